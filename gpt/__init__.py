@@ -1,0 +1,60 @@
+"""A text file and a YAML file in, a trained character-level GPT out.
+
+    model, tokenizer = gpt.load("runs/quickstart")
+    for piece in gpt.stream(model, tokenizer, "The ", temperature=0.8):
+        print(piece, end="")
+
+Names are imported when they are first used, so that a command line that needs no tensors, such as
+`--help`, does not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpt.api import load
+    from gpt.config import Config, ModelConfig, SamplingParams, load_config
+    from gpt.data import ByteTokenizer, CharTokenizer
+    from gpt.errors import GPTError
+    from gpt.generation import generate, generate_tokens, stream
+    from gpt.model import GPT
+
+_HOME = {
+    "GPT": "gpt.model",
+    "ByteTokenizer": "gpt.data",
+    "CharTokenizer": "gpt.data",
+    "Config": "gpt.config",
+    "GPTError": "gpt.errors",
+    "ModelConfig": "gpt.config",
+    "SamplingParams": "gpt.config",
+    "generate": "gpt.generation",
+    "generate_tokens": "gpt.generation",
+    "load": "gpt.api",
+    "load_config": "gpt.config",
+    "stream": "gpt.generation",
+}
+
+__all__ = [
+    "GPT",
+    "ByteTokenizer",
+    "CharTokenizer",
+    "Config",
+    "GPTError",
+    "ModelConfig",
+    "SamplingParams",
+    "generate",
+    "generate_tokens",
+    "load",
+    "load_config",
+    "stream",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'gpt' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

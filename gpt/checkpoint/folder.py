@@ -1,0 +1,182 @@
+"""One checkpoint: a folder of plain files with a manifest of their hashes.
+
+Written beside its final name, flushed, renamed; verified whenever it is read. Weights are
+safetensors, the rest tensors and plain values: reading one cannot run code.
+"""
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from gpt.config import Config, dump_config, parse_config
+from gpt.data.tokenizers import Tokenizer, tokenizer_from_json, tokenizer_to_json
+from gpt.errors import CheckpointError, GPTError
+from gpt.files import sync_file, sync_folder
+
+FORMAT = 1
+"""Version of the layout; a reader refuses a newer one."""
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds.
+
+    Attributes:
+        model: the weights, by name; a tied weight once.
+        training: optimizer, scaler and generator states: tensors and plain values.
+        state: step, losses and counters, as JSON values.
+        config: the resolved configuration.
+        tokenizer: the one the weights were trained with.
+    """
+
+    model: dict[str, Tensor]
+    training: dict[str, Any]
+    state: dict[str, Any]
+    config: Config
+    tokenizer: Tokenizer
+
+
+def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint as `folder`, replacing what has that name.
+
+    Raises:
+        CheckpointError: it could not be written; what had that name before is still there.
+    """
+    temporary = folder.parent / f".tmp-{folder.name}-{os.getpid()}"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+        _write_files(temporary, _serialize(checkpoint))
+        _move_into_place(temporary, folder)
+    except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have their own for a full disk
+        raise CheckpointError(f"cannot write {folder}: {_reason(error)}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Read and verify a checkpoint.
+
+    Raises:
+        CheckpointError: a file is missing, damaged or not of this format; the message names it.
+    """
+    files = _verified_files(folder)
+    name = ""
+    try:
+        name = "model.safetensors"
+        model = safetensors.torch.load(files[name])
+        name = "optimizer.pt"
+        training = torch.load(io.BytesIO(files[name]), map_location="cpu", weights_only=True)
+        name = "state.json"
+        state = json.loads(files[name])
+        name = "config.yaml"
+        config = parse_config(files[name].decode("utf-8"), str(folder / name))
+        name = "tokenizer.json"
+        tokenizer = tokenizer_from_json(files[name].decode("utf-8"))
+    except KeyError:
+        raise CheckpointError(f"{folder / MANIFEST} does not list {name}") from None
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, ValueError, EOFError, GPTError) as error:
+        raise CheckpointError(f"{folder / name} cannot be read: {_reason(error)}") from None
+    return Checkpoint(model, training, state, config, tokenizer)
+
+
+def verify_checkpoint(folder: Path) -> None:
+    """Check every file of a checkpoint against its manifest.
+
+    Raises:
+        CheckpointError: see `read_checkpoint`.
+    """
+    _verified_files(folder)
+
+
+def _serialize(checkpoint: Checkpoint) -> dict[str, bytes]:
+    training = io.BytesIO()
+    torch.save(checkpoint.training, training)
+    return {
+        "model.safetensors": safetensors.torch.save({k: v.detach().contiguous() for k, v in checkpoint.model.items()}),
+        "optimizer.pt": training.getvalue(),
+        "state.json": json.dumps(checkpoint.state, indent=1).encode(),
+        "config.yaml": dump_config(checkpoint.config).encode(),
+        "tokenizer.json": tokenizer_to_json(checkpoint.tokenizer).encode(),
+    }
+
+
+def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """The files, then the manifest that makes them a checkpoint, all flushed to disk."""
+    manifest = {
+        "format": FORMAT,
+        "files": {
+            name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()
+        },
+    }
+    for name, data in {**files, MANIFEST: json.dumps(manifest, indent=1).encode()}.items():
+        (folder / name).write_bytes(data)
+        sync_file(folder / name)
+    sync_folder(folder)
+
+
+def _move_into_place(temporary: Path, folder: Path) -> None:
+    """Rename; an older folder of that name steps aside first, under a name that readers still find."""
+    aside = folder.with_name(folder.name + ".old")
+    shutil.rmtree(aside, ignore_errors=True)
+    if folder.exists():
+        folder.rename(aside)
+    try:
+        temporary.rename(folder)
+    except OSError:
+        if aside.exists():
+            aside.rename(folder)
+        raise
+    sync_folder(folder.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _verified_files(folder: Path) -> dict[str, bytes]:
+    """The content of every file that the manifest lists."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        version, entries = int(manifest["format"]), dict(manifest["files"])
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder} is not a checkpoint: it has no {MANIFEST}") from None
+    except OSError as error:
+        raise CheckpointError(f"cannot read {folder / MANIFEST}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise CheckpointError(f"{folder / MANIFEST} is damaged") from None
+    if version > FORMAT:
+        raise CheckpointError(
+            f"{folder} has format {version}, and this version of gpt reads up to {FORMAT}; update gpt"
+        )
+    return {name: _verified(folder / Path(name).name, entry) for name, entry in entries.items()}
+
+
+def _verified(path: Path, entry: dict[str, Any]) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
+    if not isinstance(entry, dict) or len(data) != entry.get("size"):
+        raise CheckpointError(f"{path} is damaged: it has {len(data):,} bytes, not what was written")
+    if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
+        raise CheckpointError(f"{path} is damaged: its sha256 is not the one that was written")
+    return data
+
+
+def _reason(error: Exception) -> str:
+    """One line of an exception."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split())[:200] or type(error).__name__

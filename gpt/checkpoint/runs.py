@@ -1,0 +1,151 @@
+"""The folder of a run: its checkpoints, the `best` and `last` pointers, and which one a PATH means."""
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpt.checkpoint.folder import MANIFEST, Checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
+from gpt.config import Config, dump_config, parse_config
+from gpt.errors import CheckpointError
+from gpt.files import write_atomic
+
+_STEP = re.compile(r"step-(\d+)(\.old)?")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """`runs/<name>`: config.yaml, metrics.jsonl, TensorBoard events, samples/, checkpoints/, best.json, last.json."""
+
+    path: Path
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def samples(self) -> Path:
+        return self.path / "samples"
+
+    def create(self, config: Config) -> None:
+        """Make the folder and write the resolved configuration into it.
+
+        Raises:
+            CheckpointError: it cannot be made or written.
+        """
+        try:
+            self.samples.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.path / "config.yaml", dump_config(config).encode())
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot write the run folder {self.path}: {error.strerror}; set run.dir to one that can be written"
+            ) from None
+
+    def config(self) -> Config | None:
+        """The configuration the run was started with; None where there is no run yet.
+
+        Raises:
+            ConfigError: config.yaml is damaged.
+        """
+        file = self.path / "config.yaml"
+        return parse_config(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else None
+
+    def checkpoints(self) -> list[Path]:
+        """Checkpoint folders, newest first; one that was being replaced comes after its replacement."""
+        found = []
+        for folder in (self.path / "checkpoints").glob("step-*"):
+            match = _STEP.fullmatch(folder.name)
+            if match and (folder / MANIFEST).is_file():
+                found.append((int(match[1]), match[2] is None, folder))
+        return [folder for _, _, folder in sorted(found, reverse=True)]
+
+    def save(self, checkpoint: Checkpoint, best: bool, keep_last: int) -> Path:
+        """Write a checkpoint, point `last` (and `best`) to it, and remove what need not be kept.
+
+        Raises:
+            CheckpointError: it could not be written; everything that was there still is.
+        """
+        step = int(checkpoint.state["step"])
+        folder = self.path / "checkpoints" / f"step-{step:06d}"
+        write_checkpoint(folder, checkpoint)
+        verify_checkpoint(folder)
+        for name in ("best", "last") if best else ("last",):
+            self._point(name, folder, checkpoint.state)
+        self._remove_old(keep_last)
+        return folder
+
+    def pointed(self, name: str) -> Path | None:
+        """The checkpoint that `best` or `last` points to; None where there is none."""
+        try:
+            target = json.loads((self.path / f"{name}.json").read_text(encoding="utf-8"))["checkpoint"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        folder = self.path / "checkpoints" / Path(str(target)).name
+        return folder if folder.is_dir() else None
+
+    def newest_valid(self) -> tuple[Path, Checkpoint, list[str]] | None:
+        """The newest checkpoint that can be read, and a line about each newer one that cannot."""
+        damaged: list[str] = []
+        for folder in self.checkpoints():
+            try:
+                return folder, read_checkpoint(folder), damaged
+            except CheckpointError as error:
+                damaged.append(str(error))
+        if damaged:
+            raise CheckpointError(f"{self.path} has no readable checkpoint; the newest: {damaged[0]}")
+        return None
+
+    def _point(self, name: str, folder: Path, state: dict[str, Any]) -> None:
+        pointer = {"checkpoint": f"checkpoints/{folder.name}", "step": state["step"], "val_loss": state.get("val_loss")}
+        try:
+            write_atomic(self.path / f"{name}.json", json.dumps(pointer).encode())
+        except OSError as error:
+            raise CheckpointError(f"cannot write {self.path / name}.json: {error.strerror}") from None
+
+    def _remove_old(self, keep_last: int) -> None:
+        keep = {self.pointed("best"), self.pointed("last")}
+        for folder in self.checkpoints()[keep_last:]:
+            if folder not in keep:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path:
+    """The checkpoint folder a user means.
+
+    Args:
+        path: a run folder, a checkpoint folder, or `best` or `last` inside a run folder; None: the
+            newest run below `runs`.
+        runs: folder of run folders.
+        prefer: which one of a run folder, `best` or `last`, where it has both.
+
+    Raises:
+        CheckpointError: there is none there.
+    """
+    if path is None:
+        path = _newest_run(runs)
+    if (path / MANIFEST).is_file():
+        return path
+    if path.name in ("best", "last") and not path.exists():
+        found = RunFolder(path.parent).pointed(path.name)
+        if found is None:
+            raise CheckpointError(f"{path.parent} has no {path.name} checkpoint")
+        return found
+    if not path.exists():
+        raise CheckpointError(f"{path}: no such run or checkpoint")
+    run = RunFolder(path)
+    found = run.pointed(prefer) or run.pointed("last") or next(iter(run.checkpoints()), None)
+    if found is None:
+        raise CheckpointError(f"{path} holds no checkpoint; train first, or give another --checkpoint")
+    return found
+
+
+def _newest_run(runs: Path) -> Path:
+    """The run whose last checkpoint was written most recently."""
+    pointers = sorted(runs.glob("*/last.json"), key=lambda file: file.stat().st_mtime)
+    if not pointers:
+        raise CheckpointError(
+            f"no trained run below {runs}; train first: python scripts/train.py --config configs/quickstart.yaml"
+        )
+    return pointers[-1].parent

@@ -1,0 +1,1 @@
+"""Command lines: arguments in, lines out; one module per script."""

@@ -1,0 +1,54 @@
+"""What every command line shares: how it ends, and how it speaks."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+
+from gpt.errors import GPTError
+
+
+def run_command(command: Callable[[], int]) -> int:
+    """Run a command and turn what can happen into an exit code.
+
+    0: done. 2, or what the error says: a user's mistake, in one line. 130: Ctrl-C. A closed pipe ends
+    quietly. Anything else is a bug and keeps its traceback.
+    """
+    try:
+        code = command()
+        sys.stdout.flush()
+        return code
+    except GPTError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the exit does not write again
+        return 0
+
+
+def report(line: str) -> None:
+    """One line for the user, beside the output."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def build_parser(description: str, example: str) -> argparse.ArgumentParser:
+    """A parser whose help ends with an example; an unknown option is an error, never a guess."""
+    return argparse.ArgumentParser(
+        description=description,
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
+    """`--checkpoint`, `--runs` and `--device`."""
+    parser.add_argument(
+        "--checkpoint",
+        metavar="PATH",
+        help="run folder, checkpoint folder, or best/last inside a run; default: the newest run",
+    )
+    parser.add_argument("--runs", default="runs", metavar="DIR", help="folder of run folders (default: runs)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")

@@ -1,0 +1,42 @@
+"""`scripts/prepare_data.py`: download and encode a corpus, without training."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpt.cli.common import build_parser, report, run_command
+from gpt.config import load_config
+from gpt.settings import read_settings
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
+    arguments = _parse(argv)
+    return run_command(lambda: _run(arguments))
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = build_parser(
+        "Download and encode the corpus of a configuration. Training does the same when it has to.",
+        "python scripts/prepare_data.py --config configs/shakespeare.yaml",
+    )
+    parser.add_argument("--config", required=True, metavar="FILE", help="YAML file")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
+    parser.add_argument("--offline", action="store_true", help="open no connection (also GPT_OFFLINE=1)")
+    parser.add_argument("--force", action="store_true", help="encode again although the token files are there")
+    return parser.parse_args(argv)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    config = load_config(Path(arguments.config), arguments.overrides).config
+    from gpt.data import prepare
+
+    settings = read_settings()
+    settings = replace(settings, offline=settings.offline or arguments.offline)
+    dataset = prepare(config.data, settings, report, arguments.force)
+    print(
+        f"{len(dataset.train):,} training and {len(dataset.val):,} validation tokens, "
+        f"vocabulary {dataset.tokenizer.vocab_size}, {dataset.train.dtype} on disk"
+    )
+    return 0

@@ -1,0 +1,75 @@
+"""`scripts/train.py`: train a model from a YAML file."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpt.cli.common import build_parser, report, run_command
+from gpt.config import Config, LoadedConfig, dump_config, load_config
+from gpt.settings import read_settings
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 2 a user's mistake, 3 a non-finite loss, 130 and 143 stopped and saved."""
+    arguments = _parse(argv)
+    return run_command(lambda: _run(arguments))
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = build_parser(
+        "Train a GPT. Any key of the configuration can be overridden as section.key=value.",
+        "python scripts/train.py --config configs/shakespeare.yaml train.max_steps=500 optim.learning_rate=3e-4",
+    )
+    parser.add_argument("--config", metavar="FILE", help="YAML file, for example configs/quickstart.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
+    parser.add_argument(
+        "--resume",
+        metavar="auto|PATH",
+        help="auto: continue this run from its newest readable checkpoint, or start it; PATH: continue from there",
+    )
+    parser.add_argument(
+        "--allow-config-change",
+        action="store_true",
+        help="resume although the configuration differs from the checkpoint's",
+    )
+    parser.add_argument("--offline", action="store_true", help="open no connection (also GPT_OFFLINE=1)")
+    parser.add_argument("--print-config", action="store_true", help="print the whole configuration and exit")
+    parser.add_argument("--print-schema", action="store_true", help="print the JSON schema of configurations and exit")
+    arguments = parser.parse_args(argv)
+    if not arguments.config and not arguments.print_schema:
+        parser.error("--config FILE is needed, for example --config configs/quickstart.yaml")
+    return arguments
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.print_schema:
+        print(json.dumps(Config.model_json_schema(), indent=2))
+        return 0
+    loaded = load_config(Path(arguments.config), arguments.overrides)
+    if arguments.print_config:
+        sys.stdout.write(dump_config(loaded.config))
+        return 0
+    return _train(loaded, arguments)
+
+
+def _train(loaded: LoadedConfig, arguments: argparse.Namespace) -> int:
+    from gpt.training.session import open_session
+    from gpt.training.signals import Interrupted
+
+    settings = read_settings()
+    settings = replace(settings, offline=settings.offline or arguments.offline)
+    trainer = open_session(loaded, settings, report, arguments.resume, arguments.allow_config_change)
+    path = trainer.run_folder.path
+    try:
+        state = trainer.run()
+    except Interrupted as stopped:
+        report(f"stopped by {stopped} at step {trainer.state.step}, saved in {path}; continue with --resume auto")
+        return stopped.exit_code
+    report(
+        f"done: {state.step} steps in {state.seconds:.1f} s; best validation loss {state.best_val_loss:.4f} nats "
+        f"per token at step {state.best_step}; sample with: python scripts/sample.py --checkpoint {path}"
+    )
+    return 0

@@ -1,0 +1,226 @@
+"""From a YAML file and overrides to a `Config`, with every problem reported at once."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from gpt.config.sections import Config, CrossCheckError, Section
+from gpt.config.strict_yaml import Document, YAMLSyntaxError, parse, parse_value
+from gpt.errors import ConfigError
+
+Finding = tuple[tuple[str, ...], str]
+"""The key a problem is about, and a sentence."""
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A configuration and the name its file suggests for the run."""
+
+    config: Config
+    default_name: str
+
+    @property
+    def name(self) -> str:
+        """The run's name: `run.name`, or else the configuration file's."""
+        return self.config.run.name or self.default_name
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
+    """Read a configuration file and apply `section.key=value` overrides.
+
+    Raises:
+        ConfigError: the file is missing or unreadable, or anything in it or the overrides is wrong;
+            the message holds one line per problem.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such configuration file{_similar_file(path)}") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder; give a YAML file, for example configs/quickstart.yaml") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start})") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    return LoadedConfig(parse_config(text, str(path), overrides), path.stem)
+
+
+def parse_config(text: str, origin: str, overrides: Sequence[str] = ()) -> Config:
+    """Check the text of a configuration file; `origin` names it in messages.
+
+    Raises:
+        ConfigError: see `load_config`.
+    """
+    try:
+        document = parse(text)
+    except YAMLSyntaxError as error:
+        raise ConfigError(f"{_at(origin, error.line)}: {error}") from None
+    problems = [
+        f"{_at(origin, line)}: {'.'.join(key)}: stands twice, first on line {document.lines[key]}"
+        for key, line in document.duplicates
+    ]
+    data = {key: _copy(value) for key, value in document.data.items()}
+    from_command_line = _apply_overrides(data, overrides, problems)
+    config, found = _validate(data)
+    places = _Places(origin, document, from_command_line)
+    problems += [f"{places.of(key)}: {message}" for key, message in found]
+    if problems:
+        raise ConfigError(_listed(origin, problems))
+    assert config is not None
+    return config
+
+
+def dump_config(config: Config) -> str:
+    """The whole configuration, defaults included, as YAML that loads again to the same values."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=100)
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Says where a key was written: a line of the file, or the command line."""
+
+    origin: str
+    document: Document
+    from_command_line: set[tuple[str, ...]]
+
+    def of(self, key: tuple[str, ...]) -> str:
+        if key in self.from_command_line:
+            return f"command line: {'.'.join(key)}"
+        longest = next((key[:n] for n in range(len(key), 0, -1) if key[:n] in self.document.lines), None)
+        line = self.document.lines[longest] if longest else None
+        return f"{_at(self.origin, line)}: {'.'.join(key)}"
+
+
+def _copy(section: Any) -> Any:
+    """A section to write overrides into; one with no keys below it is all defaults."""
+    if section is None:
+        return {}
+    return dict(section) if isinstance(section, dict) else section
+
+
+def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], problems: list[str]) -> set[tuple[str, ...]]:
+    """Write the overrides into `data`; returns the keys they set."""
+    keys: set[tuple[str, ...]] = set()
+    for override in overrides:
+        name, equals, value = override.partition("=")
+        section, dot, key = name.strip().partition(".")
+        if not (equals and dot and section and key):
+            problems.append(
+                f"command line: {override!r} is not of the form section.key=value, for example train.max_steps=500"
+            )
+            continue
+        try:
+            parsed = parse_value(value)
+        except YAMLSyntaxError as error:
+            problems.append(f"command line: {name}: {error}")
+            continue
+        target = data.setdefault(section, {})
+        if isinstance(target, dict):
+            target[key] = parsed
+        keys.add((section, key))
+    return keys
+
+
+def _validate(data: dict[str, Any]) -> tuple[Config | None, list[Finding]]:
+    """The configuration, or everything that is wrong with it.
+
+    Unknown keys hide the checks between known ones, so those are repeated without them.
+    """
+    try:
+        return Config.model_validate(data), []
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+    findings = _explain(details)
+    unknown = {entry["loc"] for entry in details if entry["type"] == "extra_forbidden"}
+    if unknown:
+        known = {
+            name: {key: value for key, value in section.items() if (name, key) not in unknown}
+            if isinstance(section, dict)
+            else section
+            for name, section in data.items()
+            if (name,) not in unknown
+        }
+        findings += [finding for finding in _validate(known)[1] if finding not in findings]
+    return None, findings
+
+
+def _explain(details: list[ErrorDetails]) -> list[Finding]:
+    """A key and a sentence for each problem that pydantic found."""
+    findings: dict[Finding, None] = {}  # an ordered set: a union reports each of its branches
+    for entry in details:
+        location = tuple(str(part) for part in entry["loc"])
+        cause = entry.get("ctx", {}).get("error")
+        if isinstance(cause, CrossCheckError):
+            findings |= {((*location, *name.split(".")), message): None for name, message in cause.problems}
+        else:
+            findings[(location[:2], _sentence(location[:2], entry))] = None
+    return list(findings)
+
+
+def _sentence(key: tuple[str, ...], details: ErrorDetails) -> str:
+    value = details["input"]
+    match details["type"]:
+        case "extra_forbidden":
+            return f"unknown key{_suggestion(key)}"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return f"expected keys below this section, got {value!r}"
+        case "literal_error" | "bool_type" if _choices(key):
+            return f"got {value!r}, expected one of {', '.join(_choices(key))}"
+        case "string_pattern_mismatch":
+            return f"got {value!r}, expected the form {details['ctx']['pattern']}"
+        case _:
+            message = details["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+            return f"got {value!r}, {message[0].lower()}{message[1:]}"
+
+
+def _choices(key: tuple[str, ...]) -> list[str]:
+    """The words and truth values a key takes, from its schema."""
+    if len(key) != 2:
+        return []
+    schema = _section(key[0]).model_json_schema()["properties"].get(key[1], {})
+    options: list[str] = []
+    for part in schema.get("anyOf", [schema]):
+        options += [str(word) for word in part.get("enum", [part["const"]] if "const" in part else [])]
+        options += ["true", "false"] if part.get("type") == "boolean" else []
+    return options
+
+
+def _suggestion(key: tuple[str, ...]) -> str:
+    """`; did you mean ...?` with the nearest known key, in this section or else in another."""
+    sections = {name: list(_section(name).model_fields) for name in Config.model_fields}
+    if len(key) == 2 and (near := difflib.get_close_matches(key[1], sections[key[0]], n=1)):
+        return f"; did you mean {near[0]}?"
+    elsewhere = {name: f"{section}.{name}" for section, names in sections.items() for name in names}
+    known = {name: name for name in sections} | elsewhere
+    near = difflib.get_close_matches(key[-1], known, n=1)
+    return f"; did you mean {known[near[0]]}?" if near else ""
+
+
+def _section(name: str) -> type[Section]:
+    annotation = Config.model_fields[name].annotation
+    assert isinstance(annotation, type)
+    assert issubclass(annotation, Section)
+    return annotation
+
+
+def _similar_file(path: Path) -> str:
+    if not path.parent.is_dir():
+        return ""
+    near = difflib.get_close_matches(path.name, [other.name for other in path.parent.glob("*.y*ml")], n=1)
+    return f"; did you mean {path.parent / near[0]}?" if near else ""
+
+
+def _at(origin: str, line: int | None) -> str:
+    return f"{origin}:{line}" if line else origin
+
+
+def _listed(origin: str, problems: list[str]) -> str:
+    if len(problems) == 1:
+        return problems[0]
+    return "\n".join([f"{origin} has {len(problems)} problems:", *(f"  {problem}" for problem in problems)])

@@ -1,0 +1,256 @@
+"""The six sections of a configuration file, typed, bounded and immutable.
+
+Every default is the GPT-2 / nanoGPT one where there is one. A check that needs two keys of a
+section is in that section's `cross_checks`, so that the loader can report all of them at once.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+PositiveInt = Annotated[int, Field(ge=1)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Problem = tuple[str, str]
+"""A key of the section, and what is wrong with it."""
+
+
+def _list_to_tuple(value: Any) -> Any:
+    """YAML has lists only; the sections hold tuples because they are immutable."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+Betas = Annotated[tuple[Fraction, Fraction], BeforeValidator(_list_to_tuple)]
+Texts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_list_to_tuple)]
+
+
+class CrossCheckError(ValueError):
+    """Several keys of one section contradict each other; `problems` names each."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("; ".join(f"{key}: {message}" for key, message in problems))
+        self.problems = problems
+
+
+class Section(BaseModel):
+    """A frozen, strict section: unknown keys and values of another type are refused."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", protected_namespaces=())
+
+    def cross_checks(self) -> Iterator[Problem]:
+        """Yield a problem for each contradiction between keys."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        problems = list(self.cross_checks())
+        if problems:
+            raise CrossCheckError(problems)
+        return self
+
+
+class RunConfig(Section):
+    """Where a run lives and what it computes on."""
+
+    name: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="Run folder below `dir`; null: the name of the configuration file.",
+    )
+    dir: str = Field("runs", min_length=1, description="Folder that holds the run folders.")
+    seed: NonNegativeInt = Field(
+        1337,
+        description="Seeds initialisation, dropout, data order, evaluation and sampling, each with its own generator.",
+    )
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description="auto: CUDA, then MPS, then CPU.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="Type of the matrix products; weights stay float32. auto: bfloat16 where the hardware has it.",
+    )
+    compile: Literal["auto"] | bool = Field(
+        "auto",
+        description="torch.compile of each block. auto: on where a compiler is found, else off with a message.",
+    )
+    deterministic: bool = Field(
+        False,
+        description="Ask torch for deterministic kernels on CUDA. CPU runs are bit-identical either way.",
+    )
+    threads: PositiveInt | None = Field(None, description="CPU threads; null: torch's choice, one per core.")
+
+
+class DataConfig(Section):
+    """Which text, read how, split how."""
+
+    source: Literal["shakespeare", "pydocs", "file", "url"] = Field(
+        "shakespeare", description="A named corpus, a file of yours, or an address."
+    )
+    path: str | None = Field(None, min_length=1, description="Text file, for source: file.")
+    url: str | None = Field(None, pattern=r"^https://", description="https address, for source: url.")
+    sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$", description="Expected hash of the file or download.")
+    dir: str = Field(
+        "data",
+        min_length=1,
+        description="Where downloads and token files go; GPT_DATA_DIR is looked at first for corpora.",
+    )
+    tokenizer: Literal["char", "byte"] = Field(
+        "char", description="char: one id per distinct character of the corpus; byte: 256 ids, any text."
+    )
+    newlines: Literal["strict", "lf", "keep"] = Field(
+        "strict", description="What to do with CRLF line ends: refuse, read as LF, or learn them."
+    )
+    val_fraction: float = Field(0.1, gt=0, lt=1, description="Share of the text, at its end, held out for validation.")
+    max_bytes: PositiveInt = Field(2_000_000_000, description="Refuse a corpus larger than this many bytes.")
+
+    def cross_checks(self) -> Iterator[Problem]:
+        for source, key in (("file", "path"), ("url", "url")):
+            value = getattr(self, key)
+            if self.source == source and value is None:
+                yield key, f"is needed with source: {source}"
+            if self.source != source and value is not None:
+                yield key, f"is only read with source: {source}, and source is {self.source}"
+        if self.sha256 is not None and self.source not in ("file", "url"):
+            yield "sha256", f"is only read with source: file or url, and source is {self.source}"
+
+
+class ModelConfig(Section):
+    """The architecture. `vocab_size` is the tokenizer's where it is null."""
+
+    n_layer: PositiveInt = Field(6, description="Blocks.")
+    n_head: PositiveInt = Field(6, description="Query heads H.")
+    n_kv_head: PositiveInt | None = Field(
+        None, description="Key and value heads K; null: as many as n_head. Fewer: grouped-query attention."
+    )
+    n_embd: PositiveInt = Field(384, description="Width C of the residual stream.")
+    block_size: PositiveInt = Field(256, description="Most positions T a sequence may have.")
+    vocab_size: PositiveInt | None = Field(None, description="Ids V; null: from the tokenizer.")
+    dropout: Fraction = Field(0.0, description="Probability, on embeddings, attention weights and sublayer outputs.")
+    bias: bool = Field(False, description="Biases in linear layers and LayerNorm.")
+    norm: Literal["layernorm", "rmsnorm"] = Field("layernorm")
+    norm_eps: PositiveFloat = Field(1e-5, description="Added to the variance before the root.")
+    position: Literal["learned", "sinusoidal", "rope"] = Field("learned")
+    rope_theta: PositiveFloat = Field(10000.0, description="Base of the rotary and sinusoidal frequencies.")
+    mlp: Literal["gelu", "gelu_tanh", "relu", "relu2", "swiglu"] = Field("gelu")
+    mlp_width: PositiveInt | None = Field(
+        None,
+        description="Hidden width; null: 4 n_embd, or 8/3 n_embd for swiglu, rounded up to a multiple of 8.",
+    )
+    tie_weights: bool = Field(True, description="lm_head shares the storage of wte.")
+    qk_norm: bool = Field(False, description="RMSNorm on each query and key head before the scores.")
+    logit_softcap: PositiveFloat | None = Field(None, description="Logits become cap * tanh(logits / cap); null: off.")
+    attention: Literal["auto", "reference", "sdpa"] = Field(
+        "auto", description="How attention is computed; the result is the same. auto: by device."
+    )
+
+    @property
+    def kv_heads(self) -> int:
+        """Key and value heads K."""
+        return self.n_head if self.n_kv_head is None else self.n_kv_head
+
+    @property
+    def head_width(self) -> int:
+        """Width D of one head."""
+        return self.n_embd // self.n_head
+
+    @property
+    def mlp_hidden(self) -> int:
+        """Hidden width of the feed-forward network."""
+        if self.mlp_width is not None:
+            return self.mlp_width
+        return math.ceil(self.n_embd * 8 / 3 / 8) * 8 if self.mlp == "swiglu" else 4 * self.n_embd
+
+    def cross_checks(self) -> Iterator[Problem]:
+        if self.n_embd % self.n_head:
+            yield "n_embd", f"{self.n_embd} is not divisible by n_head {self.n_head}"
+        elif self.position == "rope" and self.head_width % 2:
+            yield (
+                "n_head",
+                f"rope needs an even head width; n_embd {self.n_embd} / n_head {self.n_head} is {self.head_width}",
+            )
+        if self.position == "sinusoidal" and self.n_embd % 2:
+            yield "n_embd", f"sinusoidal positions need an even width, not {self.n_embd}"
+        if self.n_kv_head is not None and self.n_head % self.n_kv_head:
+            yield "n_kv_head", f"n_head {self.n_head} is not divisible by n_kv_head {self.n_kv_head}"
+
+
+class OptimConfig(Section):
+    """The optimizer and its learning rate."""
+
+    name: Literal["adamw"] = Field("adamw")
+    learning_rate: PositiveFloat = Field(1e-3, description="Peak learning rate.")
+    min_lr: NonNegativeFloat = Field(1e-4, description="Learning rate at the end of the decay.")
+    schedule: Literal["cosine", "wsd", "constant"] = Field(
+        "cosine", description="After the warmup: cosine decay, stable then linear decay, or constant."
+    )
+    warmup_steps: NonNegativeInt = Field(100, description="Steps of linear warmup.")
+    decay_steps: PositiveInt | None = Field(
+        None,
+        description="cosine: step that reaches min_lr; null: max_steps. wsd: length of the decay; null: max_steps / 5.",
+    )
+    betas: Betas = Field((0.9, 0.99))
+    eps: PositiveFloat = Field(1e-8)
+    weight_decay: NonNegativeFloat = Field(0.1, description="Decoupled decay of matrices; vectors are never decayed.")
+    grad_clip: NonNegativeFloat = Field(1.0, description="Largest global gradient norm; 0: no clipping.")
+
+    def cross_checks(self) -> Iterator[Problem]:
+        if self.min_lr > self.learning_rate:
+            yield "min_lr", f"{self.min_lr:g} is above learning_rate {self.learning_rate:g}"
+
+
+class TrainConfig(Section):
+    """How long to train, and what to do on the way."""
+
+    batch_size: PositiveInt = Field(64, description="Sequences per micro-batch.")
+    grad_accum_steps: PositiveInt = Field(
+        1,
+        description="Micro-batches per optimizer step; one step sees batch_size * grad_accum_steps sequences.",
+    )
+    max_steps: PositiveInt = Field(5000, description="Optimizer steps.")
+    eval_interval: PositiveInt = Field(250, description="Steps between evaluations; each also writes a checkpoint.")
+    eval_batch_size: PositiveInt | None = Field(None, description="Sequences per evaluation batch; null: batch_size.")
+    eval_max_tokens: PositiveInt | None = Field(
+        None, description="Evaluate on the first so many validation tokens; null: on all of them."
+    )
+    log_interval: PositiveInt = Field(10, description="Steps between log lines.")
+    keep_last: PositiveInt = Field(2, description="Checkpoints kept beside the best one.")
+    patience: PositiveInt | None = Field(
+        None, description="Stop after so many evaluations without a better one; null: never."
+    )
+    sample_tokens: NonNegativeInt = Field(200, description="Length of the text sample at each evaluation; 0: none.")
+    histograms: bool = Field(False, description="Weight and gradient histograms in TensorBoard at each evaluation.")
+
+
+class SamplingParams(Section):
+    """How the next token is chosen.
+
+    Applied in this order: temperature, top-k, top-p, min-p, softmax, draw. Temperature 0 is greedy.
+    """
+
+    max_new_tokens: NonNegativeInt = Field(500, description="Tokens to generate.")
+    temperature: NonNegativeFloat = Field(0.8, description="Logits are divided by it; 0: always the most likely token.")
+    top_k: NonNegativeInt = Field(0, description="Keep the k most likely tokens; 0: all.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Keep the smallest set of tokens whose probability reaches p.")
+    min_p: float = Field(0.0, ge=0, le=1, description="Drop tokens less likely than min_p times the most likely one.")
+    seed: NonNegativeInt = Field(1337, description="Seed of this request's own generator.")
+    stop: Texts = Field((), description="Stop before any of these texts.")
+
+
+class Config(Section):
+    """A whole configuration file."""
+
+    run: RunConfig = Field(default_factory=RunConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    optim: OptimConfig = Field(default_factory=OptimConfig)
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    sample: SamplingParams = Field(default_factory=SamplingParams)
+
+    def cross_checks(self) -> Iterator[Problem]:
+        if self.optim.schedule != "constant" and self.optim.warmup_steps >= self.train.max_steps:
+            yield (
+                "optim.warmup_steps",
+                f"{self.optim.warmup_steps} leaves no step after the warmup: train.max_steps is {self.train.max_steps}",
+            )

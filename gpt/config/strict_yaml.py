@@ -1,0 +1,112 @@
+"""YAML as people expect it: `3e-4` is a number, a key may stand once, and every key has a line."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+Path = tuple[str, ...]
+
+
+@dataclass
+class Document:
+    """A parsed YAML mapping.
+
+    Attributes:
+        data: the mapping as plain Python values.
+        lines: 1-based line of each key, by its path from the top.
+        duplicates: paths that stand more than once, with the line of the repetition.
+    """
+
+    data: dict[str, Any]
+    lines: dict[Path, int] = field(default_factory=dict)
+    duplicates: list[tuple[Path, int]] = field(default_factory=list)
+
+
+class YAMLSyntaxError(Exception):
+    """The text is not YAML, or not a mapping; `line` is 1-based."""
+
+    def __init__(self, message: str, line: int | None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with the number and truth rules of YAML 1.2: `1e-3` is a float, `no` is a word."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, regexp)
+        for tag, regexp in resolvers
+        if tag
+        not in (
+            "tag:yaml.org,2002:float",
+            "tag:yaml.org,2002:int",
+            "tag:yaml.org,2002:bool",
+            "tag:yaml.org,2002:timestamp",
+        )
+    ]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9_]*)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"^(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9]+|[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+    list("-+.0123456789"),
+)
+
+
+def parse(text: str) -> Document:
+    """Parse one YAML mapping.
+
+    Raises:
+        YAMLSyntaxError: the text is not YAML, holds a tag that would build an object, or is not a mapping.
+    """
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return Document({})
+        if not isinstance(node, yaml.MappingNode):
+            raise YAMLSyntaxError("expected 'section: ...' lines", node.start_mark.line + 1)
+        document = Document({})
+        _record_keys(node, (), document)
+        document.data = loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = " ".join(str(error.problem or error.context or "not YAML").split())
+        raise YAMLSyntaxError(problem, mark.line + 1 if mark else None) from error
+    except yaml.YAMLError as error:
+        raise YAMLSyntaxError(" ".join(str(error).split()), None) from error
+    return document
+
+
+def parse_value(text: str) -> Any:
+    """Parse the right side of a `key=value` override.
+
+    Raises:
+        YAMLSyntaxError: the text is not a YAML value.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise YAMLSyntaxError(" ".join(str(error).split()), None) from error
+
+
+def _record_keys(node: yaml.MappingNode, path: Path, document: Document) -> None:
+    for key_node, value_node in node.value:
+        key_path = (*path, str(key_node.value))
+        line = key_node.start_mark.line + 1
+        if key_path in document.lines:
+            document.duplicates.append((key_path, line))
+        else:
+            document.lines[key_path] = line
+        if isinstance(value_node, yaml.MappingNode):
+            _record_keys(value_node, key_path, document)

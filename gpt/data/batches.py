@@ -1,0 +1,50 @@
+"""Batches of windows cut at random from a split, with a generator and a state of their own."""
+
+import mmap
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpt.data.dataset import Tokens
+
+KEEP_RESIDENT = 64 << 20
+"""Bytes of token file left in memory; the pages of a larger file are given back after each batch."""
+
+
+class BatchSampler:
+    """Draws windows of `block_size + 1` tokens at uniformly random places.
+
+    Args:
+        tokens: a split, in memory or memory-mapped.
+        block_size: T, tokens per window.
+        seed: of its own generator, which nothing else uses.
+
+    The place of every window is a function of the seed and the number of batches drawn, so saving
+    the state and loading it again continues the very same sequence.
+    """
+
+    def __init__(self, tokens: Tokens, block_size: int, seed: int) -> None:
+        assert len(tokens) > block_size, "checked by Dataset.check_length"
+        self.tokens = tokens
+        self.offsets = np.arange(block_size + 1)
+        self.generator = torch.Generator().manual_seed(seed)
+        mapping = getattr(tokens, "_mmap", None)
+        self._pages = mapping if isinstance(mapping, mmap.mmap) and tokens.nbytes > KEEP_RESIDENT else None
+
+    def get_batch(self, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets, each (B, T) int64; the target of a position is the token after it."""
+        starts = torch.randint(len(self.tokens) - len(self.offsets) + 1, (batch_size, 1), generator=self.generator)
+        windows = torch.from_numpy(self.tokens[starts.numpy() + self.offsets].astype(np.int64))
+        if self._pages is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._pages.madvise(mmap.MADV_DONTNEED)  # else a large corpus would slowly fill the memory
+        return windows[:, :-1], windows[:, 1:]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The generator's state."""
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self.generator.set_state(state["generator"])

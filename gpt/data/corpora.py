@@ -1,0 +1,117 @@
+"""Where a text comes from: a named corpus, a file, or an address. Ends in one file on disk."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from gpt.config import DataConfig
+from gpt.data.download import Download, fetch
+from gpt.errors import DataError
+from gpt.files import sha256_of, write_atomic
+from gpt.settings import Settings
+
+Report = Callable[[str], None]
+"""Takes one line for the user."""
+
+_CHAR_RNN = "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
+SHAKESPEARE = Download(
+    urls=(
+        f"https://raw.githubusercontent.com/{_CHAR_RNN}/data/tinyshakespeare/input.txt",
+        "https://raw.githubusercontent.com/jcjohnson/torch-rnn/master/data/tiny-shakespeare.txt",
+        "https://storage.googleapis.com/download.tensorflow.org/data/shakespeare.txt",
+    ),
+    filename="tinyshakespeare.txt",
+    sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+    max_bytes=2 * 1_115_394,
+)
+
+
+def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Path:
+    """The corpus as a file, downloaded or written first where it has to be.
+
+    Raises:
+        DataError: the file is missing, empty, too large or has another hash; the download failed or is
+            not allowed; the data folder cannot be written.
+    """
+    match config.source:
+        case "shakespeare":
+            path = fetch(SHAKESPEARE, _download_folder(config, settings), offline=settings.offline, report=report)
+        case "pydocs":
+            path = _write_pydocs(Path(config.dir))
+        case "file":
+            assert config.path is not None
+            path = _existing_file(Path(config.path).expanduser(), config.sha256)
+        case "url":
+            path = _download(config, settings, report)
+    _check_size(path, config.max_bytes)
+    return path
+
+
+def _download(config: DataConfig, settings: Settings, report: Report) -> Path:
+    """A file of one's own address, kept under a name made from the address."""
+    assert config.url is not None
+    name = f"download-{hashlib.sha256(config.url.encode()).hexdigest()[:16]}.txt"
+    download = Download((config.url,), name, config.sha256, config.max_bytes)
+    return fetch(download, _download_folder(config, settings), offline=settings.offline, report=report)
+
+
+def _download_folder(config: DataConfig, settings: Settings) -> Path:
+    folder = settings.data_dir or Path(config.dir)
+    make_folder(folder)
+    return folder
+
+
+def _write_pydocs(folder: Path) -> Path:
+    """Python's own documentation topics, which ship with every CPython, as one text."""
+    from pydoc_data.topics import topics
+
+    text = "\n\n".join(topics[name].strip() for name in sorted(topics)) + "\n"
+    content = text.encode("utf-8")
+    make_folder(folder)
+    path = folder / f"pydocs-{hashlib.sha256(content).hexdigest()[:16]}.txt"
+    if not path.is_file():
+        try:
+            write_atomic(path, content)
+        except OSError as error:
+            raise DataError(
+                f"cannot write {path}: {error.strerror}; set data.dir to a folder that can be written"
+            ) from None
+    return path
+
+
+def _existing_file(path: Path, sha256: str | None) -> Path:
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; data.path must be one text file")
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; set data.path to a text file")
+    try:
+        actual = sha256_of(path) if sha256 is not None else None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    if actual != sha256:
+        raise DataError(f"{path} has sha256 {actual}, data.sha256 is {sha256}")
+    return path
+
+
+def _check_size(path: Path, max_bytes: int) -> None:
+    size = path.stat().st_size
+    if size == 0:
+        raise DataError(f"{path} is empty")
+    if size > max_bytes:
+        raise DataError(
+            f"{path} has {size:,} bytes, more than data.max_bytes {max_bytes:,}; raise data.max_bytes to use it"
+        )
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for data.
+
+    Raises:
+        DataError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"cannot make the folder {folder}: {error.strerror}; set data.dir to one that can be written"
+        ) from None

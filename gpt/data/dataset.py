@@ -1,0 +1,176 @@
+"""A corpus as token files: encoded once, kept on disk, memory-mapped, split in order."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt.config import DataConfig
+from gpt.data.corpora import Report, locate_corpus, make_folder
+from gpt.data.text import distinct_characters, read_pieces
+from gpt.data.tokenizers import (
+    ByteTokenizer,
+    CharTokenizer,
+    Tokenizer,
+    smallest_dtype,
+    tokenizer_from_json,
+    tokenizer_to_json,
+)
+from gpt.errors import DataError
+from gpt.files import sha256_of
+from gpt.settings import Settings
+
+FORMAT = 1
+"""Raised when token files of an earlier version can no longer be read."""
+
+Tokens = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A tokenized corpus.
+
+    Attributes:
+        train: ids of the first part, memory-mapped.
+        val: ids of the rest, memory-mapped.
+        tokenizer: made from the whole corpus.
+        chars_per_token: characters of text over tokens, 1 with a character tokenizer.
+        fingerprint: changes when the text, tokenizer or split changes.
+    """
+
+    train: Tokens
+    val: Tokens
+    tokenizer: Tokenizer
+    chars_per_token: float
+    fingerprint: str
+
+    def split(self, name: str) -> Tokens:
+        """The ids of "train" or "val"."""
+        return self.train if name == "train" else self.val
+
+    def check_length(self, block_size: int) -> None:
+        """Make sure that both splits hold one window.
+
+        Raises:
+            DataError: a split has fewer than `block_size + 1` tokens.
+        """
+        for name, tokens in (("train", self.train), ("val", self.val)):
+            if len(tokens) < block_size + 1:
+                raise DataError(
+                    f"the {name} split has {len(tokens):,} tokens, fewer than block_size + 1 = {block_size + 1:,}; "
+                    "use more text, a smaller model.block_size or another data.val_fraction"
+                )
+
+
+def prepare(config: DataConfig, settings: Settings, report: Report, force: bool = False) -> Dataset:
+    """Find the corpus, encode it unless that was done before, and open the token files.
+
+    Raises:
+        DataError: the corpus cannot be found, read or encoded, or the data folder cannot be written.
+    """
+    source = locate_corpus(config, settings, report)
+    fingerprint = _fingerprint(config, source)
+    folder = Path(config.dir) / "tokens" / fingerprint
+    if force and folder.exists():
+        shutil.rmtree(folder)
+    if not (folder / "meta.json").is_file():
+        _encode_into(folder, source, config)
+        report(f"encoded {source} into {folder}")
+    return open_dataset(folder)
+
+
+def open_dataset(folder: Path) -> Dataset:
+    """Memory-map the token files that `prepare` wrote.
+
+    Raises:
+        DataError: a file is missing or has another size than was written.
+    """
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        tokenizer = tokenizer_from_json(json.dumps(meta["tokenizer"]))
+        train, val = (_map(folder / f"{split}.bin", meta["dtype"], meta[split]) for split in ("train", "val"))
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(
+            f"the token files in {folder} are damaged ({error}); delete that folder and start again"
+        ) from None
+    return Dataset(train, val, tokenizer, meta["chars"] / (meta["train"] + meta["val"]), folder.name)
+
+
+def _fingerprint(config: DataConfig, source: Path) -> str:
+    parts = [FORMAT, sha256_of(source), config.tokenizer, config.newlines, config.val_fraction]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _encode_into(folder: Path, source: Path, config: DataConfig) -> None:
+    """Encode in a folder beside, then move it into place: a reader sees all of it or nothing."""
+    make_folder(folder.parent)
+    try:
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".tmp-"))
+    except OSError as error:
+        raise DataError(
+            f"cannot write below {folder.parent}: {error.strerror}; set data.dir to another folder"
+        ) from None
+    try:
+        tokenizer = _build_tokenizer(source, config)
+        meta = _write_tokens(temporary, source, config, tokenizer)
+        (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+        temporary.chmod(0o755)
+        try:
+            temporary.rename(folder)
+        except OSError:
+            if not (folder / "meta.json").is_file():  # else another process was faster, with the same content
+                raise
+    except OSError as error:
+        raise DataError(f"cannot write {folder}: {error.strerror}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _build_tokenizer(source: Path, config: DataConfig) -> Tokenizer:
+    if config.tokenizer == "byte":
+        return ByteTokenizer()
+    chars = distinct_characters(source, config.newlines)
+    if len(chars) < 2:
+        raise DataError(f"{source} holds {len(chars)} distinct characters; there is nothing to learn from it")
+    return CharTokenizer(chars)
+
+
+def _write_tokens(folder: Path, source: Path, config: DataConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Write train.bin and val.bin; returns what `open_dataset` needs to know."""
+    everything, train_file, val_file = folder / "all.bin", folder / "train.bin", folder / "val.bin"
+    total = chars = 0
+    with everything.open("wb") as file:
+        for piece in read_pieces(source, config.newlines):
+            ids = tokenizer.encode(piece)
+            file.write(ids.tobytes())
+            total += len(ids)
+            chars += len(piece)
+    dtype = smallest_dtype(tokenizer.vocab_size)
+    train = int(total * (1 - config.val_fraction))
+    with everything.open("rb") as file, val_file.open("wb") as val:
+        file.seek(train * dtype.itemsize)
+        shutil.copyfileobj(file, val)
+    os.truncate(everything, train * dtype.itemsize)
+    everything.rename(train_file)
+    return {
+        "tokenizer": json.loads(tokenizer_to_json(tokenizer)),
+        "dtype": dtype.str,
+        "train": train,
+        "val": total - train,
+        "chars": chars,
+    }
+
+
+def _map(path: Path, dtype: str, length: int) -> Tokens:
+    if path.stat().st_size != length * np.dtype(dtype).itemsize:
+        raise ValueError(f"{path.name} has the wrong size")
+    if length == 0:
+        return np.empty(0, dtype=dtype)
+    return np.memmap(path, dtype=dtype, mode="r", shape=(length,))

@@ -1,0 +1,92 @@
+"""Reading a corpus piece by piece, so that its size does not matter, and refusing what is not text."""
+
+import codecs
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt.errors import DataError
+
+PIECE = 1 << 20
+"""Bytes read at a time."""
+
+_WIDE_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+
+
+def read_pieces(path: Path, newlines: str) -> Iterator[str]:
+    """Yield the text of a UTF-8 file in pieces of about a megabyte; a byte order mark is left out.
+
+    Args:
+        path: the file.
+        newlines: "strict" refuses CRLF, "lf" reads it as LF, "keep" leaves it.
+
+    Raises:
+        DataError: the file cannot be read, is not UTF-8, or has CRLF line ends with "strict".
+    """
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    done, held = 0, ""  # held: a CR at the end of a piece, whose LF may come with the next
+    try:
+        with path.open("rb") as file:
+            while data := file.read(PIECE):
+                if done == 0:
+                    _refuse_wide(path, data)
+                text = held + _decode(path, decoder, data, done)
+                done += len(data)
+                held = "\r" if text.endswith("\r") else ""
+                yield _convert(path, text.removesuffix("\r") if held else text, newlines)
+            yield held + _decode(path, decoder, b"", done, final=True)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _decode(path: Path, decoder: codecs.IncrementalDecoder, data: bytes, done: int, final: bool = False) -> str:
+    pending = len(decoder.getstate()[0])
+    try:
+        return decoder.decode(data, final)
+    except UnicodeDecodeError as error:
+        place = done - pending + error.start
+        raise DataError(f"{path} is not UTF-8: byte {place:,} ({error.reason}); save it as UTF-8 text first") from None
+
+
+def _refuse_wide(path: Path, data: bytes) -> None:
+    for mark, name in _WIDE_MARKS.items():
+        if data.startswith(mark):
+            raise DataError(f"{path} is {name}; save it as UTF-8 first, for example: iconv -f {name} -t UTF-8")
+    if b"\0" in data[:4096]:
+        raise DataError(f"{path} holds NUL bytes: it is not UTF-8 text (UTF-16, or a binary file)")
+
+
+def _convert(path: Path, text: str, newlines: str) -> str:
+    if newlines == "keep" or "\r\n" not in text:
+        return text
+    if newlines == "strict":
+        raise DataError(
+            f"{path} has CRLF (Windows) line ends; "
+            "set data.newlines=lf to read them as LF, or data.newlines=keep to learn them"
+        )
+    return text.replace("\r\n", "\n")
+
+
+def distinct_characters(path: Path, newlines: str) -> list[str]:
+    """The characters of a file, sorted.
+
+    Raises:
+        DataError: see `read_pieces`.
+    """
+    seen = np.zeros(sys.maxunicode + 1, dtype=bool)
+    for piece in read_pieces(path, newlines):
+        seen[code_points(piece)] = True
+    return [chr(code) for code in np.flatnonzero(seen)]
+
+
+def code_points(text: str) -> NDArray[np.uint32]:
+    """The Unicode code point of each character."""
+    return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)

@@ -1,0 +1,191 @@
+"""Text to token ids and back: one id per character, or one per byte."""
+
+import codecs
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt.data.text import code_points
+from gpt.errors import DataError
+
+Ids = NDArray[np.integer[Any]]
+MAX_LISTED = 10
+"""Unknown characters an error lists before it says how many more there are."""
+
+
+class Decoder(Protocol):
+    """Turns ids into text as they come; holds back what is not yet a whole character."""
+
+    def feed(self, index: int) -> str:
+        """The text that became complete with this id, often one character, sometimes none."""
+        ...
+
+    def flush(self) -> str:
+        """What was held back, at the end."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """What the rest of the package asks of a tokenizer."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids V; every id is in [0, V)."""
+        ...
+
+    def encode(self, text: str) -> Ids:
+        """Ids of a text, in the smallest unsigned type that holds V ids.
+
+        Raises:
+            DataError: the text cannot be written with this vocabulary.
+        """
+        ...
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        """The text of some ids."""
+        ...
+
+    def stream(self) -> "Decoder":
+        """A decoder that takes one id at a time."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything needed to build it again, as JSON values."""
+        ...
+
+
+class CharTokenizer:
+    """One id per character, in sorted order.
+
+    Attributes:
+        itos: the characters, sorted; `itos[i]` is the character of id i.
+        stoi: the id of each character.
+
+    Args:
+        chars: the vocabulary; sorted and made unique here.
+        unknown: what `encode` does with a character outside the vocabulary: "error" lists them all
+            with their positions, "replace" writes `replacement`, "drop" leaves it out.
+        replacement: a character of the vocabulary; None: "?" where it has one, else a space, else its first.
+    """
+
+    def __init__(self, chars: Iterable[str], unknown: str = "error", replacement: str | None = None) -> None:
+        self.itos = sorted(set(chars))
+        if not self.itos:
+            raise DataError("a character vocabulary needs at least one character, and the text is empty")
+        self.stoi = {char: index for index, char in enumerate(self.itos)}
+        if unknown not in ("error", "replace", "drop"):
+            raise DataError(f"unknown characters: got {unknown!r}, expected error, replace or drop")
+        self.unknown = unknown
+        self.replacement = replacement or next((char for char in "? " if char in self.stoi), self.itos[0])
+        if self.replacement not in self.stoi:
+            raise DataError(f"replacement {self.replacement!r} is not in the vocabulary")
+        codes = np.array([ord(char) for char in self.itos])
+        self._ids = np.full(codes[-1] + 1, -1, dtype=np.int32)  # id of each code point, -1: none
+        self._ids[codes] = np.arange(len(codes))
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.itos)
+
+    def encode(self, text: str) -> Ids:
+        codes = code_points(text)
+        known = codes < len(self._ids)
+        ids = self._ids[np.where(known, codes, 0)]
+        missing = ~known | (ids < 0)
+        if missing.any():
+            if self.unknown == "error":
+                raise DataError(self._unknown_message(text, np.flatnonzero(missing)))
+            ids = ids[~missing] if self.unknown == "drop" else np.where(missing, self.stoi[self.replacement], ids)
+        return ids.astype(smallest_dtype(self.vocab_size))
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        return "".join([self.itos[index] for index in ids])
+
+    def stream(self) -> Decoder:
+        return _CharDecoder(self.itos)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"type": "char", "chars": self.itos}
+
+    def _unknown_message(self, text: str, positions: NDArray[np.intp]) -> str:
+        first: dict[str, int] = {}
+        for position in positions:
+            first.setdefault(text[position], int(position))
+        listed = ", ".join(f"{char!r} at {position}" for char, position in list(first.items())[:MAX_LISTED])
+        more = f" and {len(first) - MAX_LISTED} more" if len(first) > MAX_LISTED else ""
+        return (
+            f"characters outside the vocabulary of {self.vocab_size}: {listed}{more}; "
+            "leave them out, or choose to replace or drop them"
+        )
+
+
+class ByteTokenizer:
+    """One id per byte of UTF-8: 256 ids, any text in any language."""
+
+    vocab_size = 256
+
+    def encode(self, text: str) -> Ids:
+        return np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        """The text; bytes that are not UTF-8 become U+FFFD."""
+        return bytes(int(index) for index in ids).decode("utf-8", errors="replace")
+
+    def stream(self) -> Decoder:
+        return _ByteDecoder()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"type": "byte"}
+
+
+class _CharDecoder:
+    def __init__(self, itos: Sequence[str]) -> None:
+        self._itos = itos
+
+    def feed(self, index: int) -> str:
+        return self._itos[index]
+
+    def flush(self) -> str:
+        return ""
+
+
+class _ByteDecoder:
+    def __init__(self) -> None:
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, index: int) -> str:
+        return self._utf8.decode(bytes((index,)))
+
+    def flush(self) -> str:
+        return self._utf8.decode(b"", final=True)
+
+
+def tokenizer_to_json(tokenizer: Tokenizer) -> str:
+    """The tokenizer as one JSON text."""
+    return json.dumps(tokenizer.to_dict(), ensure_ascii=True)
+
+
+def tokenizer_from_json(text: str, unknown: str = "error") -> Tokenizer:
+    """The tokenizer that `tokenizer_to_json` wrote; `unknown` is CharTokenizer's policy.
+
+    Raises:
+        DataError: the text is not such a JSON.
+    """
+    try:
+        data = json.loads(text)
+        kind = data["type"]
+        if kind == "byte":
+            return ByteTokenizer()
+        if kind == "char" and all(isinstance(char, str) and len(char) == 1 for char in data["chars"]):
+            return CharTokenizer(data["chars"], unknown)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"not a tokenizer: {error!r}") from None
+    raise DataError(f"unknown tokenizer type {kind!r}")
+
+
+def smallest_dtype(vocab_size: int) -> np.dtype[Any]:
+    """The smallest unsigned integer type that holds ids below `vocab_size`."""
+    return np.min_scalar_type(vocab_size - 1)

@@ -1,0 +1,138 @@
+"""What a run computes on and in: device, dtype, compiler, threads, and how fast the machine multiplies."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from gpt.config import RunConfig
+from gpt.errors import DeviceError
+
+Report = Callable[[str], None]
+"""Takes one line for the user."""
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A resolved choice.
+
+    Attributes:
+        device: where tensors live.
+        dtype: type of matrix products under autocast; float32 means no autocast.
+        compile: whether blocks are to be compiled.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    compile: bool
+
+    def autocast(self) -> torch.autocast:
+        """A context in which matrix products run in `dtype`."""
+        return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
+
+    def __str__(self) -> str:
+        threads = f", {torch.get_num_threads()} threads" if self.device.type == "cpu" else ""
+        name = str(self.dtype).removeprefix("torch.")
+        return f"{self.device}{threads}, {name}, {'compiled' if self.compile else 'eager'}"
+
+
+def choose_compute(config: RunConfig, report: Report) -> Compute:
+    """Resolve every `auto`, and apply the thread count and determinism that were asked for.
+
+    Raises:
+        DeviceError: what was asked for by name is not there.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it from there only
+        torch.use_deterministic_algorithms(True)
+    device = choose_device(config.device)
+    return Compute(device, _choose_dtype(config.dtype, device), _choose_compile(config.compile, device, report))
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; `auto`: CUDA, then MPS, then CPU.
+
+    Raises:
+        DeviceError: this torch sees no such device.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    device = torch.device(name)
+    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if (device.index or 0) >= there[device.type]:
+        count = f"{there['cuda']} CUDA devices" if device.type == "cuda" else "no MPS device"
+        raise DeviceError(f"device {name}: torch {torch.__version__} sees {count}; use device auto or cpu")
+    return device
+
+
+def _choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    if name != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    amx = device.type == "cpu" and torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if amx else torch.float32
+
+
+def _choose_compile(choice: str | bool, device: torch.device, report: Report) -> bool:
+    if choice is False:
+        return False
+    reason = _no_compiler(device)
+    if reason is None:
+        return True
+    if choice is True:
+        raise DeviceError(f"run.compile is true, but {reason}; set run.compile=auto or false")
+    report(f"not compiling: {reason}")
+    return False
+
+
+def _no_compiler(device: torch.device) -> str | None:
+    """Why torch.compile cannot work here; None where it can."""
+    if device.type == "mps":
+        return "torch.compile is not used on MPS"
+    if device.type == "cuda":
+        from torch.utils._triton import has_triton
+
+        return None if has_triton() else "triton is not installed"
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except (InvalidCxxCompiler, OSError, RuntimeError):
+        return "no C++ compiler was found"
+    return None
+
+
+def measure_matmul_rate(device: torch.device, dtype: torch.dtype, size: int = 2048, repeats: int = 3) -> float:
+    """FLOP/s of a square matrix product, the best of a few: what utilisation is measured against."""
+    a = torch.randn(size, size, device=device, generator=torch.Generator(device).manual_seed(0)).to(dtype)
+    best = 0.0
+    for _ in range(repeats + 1):  # the first one also pays for initialisation
+        _synchronize(device)
+        start = time.perf_counter()
+        torch.mm(a, a)
+        _synchronize(device)
+        best = max(best, 2 * size**3 / (time.perf_counter() - start))
+    return best
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Most memory this process has held: on the CUDA device, else resident."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if os.uname().sysname == "Darwin" else peak * 1024
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,41 @@
+"""Errors a user can cause. Each message says what is wrong, where, and what to do.
+
+Command lines print them as one line and exit with `exit_code`; anything that is not a
+`GPTError` is a bug and keeps its traceback.
+"""
+
+
+class GPTError(Exception):
+    """Base of every error that a user can cause and mend."""
+
+    exit_code = 2
+
+
+class ConfigError(GPTError):
+    """A configuration file, override or option is wrong."""
+
+
+class DataError(GPTError):
+    """A corpus, token file or text cannot be used."""
+
+
+class CheckpointError(GPTError):
+    """A checkpoint or run folder is missing, damaged, foreign or cannot be written."""
+
+
+class DeviceError(GPTError):
+    """The device, dtype or compiler that was asked for is not there."""
+
+
+class InputError(GPTError, ValueError):
+    """Token ids or shapes that the model cannot take."""
+
+
+class GenerationError(GPTError):
+    """A prompt or sampling parameter cannot be used."""
+
+
+class NonFiniteError(GPTError):
+    """The loss or a gradient became NaN or infinite; the weights are those before the update."""
+
+    exit_code = 3

@@ -1,0 +1,50 @@
+"""Writing files so that a crash, a full disk or a second process never leaves half of one."""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replace `path` by `content`: readers see the old file or the new one, never a part.
+
+    Raises:
+        OSError: the folder is missing or unwritable, or the disk is full; `path` is unchanged.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk, so that a rename in it survives a power cut."""
+    if os.name == "nt":  # Windows cannot open a folder for this
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_file(path: Path) -> None:
+    """Flush one written file to disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def sha256_of(path: Path) -> str:
+    """Hex sha256 of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,79 @@
+"""From logits to a token: pure functions, applied in one order.
+
+Temperature, top-k, top-p, min-p, softmax, draw. A filter sets logits to -inf; what is left is
+renormalised by the softmax at the end. Temperature 0 is greedy, and makes the filters idle.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gpt.config import SamplingParams
+
+
+def next_token_probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
+    """The distribution the next token is drawn from.
+
+    Args:
+        logits: (..., V) float.
+        params: temperature 0 puts everything on the most likely token, the lowest id among equals.
+
+    Returns:
+        (..., V), each row summing to 1.
+    """
+    if params.temperature == 0:
+        most_likely = logits == logits.amax(dim=-1, keepdim=True)
+        first = most_likely & (most_likely.cumsum(dim=-1) == 1)
+        return first.to(logits.dtype)
+    logits = logits / params.temperature
+    logits = top_k_filter(logits, params.top_k)
+    logits = top_p_filter(logits, params.top_p)
+    logits = min_p_filter(logits, params.min_p)
+    return logits.softmax(dim=-1)
+
+
+def top_k_filter(logits: Tensor, k: int) -> Tensor:
+    """Keep the k largest logits (Fan et al. 2018, 1805.04833); 0, or k >= V, keeps all. Ties at the edge all stay."""
+    if k == 0 or k >= logits.size(-1):
+        return logits
+    smallest_kept = logits.topk(k, dim=-1).values[..., -1:]
+    return logits.masked_fill(logits < smallest_kept, -math.inf)
+
+
+def top_p_filter(logits: Tensor, p: float) -> Tensor:
+    """Keep the smallest set of most likely tokens whose probability reaches p (Holtzman et al. 2019, 1904.09751).
+
+    The token that crosses p stays. Among equal probabilities the lower id comes first.
+    """
+    if p >= 1.0:
+        return logits
+    ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
+    before = ordered.cumsum(dim=-1) - ordered  # probability of everything more likely
+    drop = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before >= p)
+    return logits.masked_fill(drop, -math.inf)
+
+
+def min_p_filter(logits: Tensor, p: float) -> Tensor:
+    """Drop tokens less likely than p times the most likely one (Nguyen et al. 2024, 2407.01082)."""
+    if p == 0.0:
+        return logits
+    probabilities = logits.softmax(dim=-1)
+    return logits.masked_fill(probabilities < p * probabilities.amax(dim=-1, keepdim=True), -math.inf)
+
+
+def draw(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """Draw one token a row by inverting the cumulative distribution.
+
+    One number decides a row, so that a row's text depends on its own generator only.
+
+    Args:
+        probabilities: (B, V).
+        uniform: (B,) float32 in [0, 1).
+
+    Returns:
+        (B,) int64; never a token of probability 0.
+    """
+    cumulative = probabilities.double().cumsum(dim=-1)
+    target = uniform.to(cumulative).unsqueeze(-1) * cumulative[..., -1:]
+    return torch.searchsorted(cumulative, target, right=True).squeeze(-1)

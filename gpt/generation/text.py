@@ -1,0 +1,49 @@
+"""From a stream of token ids to text that may be shown: whole characters, and never a part of a stop text."""
+
+from collections.abc import Sequence
+
+from gpt.data.tokenizers import Tokenizer
+
+
+class TextStream:
+    """Decodes ids as they come and watches for stop texts.
+
+    Text that could be the beginning of a stop text is held back until it is clear that it is not.
+
+    Attributes:
+        stopped: a stop text was reached; nothing more may be fed.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
+        self._decoder = tokenizer.stream()
+        self._stop = stop
+        self._held = ""
+        self.stopped = False
+
+    def feed(self, index: int) -> str:
+        """The text that may be shown after one more id."""
+        assert not self.stopped
+        return self._release(self._decoder.feed(index))
+
+    def flush(self) -> str:
+        """The rest of the text, at the end."""
+        if self.stopped:
+            return ""
+        shown = self._release(self._decoder.flush())
+        held, self._held = self._held, ""
+        return shown if self.stopped else shown + held
+
+    def _release(self, piece: str) -> str:
+        text = self._held + piece
+        found = [place for stop in self._stop if (place := text.find(stop)) >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return text[: min(found)]
+        keep = max((_overlap(text, stop) for stop in self._stop), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that `stop` begins with."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,0 +1,128 @@
+"""Causal multi-head and grouped-query attention, and the ways to compute its core.
+
+A core takes queries (B, H, T, D), keys and values (B, K, S, D) and returns (B, H, T, D).
+Its `mask` is None for plain causal attention, aligned at the end (query t sees the keys up to
+S - T + t), or boolean (B or 1, 1, T, S), True where a query may look.
+"""
+
+import math
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpt.config import ModelConfig
+from gpt.model.norm import RMSNorm
+from gpt.model.positions import Rotation, no_rotate, rotate
+
+
+class LayerCache(Protocol):
+    """What attention sees of a key/value cache: one layer's keys and values."""
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store new keys and values (B, K, T, D); return all of them so far, each (B, K, S, D)."""
+        ...
+
+
+class ReferenceCore(nn.Module):
+    """Attention written out: scores, mask, softmax, weighted sum (1706.03762, equation 1)."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        group = q.size(1) // k.size(1)
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)  # (B, H, S, D)
+        if mask is None:
+            mask = causal_mask(q.size(-2), k.size(-2), q.device)
+        scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.size(-1))  # (B, H, T, S)
+        scores = scores.masked_fill(~mask, -math.inf)
+        pattern = self.dropout(scores.softmax(dim=-1))
+        return pattern @ v
+
+
+class SDPACore(nn.Module):
+    """The same by torch's fused `scaled_dot_product_attention`, which keeps no (T, S) matrix."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        queries, keys = q.size(-2), k.size(-2)
+        if mask is None and 1 < queries < keys:  # torch aligns its causal mask at the start
+            mask = causal_mask(queries, keys, q.device)
+        return F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=mask is None and queries > 1,
+            enable_gqa=q.size(1) != k.size(1),
+        )
+
+
+class AutoCore(nn.Module):
+    """The quicker of the two for the device: on a CPU the fused backward is the slower one."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.reference = ReferenceCore(dropout)
+        self.sdpa = SDPACore(dropout)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        written_out = q.device.type == "cpu" and torch.is_grad_enabled()
+        core = self.reference if written_out else self.sdpa
+        return core(q, k, v, mask)
+
+
+CORES = {"auto": AutoCore, "reference": ReferenceCore, "sdpa": SDPACore}
+
+
+class Attention(nn.Module):
+    """Causal self-attention with H query heads and K <= H key and value heads.
+
+    K = H is multi-head attention (1706.03762), K = 1 multi-query (1911.02150), between them
+    grouped-query (2305.13245). Optional RMSNorm on each query and key head (2302.05442).
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.n_head, self.n_kv_head, self.head_width = config.n_head, config.kv_heads, config.head_width
+        kv_width = self.n_kv_head * self.head_width
+        self.c_q = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.c_k = nn.Linear(config.n_embd, kv_width, bias=config.bias)
+        self.c_v = nn.Linear(config.n_embd, kv_width, bias=config.bias)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.q_norm = RMSNorm(self.head_width, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(self.head_width, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.rotate = rotate if config.position == "rope" else no_rotate
+        self.core = CORES[config.attention](config.dropout)
+        self.resid_dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, cache: LayerCache | None = None
+    ) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        q = self.q_norm(_split_heads(self.c_q(x), self.n_head))  # (B, H, T, D)
+        k = self.k_norm(_split_heads(self.c_k(x), self.n_kv_head))  # (B, K, T, D)
+        v = _split_heads(self.c_v(x), self.n_kv_head)
+        q, k = self.rotate(q, k, rotation)  # type: ignore[arg-type]
+        if cache is not None:
+            k, v = cache.append(k, v)  # (B, K, S, D)
+        y = self.core(q, k, v, mask).transpose(1, 2).flatten(2)  # (B, T, C)
+        return self.resid_dropout(self.c_proj(y))
+
+
+def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
+    """Boolean (1, 1, T, S), True where query t may see key s: s <= S - T + t."""
+    ones = torch.ones(queries, keys, dtype=torch.bool, device=device)
+    return ones.tril(diagonal=keys - queries).view(1, 1, queries, keys)
+
+
+def _split_heads(x: Tensor, heads: int) -> Tensor:
+    """(B, T, heads * D) -> (B, heads, T, D)."""
+    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)

@@ -1,0 +1,122 @@
+"""The decoder-only transformer: token ids in, next-token logits out."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from gpt.config import ModelConfig
+from gpt.errors import InputError
+from gpt.model.attention import LayerCache, causal_mask
+from gpt.model.block import Block
+from gpt.model.init import init_weights
+from gpt.model.norm import build_norm
+from gpt.model.positions import build_added_positions, build_rotation
+
+
+class Cache(Protocol):
+    """What the model sees of a key/value cache."""
+
+    def positions(self, new: int) -> Tensor:
+        """Positions of the next `new` tokens: (T,), or (B, T) for rows of different lengths."""
+        ...
+
+    def mask(self, new: int) -> Tensor | None:
+        """Which keys the next `new` queries see, as attention's `mask`."""
+        ...
+
+    def layer(self, index: int) -> LayerCache:
+        """The keys and values of one block."""
+        ...
+
+    def advance(self, new: int) -> None:
+        """Count `new` positions as stored; called once, after the last block."""
+        ...
+
+
+class Softcap(nn.Module):
+    """`cap * tanh(logits / cap)`: logits stay within +-cap (Gemma 2, 2408.00118, section 2)."""
+
+    def __init__(self, cap: float) -> None:
+        super().__init__()
+        self.cap = cap
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return self.cap * torch.tanh(logits / self.cap)
+
+
+class GPT(nn.Module):
+    """Pre-LN decoder-only transformer.
+
+    Args:
+        config: the architecture, with `vocab_size` set.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        assert config.vocab_size is not None, "vocab_size comes from the tokenizer"
+        self.config = config
+        self.vocab_size = config.vocab_size
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.wpe = build_added_positions(config)
+        self.rotation = build_rotation(config)
+        self.drop = nn.Dropout(config.dropout)
+        self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.ln_f = build_norm(config)
+        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.softcap = Softcap(config.logit_softcap) if config.logit_softcap is not None else nn.Identity()
+        if config.tie_weights:
+            self.lm_head.weight = self.wte.weight  # one storage (Press and Wolf 2016, 1608.05859)
+        init_weights(self, config.n_layer)
+
+    def forward(self, idx: Tensor, attention_mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+        """Logits of the next token at every position.
+
+        Args:
+            idx: token ids, (B, T) int64.
+            attention_mask: (B, T) bool, False on padding, for rows of different lengths. Positions
+                count from each row's first token; logits on padding mean nothing.
+            cache: keys and values of earlier positions, to which those of `idx` are appended.
+
+        Returns:
+            (B, T, V) float32.
+
+        Raises:
+            InputError: an id is outside the vocabulary, or the sequence is longer than `block_size`.
+        """
+        self._check(idx)
+        if cache is not None:
+            positions, mask = cache.positions(idx.size(1)), cache.mask(idx.size(1))
+        else:
+            positions, mask = _positions_and_mask(idx, attention_mask)
+        x = self.drop(self.wpe(self.wte(idx), positions))  # (B, T, C)
+        rotation = self.rotation(positions)
+        for index, block in enumerate(self.h):
+            x = block(x, rotation, mask, cache.layer(index) if cache is not None else None)
+        if cache is not None:
+            cache.advance(idx.size(1))
+        return self.softcap(self.lm_head(self.ln_f(x)).float())
+
+    def _check(self, idx: Tensor) -> None:
+        if idx.dim() != 2:
+            raise InputError(f"token ids must be (batch, time), got shape {tuple(idx.shape)}")
+        if idx.size(1) > self.config.block_size:
+            raise InputError(f"sequence of {idx.size(1)} tokens is longer than block_size {self.config.block_size}")
+        if idx.device.type == "cpu" and idx.numel():  # a CUDA lookup asserts this without a synchronisation
+            low, high = (int(bound) for bound in idx.aminmax())
+            if low < 0 or high >= self.vocab_size:
+                wrong = low if low < 0 else high
+                raise InputError(
+                    f"token id {wrong} is outside the vocabulary of {self.vocab_size} ids (0 to {self.vocab_size - 1})"
+                )
+
+
+def _positions_and_mask(idx: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Positions (T,) or (B, T), and the mask for attention: None without padding, else (B, 1, T, T)."""
+    length = idx.size(1)
+    if attention_mask is None:
+        return torch.arange(length, device=idx.device), None
+    positions = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
+    itself = torch.eye(length, dtype=torch.bool, device=idx.device)  # so that no row of the softmax is empty
+    mask = causal_mask(length, length, idx.device) & (attention_mask[:, None, None, :] | itself)
+    return positions, mask

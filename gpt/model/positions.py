@@ -1,0 +1,120 @@
+"""How a model knows where a token stands: added to the embedding, or rotated into queries and keys.
+
+A model holds one of each pair: what is added (`LearnedPositions`, `SinusoidalPositions`, or nothing),
+and the rotation of the heads (`Rotary`, or nothing).
+"""
+
+import torch
+from torch import Tensor, nn
+
+from gpt.config import ModelConfig
+
+Rotation = tuple[Tensor, Tensor]
+"""cos and sin of the rotation angles, each (T, D) or (B, 1, T, D)."""
+
+
+class LearnedPositions(nn.Module):
+    """A trained vector per position, added to the token embedding (GPT-2)."""
+
+    def __init__(self, block_size: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(block_size, width))
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        """(B, T, C), positions (T,) or (B, T) -> (B, T, C)."""
+        return x + nn.functional.embedding(positions, self.weight)
+
+
+class SinusoidalPositions(nn.Module):
+    """Fixed sines and cosines added to the token embedding (Vaswani et al. 2017, 1706.03762, section 3.5)."""
+
+    table: Tensor
+
+    def __init__(self, block_size: int, width: int, theta: float) -> None:
+        super().__init__()
+        angles = _angles(block_size, width, theta)
+        table = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)  # sine in even columns, cosine in odd
+        self.register_buffer("table", table, persistent=False)
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        """(B, T, C), positions (T,) or (B, T) -> (B, T, C)."""
+        return x + self.table[positions].to(x.dtype)
+
+
+class NoAddedPositions(nn.Module):
+    """The embedding as it is; the position comes in by rotation."""
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        """(B, T, C) -> the same."""
+        return x
+
+
+class Rotary(nn.Module):
+    """Tables of the rotary position embedding (Su et al. 2021, 2104.09864).
+
+    Column `i` pairs with column `i + D/2`, as in Llama; both turn by `position / theta^(2i/D)`.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, block_size: int, head_width: int, theta: float) -> None:
+        super().__init__()
+        angles = _angles(block_size, head_width, theta).repeat(1, 2)  # (block_size, D)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(self, positions: Tensor) -> Rotation:
+        """Positions (T,) -> two of (T, D); positions (B, T) -> two of (B, 1, T, D)."""
+        cos, sin = self.cos[positions], self.sin[positions]
+        if positions.dim() == 2:
+            return cos.unsqueeze(1), sin.unsqueeze(1)
+        return cos, sin
+
+
+class NoRotation(nn.Module):
+    """Queries and keys as they are; the position was added to the embedding."""
+
+    def forward(self, positions: Tensor) -> None:
+        """Nothing to rotate by."""
+
+
+def rotate(q: Tensor, k: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
+    """Turn queries (B, H, T, D) and keys (B, K, T, D) by their positions."""
+    cos, sin = rotation
+    return _turn(q, cos, sin), _turn(k, cos, sin)
+
+
+def no_rotate(q: Tensor, k: Tensor, rotation: None) -> tuple[Tensor, Tensor]:
+    """Queries and keys as they are."""
+    return q, k
+
+
+def build_added_positions(config: ModelConfig) -> nn.Module:
+    """What `config.position` adds to the token embedding."""
+    match config.position:
+        case "learned":
+            return LearnedPositions(config.block_size, config.n_embd)
+        case "sinusoidal":
+            return SinusoidalPositions(config.block_size, config.n_embd, config.rope_theta)
+        case "rope":
+            return NoAddedPositions()
+
+
+def build_rotation(config: ModelConfig) -> nn.Module:
+    """What `config.position` turns queries and keys by."""
+    if config.position == "rope":
+        return Rotary(config.block_size, config.head_width, config.rope_theta)
+    return NoRotation()
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    turned = torch.cat((-second, first), dim=-1)
+    return (x * cos + turned * sin).to(x.dtype)
+
+
+def _angles(length: int, width: int, theta: float) -> Tensor:
+    """`position / theta^(2i/width)`: (length, width / 2), computed in float64."""
+    frequencies = theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    return torch.outer(torch.arange(length, dtype=torch.float64), frequencies).float()

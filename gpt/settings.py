@@ -1,0 +1,29 @@
+"""The environment variables this package reads, all in one place."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_TRUE = {"1", "true", "yes", "on"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment says.
+
+    Attributes:
+        data_dir: folder with corpora, from `GPT_DATA_DIR`; None when unset or empty.
+        offline: no socket may be opened, from `GPT_OFFLINE` (1, true, yes, on).
+    """
+
+    data_dir: Path | None
+    offline: bool
+
+
+def read_settings() -> Settings:
+    """Read the environment once; callers pass the result on."""
+    data_dir = os.environ.get("GPT_DATA_DIR")
+    return Settings(
+        data_dir=Path(data_dir).expanduser() if data_dir else None,
+        offline=os.environ.get("GPT_OFFLINE", "").strip().lower() in _TRUE,
+    )

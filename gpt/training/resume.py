@@ -1,0 +1,109 @@
+"""Whether and from where a run continues, and what may differ when it does."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint
+from gpt.config import Config
+from gpt.data import Dataset
+from gpt.device import Report
+from gpt.errors import CheckpointError
+
+AUTO = "auto"
+
+HARMLESS = {
+    *("run.name", "run.dir", "run.device", "run.compile", "run.threads", "run.deterministic"),
+    *("data.dir", "data.path", "data.url", "data.sha256", "data.max_bytes"),
+    *("train.eval_interval", "train.eval_batch_size", "train.log_interval", "train.keep_last"),
+    *("train.sample_tokens", "train.histograms", "train.patience"),
+}
+"""Keys that say where, or what is watched, but not what is learned. All of `sample` is harmless too."""
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """A checkpoint to continue from, and the folder it was read from."""
+
+    folder: Path
+    checkpoint: Checkpoint
+
+
+def find_resume_point(run: RunFolder, resume: str | None, config: Config, report: Report) -> ResumePoint | None:
+    """Where to continue; None to start afresh.
+
+    Args:
+        run: the run folder that the configuration names.
+        resume: None, `auto` (the newest readable checkpoint of `run`, if any) or a path.
+        config: of this start.
+        report: told of damaged checkpoints that `auto` passes over.
+
+    Raises:
+        CheckpointError: the folder holds a run already and `resume` is None; or the checkpoint that
+            was named is missing or damaged.
+    """
+    if resume is None:
+        _refuse_existing(run, config)
+        return None
+    if resume != AUTO:
+        folder = find_checkpoint(Path(resume), Path(config.run.dir), prefer="last")
+        return ResumePoint(folder, read_checkpoint(folder))
+    found = run.newest_valid()
+    if found is None:
+        return None
+    folder, checkpoint, damaged = found
+    for line in damaged:
+        report(f"warning: {line}; trying the one before")
+    return ResumePoint(folder, checkpoint)
+
+
+def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_config_change: bool) -> None:
+    """Make sure that a checkpoint belongs to this configuration and data.
+
+    Raises:
+        CheckpointError: it does not; a change of configuration can be allowed.
+    """
+    saved = point.checkpoint
+    if saved.tokenizer.to_dict() != dataset.tokenizer.to_dict():
+        raise CheckpointError(f"{point.folder} was trained with another tokenizer: its text had other characters")
+    if saved.state.get("data") != dataset.fingerprint and not allow_config_change:
+        raise CheckpointError(f"{point.folder} was trained on other data; --allow-config-change goes on all the same")
+    changes = differences(saved.config, config)
+    if changes and not allow_config_change:
+        raise CheckpointError(
+            f"{point.folder} was trained with another configuration: {'; '.join(changes)}. "
+            "Put that back, or pass --allow-config-change"
+        )
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """`key: old -> new` for each key that changes what is learned."""
+    before, after = _leaves(old), _leaves(new)
+    return [
+        f"{key}: {before[key]} -> {after[key]}"
+        for key in before
+        if before[key] != after[key] and key not in HARMLESS and not key.startswith("sample.")
+    ]
+
+
+def _refuse_existing(run: RunFolder, config: Config) -> None:
+    existing = run.config()
+    if existing is None:
+        return
+    resolved = config.model_copy(
+        update={
+            "model": config.model.model_copy(
+                update={"vocab_size": config.model.vocab_size or existing.model.vocab_size}
+            )
+        }
+    )
+    changes = differences(existing, resolved)
+    what = f"with another configuration ({'; '.join(changes)})" if changes else "with this configuration"
+    go_on = "" if changes else "continue it with --resume auto, or "
+    raise CheckpointError(
+        f"the run folder {run.path} exists already, {what}; {go_on}choose another name with run.name=NAME, or delete it"
+    )
+
+
+def _leaves(config: Config) -> dict[str, Any]:
+    return {f"{section}.{key}": value for section, keys in config.model_dump().items() for key, value in keys.items()}

@@ -1,0 +1,107 @@
+"""From a configuration to a trainer that is ready to run, fresh or resumed."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from gpt.checkpoint import RunFolder, load_weights
+from gpt.config import Config, LoadedConfig
+from gpt.data import BatchSampler, Dataset, prepare
+from gpt.device import Compute, Report, choose_compute
+from gpt.errors import ConfigError
+from gpt.model import GPT
+from gpt.settings import Settings
+from gpt.training.compiling import compile_blocks
+from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
+from gpt.training.optimizer import build_optimizer
+from gpt.training.resume import ResumePoint, check_fits, find_resume_point
+from gpt.training.step import Stepper
+from gpt.training.trainer import Trainer
+
+
+def open_session(
+    loaded: LoadedConfig,
+    settings: Settings,
+    report: Report,
+    resume: str | None = None,
+    allow_config_change: bool = False,
+) -> Trainer:
+    """Prepare data, model and run folder. Nothing is written into the run folder before everything fits.
+
+    Args:
+        loaded: the configuration.
+        settings: from the environment.
+        report: takes lines for the user.
+        resume: see `find_resume_point`.
+        allow_config_change: go on although the configuration differs from the checkpoint's.
+
+    Raises:
+        GPTError: the data, device, run folder or checkpoint cannot be used.
+    """
+    run = RunFolder(Path(loaded.config.run.dir) / loaded.name)
+    compute = choose_compute(loaded.config.run, report)
+    point = find_resume_point(run, resume, loaded.config, report)
+    dataset = prepare(loaded.config.data, settings, report)
+    dataset.check_length(loaded.config.model.block_size)
+    config = resolve(loaded, dataset)
+    if point is not None:
+        check_fits(point, config, dataset, allow_config_change)
+    torch.manual_seed(config.run.seed)
+    model = GPT(config.model).to(compute.device)
+    optimizer = build_optimizer(model, config.optim, compute.device)
+    stepper = Stepper(model, optimizer, compute, config.optim.grad_clip)
+    if compute.compile:
+        _compile(model, stepper, config, dataset, report)
+    run.create(config)
+    step = int(point.checkpoint.state["step"]) if point else 0
+    trainer = Trainer(config, model, dataset, compute, stepper, run, _build_monitor(run, config, step), report)
+    if point is not None:
+        load_weights(model, point.checkpoint.model, point.folder)
+        trainer.restore(point.checkpoint)
+    report(_summary(config, model, dataset, compute, run, point))
+    return trainer
+
+
+def resolve(loaded: LoadedConfig, dataset: Dataset) -> Config:
+    """The configuration with the vocabulary size and the run's name filled in.
+
+    Raises:
+        ConfigError: `model.vocab_size` is given and too small for the tokenizer.
+    """
+    config, needed = loaded.config, dataset.tokenizer.vocab_size
+    size = config.model.vocab_size or needed
+    if size < needed:
+        raise ConfigError(f"model.vocab_size is {size}, but the tokenizer has {needed} ids; leave vocab_size out")
+    model = config.model.model_copy(update={"vocab_size": size})
+    run = config.run.model_copy(update={"name": loaded.name})
+    return config.model_copy(update={"model": model, "run": run})
+
+
+def _compile(model: GPT, stepper: Stepper, config: Config, dataset: Dataset, report: Report) -> None:
+    """Compile on a batch of the right shape, drawn from a sampler that is thrown away."""
+    batch = BatchSampler(dataset.train, config.model.block_size, seed=0).get_batch(config.train.batch_size)
+    compile_blocks(model, lambda: stepper.gradients([batch]), config.run.compile is True, report)
+
+
+def _build_monitor(run: RunFolder, config: Config, step: int) -> Monitor:
+    return MonitorGroup(
+        [
+            MetricsFile(run.metrics, step),
+            TensorBoard(run.path, config, step),
+            SampleFiles(run.samples),
+            Console(config.train.max_steps, step, sys.stderr),
+        ]
+    )
+
+
+def _summary(
+    config: Config, model: GPT, dataset: Dataset, compute: Compute, run: RunFolder, point: ResumePoint | None
+) -> str:
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    tokens = config.train.batch_size * config.train.grad_accum_steps * config.model.block_size
+    begin = f"resuming {point.folder}" if point else "new run"
+    return (
+        f"{run.path}: {begin}; {parameters:,} parameters, {len(dataset.train):,} training and {len(dataset.val):,} "
+        f"validation tokens, vocabulary {config.model.vocab_size}; {tokens:,} tokens a step; {compute}"
+    )

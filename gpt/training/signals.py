@@ -1,0 +1,64 @@
+"""Ctrl-C and SIGTERM: asked once, a run saves and stops; asked twice, it stops at once."""
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from gpt.device import Report
+
+
+class Interrupted(Exception):
+    """A signal asked the run to stop.
+
+    Attributes:
+        exit_code: 130 after SIGINT, 143 after SIGTERM, as a shell reports them.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.exit_code = 128 + signum
+
+
+class SignalWatch:
+    """Inside this context the first signal is only noted, and `check` raises it where it is safe.
+
+    With the first signal the former handlers come back, so that a second one aborts.
+    """
+
+    WATCHED = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._former: dict[int, Any] = {}
+        self._received: int | None = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # Python lets no other thread set handlers
+            self._former = {number: signal.signal(number, self._note) for number in self.WATCHED}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def check(self) -> None:
+        """Raise if a signal came.
+
+        Raises:
+            Interrupted: it did; only once.
+        """
+        if self._received is not None:
+            received, self._received = self._received, None
+            raise Interrupted(received)
+
+    def _note(self, signum: int, frame: FrameType | None) -> None:
+        self._received = signum
+        self._restore()
+        self._report(f"{signal.Signals(signum).name}: saving after this step; once more to stop at once")
+
+    def _restore(self) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+        self._former = {}

@@ -1,0 +1,88 @@
+"""One optimizer step: gradients, clipping, the check, the update."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpt.device import Compute
+from gpt.model import GPT
+from gpt.training.guard import NonFiniteGuard
+from gpt.training.loss import Batch, accumulate_gradients, summed_cross_entropy
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step gives, left on the device.
+
+    Attributes:
+        loss: mean over the step's tokens, in nats, before the update.
+        gradient_norm: global norm before clipping.
+    """
+
+    loss: Tensor
+    gradient_norm: Tensor
+
+
+class Stepper:
+    """Makes optimizer steps.
+
+    Args:
+        model: in training mode.
+        optimizer: of its parameters; fused, on CUDA.
+        compute: device and dtype; float16 brings loss scaling with it (Micikevicius et al. 2017, 1710.03740).
+        grad_clip: largest global gradient norm; 0 for none.
+    """
+
+    def __init__(self, model: GPT, optimizer: torch.optim.Optimizer, compute: Compute, grad_clip: float) -> None:
+        self.model, self.optimizer, self.compute = model, optimizer, compute
+        self.max_norm = grad_clip or math.inf
+        self.scaler = torch.amp.GradScaler(compute.device.type, enabled=compute.dtype == torch.float16)
+        self.guard = NonFiniteGuard(compute.device)
+
+    def step(self, number: int, learning_rate: float, micro_batches: Sequence[Batch]) -> StepResult:
+        """Make update `number`, counted from 0.
+
+        Raises:
+            NonFiniteError: see `NonFiniteGuard`; the weights are those before the update.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        loss = self.gradients(micro_batches)
+        self.scaler.unscale_(self.optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
+        # a float16 gradient may overflow: the scaler leaves that step out and lowers the scale
+        self.guard.observe(number, loss, torch.zeros_like(norm) if self.scaler.is_enabled() else norm)
+        if self.guard.reads_are_free:
+            self.guard.check()
+        elif not self.scaler.is_enabled():
+            self.optimizer.found_inf = self.guard.blocked  # type: ignore[attr-defined]
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return StepResult(loss, norm)
+
+    def gradients(self, micro_batches: Sequence[Batch]) -> Tensor:
+        """Replace the gradients by those of some micro-batches; returns their mean loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        return accumulate_gradients(micro_batches, self._summed_loss, self._backward)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Optimizer and scaler: tensors and plain values."""
+        return {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+
+    def _summed_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        device = self.compute.device
+        with self.compute.autocast():
+            logits = self.model(inputs.to(device, non_blocking=True))
+        return summed_cross_entropy(logits, targets.to(device, non_blocking=True))
+
+    def _backward(self, loss: Tensor) -> None:
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]

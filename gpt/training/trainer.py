@@ -1,0 +1,213 @@
+"""The training loop: step, evaluate, save, until the last step, early stopping or a signal."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from gpt.checkpoint import Checkpoint, RunFolder, weights_of
+from gpt.config import Config
+from gpt.data import BatchSampler, Dataset
+from gpt.device import Compute, Report, measure_matmul_rate, peak_memory_bytes
+from gpt.errors import CheckpointError, NonFiniteError
+from gpt.generation import stream_text
+from gpt.inspection.flops import training_flops
+from gpt.model import GPT
+from gpt.training.evaluation import evaluate, full_batches
+from gpt.training.loss import Batch
+from gpt.training.monitor import Monitor
+from gpt.training.schedule import learning_rate
+from gpt.training.signals import Interrupted, SignalWatch
+from gpt.training.speed import SpeedMeter
+from gpt.training.state import TrainingState, default_generator_states, set_default_generator_states
+from gpt.training.step import Stepper, StepResult
+
+
+class Trainer:
+    """Trains one model in one run folder.
+
+    Args:
+        config: resolved: `model.vocab_size` is set.
+        model: in training mode, on the device.
+        dataset: both splits long enough for `block_size`.
+        compute: device, dtype.
+        stepper: makes the updates of `model`.
+        run: where checkpoints and samples go.
+        monitor: told of every metric.
+        report: takes lines for the user.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        model: GPT,
+        dataset: Dataset,
+        compute: Compute,
+        stepper: Stepper,
+        run: RunFolder,
+        monitor: Monitor,
+        report: Report,
+    ) -> None:
+        self.config, self.model, self.dataset, self.compute = config, model, dataset, compute
+        self.stepper, self.run_folder, self.monitor, self.report = stepper, run, monitor, report
+        self.state = TrainingState()
+        self.sampler = BatchSampler(dataset.train, config.model.block_size, config.run.seed)
+        self._signals = SignalWatch(report)
+        self._failed_saves = 0
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint whose weights the model already has."""
+        self.state = TrainingState.from_dict(checkpoint.state)
+        self.stepper.load_state_dict(checkpoint.training)
+        self.sampler.load_state_dict(checkpoint.training["sampler"])
+        set_default_generator_states(checkpoint.training["generators"])
+
+    def run(self) -> TrainingState:
+        """Train to the end, or until stopped.
+
+        Raises:
+            Interrupted: a signal came; the state is saved.
+            NonFiniteError: loss or gradients are not finite; the last checkpoint is from before.
+            CheckpointError: the last checkpoint could not be written.
+        """
+        self._meter = self._start_meter()
+        with self._signals:
+            try:
+                self._loop()
+            except Interrupted:
+                self._save(best=False, required=True)
+                raise
+            finally:
+                self.monitor.close()
+        return self.state
+
+    def _loop(self) -> None:
+        while True:
+            if self._evaluation_is_due():
+                self._evaluate()
+            if self._is_finished():
+                return
+            self._train_one_step()
+            self._signals.check()
+
+    def _evaluation_is_due(self) -> bool:
+        step, train = self.state.step, self.config.train
+        due = step % train.eval_interval == 0 or step >= train.max_steps
+        return due and self.state.evaluated_step != step
+
+    def _is_finished(self) -> bool:
+        patience = self.config.train.patience
+        out_of_patience = patience is not None and self.state.evaluations_since_best >= patience
+        return out_of_patience or self.state.step >= self.config.train.max_steps
+
+    def _train_one_step(self) -> None:
+        train = self.config.train
+        rate = learning_rate(self.state.step, self.config.optim, train.max_steps)
+        result = self.stepper.step(self.state.step, rate, self._draw_micro_batches())
+        self.state.step += 1
+        self._meter.count_step()
+        is_logged = self.state.step % train.log_interval == 0 or self.state.step == train.max_steps
+        self.monitor.progress(self.state.step, self._log(result, rate) if is_logged else None)
+
+    def _draw_micro_batches(self) -> list[Batch]:
+        """One draw for the whole step, cut in pieces: accumulation sees the windows of the big batch."""
+        train = self.config.train
+        inputs, targets = self.sampler.get_batch(train.batch_size * train.grad_accum_steps)
+        return list(zip(torch.split(inputs, train.batch_size), torch.split(targets, train.batch_size), strict=True))
+
+    def _log(self, result: StepResult, rate: float) -> float:
+        """Read the step's figures back from the device and report them; returns the loss."""
+        self.stepper.guard.check()
+        loss, norm = float(result.loss), float(result.gradient_norm)
+        speed = self._meter.read()
+        self.monitor.scalars(
+            self.state.step,
+            {
+                "train/loss": loss,
+                "train/learning_rate": rate,
+                "train/grad_norm": norm,
+                "speed/tokens_per_second": speed.tokens_per_second,
+                "speed/mfu": speed.mfu,
+                "speed/memory_bytes": peak_memory_bytes(self.compute.device),
+                "speed/seconds": self._meter.total_seconds,
+            },
+        )
+        return loss
+
+    def _evaluate(self) -> None:
+        """Evaluate, sample and save; nothing is recorded if a signal comes in between."""
+        self.stepper.guard.check()
+        with torch.compiler.set_stance("force_eager"):  # a few passes do not earn a compilation of their own
+            result = evaluate(self.model, self._validation_batches(), self.compute, self._signals.check)
+            sample = self._sample()
+        if not math.isfinite(result.loss):
+            raise NonFiniteError(f"the validation loss is not finite at step {self.state.step}; nothing was saved")
+        better = self.state.record_evaluation(result.loss)
+        self._report_evaluation(result.bits_per_char(self.dataset.chars_per_token), sample)
+        self._save(best=better, required=self._is_finished())
+        self._meter.restart()
+
+    def _validation_batches(self) -> Iterator[Batch]:
+        train = self.config.train
+        tokens = self.dataset.val if train.eval_max_tokens is None else self.dataset.val[: train.eval_max_tokens + 1]
+        return full_batches(tokens, self.config.model.block_size, train.eval_batch_size or train.batch_size)
+
+    def _sample(self) -> str:
+        """A text from the present weights, by its own generator."""
+        if self.config.train.sample_tokens == 0:
+            return ""
+        params = self.config.sample.model_copy(update={"max_new_tokens": self.config.train.sample_tokens})
+        pieces = []
+        self.model.eval()
+        try:
+            for piece in stream_text(self.model, self.dataset.tokenizer, "", params):
+                pieces.append(piece)
+                self._signals.check()
+        finally:
+            self.model.train()
+        return "".join(pieces)
+
+    def _report_evaluation(self, bits_per_char: float, sample: str) -> None:
+        step, state = self.state.step, self.state
+        assert state.val_loss is not None
+        seconds = self._meter.total_seconds
+        self.monitor.scalars(
+            step, {"val/loss": state.val_loss, "val/bits_per_char": bits_per_char, "speed/seconds": seconds}
+        )
+        if sample:
+            self.monitor.text(step, "sample", sample)
+        if self.config.train.histograms:
+            named = dict(self.model.named_parameters())
+            self.monitor.histograms(step, {f"weights/{name}": weight.detach() for name, weight in named.items()})
+            gradients = {f"gradients/{name}": w.grad for name, w in named.items() if w.grad is not None}
+            self.monitor.histograms(step, gradients)
+
+    def _save(self, best: bool, required: bool) -> None:
+        """Write a checkpoint; unless `required`, a failure is reported and the run goes on."""
+        self.state.seconds = self._meter.total_seconds
+        training = {
+            **self.stepper.state_dict(),
+            "sampler": self.sampler.state_dict(),
+            "generators": default_generator_states(),
+        }
+        state = {**self.state.to_dict(), "data": self.dataset.fingerprint}
+        checkpoint = Checkpoint(weights_of(self.model), training, state, self.config, self.dataset.tokenizer)
+        try:
+            self.run_folder.save(checkpoint, best, self.config.train.keep_last)
+        except CheckpointError as error:
+            if required:
+                raise
+            self._failed_saves += 1
+            self.report(
+                f"warning: {error}; training goes on with the last checkpoint kept ({self._failed_saves} failed)"
+            )
+
+    def _start_meter(self) -> SpeedMeter:
+        train, model = self.config.train, self.config.model
+        sequences = train.batch_size * train.grad_accum_steps
+        return SpeedMeter(
+            sequences * model.block_size,
+            training_flops(model, sequences, model.block_size),
+            measure_matmul_rate(self.compute.device, self.compute.dtype),
+            self.state.seconds,
+        )
