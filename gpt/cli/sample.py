@@ -64,11 +64,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if isinstance(tokenizer, CharTokenizer):
         tokenizer = CharTokenizer(tokenizer.itos, arguments.unknown)
     for index in range(arguments.num_samples):
+        request = params.model_copy(update={"seed": params.seed + index})
+        pieces = stream_text(loaded.model, tokenizer, prompt, request)
         if index:
             print("\n" + "-" * 20)
         sys.stdout.write(prompt)
-        request = params.model_copy(update={"seed": params.seed + index})
-        for piece in stream_text(loaded.model, tokenizer, prompt, request):
+        for piece in pieces:
             sys.stdout.write(piece)
             sys.stdout.flush()
         print()

@@ -57,17 +57,20 @@ def stream(model: GPT, tokenizer: Tokenizer, prompt: str, **params: Any) -> Iter
         params: fields of `SamplingParams`.
 
     Raises:
-        DataError: the prompt has characters outside the vocabulary.
-        GenerationError: see `generate_tokens`.
+        DataError: the prompt has characters outside the vocabulary; raised by the call, as is the next.
         pydantic.ValidationError: a parameter is out of its range.
+        GenerationError: see `generate_tokens`.
     """
-    yield from stream_text(model, tokenizer, prompt, SamplingParams(**params))
+    return stream_text(model, tokenizer, prompt, SamplingParams(**params))
 
 
 def stream_text(model: GPT, tokenizer: Tokenizer, prompt: str, params: SamplingParams) -> Iterator[str]:
     """`stream` with the parameters in one object."""
-    text = TextStream(tokenizer, params.stop)
-    for index in generate_tokens(model, encode_prompt(tokenizer, prompt), params):
+    return _pieces(generate_tokens(model, encode_prompt(tokenizer, prompt), params), TextStream(tokenizer, params.stop))
+
+
+def _pieces(tokens: Iterator[int], text: TextStream) -> Iterator[str]:
+    for index in tokens:
         piece = text.feed(index)
         if piece:
             yield piece
