@@ -1,0 +1,199 @@
+"""Fetching one file from a list of mirrors: only the whole and right content ever gets the file's name."""
+
+import hashlib
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+import urllib3
+from tqdm import tqdm
+
+from gpt.errors import ConfigError, DataError
+from gpt.files import sha256_of, sync_folder
+
+
+@dataclass(frozen=True)
+class Download:
+    """One file to fetch: its mirrors in order, its name on disk, hex sha256 (None: any) and cap in bytes.
+
+    Raises:
+        ConfigError: `filename` has other characters than A-Z, a-z, 0-9, '.', '_', '-', or is '.' or '..'.
+    """
+
+    urls: tuple[str, ...]
+    filename: str
+    sha256: str | None
+    max_bytes: int
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9._-]+", self.filename) or self.filename in {".", ".."}:
+            raise ConfigError(f"{self.filename!r} is not a file name: use only A-Z a-z 0-9 . _ -")
+
+
+class _MirrorError(Exception):
+    """Why a mirror cannot give the file, in a few words."""
+
+
+class _Retry(urllib3.Retry):
+    def get_retry_after(self, response: urllib3.BaseHTTPResponse) -> float:
+        return min(super().get_retry_after(response) or 0.0, 30.0)  # 0 s means the usual backoff
+
+
+class _Session(requests.Session):
+    def __init__(self, allow_http: bool, timeout: tuple[float, float], backoff: float) -> None:
+        super().__init__()
+        self.timeout, self.backoff = timeout, backoff
+        codes = (429, 500, 502, 503, 504)
+        retry = _Retry(total=4, backoff_factor=backoff, status_forcelist=codes, raise_on_status=False)
+        self.adapters.clear()  # a URL without adapter is refused, after a redirect too
+        for scheme in ("https://", "http://") if allow_http else ("https://",):
+            self.mount(scheme, requests.adapters.HTTPAdapter(max_retries=retry))
+
+
+def fetch(
+    download: Download,
+    folder: Path,
+    *,
+    offline: bool,
+    report: Callable[[str], None],
+    allow_http: bool = False,
+    timeout: tuple[float, float] = (5.0, 30.0),
+    backoff: float = 0.5,
+) -> Path:
+    """Path of the file in `folder`, which is downloaded unless it is there with the right sha256.
+
+    No socket is opened when `offline`; no URL or redirect leaves https unless `allow_http`. `timeout` is in
+    seconds, to connect and for each read; `backoff` is the first wait before a retry in seconds, later ones
+    are longer. `report` takes lines for the user.
+
+    Raises:
+        DataError: the right content is on no mirror, or not in `folder` and `offline`, or `folder` cannot
+            be written. A damaged file that was there before stays until the right one has arrived.
+    """
+    path = folder / download.filename
+    wanted = f"sha256 {download.sha256 or 'not pinned'}, at most {download.max_bytes} bytes"
+    by_hand = f"put {download.filename} ({wanted}) at {path}, or set data.source=file data.path=FILE"
+    try:
+        cached = path.is_file()
+        problem = _wrong_content(path, sha256_of(path), download.sha256) if cached else "is missing"
+        if problem is None:
+            return path
+        if offline:
+            source = " or ".join(download.urls)
+            raise DataError(f"{path} {problem}, and offline it is not downloaded from {source}: {by_hand}")
+        if cached:
+            report(f"{path} {problem}; downloading it again")
+        folder.mkdir(parents=True, exist_ok=True)
+        with _Session(allow_http, timeout, backoff) as session, _exit_on_sigterm():
+            digest = _from_mirrors(session, download, path)
+    except _MirrorError as error:
+        raise DataError(f"no good download: {error}; {by_hand} (GPT_OFFLINE=1: never download)") from error
+    except OSError as error:
+        raise DataError(f"cannot use {path}: {error}; make room, or set GPT_DATA_DIR=FOLDER") from error
+    if download.sha256 is None:
+        report(f"{path} was not checked; to pin its content, set data.sha256={digest}")
+    return path
+
+
+def _from_mirrors(session: _Session, download: Download, path: Path) -> str:
+    failures = {}
+    for url in download.urls:
+        for attempt in range(3):
+            time.sleep(attempt * session.backoff)
+            try:
+                return _transfer(session, url, download, path)
+            except _MirrorError as error:
+                failures[url] = str(error)
+                break
+            except requests.RequestException as error:  # the body broke off: once more may do
+                failures[url] = _in_words(error, session.timeout)
+    raise _MirrorError("; ".join(f"{url}: {why}" for url, why in failures.items()) or "no URL given")
+
+
+def _transfer(session: _Session, url: str, download: Download, path: Path) -> str:
+    """Put the content of `url` at `path` when it is right, and return its sha256."""
+    digest = hashlib.sha256()
+    # a unique name because two processes may download at once; the same folder because renames need one disk
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file, _open(session, url) as response:
+            length = response.headers.get("Content-Length", "")  # of the encoded body, if it is encoded
+            total = int(length) if length.isdecimal() and "Content-Encoding" not in response.headers else None
+            with tqdm(desc=path.name, total=total, unit="B", unit_scale=True, disable=None) as bar:
+                for chunk in response.iter_content(64 * 1024):
+                    if file.tell() + len(chunk) > download.max_bytes:
+                        raise _MirrorError(f"sends more than {download.max_bytes} bytes")
+                    file.write(chunk)
+                    digest.update(chunk)
+                    bar.update(len(chunk))
+            if total is not None and file.tell() < total:  # only some versions of urllib3 see this themselves
+                raise requests.exceptions.ChunkedEncodingError(urllib3.exceptions.ProtocolError("too short"))
+            file.flush()
+            os.fsync(file.fileno())
+        if problem := _wrong_content(temporary, digest.hexdigest(), download.sha256):
+            raise _MirrorError(problem)
+        temporary.chmod(0o644)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return digest.hexdigest()
+
+
+def _open(session: _Session, url: str) -> requests.Response:
+    try:
+        response = session.get(url, stream=True, timeout=session.timeout)
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:  # requests wraps not all of them
+        raise _MirrorError(_in_words(error, session.timeout)) from error
+    if response.status_code != 200:
+        response.close()
+        raise _MirrorError(f"HTTP {response.status_code}")
+    return response
+
+
+def _in_words(error: Exception, timeout: tuple[float, float]) -> str:
+    """One short line for what requests wraps two or three times."""
+    causes = [error, *error.args, *(getattr(wrapped, "reason", None) for wrapped in error.args)]
+    words: dict[type[Exception], str] = {
+        requests.exceptions.InvalidSchema: "neither a URL nor a redirect may leave https",
+        requests.exceptions.SSLError: "no valid TLS connection",
+        requests.exceptions.ProxyError: "the proxy gives no connection",
+        urllib3.exceptions.ConnectTimeoutError: "cannot connect",
+        urllib3.exceptions.ReadTimeoutError: f"timed out after {timeout[1]:g} s",
+        urllib3.exceptions.ProtocolError: "connection broke",
+    }
+    found = (text for kind, text in words.items() if any(isinstance(cause, kind) for cause in causes))
+    return next(found, " ".join(f"{type(error).__name__}: {error}".split())[:150])
+
+
+def _wrong_content(path: Path, digest: str, expected: str | None) -> str | None:
+    """Why the file at `path`, of sha256 `digest`, is not the `expected` one; None when it is."""
+    if expected is None or digest == expected.lower():
+        return None
+    if hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest() == expected.lower():
+        return "is a CRLF copy of the right file (its line ends were changed)"
+    return f"got sha256 {digest[:12]}..., expected {expected[:12]}..."
+
+
+@contextmanager
+def _exit_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM unwind the stack, so that the temporary file is removed, unless the caller handles it."""
+    in_main = threading.current_thread() is threading.main_thread()
+    ours = in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
