@@ -1,13 +1,14 @@
 """What a run computes on and in: device, dtype, compiler, threads, and how fast the machine multiplies."""
 
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from gpt.config import RunConfig
+from gpt.config.sections import DEVICE_PATTERN, RunConfig
 from gpt.errors import DeviceError
 
 Report = Callable[[str], None]
@@ -61,6 +62,8 @@ def choose_device(name: str) -> torch.device:
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if not re.fullmatch(DEVICE_PATTERN, name):
+        raise DeviceError(f"device {name}: expected auto, cpu, cuda, cuda:N or mps")
     device = torch.device(name)
     there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if (device.index or 0) >= there[device.type]:

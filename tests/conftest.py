@@ -6,13 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpt.config import ModelConfig
 from gpt.model import GPT
-
-CORPUS = (
-    "It was the best of rooms, it was the worst of rooms; every door had a key, every key had a door.\n"
-    "Who keeps the keys? asked Ada. The keeper, said Tom, and the keeper sleeps till seven.\n"
-)
+from tiny import CORPUS, tiny_config
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +26,6 @@ def corpus(tmp_path: Path) -> Path:
     path = tmp_path / "corpus.txt"
     path.write_text(CORPUS * 100, encoding="utf-8")
     return path
-
-
-def tiny_config(**changes: object) -> ModelConfig:
-    """A model that computes in a millisecond: 2 layers, 4 heads, 32 wide, 16 positions, 23 ids."""
-    values = {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": 16, "vocab_size": 23, **changes}
-    return ModelConfig.model_validate(values)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d+)?|mps)$"
 Problem = tuple[str, str]
 """A key of the section, and what is wrong with it."""
 
@@ -66,7 +67,7 @@ class RunConfig(Section):
         1337,
         description="Seeds initialisation, dropout, data order, evaluation and sampling, each with its own generator.",
     )
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description="auto: CUDA, then MPS, then CPU.")
+    device: str = Field("auto", pattern=DEVICE_PATTERN, description="auto: CUDA, then MPS, then CPU.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
         description="Type of the matrix products; weights stay float32. auto: bfloat16 where the hardware has it.",

@@ -1,0 +1,66 @@
+"""The scripts as a person starts them: another process, another folder."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_help_works_from_any_folder_and_ends_with_an_example(script: Path, tmp_path: Path) -> None:
+    result = run("-I", str(script), "--help", cwd=tmp_path)
+    assert result.returncode == 0
+    assert "example:" in result.stdout
+
+
+def test_an_unknown_option_exits_with_2(tmp_path: Path) -> None:
+    result = run(str(ROOT / "scripts/sample.py"), "--temprature", "1", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "--temprature" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--config", str(ROOT / "configs/quickstart.yaml"), "--print-config"]]
+)
+def test_torch_is_not_imported_where_it_is_not_needed(arguments: list[str], tmp_path: Path) -> None:
+    code = (
+        "import sys, gpt.cli.train as t\n"
+        "try: t.main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "sys.exit('torch was imported' if 'torch' in sys.modules else 0)"
+    )
+    result = run("-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}", *arguments, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+
+
+def test_every_script_is_a_console_script_too() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    modules = {target.removeprefix("gpt.cli.").removesuffix(":main") for target in project["scripts"].values()}
+    assert modules == {script.stem for script in SCRIPTS}
+
+
+def test_a_closed_pipe_ends_quietly(trained: Path) -> None:
+    command = f"{sys.executable} {ROOT / 'scripts/sample.py'} --max-new-tokens 400 --prompt It | head -c 5"
+    result = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"],
+        cwd=trained,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert len(result.stdout) == 5
+    assert "Traceback" not in result.stderr
+    assert "BrokenPipe" not in result.stderr

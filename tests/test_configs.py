@@ -1,0 +1,66 @@
+"""Every recipe that ships loads, and trains."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpt.cli import train
+from gpt.config import Config, load_config
+
+CONFIGS = sorted((Path(__file__).resolve().parents[1] / "configs").glob("*.yaml"))
+
+
+def test_the_recipes_are_there() -> None:
+    assert {path.stem for path in CONFIGS} >= {
+        "quickstart",
+        "shakespeare",
+        "shakespeare_nanogpt_cpu",
+        "shakespeare_baby_gpt",
+        "reference_shapes",
+    }
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_recipe_points_to_the_schema_and_is_named_after_its_file(path: Path) -> None:
+    assert path.read_text(encoding="utf-8").startswith("# yaml-language-server: $schema=schema.json\n")
+    assert load_config(path).name == path.stem
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_recipe_trains_two_steps(
+    path: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    smaller = ["train.max_steps=2", "train.batch_size=2", "optim.warmup_steps=0", "optim.decay_steps=2"]
+    cheaper = ["train.eval_max_tokens=100", "train.sample_tokens=2", "run.compile=false"]
+    text = ["data.source=file", f"data.path={corpus}"]
+    assert train.main(["--config", str(path), *smaller, *cheaper, *text]) == 0
+    assert (tmp_path / "runs" / path.stem / "checkpoints" / "step-000002").is_dir()
+
+
+def test_the_schema_in_the_repository_is_the_present_one() -> None:
+    """`make schema` writes it anew."""
+    schema = json.loads((CONFIGS[0].parent / "schema.json").read_text(encoding="utf-8"))
+    assert schema == Config.model_json_schema()
+
+
+def test_the_shakespeare_recipes_are_nanogpts() -> None:
+    """Option for option, as nanoGPT's README and config/train_shakespeare_char.py give them."""
+    for name, shape, batch, steps, dropout in (
+        ("shakespeare_nanogpt_cpu", (4, 4, 128, 64), 12, 2000, 0.0),
+        ("shakespeare_baby_gpt", (6, 6, 384, 256), 64, 5000, 0.2),
+    ):
+        config = load_config(CONFIGS[0].parent / f"{name}.yaml").config
+        model, optim = config.model, config.optim
+        assert (model.n_layer, model.n_head, model.n_embd, model.block_size) == shape
+        assert (config.train.batch_size, config.train.max_steps, model.dropout) == (batch, steps, dropout)
+        assert (model.norm, model.position, model.mlp, model.bias, model.tie_weights) == (
+            "layernorm",
+            "learned",
+            "gelu",
+            False,
+            True,
+        )
+        assert (optim.learning_rate, optim.min_lr, optim.warmup_steps, optim.betas) == (1e-3, 1e-4, 100, (0.9, 0.99))
+        assert (optim.schedule, optim.weight_decay, optim.grad_clip) == ("cosine", 0.1, 1.0)
