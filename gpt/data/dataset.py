@@ -24,7 +24,7 @@ from gpt.data.tokenizers import (
     tokenizer_to_json,
 )
 from gpt.errors import DataError
-from gpt.files import sha256_of
+from gpt.files import release_cached_pages, sha256_of
 from gpt.settings import Settings
 
 FORMAT = 1
@@ -76,11 +76,13 @@ def prepare(config: DataConfig, settings: Settings, report: Report, force: bool 
         DataError: the corpus cannot be found, read or encoded, or the data folder cannot be written.
     """
     source = locate_corpus(config, settings, report)
-    fingerprint = _fingerprint(config, source)
-    folder = Path(config.dir) / "tokens" / fingerprint
-    if force and folder.exists():
-        shutil.rmtree(folder)
-    if not (folder / "meta.json").is_file():
+    folder = Path(config.dir) / "tokens" / _fingerprint(config, source)
+    if folder.exists() and (force or not (folder / "meta.json").is_file()):
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise DataError(f"cannot delete {folder}: {error.strerror}") from None
+    if not folder.exists():
         _encode_into(folder, source, config)
         report(f"encoded {source} into {folder}")
     return open_dataset(folder)
@@ -96,15 +98,20 @@ def open_dataset(folder: Path) -> Dataset:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         tokenizer = tokenizer_from_json(json.dumps(meta["tokenizer"]))
         train, val = (_map(folder / f"{split}.bin", meta["dtype"], meta[split]) for split in ("train", "val"))
-    except (OSError, ValueError, KeyError) as error:
+        chars_per_token = meta["chars"] / (meta["train"] + meta["val"])
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError, DataError) as error:
         raise DataError(
             f"the token files in {folder} are damaged ({error}); delete that folder and start again"
         ) from None
-    return Dataset(train, val, tokenizer, meta["chars"] / (meta["train"] + meta["val"]), folder.name)
+    return Dataset(train, val, tokenizer, chars_per_token, folder.name)
 
 
 def _fingerprint(config: DataConfig, source: Path) -> str:
-    parts = [FORMAT, sha256_of(source), config.tokenizer, config.newlines, config.val_fraction]
+    try:
+        content = sha256_of(source)
+    except OSError as error:
+        raise DataError(f"cannot read {source}: {error.strerror}") from None
+    parts = [FORMAT, content, config.tokenizer, config.newlines, config.val_fraction]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
@@ -152,6 +159,8 @@ def _write_tokens(folder: Path, source: Path, config: DataConfig, tokenizer: Tok
             file.write(ids.tobytes())
             total += len(ids)
             chars += len(piece)
+    if total == 0:
+        raise DataError(f"{source} holds no text")
     dtype = smallest_dtype(tokenizer.vocab_size)
     train = int(total * (1 - config.val_fraction))
     with everything.open("rb") as file, val_file.open("wb") as val:
@@ -159,6 +168,8 @@ def _write_tokens(folder: Path, source: Path, config: DataConfig, tokenizer: Tok
         shutil.copyfileobj(file, val)
     os.truncate(everything, train * dtype.itemsize)
     everything.rename(train_file)
+    for written in (train_file, val_file):
+        release_cached_pages(written)
     return {
         "tokenizer": json.loads(tokenizer_to_json(tokenizer)),
         "dtype": dtype.str,

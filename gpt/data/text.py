@@ -48,11 +48,10 @@ def read_pieces(path: Path, newlines: str) -> Iterator[str]:
 
 
 def _decode(path: Path, decoder: codecs.IncrementalDecoder, data: bytes, done: int, final: bool = False) -> str:
-    pending = len(decoder.getstate()[0])
     try:
         return decoder.decode(data, final)
     except UnicodeDecodeError as error:
-        place = done - pending + error.start
+        place = done + len(data) - len(error.object) + error.start  # the object also holds what was pending
         raise DataError(f"{path} is not UTF-8: byte {place:,} ({error.reason}); save it as UTF-8 text first") from None
 
 

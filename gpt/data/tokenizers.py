@@ -128,7 +128,10 @@ class ByteTokenizer:
     vocab_size = 256
 
     def encode(self, text: str) -> Ids:
-        return np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
+        try:
+            return np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
+        except UnicodeEncodeError as error:
+            raise DataError(f"{text[error.start]!r} at {error.start} is not a character; leave it out") from None
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """The text; bytes that are not UTF-8 become U+FFFD."""

@@ -26,7 +26,8 @@ def next_token_probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
         most_likely = logits == logits.amax(dim=-1, keepdim=True)
         first = most_likely & (most_likely.cumsum(dim=-1) == 1)
         return first.to(logits.dtype)
-    logits = logits / params.temperature
+    logits = logits - logits.amax(dim=-1, keepdim=True)  # the largest is 0, which no temperature makes infinite
+    logits = logits / max(params.temperature, torch.finfo(logits.dtype).tiny)
     logits = top_k_filter(logits, params.top_k)
     logits = top_p_filter(logits, params.top_p)
     logits = min_p_filter(logits, params.min_p)
@@ -50,7 +51,8 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
         return logits
     ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(dim=-1) - ordered  # probability of everything more likely
-    drop = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before >= p)
+    crossed = (before >= p) & (before > 0)  # the first stays even where p is 0 in float32
+    drop = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, crossed)
     return logits.masked_fill(drop, -math.inf)
 
 

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 from gpt.data.tokenizers import Tokenizer
 
+UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+"""What an id shows as that the tokenizer does not have; a model's vocabulary may be larger."""
+
 
 class TextStream:
     """Decodes ids as they come and watches for stop texts.
@@ -15,6 +18,7 @@ class TextStream:
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
+        self._vocab_size = tokenizer.vocab_size
         self._decoder = tokenizer.stream()
         self._stop = stop
         self._held = ""
@@ -23,7 +27,8 @@ class TextStream:
     def feed(self, index: int) -> str:
         """The text that may be shown after one more id."""
         assert not self.stopped
-        return self._release(self._decoder.feed(index))
+        known = index < self._vocab_size
+        return self._release(self._decoder.feed(index) if known else self._decoder.flush() + UNKNOWN)
 
     def flush(self) -> str:
         """The rest of the text, at the end."""

@@ -125,4 +125,4 @@ def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
     """(B, T, heads * D) -> (B, heads, T, D)."""
-    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)
+    return x.view(*x.shape[:-1], heads, x.size(-1) // heads).transpose(1, 2)

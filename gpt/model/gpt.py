@@ -85,6 +85,8 @@ class GPT(nn.Module):
             InputError: an id is outside the vocabulary, or the sequence is longer than `block_size`.
         """
         self._check(idx)
+        if cache is not None and attention_mask is not None:
+            raise InputError("attention_mask is for calls without a cache, which knows the length of each row itself")
         if cache is not None:
             positions, mask = cache.positions(idx.size(1)), cache.mask(idx.size(1))
         else:

@@ -33,8 +33,8 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, block_size: int, width: int, theta: float) -> None:
         super().__init__()
         angles = _angles(block_size, width, theta)
-        table = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)  # sine in even columns, cosine in odd
-        self.register_buffer("table", table, persistent=False)
+        table = torch.stack((angles.sin(), angles.cos()), dim=-1)  # sine in even columns, cosine in odd
+        self.register_buffer("table", table.flatten(1).float(), persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """(B, T, C), positions (T,) or (B, T) -> (B, T, C)."""
@@ -61,8 +61,8 @@ class Rotary(nn.Module):
     def __init__(self, block_size: int, head_width: int, theta: float) -> None:
         super().__init__()
         angles = _angles(block_size, head_width, theta).repeat(1, 2)  # (block_size, D)
-        self.register_buffer("cos", angles.cos(), persistent=False)
-        self.register_buffer("sin", angles.sin(), persistent=False)
+        self.register_buffer("cos", angles.cos().float(), persistent=False)
+        self.register_buffer("sin", angles.sin().float(), persistent=False)
 
     def forward(self, positions: Tensor) -> Rotation:
         """Positions (T,) -> two of (T, D); positions (B, T) -> two of (B, 1, T, D)."""
@@ -115,6 +115,6 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _angles(length: int, width: int, theta: float) -> Tensor:
-    """`position / theta^(2i/width)`: (length, width / 2), computed in float64."""
+    """`position / theta^(2i/width)`: (length, width / 2) float64, since large angles lose their fraction in float32."""
     frequencies = theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    return torch.outer(torch.arange(length, dtype=torch.float64), frequencies).float()
+    return torch.outer(torch.arange(length, dtype=torch.float64), frequencies)

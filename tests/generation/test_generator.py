@@ -1,0 +1,105 @@
+import math
+
+import pytest
+import torch
+
+import gpt
+from gpt.config import SamplingParams
+from gpt.data import ByteTokenizer, CharTokenizer
+from gpt.errors import DataError, GenerationError, InputError
+from gpt.generation import generate_tokens
+from gpt.generation.sampling import draw, next_token_probabilities
+from gpt.model import GPT
+from tiny import tiny_config
+
+LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
+
+
+def tokens_of(model: GPT, prompt: list[int], **params: object) -> list[int]:
+    return list(generate_tokens(model, prompt, SamplingParams.model_validate(params)))
+
+
+def test_tokens_are_those_of_the_loop_written_out(tiny_model: GPT) -> None:
+    params = SamplingParams(max_new_tokens=40, temperature=0.9, top_k=7, seed=5)
+    generator = torch.Generator().manual_seed(5)
+    ids = [3, 1, 4]
+    for _ in range(40):
+        with torch.no_grad():
+            logits = tiny_model(torch.tensor([ids[-16:]]))[:, -1]  # 16 positions are all it has
+        ids.append(int(draw(next_token_probabilities(logits, params), torch.rand(1, generator=generator))))
+    assert tokens_of(tiny_model, [3, 1, 4], **params.model_dump()) == ids[3:]
+
+
+@pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope"])
+def test_text_goes_on_past_the_window(position: str) -> None:
+    model = GPT(tiny_config(position=position)).eval()
+    assert len(tokens_of(model, list(range(20)), max_new_tokens=30)) == 30
+
+
+def test_greedy_is_the_most_likely_token_whatever_the_seed(tiny_model: GPT) -> None:
+    greedy = tokens_of(tiny_model, [2], temperature=0.0, max_new_tokens=12, seed=1)
+    assert greedy == tokens_of(tiny_model, [2], temperature=0.0, max_new_tokens=12, seed=2)
+    assert greedy[0] == int(tiny_model(torch.tensor([[2]]))[0, -1].argmax())
+
+
+def test_a_seed_gives_its_text_alone_in_a_list_and_in_pieces(tiny_model: GPT) -> None:
+    prompts = ["abc", "q", ""]
+    together = gpt.generate(tiny_model, LETTERS, prompts, max_new_tokens=15, seed=9)
+    alone = [gpt.generate(tiny_model, LETTERS, prompt, max_new_tokens=15, seed=9) for prompt in prompts]
+    streamed = ["".join(gpt.stream(tiny_model, LETTERS, prompt, max_new_tokens=15, seed=9)) for prompt in prompts]
+    assert together == alone == streamed
+    assert len(set(together)) == 3
+
+
+def test_sampling_leaves_torchs_generator_alone(tiny_model: GPT) -> None:
+    before = torch.get_rng_state()
+    gpt.generate(tiny_model, LETTERS, "a", max_new_tokens=5)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_an_empty_prompt_starts_after_a_line_end(tiny_model: GPT) -> None:
+    options = {"max_new_tokens": 9, "seed": 3}
+    assert gpt.generate(tiny_model, LETTERS, "", **options) == gpt.generate(tiny_model, LETTERS, "\n", **options)
+    no_line_end = CharTokenizer("abcdefghijklmnopqrstuvw")
+    from_a = gpt.generate(tiny_model, no_line_end, "a", **options)
+    assert gpt.generate(tiny_model, no_line_end, "", **options) == from_a
+
+
+def test_a_stop_text_ends_the_text_before_it(tiny_model: GPT) -> None:
+    whole = gpt.generate(tiny_model, LETTERS, "a", max_new_tokens=30, seed=2)
+    stop = whole[9:11]
+    assert gpt.generate(tiny_model, LETTERS, "a", max_new_tokens=30, seed=2, stop=(stop,)) == whole[: whole.index(stop)]
+
+
+def test_bytes_come_out_as_whole_characters() -> None:
+    model = GPT(tiny_config(vocab_size=256)).eval()
+    pieces = list(gpt.stream(model, ByteTokenizer(), "é", max_new_tokens=60, temperature=1.0))
+    whole = gpt.generate(model, ByteTokenizer(), "é", max_new_tokens=60, temperature=1.0)
+    assert "".join(pieces) == whole
+    assert all(pieces)
+
+
+def test_no_tokens_are_no_text(tiny_model: GPT) -> None:
+    assert gpt.generate(tiny_model, LETTERS, "a", max_new_tokens=0) == ""
+
+
+def test_unknown_characters_are_refused_by_the_call_itself(tiny_model: GPT) -> None:
+    with pytest.raises(DataError, match="'€' at 1"):
+        gpt.stream(tiny_model, LETTERS, "a€")
+
+
+def test_an_empty_list_of_tokens_is_refused(tiny_model: GPT) -> None:
+    with pytest.raises(GenerationError, match="at least one token"):
+        tokens_of(tiny_model, [])
+
+
+def test_a_token_outside_the_vocabulary_is_refused(tiny_model: GPT) -> None:
+    with pytest.raises(InputError, match="23"):
+        tokens_of(tiny_model, [23])
+
+
+def test_logits_that_are_not_finite_are_an_error_that_names_the_position(tiny_model: GPT) -> None:
+    with torch.no_grad():
+        tiny_model.ln_f.weight.fill_(math.nan)
+    with pytest.raises(GenerationError, match="position 2 are not finite"):
+        tokens_of(tiny_model, [1, 2, 3])

@@ -1,0 +1,110 @@
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gpt.model.feed_forward import ACTIVATIONS, MLP, SwiGLU, build_mlp
+from tiny import tiny_config
+
+FORMULAS: dict[str, Callable[[float], float]] = {
+    "gelu": lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: max(x, 0.0),
+    "relu2": lambda x: max(x, 0.0) ** 2,
+}
+
+
+def silu(x: float) -> float:
+    return x / (1 + math.exp(-x))
+
+
+def each(function: Callable[[float], float], x: Tensor) -> Tensor:
+    return torch.tensor([function(value) for value in x.flatten().tolist()], dtype=torch.float64).view(x.shape)
+
+
+def linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """x W^T + b in float64, without torch's `linear`."""
+    y = (x.double().unsqueeze(-2) * layer.weight.double()).sum(dim=-1)
+    return y if layer.bias is None else y + layer.bias.double()
+
+
+def randomised(mlp: nn.Module) -> nn.Module:
+    for parameter in mlp.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return mlp
+
+
+def test_every_activation_has_its_formula_here() -> None:
+    assert ACTIVATIONS.keys() == FORMULAS.keys()
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_activation_is_its_formula(name: str) -> None:
+    x = torch.linspace(-6, 6, 241)
+    torch.testing.assert_close(ACTIVATIONS[name](x).double(), each(FORMULAS[name], x), rtol=1e-6, atol=1e-6)
+
+
+def test_exact_gelu_is_not_its_tanh_approximation() -> None:
+    x = torch.linspace(-4, 4, 81)
+    difference = (ACTIVATIONS["gelu"](x) - ACTIVATIONS["gelu_tanh"](x)).abs().max().item()
+    assert 1e-4 < difference < 1e-3
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_plain_network_is_two_matrices_around_the_activation(name: str, bias: bool) -> None:
+    mlp = randomised(build_mlp(tiny_config(mlp=name, bias=bias)))
+    assert isinstance(mlp, MLP)
+    x = torch.randn(2, 3, 32)
+    expected = linear(mlp.c_proj, each(FORMULAS[name], linear(mlp.c_fc, x)))
+    torch.testing.assert_close(mlp(x).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_swiglu_is_gate_times_value_through_a_third_matrix(bias: bool) -> None:
+    mlp = randomised(build_mlp(tiny_config(mlp="swiglu", bias=bias)))
+    assert isinstance(mlp, SwiGLU)
+    assert sum(parameter.dim() == 2 for parameter in mlp.parameters()) == 3
+    x = torch.randn(2, 3, 32)
+    expected = linear(mlp.c_proj, each(silu, linear(mlp.c_gate, x)) * linear(mlp.c_fc, x))
+    torch.testing.assert_close(mlp(x).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("n_embd", "mlp", "mlp_width", "hidden"),
+    [
+        (32, "gelu", None, 128),
+        (64, "relu2", None, 256),
+        (48, "swiglu", None, 128),  # 8/3 of 48 is a multiple of 8 already
+        (64, "swiglu", None, 176),  # 170.67
+        (100, "swiglu", None, 272),  # 266.67
+        (32, "gelu", 50, 50),
+        (32, "swiglu", 50, 50),
+    ],
+)
+def test_hidden_width(n_embd: int, mlp: str, mlp_width: int | None, hidden: int) -> None:
+    built = build_mlp(tiny_config(n_embd=n_embd, mlp=mlp, mlp_width=mlp_width))
+    assert built.c_fc.weight.shape == (hidden, n_embd)
+    assert built.c_proj.weight.shape == (n_embd, hidden)
+    assert mlp != "swiglu" or built.c_gate.weight.shape == (hidden, n_embd)
+
+
+@pytest.mark.parametrize("mlp", ["gelu", "swiglu"])
+def test_each_token_passes_on_its_own(mlp: str) -> None:
+    network = randomised(build_mlp(tiny_config(mlp=mlp)))
+    x = torch.randn(2, 5, 32)
+    alone = torch.stack([network(x[:, t]) for t in range(5)], dim=1)
+    torch.testing.assert_close(network(x), alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("mlp", ["gelu", "swiglu"])
+def test_dropout_of_the_network_acts_in_training_only(mlp: str) -> None:
+    network, x = randomised(build_mlp(tiny_config(mlp=mlp, dropout=0.5))), torch.randn(2, 50, 32)
+    without = network.eval()(x)
+    assert torch.equal(without, network(x))
+    with_dropout = network.train()(x)
+    kept = with_dropout != 0
+    assert 0.4 < kept.float().mean() < 0.6
+    torch.testing.assert_close(with_dropout[kept], 2 * without[kept])

@@ -1,0 +1,281 @@
+import itertools
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gpt.config import ModelConfig
+from gpt.errors import InputError
+from gpt.model import GPT
+from tiny import tiny_config
+
+CHOICES = ("position", "norm", "mlp", "n_kv_head", "tie_weights", "bias", "qk_norm", "logit_softcap", "attention")
+VARIANTS = [
+    ("learned", "layernorm", "gelu", 4, True, True, False, 5.0, "reference"),
+    ("learned", "rmsnorm", "gelu_tanh", 2, False, True, False, None, "reference"),
+    ("learned", "layernorm", "relu", 1, False, False, False, None, "auto"),
+    ("learned", "layernorm", "relu2", 2, True, False, True, 5.0, "reference"),
+    ("learned", "layernorm", "swiglu", 4, False, False, False, 5.0, "sdpa"),
+    ("sinusoidal", "rmsnorm", "gelu", 2, True, False, False, None, "auto"),
+    ("sinusoidal", "layernorm", "gelu_tanh", 1, False, True, True, 5.0, "auto"),
+    ("sinusoidal", "rmsnorm", "relu", 4, True, True, False, 5.0, "sdpa"),
+    ("sinusoidal", "rmsnorm", "relu2", 4, False, False, True, None, "auto"),
+    ("sinusoidal", "layernorm", "swiglu", 4, True, True, True, None, "reference"),
+    ("sinusoidal", "rmsnorm", "swiglu", 2, False, False, False, 5.0, "sdpa"),
+    ("rope", "layernorm", "gelu", 1, False, False, True, None, "sdpa"),
+    ("rope", "layernorm", "gelu_tanh", 4, True, False, False, None, "sdpa"),
+    ("rope", "layernorm", "relu", 2, True, False, True, 5.0, "reference"),
+    ("rope", "rmsnorm", "relu2", 2, False, True, False, None, "sdpa"),
+    ("rope", "rmsnorm", "relu2", 1, True, True, False, None, "reference"),
+    ("rope", "rmsnorm", "swiglu", 1, True, True, False, None, "auto"),
+]
+LENGTH = 8
+every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant)))
+
+
+def build(variant: tuple[Any, ...], **changes: object) -> GPT:
+    """A model in eval mode whose weights are large enough for every part to matter."""
+    model = GPT(tiny_config(**dict(zip(CHOICES, variant, strict=True)), **changes)).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.15)
+    return model
+
+
+def random_ids(batch: int, length: int) -> Tensor:
+    return torch.randint(23, (batch, length))
+
+
+def test_any_two_choices_meet_in_a_variant() -> None:
+    words = {
+        name: get_args(ModelConfig.model_fields[name].annotation) for name in ("position", "norm", "mlp", "attention")
+    }
+    options = words | {"n_kv_head": (4, 2, 1), "logit_softcap": (None, 5.0)}
+    for (first, one), (second, other) in itertools.combinations(enumerate(CHOICES), 2):
+        met = {(variant[first], variant[second]) for variant in VARIANTS}
+        assert met == set(itertools.product(options.get(one, (True, False)), options.get(other, (True, False))))
+
+
+@every_variant
+def test_changing_a_token_changes_its_logits_and_none_before(variant: tuple[Any, ...]) -> None:
+    model, idx = build(variant), random_ids(2, LENGTH)
+    with torch.no_grad():
+        before = model(idx)
+        for t in range(LENGTH):
+            changed = idx.clone()
+            changed[:, t] = (changed[:, t] + 1) % 23
+            after = model(changed)
+            assert torch.equal(after[:, :t], before[:, :t])
+            assert (after[:, t:] != before[:, t:]).any(dim=-1).all()
+
+
+@every_variant
+def test_logits_have_a_gradient_at_their_token_and_before_and_exactly_none_after(variant: tuple[Any, ...]) -> None:
+    model, embedded = build(variant), []
+    model.wte.register_forward_hook(lambda _, __, x: embedded.append(x))
+    logits = model(random_ids(1, LENGTH))
+    for i in range(LENGTH):
+        (gradient,) = torch.autograd.grad(logits[0, i, :3].sum(), embedded, retain_graph=True)
+        reached = (gradient[0] != 0).any(dim=-1)
+        assert reached.tolist() == [j <= i for j in range(LENGTH)]
+
+
+def test_sequences_that_differ_in_the_last_token_share_all_logits_before_it(tiny_model: GPT) -> None:
+    one, other = tiny_model(torch.tensor([[1, 2, 3, 4]])), tiny_model(torch.tensor([[1, 2, 3, 7]]))
+    assert torch.equal(one[0, :3], other[0, :3])
+    assert not torch.allclose(one[0, 3], other[0, 3])
+
+
+@every_variant
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_changes_nothing_for_the_tokens(variant: tuple[Any, ...], side: str) -> None:
+    model = build(variant)
+    rows = [random_ids(1, length)[0] for length in (5, 8, 1, 3)]
+    idx, real = torch.zeros(4, 8, dtype=torch.long), torch.zeros(4, 8, dtype=torch.bool)
+    for row, tokens in enumerate(rows):
+        place = slice(0, len(tokens)) if side == "right" else slice(8 - len(tokens), 8)
+        idx[row, place], real[row, place] = tokens, True
+    logits = model(idx, real)
+    assert logits.isfinite().all()
+    for row, tokens in enumerate(rows):
+        torch.testing.assert_close(logits[row][real[row]], model(tokens[None])[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(model(idx + 20 * ~real, real)[real], logits[real], rtol=0, atol=1e-5)
+    logits[real].sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("attention", ["reference", "sdpa"])
+def test_a_row_that_is_all_padding_is_finite_and_leaves_the_others_alone(attention: str) -> None:
+    model, idx = GPT(tiny_config(attention=attention)).eval(), random_ids(2, LENGTH)
+    logits = model(idx, torch.tensor([[True], [False]]).expand(2, LENGTH))
+    assert logits.isfinite().all()
+    torch.testing.assert_close(logits[:1], model(idx[:1]), rtol=0, atol=1e-5)
+
+
+class Cache:
+    """Keys and values of all layers, by concatenation."""
+
+    def __init__(self) -> None:
+        self.length, self.layers = 0, {0: Shelf(), 1: Shelf()}
+
+    def positions(self, new: int) -> Tensor:
+        return torch.arange(self.length, self.length + new)
+
+    def mask(self, new: int) -> None:
+        return None
+
+    def layer(self, index: int) -> "Shelf":
+        return self.layers[index]
+
+    def advance(self, new: int) -> None:
+        self.length += new
+
+
+class Shelf:
+    def __init__(self) -> None:
+        self.stored: list[tuple[Tensor, Tensor]] = []
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        self.stored.append((k, v))
+        keys, values = zip(*self.stored, strict=True)
+        return torch.cat(keys, dim=2), torch.cat(values, dim=2)
+
+
+@every_variant
+def test_a_sequence_in_pieces_with_a_cache_has_the_logits_of_the_whole(variant: tuple[Any, ...]) -> None:
+    model, idx, cache = build(variant), random_ids(2, LENGTH), Cache()
+    in_pieces = torch.cat([model(piece, cache=cache) for piece in idx.split([3, 1, 1, 2, 1], dim=1)], dim=1)
+    assert cache.length == LENGTH
+    torch.testing.assert_close(in_pieces, model(idx), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("idx", "words"),
+    [
+        (torch.tensor([[0, -1, 3]]), ["token id -1 ", "23 ids", "0 to 22"]),
+        (torch.tensor([[0, 23, 3]]), ["token id 23 ", "23 ids", "0 to 22"]),
+        (torch.zeros(2, 17, dtype=torch.long), ["17 tokens", "block_size 16"]),
+        (torch.zeros(4, dtype=torch.long), ["(batch, time)", "(4,)"]),
+        (torch.zeros(1, 2, 3, dtype=torch.long), ["(batch, time)", "(1, 2, 3)"]),
+    ],
+)
+def test_ids_that_do_not_fit_are_refused_with_the_numbers(tiny_model: GPT, idx: Tensor, words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        tiny_model(idx)
+    assert all(word in str(caught.value) for word in words)
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 16), (0, 4), (2, 0)])
+def test_every_shape_up_to_block_size_gives_logits(tiny_model: GPT, shape: tuple[int, int]) -> None:
+    logits = tiny_model(torch.full(shape, 22))
+    assert logits.shape == (*shape, 23)
+    assert logits.isfinite().all()
+
+
+@every_variant
+def test_logits_are_float32_under_bfloat16_and_close(variant: tuple[Any, ...]) -> None:
+    model, idx = build(variant), random_ids(2, LENGTH)
+    with torch.no_grad():
+        expected = model(idx)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = model(idx)
+    assert logits.dtype == torch.float32
+    assert not torch.equal(logits, expected)
+    assert (logits - expected).abs().max() < 0.1 * expected.std()
+
+
+@every_variant
+def test_float64_agrees_with_float32(variant: tuple[Any, ...]) -> None:
+    model, idx = build(variant), random_ids(2, LENGTH)
+    expected = model(idx)
+    blocks: list[Tensor] = []
+    model.double().ln_f.register_forward_hook(lambda _, __, x: blocks.append(x))
+    torch.testing.assert_close(model(idx), expected, rtol=0, atol=1e-4)
+    assert blocks[0].dtype == torch.float64
+
+
+@pytest.mark.parametrize("cap", [0.5, 15.0])
+def test_softcap_bounds_the_logits(cap: float) -> None:
+    capped, free = GPT(tiny_config(logit_softcap=cap)).eval(), GPT(tiny_config()).eval()
+    nn.init.normal_(free.wte.weight, std=4.0)
+    capped.load_state_dict(free.state_dict())
+    logits, expected = capped(torch.tensor([[1, 2, 3]])), free(torch.tensor([[1, 2, 3]]))
+    assert expected.abs().max() > cap
+    assert logits.abs().max() <= cap
+    torch.testing.assert_close(logits, cap * torch.tanh(expected / cap))
+
+
+def test_tied_weights_share_storage_and_count_once() -> None:
+    tied, untied = GPT(tiny_config(tie_weights=True)), GPT(tiny_config(tie_weights=False))
+    assert tied.lm_head.weight.data_ptr() == tied.wte.weight.data_ptr()
+    assert untied.lm_head.weight.data_ptr() != untied.wte.weight.data_ptr()
+    assert parameters(untied) - parameters(tied) == 23 * 32
+
+
+def test_tied_weights_stay_tied_after_loading_converting_and_stepping() -> None:
+    model = GPT(tiny_config(tie_weights=True))
+    model.load_state_dict(GPT(tiny_config(tie_weights=True)).state_dict())
+    model.double().float()
+    model(random_ids(1, 4)).logsumexp(dim=-1).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert model.lm_head.weight.data_ptr() == model.wte.weight.data_ptr()
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_parameter_count_of_a_small_model_by_hand() -> None:
+    tables = 23 * 32 + 16 * 32
+    block = 4 * 32 * 32 + 2 * 32 * 128 + 2 * 32
+    assert parameters(GPT(tiny_config())) == tables + 2 * block + 32
+
+
+@pytest.mark.parametrize(
+    ("shape", "tie_weights", "total"),
+    [
+        ({"vocab_size": 32000, "mlp_width": 11008, "block_size": 4096}, True, 6_607_343_616),
+        ({"vocab_size": 32000, "mlp_width": 11008, "block_size": 4096}, False, 6_738_415_616),
+        ({"vocab_size": 128256, "mlp_width": 14336, "block_size": 8192, "n_kv_head": 8}, False, 8_030_261_248),
+    ],
+    ids=["Llama 2 7B tied", "Llama 2 7B", "Llama 3 8B"],
+)
+def test_parameter_count_of_published_models(shape: dict[str, int], tie_weights: bool, total: int) -> None:
+    kind = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "tie_weights": tie_weights}
+    with torch.device("meta"):
+        model = GPT(ModelConfig(n_layer=32, n_head=32, n_embd=4096, **kind, **shape))
+    assert parameters(model) == total
+    assert parameters(model.h) == 32 * parameters(model.h[0])
+    if shape.get("n_kv_head") == 8:
+        assert parameters(model.h[0]) == 218_112_000
+
+
+@every_variant
+def test_a_state_dict_holds_parameters_and_no_tables(variant: tuple[Any, ...]) -> None:
+    model = build(variant)
+    assert model.state_dict().keys() == {name for name, _ in model.named_parameters(remove_duplicate=False)}
+
+
+@pytest.mark.parametrize("attention", ["reference", "sdpa", "auto"])
+def test_dropout_makes_training_random_and_evaluation_not(attention: str) -> None:
+    model, idx = GPT(tiny_config(dropout=0.5, attention=attention)), random_ids(1, LENGTH)
+    assert not torch.equal(model(idx), model(idx))
+    model.eval()
+    assert torch.equal(model(idx), model(idx))
+    without = GPT(tiny_config(attention=attention))
+    without.load_state_dict(model.state_dict())
+    assert torch.equal(model(idx), without(idx))
+
+
+def test_without_dropout_training_mode_changes_nothing(tiny_model: GPT) -> None:
+    idx = random_ids(1, LENGTH)
+    evaluated = tiny_model(idx)
+    assert torch.equal(tiny_model.train()(idx), evaluated)
+
+
+@every_variant
+def test_rows_of_a_batch_do_not_see_each_other(variant: tuple[Any, ...]) -> None:
+    model, idx = build(variant), random_ids(3, LENGTH)
+    alone = torch.cat([model(row[None]) for row in idx])
+    torch.testing.assert_close(model(idx), alone, rtol=0, atol=1e-5)

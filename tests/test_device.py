@@ -1,0 +1,81 @@
+import pytest
+import torch
+
+from gpt import device
+from gpt.config import RunConfig
+from gpt.device import choose_compute, choose_device, measure_matmul_rate, peak_memory_bytes
+from gpt.errors import DeviceError
+
+
+def choose(**values: object) -> device.Compute:
+    return choose_compute(RunConfig.model_validate(values), lambda line: None)
+
+
+def test_auto_is_the_cpu_where_there_is_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert choose_device("auto") == torch.device("cpu")
+
+
+def test_cuda_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(DeviceError, match="sees 0 CUDA devices; use device auto or cpu"):
+        choose_device("cuda")
+
+
+def test_a_word_that_is_no_device_is_refused() -> None:
+    with pytest.raises(DeviceError, match="expected auto, cpu"):
+        choose_device("gpu")
+
+
+@pytest.mark.parametrize(("amx", "expected"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_the_dtype_follows_the_cpu(monkeypatch: pytest.MonkeyPatch, amx: bool, expected: torch.dtype) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert choose(device="cpu", compile=False).dtype == expected
+
+
+def test_a_dtype_asked_for_is_taken() -> None:
+    assert choose(device="cpu", dtype="float16", compile=False).dtype == torch.float16
+
+
+def test_without_a_compiler_auto_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_no_compiler", lambda _: "no C++ compiler was found")
+    lines: list[str] = []
+    assert not choose_compute(RunConfig(device="cpu"), lines.append).compile
+    assert lines == ["not compiling: no C++ compiler was found"]
+    with pytest.raises(DeviceError, match=r"no C\+\+ compiler was found; set run.compile=auto or false"):
+        choose(device="cpu", compile=True)
+
+
+def test_a_missing_compiler_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import cpp_builder
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    def missing() -> str:
+        raise InvalidCxxCompiler
+
+    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", missing)
+    assert device._no_compiler(torch.device("cpu")) == "no C++ compiler was found"
+
+
+def test_autocast_is_on_only_below_float32() -> None:
+    for dtype, expected in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        with choose(device="cpu", dtype=dtype, compile=False).autocast():
+            assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == expected
+
+
+def test_the_matmul_rate_counts_two_operations_per_multiply_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(100))
+    monkeypatch.setattr(device.time, "perf_counter", lambda: float(next(ticks)))  # every product takes one second
+    assert measure_matmul_rate(torch.device("cpu"), torch.float32, size=10) == 2 * 10**3
+
+
+def test_peak_memory_grows_with_what_is_held() -> None:
+    before = peak_memory_bytes(torch.device("cpu"))
+    held = torch.ones(before // 4 + (16 << 20), dtype=torch.float32)  # more than the process has ever held
+    assert peak_memory_bytes(torch.device("cpu")) > before
+    assert held.sum() > 0
+
+
+def test_the_line_about_a_choice_names_what_matters() -> None:
+    assert str(choose(device="cpu", dtype="float32", compile=False)).endswith("float32, eager")

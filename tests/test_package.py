@@ -1,0 +1,59 @@
+"""The package as a whole: its public face, and which part may import which."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import gpt
+
+PACKAGE = Path(gpt.__file__).parent
+
+FLOORS = [
+    {"errors", "settings", "files"},
+    {"config"},
+    {"device"},
+    {"model", "data"},
+    {"checkpoint"},
+    {"inspection", "generation"},
+    {"training"},
+    {"api"},
+    {"cli"},
+]
+"""From the ground up: a part imports from lower floors and from itself only."""
+
+
+def imports_of(path: Path) -> set[str]:
+    """The parts of the package that a file imports."""
+    parts = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        parts |= {module.split(".")[1] for module in modules if module.startswith("gpt.")}
+    return parts
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if part_of(path) != "__init__"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_run_down_only(path: Path) -> None:
+    part = part_of(path)
+    floor = next(number for number, parts in enumerate(FLOORS) if part in parts)
+    below = set().union(*FLOORS[:floor], {part})
+    assert imports_of(path) <= below
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    for name in gpt.__all__:
+        assert getattr(gpt, name).__doc__, name
+    assert set(gpt.__all__) <= set(dir(gpt))
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        gpt.nonsense  # noqa: B018
