@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gpt.config.sections import Config, CrossCheckError, Section
-from gpt.config.strict_yaml import Document, YAMLSyntaxError, parse, parse_value
+from gpt.config.strict_yaml import Document, YAMLSyntaxError, dump, parse, parse_value
 from gpt.errors import ConfigError
 
 Finding = tuple[tuple[str, ...], str]
@@ -62,7 +61,7 @@ def parse_config(text: str, origin: str, overrides: Sequence[str] = ()) -> Confi
     except YAMLSyntaxError as error:
         raise ConfigError(f"{_at(origin, error.line)}: {error}") from None
     problems = [
-        f"{_at(origin, line)}: {'.'.join(key)}: stands twice, first on line {document.lines[key]}"
+        f"{_at(origin, line)}: {_dotted(key)}: stands twice, first on line {document.lines[key]}"
         for key, line in document.duplicates
     ]
     data = {key: _copy(value) for key, value in document.data.items()}
@@ -78,7 +77,7 @@ def parse_config(text: str, origin: str, overrides: Sequence[str] = ()) -> Confi
 
 def dump_config(config: Config) -> str:
     """The whole configuration, defaults included, as YAML that loads again to the same values."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=100)
+    return dump(config.model_dump(mode="json"))
 
 
 @dataclass(frozen=True)
@@ -91,10 +90,10 @@ class _Places:
 
     def of(self, key: tuple[str, ...]) -> str:
         if key in self.from_command_line:
-            return f"command line: {'.'.join(key)}"
+            return f"command line: {_dotted(key)}"
         longest = next((key[:n] for n in range(len(key), 0, -1) if key[:n] in self.document.lines), None)
         line = self.document.lines[longest] if longest else None
-        return f"{_at(self.origin, line)}: {'.'.join(key)}"
+        return f"{_at(self.origin, line)}: {_dotted(key)}"
 
 
 def _copy(section: Any) -> Any:
@@ -105,7 +104,7 @@ def _copy(section: Any) -> Any:
 
 
 def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], problems: list[str]) -> set[tuple[str, ...]]:
-    """Write the overrides into `data`; returns the keys they set."""
+    """Write the overrides into `data`; returns the keys and sections they set."""
     keys: set[tuple[str, ...]] = set()
     for override in overrides:
         name, equals, value = override.partition("=")
@@ -118,9 +117,12 @@ def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], problems: l
         try:
             parsed = parse_value(value)
         except YAMLSyntaxError as error:
-            problems.append(f"command line: {name}: {error}")
+            problems.append(f"command line: {_dotted((section, key))}: {error}")
             continue
-        target = data.setdefault(section, {})
+        if section not in data:
+            data[section] = {}
+            keys.add((section,))
+        target = data[section]
         if isinstance(target, dict):
             target[key] = parsed
         keys.add((section, key))
@@ -196,7 +198,7 @@ def _suggestion(key: tuple[str, ...]) -> str:
     sections = {name: list(_section(name).model_fields) for name in Config.model_fields}
     if len(key) == 2 and (near := difflib.get_close_matches(key[1], sections[key[0]], n=1)):
         return f"; did you mean {near[0]}?"
-    elsewhere = {name: f"{section}.{name}" for section, names in sections.items() for name in names}
+    elsewhere = {name: f"{section}.{name}" for section, names in reversed(sections.items()) for name in names}
     known = {name: name for name in sections} | elsewhere
     near = difflib.get_close_matches(key[-1], known, n=1)
     return f"; did you mean {known[near[0]]}?" if near else ""
@@ -214,6 +216,12 @@ def _similar_file(path: Path) -> str:
         return ""
     near = difflib.get_close_matches(path.name, [other.name for other in path.parent.glob("*.y*ml")], n=1)
     return f"; did you mean {path.parent / near[0]}?" if near else ""
+
+
+def _dotted(key: tuple[str, ...]) -> str:
+    """The key as it is written, or escaped where it would break the line or the terminal."""
+    name = ".".join(key)
+    return name if name.isprintable() else repr(name)
 
 
 def _at(origin: str, line: int | None) -> str:

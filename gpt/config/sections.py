@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d+)?|mps)$"
@@ -63,7 +64,7 @@ class RunConfig(Section):
         description="Run folder below `dir`; null: the name of the configuration file.",
     )
     dir: str = Field("runs", min_length=1, description="Folder that holds the run folders.")
-    seed: NonNegativeInt = Field(
+    seed: Seed = Field(
         1337,
         description="Seeds initialisation, dropout, data order, evaluation and sampling, each with its own generator.",
     )
@@ -225,9 +226,10 @@ class TrainConfig(Section):
 
 
 class SamplingParams(Section):
-    """How the next token is chosen.
+    """How the next token is chosen, and where a text begins and ends.
 
-    Applied in this order: temperature, top-k, top-p, min-p, softmax, draw. Temperature 0 is greedy.
+    Applied in this order: repetition penalty, temperature, top-k, top-p, min-p, softmax, draw.
+    Temperature 0 is greedy.
     """
 
     max_new_tokens: NonNegativeInt = Field(500, description="Tokens to generate.")
@@ -235,8 +237,23 @@ class SamplingParams(Section):
     top_k: NonNegativeInt = Field(0, description="Keep the k most likely tokens; 0: all.")
     top_p: float = Field(1.0, gt=0, le=1, description="Keep the smallest set of tokens whose probability reaches p.")
     min_p: float = Field(0.0, ge=0, le=1, description="Drop tokens less likely than min_p times the most likely one.")
-    seed: NonNegativeInt = Field(1337, description="Seed of this request's own generator.")
+    repetition_penalty: PositiveFloat = Field(1.0, description="Above 1: tokens already in the text are less likely.")
+    seed: Seed = Field(1337, description="Seed of this request's own generator.")
     stop: Texts = Field((), description="Stop before any of these texts.")
+    end_id: NonNegativeInt | None = Field(None, description="Stop at this token; null: there is none.")
+    logprobs: NonNegativeInt | None = Field(
+        None, description="Give each token's log-probability and so many alternatives; null: neither."
+    )
+    overflow: Literal["slide", "stop"] = Field("slide", description="At the edge of the window: move it, or end.")
+    slide_chunk: PositiveInt | None = Field(
+        None, description="Tokens the window moves at a time; null: a quarter of block_size."
+    )
+    empty_prompt: Literal["start", "refuse"] = Field(
+        "start", description="An empty prompt starts after a line end, or is refused."
+    )
+    long_prompt: Literal["refuse", "crop"] = Field(
+        "refuse", description="A prompt longer than block_size is refused, or its end is taken."
+    )
 
 
 class Config(Section):

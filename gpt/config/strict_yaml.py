@@ -33,7 +33,20 @@ class YAMLSyntaxError(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with the number and truth rules of YAML 1.2: `1e-3` is a float, `no` is a word."""
+    """SafeLoader with the number and truth rules of YAML 1.2: `1e-3` is a float, `no` is a word.
+
+    Tags and aliases are refused: a configuration has no use for them, and with them a few lines could
+    build objects, refer to themselves or unfold to gigabytes.
+    """
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or event.tag is not None:
+            what = "an alias" if isinstance(event, yaml.AliasEvent) else "a tag"
+            raise yaml.MarkedYAMLError(
+                problem=f"{what} cannot stand here; write the value itself", problem_mark=event.start_mark
+            )
+        return super().compose_node(parent, index)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -63,11 +76,34 @@ _Loader.add_implicit_resolver(
 )
 
 
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper that puts quotes around every text which `_Loader` or YAML 1.1 would read as something else."""
+
+
+_Dumper.yaml_implicit_resolvers = {
+    first: [*yaml.SafeDumper.yaml_implicit_resolvers.get(first, []), *_Loader.yaml_implicit_resolvers.get(first, [])]
+    for first in {*yaml.SafeDumper.yaml_implicit_resolvers, *_Loader.yaml_implicit_resolvers}
+}
+
+
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    """Line ends and the like are escaped: PyYAML does not read back each of them as it writes it."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def dump(data: dict[str, Any]) -> str:
+    """The YAML text that `parse` reads as `data`."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
 def parse(text: str) -> Document:
     """Parse one YAML mapping.
 
     Raises:
-        YAMLSyntaxError: the text is not YAML, holds a tag that would build an object, or is not a mapping.
+        YAMLSyntaxError: the text is not YAML, holds a tag or an alias, or is not a mapping.
     """
     try:
         loader = _Loader(text)
@@ -79,12 +115,8 @@ def parse(text: str) -> Document:
         document = Document({})
         _record_keys(node, (), document)
         document.data = loader.construct_document(node)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        problem = " ".join(str(error.problem or error.context or "not YAML").split())
-        raise YAMLSyntaxError(problem, mark.line + 1 if mark else None) from error
-    except yaml.YAMLError as error:
-        raise YAMLSyntaxError(" ".join(str(error).split()), None) from error
+    except _CANNOT_READ as error:
+        raise _syntax_error(error) from error
     return document
 
 
@@ -96,8 +128,24 @@ def parse_value(text: str) -> Any:
     """
     try:
         return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise YAMLSyntaxError(" ".join(str(error).split()), None) from error
+    except _CANNOT_READ as error:
+        raise _syntax_error(error) from error
+
+
+_CANNOT_READ = (yaml.YAMLError, ValueError, RecursionError)
+"""What PyYAML raises: the last two for a number of thousands of digits and for hundreds of nested brackets."""
+
+
+def _syntax_error(error: Exception) -> YAMLSyntaxError:
+    if isinstance(error, RecursionError):
+        return YAMLSyntaxError("brackets or lists are nested too deeply", None)
+    if isinstance(error, ValueError):
+        return YAMLSyntaxError("a number has too many digits", None)
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return YAMLSyntaxError(" ".join(str(error).split()), None)
+    mark = error.problem_mark or error.context_mark
+    problem = " ".join(str(error.problem or error.context or "not YAML").split())
+    return YAMLSyntaxError(problem, mark.line + 1 if mark else None)
 
 
 def _record_keys(node: yaml.MappingNode, path: Path, document: Document) -> None:

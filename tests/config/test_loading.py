@@ -1,0 +1,401 @@
+"""From a file and overrides to a configuration, or to a list of everything that is wrong."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpt.config import Config, dump_config, load_config, parse_config
+from gpt.errors import ConfigError
+
+
+def complaint(text: str, *overrides: str) -> str:
+    """What is said about a configuration file of this text."""
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "some.yaml", overrides)
+    return str(caught.value)
+
+
+def test_a_file_sets_what_it_names_and_leaves_the_rest_at_its_default() -> None:
+    config = parse_config("model:\n  n_layer: 2\noptim:\n  learning_rate: 3e-4\n", "some.yaml")
+    assert config.model == Config().model.model_copy(update={"n_layer": 2})
+    assert config.optim == Config().optim.model_copy(update={"learning_rate": 3e-4})
+    assert config.train == Config().train
+
+
+@pytest.mark.parametrize("text", ["", "# only a comment\n", "model:\n", "model: {}\ntrain: null\n", "\ufeffmodel:\n"])
+def test_an_empty_file_or_section_is_all_defaults(text: str) -> None:
+    assert parse_config(text, "some.yaml") == Config()
+
+
+def test_a_section_in_which_every_key_is_a_comment_takes_overrides() -> None:
+    config = parse_config("model:\n#  n_layer: 3\n", "some.yaml", ["model.n_layer=2"])
+    assert config.model.n_layer == 2
+
+
+@pytest.mark.parametrize(
+    ("section", "line", "problem"),
+    [
+        # unknown keys
+        ("model", "n_layers: 4", "model.n_layers: unknown key; did you mean n_layer?"),
+        ("model", "learning_rate: 1e-3", "model.learning_rate: unknown key; did you mean optim.learning_rate?"),
+        ("train", "droput: 0.1", "train.droput: unknown key; did you mean model.dropout?"),
+        ("sample", "qqqq: 1", "sample.qqqq: unknown key"),
+        ("model", "4: 4", "model.4: got 4, keys should be strings"),
+        # another type
+        ("model", "n_layer: true", "model.n_layer: got True, expected a valid integer"),
+        ("model", "n_layer: '4'", "model.n_layer: got '4', expected a valid integer"),
+        ("model", "n_layer: four", "model.n_layer: got 'four', expected a valid integer"),
+        ("model", "n_layer: 4.5", "model.n_layer: got 4.5, expected a valid integer"),
+        ("model", "n_layer: 4.0", "model.n_layer: got 4.0, expected a valid integer"),
+        ("model", "n_layer: 010", "model.n_layer: got 10.0, expected a valid integer"),
+        ("model", "n_layer: null", "model.n_layer: got None, expected a valid integer"),
+        ("model", "n_layer:", "model.n_layer: got None, expected a valid integer"),
+        ("model", "n_layer: [4]", "model.n_layer: got [4], expected a valid integer"),
+        ("model", "n_layer: {a: 4}", "model.n_layer: got {'a': 4}, expected a valid integer"),
+        ("model", "n_kv_head: false", "model.n_kv_head: got False, expected a valid integer"),
+        ("model", "bias: yes", "model.bias: got 'yes', expected one of true, false"),
+        ("model", "bias: 1", "model.bias: got 1, expected one of true, false"),
+        ("optim", "learning_rate: true", "optim.learning_rate: got True, expected a valid number"),
+        ("optim", "learning_rate: '1e-3'", "optim.learning_rate: got '1e-3', expected a valid number"),
+        ("optim", "betas: 0.9", "optim.betas: got 0.9, expected"),
+        ("optim", "betas: [0.9]", "optim.betas: got (0.9,), "),
+        ("optim", "betas: [0.9, 0.99, 0.999]", "optim.betas: got (0.9, 0.99, 0.999), "),
+        ("optim", "betas: [0.9, x]", "optim.betas: got 'x', expected a valid number"),
+        ("run", "name: 7", "run.name: got 7, expected a valid string"),
+        ("sample", "stop: END", "sample.stop: got 'END', expected"),
+        ("sample", "stop: ['']", "sample.stop: got '', string should have at least 1 character"),
+        # out of range, or none of the choices
+        ("model", "n_layer: 0", "model.n_layer: got 0, expected greater than or equal to 1"),
+        ("model", "dropout: 1", "model.dropout: got 1, expected less than 1"),
+        ("model", "dropout: -0.1", "model.dropout: got -0.1, expected greater than or equal to 0"),
+        ("model", "norm: batchnorm", "model.norm: got 'batchnorm', expected one of layernorm, rmsnorm"),
+        ("model", "logit_softcap: 0", "model.logit_softcap: got 0, expected greater than 0"),
+        ("optim", "learning_rate: 0", "optim.learning_rate: got 0, expected greater than 0"),
+        ("optim", "learning_rate: .inf", "optim.learning_rate: got inf, expected a finite number"),
+        ("optim", "eps: .nan", "optim.eps: got nan, expected a finite number"),
+        ("optim", "betas: [0.9, 1.0]", "optim.betas: got 1.0, expected less than 1"),
+        ("optim", "warmup_steps: -1", "optim.warmup_steps: got -1, expected greater than or equal to 0"),
+        ("train", "max_steps: 0", "train.max_steps: got 0, expected greater than or equal to 1"),
+        ("data", "val_fraction: 1.0", "data.val_fraction: got 1.0, expected less than 1"),
+        ("data", "source: web", "data.source: got 'web', expected one of shakespeare, pydocs, file, url"),
+        ("sample", "top_p: 0", "sample.top_p: got 0, expected greater than 0"),
+        ("sample", "min_p: 1.1", "sample.min_p: got 1.1, expected less than or equal to 1"),
+        ("run", "seed: -1", "run.seed: got -1, expected greater than or equal to 0"),
+        ("run", "compile: yes", "run.compile: got 'yes', expected one of auto, true, false"),
+        ("run", "name: ../up", "run.name: got '../up', expected the form ^[A-Za-z0-9]"),
+        ("run", "device: gpu", "run.device: got 'gpu', expected the form ^(auto|cpu|cuda"),
+        # keys that contradict each other
+        ("model", "n_embd: 100", "model.n_embd: 100 is not divisible by n_head 6"),
+        ("model", "n_kv_head: 4", "model.n_kv_head: n_head 6 is not divisible by n_kv_head 4"),
+        ("model", "n_kv_head: 12", "model.n_kv_head: n_head 6 is not divisible by n_kv_head 12"),
+        ("optim", "min_lr: 0.01", "optim.min_lr: 0.01 is above learning_rate 0.001"),
+        ("optim", "warmup_steps: 5000", "optim.warmup_steps: 5000 leaves no step after the warmup"),
+        ("data", "path: a.txt", "data.path: is only read with source: file, and source is shakespeare"),
+        ("data", "url: https://a.org/b", "data.url: is only read with source: url, and source is shakespeare"),
+        ("data", f"sha256: {'a' * 64}", "data.sha256: is only read with source: file or url"),
+        ("data", "url: http://a.org/b", "data.url: got 'http://a.org/b', expected the form ^https://"),
+        ("data", "sha256: abc", "data.sha256: got 'abc', expected the form ^[0-9a-f]{64}$"),
+    ],
+)  # fmt: skip
+def test_one_wrong_line_is_told_in_one_line_with_its_number_and_key(section: str, line: str, problem: str) -> None:
+    text = f"# a comment\n{section}:\n\n  {line}\n"
+    said = complaint(text)
+    assert said.startswith(f"some.yaml:4: {problem}")
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("keys", "place", "problem"),
+    [
+        ("n_embd: 6\n  n_head: 2\n  position: rope", 3, "model.n_head: rope needs an even head width; n_embd 6 "),
+        ("n_embd: 3\n  n_head: 1\n  position: sinusoidal", 2, "model.n_embd: sinusoidal positions need an even width"),
+        ("n_head: 5", 1, "model.n_embd: 384 is not divisible by n_head 5"),  # n_embd has no line of its own
+    ],
+)  # fmt: skip
+def test_a_contradiction_is_told_where_its_key_is_or_else_where_the_section_is(
+    keys: str, place: int, problem: str
+) -> None:
+    assert complaint(f"model:\n  {keys}\n").startswith(f"some.yaml:{place}: {problem}")
+
+
+@pytest.mark.parametrize(("source", "key"), [("file", "path"), ("url", "url")])
+def test_a_source_asks_for_the_key_it_needs(source: str, key: str) -> None:
+    assert complaint(f"data:\n  source: {source}\n") == f"some.yaml:1: data.{key}: is needed with source: {source}"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("model: 5\n", "some.yaml:1: model: expected keys below this section, got 5"),
+        ("run:\nmodel: [n_layer]\n", "some.yaml:2: model: expected keys below this section, got ['n_layer']"),
+        ("modle:\n  n_layer: 3\n", "some.yaml:1: modle: unknown key; did you mean model?"),
+        ("n_layer: 3\n", "some.yaml:1: n_layer: unknown key; did you mean model.n_layer?"),
+        ("seed: 3\n", "some.yaml:1: seed: unknown key; did you mean run.seed?"),
+        ('"a\\nb\\e[2J": 3\n', "some.yaml:1: 'a\\nb\\x1b[2J': unknown key"),
+        ("zzzz: 3\n", "some.yaml:1: zzzz: unknown key"),
+        ("1: 3\n", "some.yaml:1: 1: got 1, keys should be strings"),
+        ("- model\n", "some.yaml:1: expected 'section: ...' lines"),
+        ("just words\n", "some.yaml:1: expected 'section: ...' lines"),
+        ("model:\n  n_layer: [1\n", "some.yaml:3: expected ',' or ']', but got '<stream end>'"),
+        ("model:\n  n_layer: 1\n  n_layer: 2\n", "some.yaml:3: model.n_layer: stands twice, first on line 2"),
+    ],
+)
+def test_a_file_of_another_shape_is_refused_with_the_line(text: str, problem: str) -> None:
+    assert complaint(text) == problem
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    text = (
+        "model:\n"
+        "  n_layers: 4\n"
+        "  n_head: 5\n"
+        "  n_kv_head: 2\n"
+        "optim:\n"
+        "  learning_rate: 1e-5\n"
+        "  warmup: 10\n"
+        "data:\n"
+        "  source: file\n"
+        "  source: url\n"
+    )
+    first, *problems = complaint(text, "train.max_step=10", "run.seed=-1", "oops", "train.batch_size=[").split("\n")
+    assert first == f"some.yaml has {len(problems)} problems:"
+    assert sorted(problems) == sorted(
+        [
+            "  some.yaml:2: model.n_layers: unknown key; did you mean n_layer?",
+            "  some.yaml:1: model.n_embd: 384 is not divisible by n_head 5",
+            "  some.yaml:4: model.n_kv_head: n_head 5 is not divisible by n_kv_head 2",
+            "  some.yaml:7: optim.warmup: unknown key; did you mean warmup_steps?",
+            "  some.yaml:5: optim.min_lr: 0.0001 is above learning_rate 1e-05",
+            "  some.yaml:8: data.url: is needed with source: url",
+            "  some.yaml:10: data.source: stands twice, first on line 9",
+            "  command line: train.max_step: unknown key; did you mean max_steps?",
+            "  command line: run.seed: got -1, expected greater than or equal to 0",
+            "  command line: 'oops' is not of the form section.key=value, for example train.max_steps=500",
+            "  command line: train.batch_size: expected the node content, but found '<stream end>'",
+        ]
+    )
+
+
+def test_an_unknown_key_does_not_hide_a_contradiction_between_two_sections() -> None:
+    said = complaint("train:\n  max_steps: 10\n  colour: red\nsound: {loud: true}\n")
+    assert "some.yaml:3: train.colour: unknown key" in said
+    assert "some.yaml:4: sound: unknown key" in said
+    assert "some.yaml: optim.warmup_steps: 100 leaves no step after the warmup: train.max_steps is 10" in said
+
+
+@pytest.mark.parametrize(
+    ("override", "section", "key", "value"),
+    [
+        ("model.n_layer=2", "model", "n_layer", 2),
+        ("optim.learning_rate=3e-4", "optim", "learning_rate", 3e-4),
+        ("model.bias=true", "model", "bias", True),
+        ("model.n_kv_head=null", "model", "n_kv_head", None),
+        ("run.name=", "run", "name", None),
+        ("run.name='08'", "run", "name", "08"),
+        ("run.name=no", "run", "name", "no"),
+        ("optim.betas=[0.8, 0.9]", "optim", "betas", (0.8, 0.9)),
+        ('sample.stop=["\\n", "a=b"]', "sample", "stop", ("\n", "a=b")),
+        (" run.dir = elsewhere/x=y ", "run", "dir", "elsewhere/x=y"),
+        ("data.dir=C:\\data", "data", "dir", "C:\\data"),
+    ],
+)
+def test_an_override_is_read_like_the_file(override: str, section: str, key: str, value: Any) -> None:
+    config = parse_config("model:\n  n_layer: 4\n", "some.yaml", [override])
+    assert getattr(getattr(config, section), key) == value
+
+
+def test_an_override_wins_over_the_file_and_a_later_one_over_an_earlier() -> None:
+    text = "train:\n  max_steps: bad\n"
+    assert parse_config(text, "some.yaml", ["train.max_steps=500", "train.max_steps=700"]).train.max_steps == 700
+
+
+@pytest.mark.parametrize("override", ["", "model", "model.n_layer", "n_layer=3", "model.=3", ".n_layer=3", "=3", "."])
+def test_an_override_of_another_form_is_shown_how(override: str) -> None:
+    said = complaint("", override)
+    assert said == f"command line: {override!r} is not of the form section.key=value, for example train.max_steps=500"
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("model.n_layer=four", "model.n_layer: got 'four', expected a valid integer"),
+        ("model.n_layers=4", "model.n_layers: unknown key; did you mean n_layer?"),
+        ("model.a.b=4", "model.a.b: unknown key"),
+        ("modle.n_layer=4", "modle: unknown key; did you mean model?"),
+        ("model.n_kv_head=4", "model.n_kv_head: n_head 6 is not divisible by n_kv_head 4"),
+        ("run.name=!!python/name:os.system", "run.name: a tag cannot stand here; write the value itself"),
+        ("run.name='x", "run.name: found unexpected end of stream"),
+    ],
+)
+def test_what_is_wrong_with_an_override_is_told_of_the_command_line(override: str, problem: str) -> None:
+    assert complaint("run:\n  seed: 1\n", override) == f"command line: {problem}"
+
+
+def test_an_override_of_a_section_that_is_no_section_leaves_the_file_to_blame() -> None:
+    assert complaint("model: 5\n", "model.n_layer=3") == "some.yaml:1: model: expected keys below this section, got 5"
+
+
+def test_a_run_is_named_after_its_file_unless_it_has_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "poems.yaml"
+    path.write_text("model:\n  n_layer: 1\n", encoding="utf-8")
+    assert load_config(path).name == "poems"
+    assert load_config(path, ["run.name=sonnets"]).name == "sonnets"
+
+
+def test_a_file_that_is_not_there_is_refused_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    (tmp_path / "shakespeare.yaml").touch()
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "shakespear.yaml")
+    assert str(caught.value) == (
+        f"{tmp_path / 'shakespear.yaml'}: no such configuration file; did you mean {tmp_path / 'shakespeare.yaml'}?"
+    )
+
+
+@pytest.mark.parametrize("path", ["x.yaml", "no/such/folder/a.yaml"])
+def test_a_file_that_is_like_no_other_is_just_not_there(path: str, tmp_path: Path) -> None:
+    (tmp_path / "shakespeare.yaml").touch()
+    with pytest.raises(ConfigError, match=r"no such configuration file$"):
+        load_config(tmp_path / path)
+
+
+def test_a_folder_is_no_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a folder; give a YAML file"):
+        load_config(tmp_path)
+
+
+def test_a_path_through_a_file_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"cannot read .*a\.yaml: Not a directory"):
+        load_config(tmp_path / "file" / "a.yaml")
+
+
+@pytest.mark.parametrize("content", ["run: {name: é}".encode("latin-1"), "run: {}".encode("utf-16"), b"\x80abc"])
+def test_a_file_that_is_not_utf8_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"a.yaml is not UTF-8 text \(byte \d+\)"):
+        load_config(path)
+
+
+def test_windows_line_ends_and_a_byte_order_mark_change_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_bytes(b"\xef\xbb\xbfmodel:\r\n  n_layer: 2\r\n  n_layers: 3\r\n")
+    with pytest.raises(ConfigError, match=r"a.yaml:3: model.n_layers: unknown key"):
+        load_config(path)
+
+
+@st.composite
+def valid_configs(draw: st.DrawFn) -> Config:
+    """Configurations whose texts are anything and whose numbers agree with each other."""
+    anything, positive = st.text(min_size=1, max_size=20), st.integers(1, 10**6)
+    small = st.floats(0, 1, exclude_max=True)
+    kv_head, group, width = draw(st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 16)))
+    learning_rate = draw(st.floats(1e-300, 1e300))
+    source = draw(st.sampled_from(["shakespeare", "pydocs", "file", "url"]))
+    name = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True)
+    return Config.model_validate(
+        {
+            "run": {
+                "name": draw(st.none() | name | st.sampled_from(["1e5", "08", "null", "true", "1.0", "0x1F", "1_0"])),
+                "dir": draw(anything),
+                "seed": draw(st.integers(0, 2**63)),
+                "compile": draw(st.sampled_from(["auto", True, False])),
+            },
+            "data": {
+                "source": source,
+                "path": draw(anything) if source == "file" else None,
+                "url": "https://" + draw(anything) if source == "url" else None,
+                "val_fraction": draw(st.floats(0, 1, exclude_min=True, exclude_max=True)),
+            },
+            "model": {
+                "n_kv_head": draw(st.sampled_from([None, kv_head])),
+                "n_head": kv_head * group,
+                "n_embd": kv_head * group * width * 2,
+                "position": draw(st.sampled_from(["learned", "sinusoidal", "rope"])),
+                "dropout": draw(small),
+            },
+            "optim": {
+                "learning_rate": learning_rate,
+                "min_lr": draw(st.floats(0, learning_rate)),
+                "betas": draw(st.lists(small, min_size=2, max_size=2)),
+            },
+            "train": {"max_steps": draw(st.integers(101, 10**12)), "patience": draw(st.none() | positive)},
+            "sample": {"stop": draw(st.lists(anything, max_size=3)), "temperature": draw(st.floats(0, 1e300))},
+        }
+    )
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(config=valid_configs())
+def test_a_dumped_configuration_loads_to_the_same_values(config: Config) -> None:
+    """A checkpoint that holds its configuration would otherwise be lost."""
+    text = dump_config(config)
+    assert parse_config(text, "some.yaml") == config
+    assert parse_config(text.encode("utf-8").decode("utf-8"), "some.yaml").model_dump() == config.model_dump()
+
+
+def test_a_dumped_configuration_names_every_key() -> None:
+    dumped = yaml.safe_load(dump_config(Config()))
+    assert {name: set(section) for name, section in dumped.items()} == {
+        name: set(type(section).model_fields) for name, section in Config()
+    }
+
+
+KEYS = [f"{section}.{key}" for section, value in Config() for key in type(value).model_fields]
+SCALARS = ["null", "true", "yes", "-1", "0", "3", "0.5", "1e-3", "1e999", ".nan", "08", "''", "file", "rope", "é𝄞"]
+MARKS = [": ", ":\n  ", "\n  ", "\n", "- ", "? ", "[", "]", "{", "}", ", ", "'", '"', "|\n  ", "# ", "\t", "<<: "]
+ODDITIES = [
+    "&a ",
+    "*a",
+    "!!int ",
+    "!!bool ",
+    "!!set ",
+    "!!timestamp ",
+    "!!python/name:os.system",
+    "=",
+    "---\n",
+    "%",
+    "\0",
+]
+WORDS = [word for key in KEYS for word in key.split(".")]
+yamlish = st.lists(st.sampled_from([*WORDS, *SCALARS, *MARKS * 3, *ODDITIES]) | st.text(max_size=3), max_size=25)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["rope", "file"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+def is_taken_or_refused_in_words(text: str, overrides: list[str]) -> bool:
+    """Whether a configuration comes out, or an error of which each line says where."""
+    try:
+        return isinstance(parse_config(text, "some.yaml", overrides), Config)
+    except ConfigError as error:
+        lines = [line.strip() for line in str(error).split("\n")]
+        return all(line.startswith(("some.yaml", "command line: ")) and line.isprintable() for line in lines)
+
+
+@settings(max_examples=300, deadline=None)
+@given(parts=yamlish)
+def test_no_text_at_all_ends_in_anything_but_a_configuration_or_a_config_error(parts: list[str]) -> None:
+    assert is_taken_or_refused_in_words("".join(parts), [])
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.dictionaries(st.sampled_from(KEYS), values, max_size=5))
+def test_no_value_of_any_key_ends_in_anything_but_a_configuration_or_a_config_error(data: dict[str, Any]) -> None:
+    sections: dict[str, dict[str, Any]] = {}
+    for name, value in data.items():
+        section, key = name.split(".")
+        sections.setdefault(section, {})[key] = value
+    assert is_taken_or_refused_in_words(yaml.safe_dump(sections), [])
+
+
+@settings(max_examples=150, deadline=None)
+@given(key=st.sampled_from([*KEYS, "modle.x", "model"]), parts=yamlish)
+def test_no_override_ends_in_anything_but_a_configuration_or_a_config_error(key: str, parts: list[str]) -> None:
+    assert is_taken_or_refused_in_words("", [f"{key}={''.join(parts)}", "".join(parts)])

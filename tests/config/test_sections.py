@@ -1,0 +1,117 @@
+"""What the sections hold, and what they refuse whoever builds them."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from gpt.config import Config, DataConfig, ModelConfig, OptimConfig, RunConfig, SamplingParams, TrainConfig
+from gpt.config.sections import CrossCheckError, Section
+from tiny import tiny_config
+
+
+def test_a_model_is_nanogpts_unless_told_otherwise() -> None:
+    model = Config().model
+    assert (model.n_layer, model.n_head, model.n_embd, model.block_size) == (6, 6, 384, 256)
+    assert (model.norm, model.position, model.mlp, model.tie_weights) == ("layernorm", "learned", "gelu", True)
+    assert (model.dropout, model.bias, model.qk_norm, model.logit_softcap) == (0.0, False, False, None)
+    assert (model.n_kv_head, model.vocab_size, model.mlp_width) == (None, None, None)
+
+
+def test_training_is_nanogpts_unless_told_otherwise() -> None:
+    optim, train = Config().optim, Config().train
+    assert (optim.learning_rate, optim.min_lr, optim.warmup_steps, optim.schedule) == (1e-3, 1e-4, 100, "cosine")
+    assert (optim.betas, optim.weight_decay, optim.grad_clip) == ((0.9, 0.99), 0.1, 1.0)
+    assert (train.batch_size, train.grad_accum_steps, train.max_steps, train.eval_interval) == (64, 1, 5000, 250)
+
+
+def test_the_data_is_shakespeare_split_90_to_10_unless_told_otherwise() -> None:
+    data = Config().data
+    assert (data.source, data.path, data.url, data.sha256) == ("shakespeare", None, None, None)
+    assert (data.tokenizer, data.newlines, data.val_fraction) == ("char", "strict", 0.1)
+
+
+def test_a_section_that_is_not_given_is_all_defaults() -> None:
+    given = {"run": {}, "data": {}, "model": {}, "optim": {}, "train": {}, "sample": {}}
+    assert Config.model_validate({}) == Config.model_validate(given) == Config()
+
+
+@pytest.mark.parametrize("section", [RunConfig, DataConfig, ModelConfig, OptimConfig, TrainConfig, SamplingParams])
+def test_no_value_of_a_section_can_be_changed(section: type[Section]) -> None:
+    built = section()
+    for name in section.model_fields:
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(built, name, getattr(built, name))
+
+
+def test_no_section_of_a_configuration_can_be_changed() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Config().model = ModelConfig()
+
+
+def test_lists_become_tuples_so_that_they_cannot_be_changed_either() -> None:
+    assert OptimConfig.model_validate({"betas": [0.8, 0.95]}).betas == (0.8, 0.95)
+    assert SamplingParams.model_validate({"stop": ["\n\n", "END"]}).stop == ("\n\n", "END")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kv_heads", "head_width", "mlp_hidden"),
+    [
+        ({}, 4, 8, 128),
+        ({"n_kv_head": 2}, 2, 8, 128),
+        ({"n_kv_head": 1, "n_head": 2}, 1, 16, 128),
+        ({"mlp": "swiglu"}, 4, 8, 88),  # 8/3 * 32 = 85.3, up to a multiple of 8
+        ({"mlp": "swiglu", "n_embd": 96}, 4, 24, 256),  # 8/3 * 96 = 256 exactly
+        ({"mlp": "swiglu", "mlp_width": 7}, 4, 8, 7),
+        ({"mlp_width": 100}, 4, 8, 100),
+    ],
+)
+def test_the_shapes_that_follow_from_others(
+    changes: dict[str, Any], kv_heads: int, head_width: int, mlp_hidden: int
+) -> None:
+    model = tiny_config(**changes)
+    assert (model.kv_heads, model.head_width, model.mlp_hidden) == (kv_heads, head_width, mlp_hidden)
+
+
+@pytest.mark.parametrize(
+    ("section", "values"),
+    [
+        (RunConfig, {"seed": 0, "threads": 1, "device": "cuda:3", "compile": True}),
+        (RunConfig, {"name": "a.b-c_d", "device": "mps", "compile": False}),
+        (DataConfig, {"source": "file", "path": "a b.txt", "sha256": "0" * 64}),
+        (DataConfig, {"source": "url", "url": "https://example.org/a.txt", "sha256": "a" * 64}),
+        (ModelConfig, {"n_layer": 1, "n_head": 1, "n_embd": 1, "block_size": 1, "dropout": 0}),
+        (ModelConfig, {"n_head": 3, "n_embd": 6, "position": "rope"}),
+        (ModelConfig, {"n_head": 2, "n_embd": 6, "position": "sinusoidal"}),
+        (OptimConfig, {"min_lr": 1e-3, "weight_decay": 0, "grad_clip": 0, "warmup_steps": 0, "betas": [0, 0.5]}),
+        (SamplingParams, {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 1, "max_new_tokens": 0}),
+    ],
+)
+def test_the_smallest_and_oddest_values_that_make_sense_are_taken(section: type[Section], values: Any) -> None:
+    built = section.model_validate(values)
+    assert {name: getattr(built, name) for name in values} == {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
+def test_a_warmup_as_long_as_the_run_leaves_nothing_to_decay(schedule: str) -> None:
+    sections = {"optim": {"schedule": schedule, "warmup_steps": 50}, "train": {"max_steps": 50}}
+    with pytest.raises(ValidationError, match=r"50 leaves no step after the warmup: train.max_steps is 50"):
+        Config.model_validate(sections)
+
+
+@pytest.mark.parametrize(("schedule", "max_steps"), [("constant", 50), ("cosine", 51)])
+def test_a_warmup_may_be_one_step_shorter_than_the_run_or_as_long_with_nothing_after_it(
+    schedule: str, max_steps: int
+) -> None:
+    sections = {"optim": {"schedule": schedule, "warmup_steps": 50}, "train": {"max_steps": max_steps}}
+    assert Config.model_validate(sections).optim.warmup_steps == 50
+
+
+def test_a_contradiction_is_found_in_python_as_well_as_in_a_file() -> None:
+    with pytest.raises(ValidationError, match="384 is not divisible by n_head 5") as caught:
+        ModelConfig(n_head=5)
+    cause = caught.value.errors()[0]["ctx"]["error"]
+    assert isinstance(cause, CrossCheckError)
+    assert [key for key, _ in cause.problems] == ["n_embd"]

@@ -1,0 +1,180 @@
+"""Every source of text ends in one good file, or in a sentence that says what to do."""
+
+import hashlib
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt.config import DataConfig
+from gpt.data import corpora
+from gpt.data.corpora import SHAKESPEARE, locate_corpus
+from gpt.data.download import Download
+from gpt.errors import DataError
+from gpt.settings import Settings
+
+OFFLINE = Settings(data_dir=None, offline=True)
+CONTENT = b"To be, or not to be.\n"
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+
+
+def ignore(_: str) -> None:
+    """Takes the lines for the user."""
+
+
+def locate(settings: Settings = OFFLINE, report: Callable[[str], None] = ignore, **keys: Any) -> Path:
+    return locate_corpus(DataConfig.model_validate(keys), settings, report)
+
+
+def refusal(settings: Settings = OFFLINE, **keys: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        locate(settings, **keys)
+    return str(caught.value)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_bytes(CONTENT)
+    return path
+
+
+def test_a_file_of_ones_own_is_taken_where_it_is(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert locate(source="file", path=str(text)) == text
+    assert locate(source="file", path=str(text), sha256=SHA256) == text
+    monkeypatch.setenv("HOME", str(text.parent))
+    assert locate(source="file", path="~/text.txt") == text
+
+
+def test_a_file_of_ones_own_needs_no_data_folder(text: Path, tmp_path: Path) -> None:
+    locate(source="file", path=str(text), dir=str(tmp_path / "data"))
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_file_with_another_hash_is_refused_with_both(text: Path) -> None:
+    said = refusal(source="file", path=str(text), sha256="0" * 64)
+    assert said == f"{text} has sha256 {SHA256}, data.sha256 is {'0' * 64}"
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    said = refusal(source="file", path=str(tmp_path / "none.txt"))
+    assert said == f"{tmp_path / 'none.txt'}: no such file; set data.path to a text file"
+
+
+def test_a_folder_is_no_text(tmp_path: Path) -> None:
+    assert refusal(source="file", path=str(tmp_path)) == f"{tmp_path} is a folder; data.path must be one text file"
+
+
+def test_a_device_is_no_text() -> None:
+    assert "no such file" in refusal(source="file", path=os.devnull)
+
+
+def test_an_empty_file_is_refused(text: Path) -> None:
+    text.write_bytes(b"")
+    assert refusal(source="file", path=str(text)) == f"{text} is empty"
+
+
+def test_a_file_above_max_bytes_is_refused_and_one_just_as_large_is_not(text: Path) -> None:
+    assert locate(source="file", path=str(text), max_bytes=len(CONTENT)) == text
+    said = refusal(source="file", path=str(text), max_bytes=len(CONTENT) - 1)
+    assert said == f"{text} has 21 bytes, more than data.max_bytes 20; raise data.max_bytes to use it"
+
+
+def test_a_file_whose_hash_cannot_be_read_is_told(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(corpora, "sha256_of", refuse)
+    assert refusal(source="file", path=str(text), sha256=SHA256) == f"cannot read {text}: Permission denied"
+
+
+def test_pydocs_is_pythons_documentation_without_a_network(tmp_path: Path) -> None:
+    path = locate(source="pydocs", dir=str(tmp_path / "new" / "data"))
+    assert path.parent == tmp_path / "new" / "data"
+    text = path.read_text(encoding="utf-8")
+    assert len(text) > 100_000
+    assert 50 < len(set(text)) < 500
+    assert 'The "if" statement' in text
+    assert "\r" not in text
+
+
+def test_pydocs_is_written_once(tmp_path: Path) -> None:
+    first = locate(source="pydocs", dir=str(tmp_path))
+    written = first.stat().st_mtime_ns, first.stat().st_ino
+    second = locate(source="pydocs", dir=str(tmp_path))
+    assert (second, (second.stat().st_mtime_ns, second.stat().st_ino)) == (first, written)
+    assert list(tmp_path.iterdir()) == [first]
+
+
+def test_a_full_disk_leaves_no_part_of_pydocs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    said = refusal(source="pydocs", dir=str(tmp_path))
+    assert "No space left on device; set data.dir to a folder that can be written" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "keys", [{"source": "pydocs"}, {"source": "shakespeare"}, {"source": "url", "url": "https://a.b"}]
+)
+def test_a_data_folder_that_cannot_be_made_is_told(keys: dict[str, str], text: Path) -> None:
+    for folder, reason in ((text, "File exists"), (text / "below", "Not a directory")):
+        said = refusal(dir=str(folder), **keys)
+        assert said == f"cannot make the folder {folder}: {reason}; set data.dir to one that can be written"
+
+
+@pytest.fixture
+def small_shakespeare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real one is not here to test with."""
+    monkeypatch.setattr(corpora, "SHAKESPEARE", Download(SHAKESPEARE.urls, SHAKESPEARE.filename, SHA256, 1000))
+
+
+@pytest.mark.usefixtures("small_shakespeare")
+def test_shakespeare_is_taken_from_the_folder_in_the_environment_before_data_dir(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "shared", offline=True)
+    for folder in ("shared", "data"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / SHAKESPEARE.filename).write_bytes(CONTENT)
+    path = locate(settings, source="shakespeare", dir=str(tmp_path / "data"))
+    assert path == tmp_path / "shared" / SHAKESPEARE.filename
+    assert locate(OFFLINE, dir=str(tmp_path / "data")) == tmp_path / "data" / SHAKESPEARE.filename
+
+
+def test_a_wrong_shakespeare_is_not_taken_nor_touched_offline(tmp_path: Path) -> None:
+    fake = tmp_path / SHAKESPEARE.filename
+    fake.write_bytes(CONTENT)
+    said = refusal(Settings(data_dir=tmp_path, offline=True), source="shakespeare")
+    assert f"{fake} got sha256 {SHA256[:12]}" in said
+    assert "data.source=file" in said
+    assert fake.read_bytes() == CONTENT
+
+
+def test_a_missing_shakespeare_says_offline_what_to_put_where(tmp_path: Path) -> None:
+    said = refusal(Settings(data_dir=tmp_path, offline=True), source="shakespeare")
+    assert f"put tinyshakespeare.txt (sha256 {SHAKESPEARE.sha256}" in said
+    assert str(tmp_path / "tinyshakespeare.txt") in said
+
+
+def test_a_download_is_kept_under_a_name_of_its_address(tmp_path: Path) -> None:
+    address = "https://example.org/../../etc/passwd?a=b"
+    keys = {"source": "url", "url": address, "dir": str(tmp_path)}
+    path = tmp_path / f"download-{hashlib.sha256(address.encode()).hexdigest()[:16]}.txt"
+    assert str(path) in refusal(**keys)
+    path.write_bytes(CONTENT)
+    assert locate(**keys) == path
+    assert locate(sha256=SHA256, **keys) == path
+    assert "got sha256" in refusal(sha256="0" * 64, **keys)
+    assert "more than data.max_bytes" in refusal(max_bytes=3, **keys)

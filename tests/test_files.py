@@ -1,0 +1,130 @@
+"""Whatever happens while a file is written, the old content or the new one is there."""
+
+import errno
+import hashlib
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt.files import release_cached_pages, sha256_of, sync_file, sync_folder, write_atomic
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A file that is there before, alone in its folder."""
+    path = tmp_path / "file.json"
+    path.write_bytes(b"old")
+    return path
+
+
+@pytest.fixture
+def _full_disk() -> Iterator[None]:
+    """No file may grow above 1000 bytes; a write above that fails as on a full disk, after a part."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def assert_untouched(old: Path) -> None:
+    assert old.read_bytes() == b"old"
+    assert list(old.parent.iterdir()) == [old]
+
+
+@pytest.mark.parametrize("content", [b"", b"new", bytes(range(256)) * 10_000])
+def test_the_new_content_replaces_the_old_and_nothing_else_is_left(content: bytes, old: Path) -> None:
+    write_atomic(old, content)
+    assert old.read_bytes() == content
+    assert list(old.parent.iterdir()) == [old]
+
+
+def test_a_new_file_can_be_read_by_others(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "new", b"content")
+    assert (tmp_path / "new").read_bytes() == b"content"
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o644
+
+
+def test_who_has_the_old_file_open_reads_it_to_its_end(old: Path) -> None:
+    with old.open("rb") as file:
+        assert file.read(1) == b"o"
+        write_atomic(old, b"something new")
+        assert file.read() == b"ld"
+
+
+def test_a_link_is_replaced_and_not_what_it_points_to(old: Path) -> None:
+    link = old.with_name("link")
+    link.symlink_to(old)
+    write_atomic(link, b"new")
+    assert (old.read_bytes(), link.read_bytes(), link.is_symlink()) == (b"old", b"new", False)
+
+
+@pytest.mark.usefixtures("_full_disk")
+def test_a_disk_that_fills_up_halfway_leaves_the_old_content(old: Path) -> None:
+    with pytest.raises(OSError, match="too large") as caught:
+        write_atomic(old, b"n" * 100_000)
+    assert caught.value.errno == errno.EFBIG
+    assert_untouched(old)
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
+def test_a_failure_or_an_interrupt_at_any_step_leaves_the_old_content(
+    step: str, error: BaseException, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(type(error)):
+        write_atomic(old, b"new")
+    monkeypatch.undo()
+    assert_untouched(old)
+
+
+def test_the_content_is_on_disk_before_it_gets_its_name(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power cut the name must not stand for an empty file."""
+    steps = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (steps.append("fsync"), fsync(handle)))
+    monkeypatch.setattr(os, "replace", lambda source, target: (steps.append("replace"), replace(source, target)))
+    write_atomic(old, b"new")
+    assert steps == ["fsync", "replace", "fsync"]
+    assert old.read_bytes() == b"new"
+
+
+def test_a_missing_folder_is_an_error_and_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_atomic(tmp_path / "none" / "file", b"new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_the_place_of_the_file_stays(tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_atomic(tmp_path / "place", b"new")
+    assert list(tmp_path.iterdir()) == [tmp_path / "place"]
+
+
+@pytest.mark.parametrize("content", [b"", b"abc", b"x" * 1_000_000])
+def test_the_hash_is_that_of_the_whole_content(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    assert sha256_of(path) == hashlib.sha256(content).hexdigest()
+
+
+def test_flushing_changes_no_content(old: Path) -> None:
+    sync_file(old)
+    sync_folder(old.parent)
+    release_cached_pages(old)
+    assert_untouched(old)
+
+
+@pytest.mark.parametrize("flush", [sync_file, sync_folder, release_cached_pages])
+def test_flushing_what_is_not_there_is_an_error(flush: Any, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        flush(tmp_path / "none")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,40 @@
+"""What the environment says."""
+
+from pathlib import Path
+
+import pytest
+
+from gpt.settings import Settings, read_settings
+
+
+def test_an_environment_that_says_nothing_is_online_and_without_a_folder() -> None:
+    assert read_settings() == Settings(data_dir=None, offline=False)
+
+
+@pytest.mark.parametrize("value", ["1", "true", "TRUE", "Yes", "on", " 1 "])
+def test_offline_has_many_spellings(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPT_OFFLINE", value)
+    assert read_settings().offline
+
+
+@pytest.mark.parametrize("value", ["", " ", "0", "false", "no", "off"])
+def test_online_has_as_many(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPT_OFFLINE", value)
+    assert not read_settings().offline
+
+
+def test_the_data_folder_may_be_below_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/somewhere")
+    monkeypatch.setenv("GPT_DATA_DIR", "~/corpora")
+    assert read_settings().data_dir == Path("/somewhere/corpora")
+
+
+def test_an_empty_data_folder_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPT_DATA_DIR", "")
+    assert read_settings().data_dir is None
+
+
+def test_the_environment_is_read_anew_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = read_settings()
+    monkeypatch.setenv("GPT_DATA_DIR", "/elsewhere")
+    assert (before.data_dir, read_settings().data_dir) == (None, Path("/elsewhere"))
