@@ -13,7 +13,7 @@ FLOORS = [
     {"errors", "settings", "files"},
     {"config"},
     {"device"},
-    {"model", "data"},
+    {"model", "data", "cache"},
     {"checkpoint"},
     {"inspection", "generation"},
     {"training"},

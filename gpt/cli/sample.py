@@ -1,16 +1,25 @@
 """`scripts/sample.py`: text from a trained model, shown as it is generated."""
 
 import argparse
+import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, TextIO
 
 from gpt.cli.common import add_checkpoint_options, build_parser, report, run_command
+from gpt.cli.sampling_options import add_sampling_options, given_options, with_options
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError, GPTError
+
+if TYPE_CHECKING:
+    from gpt.data import Tokenizer
+    from gpt.generation import DecodeOptions, Piece
+    from gpt.model import GPT
+
+GROUP = 64
+"""Samples decoded together."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,85 +37,186 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--prompt", help="text to go on from; - reads standard input (default: a line end)")
     source.add_argument("--prompt-file", metavar="FILE", help="read the prompt from a UTF-8 file")
-    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="length of each text")
-    parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy, 1 the model's own distribution")
-    parser.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens; 0: all")
-    parser.add_argument("--top-p", type=float, metavar="P", help="keep the smallest set with probability P")
-    parser.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the most likely one")
-    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same text; sample i uses seed + i")
-    parser.add_argument("--stop", action="append", metavar="TEXT", help="stop before this text; may be repeated")
-    parser.add_argument("--num-samples", type=int, default=1, metavar="N", help="number of texts (default: 1)")
-    parser.add_argument("--greedy", action="store_true", help="always the most likely token: --temperature 0")
+    source.add_argument("--prompts-file", metavar="FILE", help="read several prompts from a UTF-8 file, one a line")
+    source.add_argument("--interactive", action="store_true", help="ask for prompts; /help there says more")
+    add_sampling_options(parser)
+    parser.add_argument("--num-samples", type=int, default=1, metavar="N", help="texts per prompt (default: 1)")
+    parser.add_argument("--beam", type=int, metavar="N", help="beam search with N hypotheses; all are printed")
+    parser.add_argument("--length-penalty", type=float, default=1.0, metavar="A", help="of --beam (default: 1)")
     parser.add_argument(
         "--unknown", choices=("error", "replace", "drop"), default="error", help="characters the model has never seen"
     )
+    parser.add_argument("--no-cache", action="store_true", help="compute the whole window for every token")
+    parser.add_argument(
+        "--kv-dtype", choices=("fp32", "bf16", "fp16", "int8"), default="fp32", help="what the cache holds"
+    )
+    parser.add_argument("--prefill-chunk", type=int, metavar="N", help="most prompt tokens computed at a time")
+    parser.add_argument("--stats", action="store_true", help="say how fast it was")
+    parser.add_argument("--json", action="store_true", help="one JSON object per text")
+    parser.add_argument("--output", metavar="FILE", help="write there instead of to standard output")
     return parser.parse_args(argv)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if arguments.num_samples < 1:
-        raise GenerationError(f"--num-samples is {arguments.num_samples}, expected at least 1")
-    chosen = _sampling_options(arguments)
-    _check(SamplingParams(), chosen)
-    prompt = _read_prompt(arguments)
+    for name in ("num_samples", "beam", "prefill_chunk"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise GenerationError(f"--{name.replace('_', '-')} is {value}, expected at least 1")
+    given = given_options(arguments)
+    with_options(SamplingParams(), given)  # a wrong value is said before torch is imported
+    prompts = _read_prompts(arguments)
 
     from gpt.checkpoint import load_trained
+    from gpt.cli.interactive import run_interactive
     from gpt.data import CharTokenizer
     from gpt.device import choose_device
-    from gpt.generation import stream_text
+    from gpt.generation import DecodeOptions
 
     path = Path(arguments.checkpoint) if arguments.checkpoint else None
     loaded = load_trained(path, Path(arguments.runs), choose_device(arguments.device))
     if path is None:
         report(f"using {loaded.folder}")
-    params = _check(loaded.config.sample, chosen)
+    params = with_options(loaded.config.sample, given)
     tokenizer = loaded.tokenizer
     if isinstance(tokenizer, CharTokenizer):
         tokenizer = CharTokenizer(tokenizer.itos, arguments.unknown)
-    for index in range(arguments.num_samples):
-        request = params.model_copy(update={"seed": params.seed + index})
-        pieces = stream_text(loaded.model, tokenizer, prompt, request)
-        if index:
-            print("\n" + "-" * 20)
-        sys.stdout.write(prompt)
-        for piece in pieces:
-            sys.stdout.write(piece)
-            sys.stdout.flush()
-        print()
+    options = DecodeOptions(not arguments.no_cache, arguments.kv_dtype, arguments.prefill_chunk)
+    if arguments.interactive:
+        return run_interactive(loaded, tokenizer, params, options)
+    with _Output(arguments.output) as file:
+        if arguments.beam is not None:
+            _beam(arguments, loaded.model, tokenizer, prompts, params, options, file)
+        else:
+            _sample(arguments, loaded.model, tokenizer, prompts, params, options, file)
     return 0
 
 
-def _sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The sampling parameters that were given on the command line."""
-    names = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed")
-    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
-    if arguments.stop:
-        given["stop"] = tuple(arguments.stop)
-    if arguments.greedy:
-        if given.get("temperature", 0) != 0:
-            raise GenerationError(f"--greedy is temperature 0, but --temperature is {given['temperature']:g}")
-        given["temperature"] = 0.0
-    return given
+def _sample(
+    arguments: argparse.Namespace,
+    model: "GPT",
+    tokenizer: "Tokenizer",
+    prompts: list[str],
+    params: SamplingParams,
+    options: "DecodeOptions",
+    file: TextIO,
+) -> None:
+    """Decode every prompt `num_samples` times, in groups."""
+    from gpt.cli.sample_writers import JSONWriter, TextWriter, Writer
+    from gpt.generation import build_backend, stream_pieces
+
+    requests = [(prompt, params.seed + i) for prompt in prompts for i in range(arguments.num_samples)]
+    for begin in range(0, len(requests), GROUP):
+        texts, seeds = zip(*requests[begin : begin + GROUP], strict=True)
+        backend = build_backend(model, params, options)
+        pieces = stream_pieces(model, tokenizer, texts, params, seeds, backend)
+        writer: Writer = (
+            JSONWriter(texts, seeds, tokenizer, file) if arguments.json else TextWriter(texts, file, begin == 0)
+        )
+        meter = _Meter()
+        for piece in meter.watch(pieces):
+            writer.take(piece)
+            meter.cache_bytes = max(meter.cache_bytes, backend.cache_bytes)
+        if arguments.stats:
+            report(str(meter))
 
 
-def _check(base: SamplingParams, given: dict[str, Any]) -> SamplingParams:
+def _beam(
+    arguments: argparse.Namespace,
+    model: "GPT",
+    tokenizer: "Tokenizer",
+    prompts: list[str],
+    params: SamplingParams,
+    options: "DecodeOptions",
+    file: TextIO,
+) -> None:
+    """Print the best hypotheses of every prompt, best first."""
+    from gpt.generation import beam_search, build_backend
+    from gpt.generation.prompts import encode_prompt
+
+    def is_finished(tokens: Sequence[int]) -> bool:
+        return tokens[-1] == params.end_id or any(tokenizer.decode(tokens).endswith(stop) for stop in params.stop)
+
+    for prompt in prompts:
+        ids = encode_prompt(tokenizer, prompt, params, model.config.block_size)
+        backend = build_backend(model, params, options)
+        found = beam_search(backend, ids, arguments.beam, params.max_new_tokens, arguments.length_penalty, is_finished)
+        for hypothesis in found:
+            text = tokenizer.decode(hypothesis.tokens)
+            if arguments.json:
+                row = {"prompt": prompt, "text": text, "logprob": hypothesis.logprob, "score": hypothesis.score}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            else:
+                file.write(
+                    f"{prompt}{text}\n[log-probability {hypothesis.logprob:.3f}, score {hypothesis.score:.4f}]\n\n"
+                )
+
+
+class _Meter:
+    """Time to the first token and tokens per second after it."""
+
+    def __init__(self) -> None:
+        self._start = self._first = self._last = time.perf_counter()
+        self._tokens = self._first_tokens = 0
+        self.cache_bytes = 0
+
+    def watch(self, pieces: "Iterator[Piece]") -> "Iterator[Piece]":
+        """Pass pieces on and note when they came."""
+        for piece in pieces:
+            self._last = time.perf_counter()
+            if self._tokens == 0:
+                self._first = self._last
+            self._tokens += piece.drawn is not None
+            yield piece
+
+    def __str__(self) -> str:
+        rate = (self._tokens - 1) / max(self._last - self._first, 1e-9) if self._tokens > 1 else 0.0
+        return (
+            f"{self._tokens} tokens; first after {(self._first - self._start) * 1000:.1f} ms, "
+            f"then {rate:,.0f} tokens/s; cache {self.cache_bytes:,} bytes"
+        )
+
+
+class _Output:
+    """Standard output, or a file that is closed at the end."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+
+    def __enter__(self) -> TextIO:
+        if self._path is None:
+            self._file: TextIO = sys.stdout
+            return self._file
+        try:
+            self._file = Path(self._path).open("w", encoding="utf-8")
+        except OSError as error:
+            raise GPTError(f"cannot write {self._path}: {error.strerror}") from None
+        return self._file
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not sys.stdout:
+            self._file.close()
+
+
+def _read_prompts(arguments: argparse.Namespace) -> list[str]:
+    """The prompts, in order.
+
+    Raises:
+        GPTError: a file cannot be read, or holds no prompt.
+    """
+    if arguments.prompts_file is not None:
+        prompts = [line for line in _read(arguments.prompts_file).splitlines() if line]
+        if not prompts:
+            raise GenerationError(f"{arguments.prompts_file} holds no prompt")
+        return prompts
+    if arguments.prompt_file is not None:
+        return [_read(arguments.prompt_file)]
+    return [sys.stdin.read() if arguments.prompt == "-" else arguments.prompt or ""]
+
+
+def _read(path: str) -> str:
     try:
-        return SamplingParams.model_validate({**base.model_dump(), **given})
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        option = "--" + str(first["loc"][0]).replace("_", "-")
-        expected = first["msg"].replace("Input should be", "expected").replace("String should", "the text should")
-        raise GenerationError(f"{option}: got {first['input']!r}, {expected}") from None
-
-
-def _read_prompt(arguments: argparse.Namespace) -> str:
-    if arguments.prompt == "-":
-        return sys.stdin.read()
-    if arguments.prompt_file is None:
-        return arguments.prompt or ""
-    try:
-        return Path(arguments.prompt_file).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise GPTError(f"cannot read {arguments.prompt_file}: {error.strerror}") from None
+        raise GPTError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise GPTError(f"{arguments.prompt_file} is not UTF-8 text (byte {error.start})") from None
+        raise GPTError(f"{path} is not UTF-8 text (byte {error.start})") from None

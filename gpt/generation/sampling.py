@@ -1,10 +1,12 @@
 """From logits to a token: pure functions, applied in one order.
 
-Temperature, top-k, top-p, min-p, softmax, draw. A filter sets logits to -inf; what is left is
-renormalised by the softmax at the end. Temperature 0 is greedy, and makes the filters idle.
+Repetition penalty, temperature, top-k, top-p, min-p, softmax, draw. A filter sets logits to -inf;
+what is left is renormalised by the softmax at the end. Temperature 0 is greedy, and makes the filters
+idle, but not the penalty.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,16 +14,19 @@ from torch import Tensor
 from gpt.config import SamplingParams
 
 
-def next_token_probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
+def next_token_probabilities(logits: Tensor, params: SamplingParams, contexts: Sequence[Sequence[int]] = ()) -> Tensor:
     """The distribution the next token is drawn from.
 
     Args:
         logits: (..., V) float.
         params: temperature 0 puts everything on the most likely token, the lowest id among equals.
+        contexts: the tokens of each row so far, for the repetition penalty; logits are then (B, V).
 
     Returns:
         (..., V), each row summing to 1.
     """
+    if params.repetition_penalty != 1.0:
+        logits = repetition_penalty(logits, contexts, params.repetition_penalty)
     if params.temperature == 0:
         most_likely = logits == logits.amax(dim=-1, keepdim=True)
         first = most_likely & (most_likely.cumsum(dim=-1) == 1)
@@ -32,6 +37,17 @@ def next_token_probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
     logits = top_p_filter(logits, params.top_p)
     logits = min_p_filter(logits, params.min_p)
     return logits.softmax(dim=-1)
+
+
+def repetition_penalty(logits: Tensor, contexts: Sequence[Sequence[int]], penalty: float) -> Tensor:
+    """Make tokens that stand in a row's context less likely: logits l > 0 become l / penalty, others l * penalty.
+
+    Keskar et al. 2019, 1909.05858, section 4.1, with the sign rule of its later implementations.
+    """
+    seen = torch.zeros_like(logits, dtype=torch.bool)
+    for row, context in zip(seen, contexts, strict=True):
+        row[torch.tensor(list(set(context)), device=logits.device)] = True
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def top_k_filter(logits: Tensor, k: int) -> Tensor:

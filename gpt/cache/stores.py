@@ -1,0 +1,120 @@
+"""How keys or values are kept in memory: as floats of some type, or as int8 with a scale per head and position."""
+
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from gpt.config import ModelConfig
+
+
+class Store(Protocol):
+    """Keys, or values, of all layers and rows: (L, B, K, S, D), preallocated."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it holds."""
+        ...
+
+    def write(self, layer: int, start: int, x: Tensor) -> None:
+        """Store x (B, K, T, D) at positions start to start + T of every row."""
+        ...
+
+    def write_ragged(self, layer: int, positions: Tensor, x: Tensor) -> None:
+        """Store x (B, K, T, D) at positions (B, T), each row at its own."""
+        ...
+
+    def read(self, layer: int, length: int, dtype: torch.dtype) -> Tensor:
+        """The first `length` positions, (B, K, length, D); positions never written mean nothing."""
+        ...
+
+    def select(self, rows: Tensor, length: int) -> Self:
+        """A store whose row i is row `rows[i]` of this one, as far as `length` positions."""
+        ...
+
+    def assign(self, rows: Tensor, other: Self, length: int) -> None:
+        """Overwrite row `rows[i]` by row i of another store of the same kind, as far as `length` positions."""
+        ...
+
+
+class FloatStore:
+    """Floats of one type; reading in that type is a view."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+        self.data = torch.zeros(shape, dtype=dtype, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+    def write(self, layer: int, start: int, x: Tensor) -> None:
+        self.data[layer, :, :, start : start + x.size(2)] = x
+
+    def write_ragged(self, layer: int, positions: Tensor, x: Tensor) -> None:
+        rows = torch.arange(x.size(0), device=x.device).unsqueeze(1)  # (B, 1)
+        self.data[layer].transpose(1, 2)[rows, positions] = x.transpose(1, 2).to(self.data.dtype)
+
+    def read(self, layer: int, length: int, dtype: torch.dtype) -> Tensor:
+        return self.data[layer, :, :, :length].to(dtype)
+
+    def select(self, rows: Tensor, length: int) -> "FloatStore":
+        layers, _, *rest = self.data.shape
+        chosen = FloatStore((layers, len(rows), *rest), self.data.dtype, self.data.device)
+        chosen.data[:, :, :, :length] = self.data[:, rows, :, :length]
+        return chosen
+
+    def assign(self, rows: Tensor, other: "FloatStore", length: int) -> None:
+        self.data[:, rows, :, :length] = other.data[:, :, :, :length]
+
+
+class Int8Store:
+    """Integers in [-127, 127] times a scale: the largest magnitude of each head's vector over 127."""
+
+    def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
+        self.integers = FloatStore(shape, torch.int8, device)
+        self.scales = FloatStore((*shape[:-1], 1), torch.float16, device)
+
+    @property
+    def nbytes(self) -> int:
+        return self.integers.nbytes + self.scales.nbytes
+
+    def write(self, layer: int, start: int, x: Tensor) -> None:
+        integers, scales = _quantize(x)
+        self.integers.write(layer, start, integers)
+        self.scales.write(layer, start, scales)
+
+    def write_ragged(self, layer: int, positions: Tensor, x: Tensor) -> None:
+        integers, scales = _quantize(x)
+        self.integers.write_ragged(layer, positions, integers)
+        self.scales.write_ragged(layer, positions, scales)
+
+    def read(self, layer: int, length: int, dtype: torch.dtype) -> Tensor:
+        return self.integers.read(layer, length, dtype) * self.scales.read(layer, length, dtype)
+
+    def select(self, rows: Tensor, length: int) -> "Int8Store":
+        chosen = Int8Store.__new__(Int8Store)
+        chosen.integers = self.integers.select(rows, length)
+        chosen.scales = self.scales.select(rows, length)
+        return chosen
+
+    def assign(self, rows: Tensor, other: "Int8Store", length: int) -> None:
+        self.integers.assign(rows, other.integers, length)
+        self.scales.assign(rows, other.scales, length)
+
+
+KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.int8}
+"""Names of what a cache can hold."""
+
+
+def build_store(config: ModelConfig, batch: int, capacity: int, kv_dtype: str, device: torch.device) -> Store:
+    """An empty store for `batch` rows of up to `capacity` positions."""
+    shape = (config.n_layer, batch, config.kv_heads, capacity, config.head_width)
+    if kv_dtype == "int8":
+        return Int8Store(shape, device)
+    return FloatStore(shape, KV_DTYPES[kv_dtype], device)
+
+
+def _quantize(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Integers, and scales (..., 1) in float16, rounded before they are divided by."""
+    scales = (x.abs().amax(dim=-1, keepdim=True).float() / 127).clamp(min=1e-6).half()
+    return (x.float() / scales.float()).round().clamp(-127, 127).to(torch.int8), scales

@@ -1,0 +1,74 @@
+"""`scripts/sample.py --interactive`: a prompt, a text, the next prompt."""
+
+import contextlib
+import sys
+from importlib import import_module
+
+from gpt.checkpoint import Loaded
+from gpt.cli.common import report
+from gpt.cli.sample_writers import TextWriter
+from gpt.cli.sampling_options import with_options
+from gpt.config import SamplingParams
+from gpt.config.strict_yaml import YAMLSyntaxError, parse_value
+from gpt.data import Tokenizer
+from gpt.errors import GPTError
+from gpt.generation import DecodeOptions, build_backend, stream_pieces
+
+HELP = """\
+Type a prompt and see how the model goes on. Ctrl-C stops a text, Ctrl-D ends.
+  /temperature 0.7   set a sampling parameter: also /top_k, /top_p, /min_p, /seed, /max_new_tokens ...
+  /settings          show them all
+  /help              show this"""
+
+
+def run_interactive(loaded: Loaded, tokenizer: Tokenizer, params: SamplingParams, options: DecodeOptions) -> int:
+    """Read prompts until the end of input; arrow keys bring back earlier ones where there is readline."""
+    with contextlib.suppress(ImportError):
+        import_module("readline")  # which gives `input` a history
+    report(HELP)
+    while True:
+        try:
+            line = input("> " if sys.stdin.isatty() else "")
+        except EOFError:
+            return 0
+        except KeyboardInterrupt:
+            print()
+            continue
+        try:
+            if line.startswith("/"):
+                params = _command(line[1:], params)
+            else:
+                _answer(loaded, tokenizer, line, params, options)
+        except GPTError as error:
+            report(f"error: {error}")
+
+
+def _command(line: str, params: SamplingParams) -> SamplingParams:
+    """The parameters after one line such as `temperature 0.7`.
+
+    Raises:
+        GenerationError: the value is out of its range.
+    """
+    name, _, value = line.strip().partition(" ")
+    name = name.replace("-", "_")
+    if name == "settings":
+        report("\n".join(f"  /{key} {getattr(params, key)}" for key in SamplingParams.model_fields))
+    elif name in SamplingParams.model_fields and value:
+        try:
+            params = with_options(params, {name: parse_value(value)})
+        except YAMLSyntaxError as error:
+            report(f"error: /{name}: {error}")
+    else:
+        report(HELP)
+    return params
+
+
+def _answer(loaded: Loaded, tokenizer: Tokenizer, prompt: str, params: SamplingParams, options: DecodeOptions) -> None:
+    backend = build_backend(loaded.model, params, options)
+    pieces = stream_pieces(loaded.model, tokenizer, [prompt], params, None, backend)
+    writer = TextWriter([prompt], sys.stdout)
+    try:
+        for piece in pieces:
+            writer.take(piece)
+    except KeyboardInterrupt:
+        print()

@@ -1,0 +1,101 @@
+"""Where finished and unfinished samples go: as text, as they come, or as one JSON object each."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Protocol, TextIO
+
+from gpt.data import Tokenizer
+from gpt.generation import Drawn, Piece
+
+SEPARATOR = "\n" + "-" * 20 + "\n"
+
+
+class Writer(Protocol):
+    """Takes the pieces of a batch."""
+
+    def take(self, piece: Piece) -> None:
+        """One more piece of one row."""
+        ...
+
+
+class TextWriter:
+    """Prints one row after the other; the first that is not finished as it comes, those after it when it is.
+
+    Args:
+        prompts: of the rows, printed before their texts.
+        file: where to.
+        first: whether nothing was printed before.
+    """
+
+    def __init__(self, prompts: Sequence[str], file: TextIO, first: bool = True) -> None:
+        self._prompts, self._file, self._first = prompts, file, first
+        self._waiting = ["" for _ in prompts]
+        self._finished = [False for _ in prompts]
+        self._row = 0
+        self._begin()
+
+    def take(self, piece: Piece) -> None:
+        self._waiting[piece.row] += piece.text
+        self._finished[piece.row] = piece.finish is not None
+        while self._row < len(self._prompts):
+            self._file.write(self._waiting[self._row])
+            self._waiting[self._row] = ""
+            if not self._finished[self._row]:
+                break
+            self._file.write("\n")
+            self._row += 1
+            self._begin()
+        self._file.flush()
+
+    def _begin(self) -> None:
+        if self._row == len(self._prompts):
+            return
+        if not self._first:
+            self._file.write(SEPARATOR)
+        self._first = False
+        prompt = self._prompts[self._row]
+        self._file.write(f"\033[1m{prompt}\033[0m" if prompt and self._file.isatty() else prompt)
+
+
+class JSONWriter:
+    """Prints one object per row, when it is finished.
+
+    Args:
+        prompts: of the rows.
+        seeds: of the rows.
+        tokenizer: names tokens where log-probabilities are asked for.
+        file: where to.
+    """
+
+    def __init__(self, prompts: Sequence[str], seeds: Sequence[int], tokenizer: Tokenizer, file: TextIO) -> None:
+        self._prompts, self._seeds, self._tokenizer, self._file = prompts, seeds, tokenizer, file
+        self._texts = ["" for _ in prompts]
+        self._drawn: list[list[Drawn]] = [[] for _ in prompts]
+
+    def take(self, piece: Piece) -> None:
+        self._texts[piece.row] += piece.text
+        if piece.drawn is not None:
+            self._drawn[piece.row].append(piece.drawn)
+        if piece.finish is not None:
+            self._file.write(json.dumps(self._summary(piece.row, piece.finish), ensure_ascii=False) + "\n")
+            self._file.flush()
+
+    def _summary(self, row: int, finish: str) -> dict[str, Any]:
+        drawn = self._drawn[row]
+        summary = {
+            "prompt": self._prompts[row],
+            "text": self._texts[row],
+            "seed": self._seeds[row],
+            "finish": finish,
+            "tokens": len(drawn),
+        }
+        if any(one.logprob is not None for one in drawn):
+            summary["logprobs"] = [
+                {
+                    "token": self._tokenizer.decode([one.token]),
+                    "logprob": one.logprob,
+                    "top": [[self._tokenizer.decode([index]), logprob] for index, logprob in one.top],
+                }
+                for one in drawn
+            ]
+        return summary

@@ -1,0 +1,76 @@
+"""Sampling parameters on a command line: options to `SamplingParams`, with errors that name the option."""
+
+import argparse
+from typing import Any
+
+from pydantic import ValidationError
+
+from gpt.config import SamplingParams
+from gpt.errors import GenerationError
+
+NAMES = (
+    "max_new_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "seed",
+    "logprobs",
+    "overflow",
+    "slide_chunk",
+)
+"""Parameters whose option has their own name, with dashes."""
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """One option per parameter; none has a default, since the run's configuration gives it."""
+    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="length of each text")
+    parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy, 1 the model's own distribution")
+    parser.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens; 0: all")
+    parser.add_argument("--top-p", type=float, metavar="P", help="keep the smallest set with probability P")
+    parser.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the most likely one")
+    parser.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1: avoid tokens already there")
+    parser.add_argument("--greedy", action="store_true", help="always the most likely token: --temperature 0")
+    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same text; sample i uses seed + i")
+    parser.add_argument("--stop", action="append", metavar="TEXT", help="stop before this text; may be repeated")
+    parser.add_argument("--overflow", choices=("slide", "stop"), help="at the edge of the window: move it, or end")
+    parser.add_argument("--slide-chunk", type=int, metavar="N", help="tokens the window moves at a time")
+    parser.add_argument("--crop-prompt", action="store_true", help="take the end of a prompt longer than the window")
+    parser.add_argument("--refuse-empty", action="store_true", help="an empty prompt is an error")
+    parser.add_argument("--logprobs", type=int, metavar="N", help="with --json: log-probabilities and N alternatives")
+
+
+def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The parameters that were given on the command line.
+
+    Raises:
+        GenerationError: two of them contradict each other.
+    """
+    given = {name: getattr(arguments, name) for name in NAMES if getattr(arguments, name) is not None}
+    if arguments.stop:
+        given["stop"] = tuple(arguments.stop)
+    if arguments.crop_prompt:
+        given["long_prompt"] = "crop"
+    if arguments.refuse_empty:
+        given["empty_prompt"] = "refuse"
+    if arguments.greedy:
+        if given.get("temperature", 0) != 0:
+            raise GenerationError(f"--greedy is temperature 0, but --temperature is {given['temperature']:g}")
+        given["temperature"] = 0.0
+    return given
+
+
+def with_options(base: SamplingParams, given: dict[str, Any]) -> SamplingParams:
+    """`base` with some parameters replaced.
+
+    Raises:
+        GenerationError: one is out of its range.
+    """
+    try:
+        return SamplingParams.model_validate({**base.model_dump(), **given})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        option = "--" + str(first["loc"][0]).replace("_", "-")
+        expected = first["msg"].replace("Input should be", "expected").replace("String should", "the text should")
+        raise GenerationError(f"{option}: got {first['input']!r}, {expected}") from None

@@ -1,0 +1,95 @@
+"""Beam search: the most probable continuations, found by keeping a few at a time."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gpt.errors import GenerationError
+from gpt.generation.backends import Backend
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One continuation.
+
+    Attributes:
+        tokens: ids after the prompt.
+        logprob: sum of their log-probabilities, in nats.
+        score: `logprob / length ** length_penalty`, what hypotheses are ranked by.
+        finished: it ended by itself, not by `max_new_tokens`.
+    """
+
+    tokens: tuple[int, ...]
+    logprob: float
+    score: float
+    finished: bool
+
+
+@torch.inference_mode()
+def beam_search(
+    backend: Backend,
+    prompt: Sequence[int],
+    beam: int,
+    max_new_tokens: int,
+    length_penalty: float = 1.0,
+    is_finished: Callable[[Sequence[int]], bool] = lambda tokens: False,
+) -> list[Hypothesis]:
+    """The `beam` best continuations found, best first.
+
+    At each step every live hypothesis is extended by every token, and the `beam` most probable of all
+    extensions live on; those that are finished step aside. Hypotheses of different lengths compare by
+    score (Wu et al. 2016, 1609.08144, section 7, with the plain power of the length). Ties go to the
+    hypothesis that was better before, then to the lower id.
+
+    Args:
+        backend: not used before.
+        prompt: at least one id.
+        beam: hypotheses kept; with V ** max_new_tokens of them the search is exhaustive.
+        max_new_tokens: length at which a hypothesis ends.
+        length_penalty: 0 compares plain sums; larger favours longer texts.
+        is_finished: whether a hypothesis, given as its new tokens, ends here.
+
+    Raises:
+        GenerationError: `beam` is below 1, the prompt is empty, or the logits are not finite.
+    """
+    if beam < 1:
+        raise GenerationError(f"beam is {beam}, expected at least 1")
+    if not len(prompt):
+        raise GenerationError("a prompt needs at least one token")
+    live: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    done: list[Hypothesis] = []
+    for _ in range(max_new_tokens):
+        logprobs = _extension_logprobs(backend, prompt, live)  # (rows, V)
+        best = logprobs.flatten().sort(descending=True, stable=True)
+        rows: list[int] = []
+        extended: list[tuple[tuple[int, ...], float]] = []
+        for value, place in zip(best.values[:beam].tolist(), best.indices[:beam].tolist(), strict=True):
+            row, token = divmod(place, logprobs.size(1))
+            tokens = (*live[row][0], token)
+            if is_finished(tokens):
+                done.append(_hypothesis(tokens, value, length_penalty, finished=True))
+            else:
+                rows.append(row)
+                extended.append((tokens, value))
+        live = extended
+        if not live or len(done) >= beam:
+            break
+        backend.select(rows)
+    done += [_hypothesis(tokens, logprob, length_penalty, finished=False) for tokens, logprob in live]
+    return sorted(done, key=lambda hypothesis: -hypothesis.score)[:beam]
+
+
+def _extension_logprobs(
+    backend: Backend, prompt: Sequence[int], live: Sequence[tuple[tuple[int, ...], float]]
+) -> torch.Tensor:
+    """Log-probability of every hypothesis with every next token, (rows, V) float64."""
+    logits = backend.next_logits([[*prompt, *tokens] for tokens, _ in live])
+    if not torch.isfinite(logits).all():
+        raise GenerationError("the model's logits are not finite; its weights are damaged")
+    so_far = torch.tensor([logprob for _, logprob in live], dtype=torch.float64)
+    return so_far.unsqueeze(1) + logits.double().log_softmax(dim=-1).cpu()
+
+
+def _hypothesis(tokens: tuple[int, ...], logprob: float, length_penalty: float, finished: bool) -> Hypothesis:
+    return Hypothesis(tokens, logprob, logprob / len(tokens) ** length_penalty, finished)

@@ -1,0 +1,105 @@
+"""The decoding loop over a batch: logits, distribution, draw, append; every row with its own generator."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpt.config import SamplingParams
+from gpt.errors import GenerationError
+from gpt.generation.backends import Backend
+from gpt.generation.sampling import draw, next_token_probabilities
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A token that was drawn.
+
+    Attributes:
+        token: its id.
+        logprob: log-probability, in nats, under the model's own distribution (temperature 1, no
+            filter); None unless `params.logprobs` asks for it.
+        top: the most likely tokens and their log-probabilities, `params.logprobs` of them.
+    """
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class BatchDecoder:
+    """Draws one token after another for every active row.
+
+    A row's tokens depend on its prompt, the parameters and its seed, not on the other rows.
+
+    Attributes:
+        active: rows that still draw, by their number in `prompts`.
+
+    Args:
+        backend: gives the logits; not used before.
+        prompts: token ids, at least one each.
+        params: of all rows.
+        seeds: one per row.
+
+    Raises:
+        GenerationError: a prompt is empty.
+    """
+
+    def __init__(
+        self, backend: Backend, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]
+    ) -> None:
+        if not all(len(prompt) for prompt in prompts):
+            raise GenerationError("a prompt needs at least one token")
+        self.active = list(range(len(prompts)))
+        self._backend, self._params = backend, params
+        self._contexts = [list(prompt) for prompt in prompts]
+        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    @torch.inference_mode()
+    def step(self) -> dict[int, Drawn]:
+        """Draw the next token of every active row.
+
+        Raises:
+            GenerationError: the model's logits are not finite.
+        """
+        contexts = [self._contexts[row] for row in self.active]
+        logits = self._backend.next_logits(contexts)  # (B, V)
+        _check_finite(logits, contexts)
+        probabilities = next_token_probabilities(logits, self._params, contexts)
+        uniform = torch.cat([torch.rand(1, generator=self._generators[row]) for row in self.active])
+        tokens = draw(probabilities, uniform).tolist()
+        for context, token in zip(contexts, tokens, strict=True):
+            context.append(token)
+        return dict(zip(self.active, self._describe(logits, tokens), strict=True))
+
+    def finish(self, rows: set[int]) -> None:
+        """Draw no more for these rows."""
+        keep = [place for place, row in enumerate(self.active) if row not in rows]
+        if keep and len(keep) < len(self.active):
+            self._backend.select(keep)
+        self.active = [self.active[place] for place in keep]
+
+    def _describe(self, logits: Tensor, tokens: list[int]) -> list[Drawn]:
+        count = self._params.logprobs
+        if count is None:
+            return [Drawn(token) for token in tokens]
+        logprobs = logits.log_softmax(dim=-1)
+        best = logprobs.topk(min(count, logprobs.size(-1)), dim=-1)
+        tops = [
+            tuple(zip(ids, values, strict=True))
+            for ids, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+        return [
+            Drawn(token, float(logprobs[row, token]), top)
+            for row, (token, top) in enumerate(zip(tokens, tops, strict=True))
+        ]
+
+
+def _check_finite(logits: Tensor, contexts: Sequence[Sequence[int]]) -> None:
+    finite = torch.isfinite(logits).all(dim=-1)
+    if not finite.all():
+        row = int((~finite).nonzero()[0])
+        raise GenerationError(
+            f"the model's logits after position {len(contexts[row]) - 1} are not finite; its weights are damaged"
+        )
