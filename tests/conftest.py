@@ -10,6 +10,9 @@ from gpt.model import GPT
 from tiny import CORPUS, tiny_config
 
 
+torch.set_num_threads(1)  # tiny models, and other processes may want the other cores
+
+
 @pytest.fixture(autouse=True)
 def _own_surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No test sees the user's environment or leaves torch's generator moved for the next."""

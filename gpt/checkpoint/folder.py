@@ -8,7 +8,6 @@ import hashlib
 import io
 import json
 import os
-import pickle
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from gpt.config import Config, dump_config, parse_config
 from gpt.data.tokenizers import Tokenizer, tokenizer_from_json, tokenizer_to_json
-from gpt.errors import CheckpointError, GPTError
+from gpt.errors import CheckpointError
 from gpt.files import sync_file, sync_folder
 
 FORMAT = 1
@@ -59,6 +58,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     temporary = folder.parent / f".tmp-{folder.name}-{os.getpid()}"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)  # of a process of the same number that was killed
         temporary.mkdir()
         _write_files(temporary, _serialize(checkpoint))
         _move_into_place(temporary, folder)
@@ -87,9 +87,9 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         config = parse_config(files[name].decode("utf-8"), str(folder / name))
         name = "tokenizer.json"
         tokenizer = tokenizer_from_json(files[name].decode("utf-8"))
-    except KeyError:
-        raise CheckpointError(f"{folder / MANIFEST} does not list {name}") from None
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, ValueError, EOFError, GPTError) as error:
+    except Exception as error:  # an unpickler throws many kinds at bytes that a stranger wrote
+        if name not in files:
+            raise CheckpointError(f"{folder / MANIFEST} does not list {name}") from None
         raise CheckpointError(f"{folder / name} cannot be read: {_reason(error)}") from None
     return Checkpoint(model, training, state, config, tokenizer)
 
@@ -132,8 +132,8 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 def _move_into_place(temporary: Path, folder: Path) -> None:
     """Rename; an older folder of that name steps aside first, under a name that readers still find."""
     aside = folder.with_name(folder.name + ".old")
-    shutil.rmtree(aside, ignore_errors=True)
-    if folder.exists():
+    if folder.exists():  # else the one aside may be all there is, since a crash at the same place
+        shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
     try:
         temporary.rename(folder)
@@ -154,8 +154,10 @@ def _verified_files(folder: Path) -> dict[str, bytes]:
         raise CheckpointError(f"{folder} is not a checkpoint: it has no {MANIFEST}") from None
     except OSError as error:
         raise CheckpointError(f"cannot read {folder / MANIFEST}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise CheckpointError(f"{folder / MANIFEST} is damaged") from None
+    if version < 1:
+        raise CheckpointError(f"{folder / MANIFEST} is damaged: there is no format {version}")
     if version > FORMAT:
         raise CheckpointError(
             f"{folder} has format {version}, and this version of gpt reads up to {FORMAT}; update gpt"
@@ -166,8 +168,8 @@ def _verified_files(folder: Path) -> dict[str, bytes]:
 def _verified(path: Path, entry: dict[str, Any]) -> bytes:
     try:
         data = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise CheckpointError(f"cannot read {path}: {_reason(error)}") from None
     if not isinstance(entry, dict) or len(data) != entry.get("size"):
         raise CheckpointError(f"{path} is damaged: it has {len(data):,} bytes, not what was written")
     if hashlib.sha256(data).hexdigest() != entry.get("sha256"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt.checkpoint.folder import MANIFEST, Checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
-from gpt.config import Config, dump_config, parse_config
+from gpt.config import Config, dump_config, load_config
 from gpt.errors import CheckpointError
 from gpt.files import write_atomic
 
@@ -50,7 +50,7 @@ class RunFolder:
             ConfigError: config.yaml is damaged.
         """
         file = self.path / "config.yaml"
-        return parse_config(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else None
+        return load_config(file).config if file.is_file() else None
 
     def checkpoints(self) -> list[Path]:
         """Checkpoint folders, newest first; one that was being replaced comes after its replacement."""
@@ -86,9 +86,13 @@ class RunFolder:
         return folder if folder.is_dir() else None
 
     def newest_valid(self) -> tuple[Path, Checkpoint, list[str]] | None:
-        """The newest checkpoint that can be read, and a line about each newer one that cannot."""
+        """The checkpoint that `last` points to, or else the newest that can be read, and what was wrong before it.
+
+        `last` comes first because a run that was resumed from an earlier step leaves later ones behind.
+        """
         damaged: list[str] = []
-        for folder in self.checkpoints():
+        last = self.pointed("last")
+        for folder in sorted(self.checkpoints(), key=lambda folder: folder != last):
             try:
                 return folder, read_checkpoint(folder), damaged
             except CheckpointError as error:
@@ -109,6 +113,8 @@ class RunFolder:
         for folder in self.checkpoints()[keep_last:]:
             if folder not in keep:
                 shutil.rmtree(folder, ignore_errors=True)
+        for folder in (self.path / "checkpoints").glob(".tmp-*"):  # of a process that was killed while it wrote
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path:

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from gpt.errors import GPTError
 
@@ -31,6 +32,20 @@ def run_command(command: Callable[[], int]) -> int:
 def report(line: str) -> None:
     """One line for the user, beside the output."""
     print(line, file=sys.stderr, flush=True)
+
+
+def read_text(path: str) -> str:
+    """The text of a UTF-8 file.
+
+    Raises:
+        GPTError: it cannot be read.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise GPTError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise GPTError(f"{path} is not UTF-8 text (byte {error.start})") from None
 
 
 def build_parser(description: str, example: str) -> argparse.ArgumentParser:

@@ -2,14 +2,19 @@
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import add_checkpoint_options, build_parser, report, run_command
+from gpt.cli.common import add_checkpoint_options, build_parser, read_text, report, run_command
 from gpt.config import RunConfig
 from gpt.errors import ConfigError
 from gpt.settings import read_settings
+
+if TYPE_CHECKING:
+    from gpt.checkpoint import Loaded
+    from gpt.device import Compute
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = build_parser(
-        "Evaluate a trained model on the corpus it was trained on. The last line is one JSON object.",
+        "Evaluate a trained model on its corpus, or on a text of yours. The last line is one JSON object.",
         "python scripts/evaluate.py --checkpoint runs/shakespeare --protocol full",
     )
     add_checkpoint_options(parser)
@@ -35,6 +40,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--stride", type=int, metavar="N", help="of sliding; default: a quarter of block_size")
     parser.add_argument("--batches", type=int, default=200, metavar="N", help="of random (default: 200)")
     parser.add_argument("--seed", type=int, default=1337, metavar="N", help="of random (default: 1337)")
+    parser.add_argument("--text-file", metavar="FILE", help="score this UTF-8 text instead (full or sliding)")
+    parser.add_argument("--per-char", action="store_true", help="with --text-file: each token's log-probability too")
     parser.add_argument("--offline", action="store_true", help="open no connection (also GPT_OFFLINE=1)")
     return parser.parse_args(argv)
 
@@ -45,46 +52,80 @@ def _run(arguments: argparse.Namespace) -> int:
         if value is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} is {value}, expected at least 1")
 
+    if arguments.text_file is not None and arguments.protocol == "random":
+        raise ConfigError("--protocol random draws from a corpus; use full or sliding with --text-file")
+    if arguments.per_char and arguments.text_file is None:
+        raise ConfigError("--per-char is for a --text-file")
+
     from gpt.checkpoint import load_trained
-    from gpt.data import Dataset, prepare
     from gpt.device import choose_compute
-    from gpt.training.evaluation import evaluate, full_batches, random_batches, sliding_batches
-    from gpt.training.loss import Batch
 
     path = Path(arguments.checkpoint) if arguments.checkpoint else None
-    settings = read_settings()
-    settings = replace(settings, offline=settings.offline or arguments.offline)
-
     compute = choose_compute(RunConfig(device=arguments.device, compile=False), report)
     loaded = load_trained(path, Path(arguments.runs), compute.device)
+    block_size = loaded.config.model.block_size
+    stride = (
+        min(arguments.stride or max(1, block_size // 4), block_size) if arguments.protocol == "sliding" else block_size
+    )
+    if arguments.text_file is not None:
+        summary = _score_file(arguments, loaded, stride)
+    else:
+        summary = _evaluate_corpus(arguments, loaded, compute, stride)
+    print(json.dumps({"checkpoint": str(loaded.folder), "protocol": arguments.protocol, **summary}))
+    return 0
+
+
+def _evaluate_corpus(
+    arguments: argparse.Namespace, loaded: "Loaded", compute: "Compute", stride: int
+) -> dict[str, Any]:
+    """Loss over a split of the corpus that the run was trained on."""
+    from gpt.data import prepare
+    from gpt.training.evaluation import evaluate, random_batches, sliding_batches
+
+    settings = read_settings()
+    settings = replace(settings, offline=settings.offline or arguments.offline)
     dataset = prepare(loaded.config.data, settings, report)
     if dataset.tokenizer.to_dict() != loaded.tokenizer.to_dict():
         raise ConfigError(f"{loaded.folder} has another tokenizer than the corpus that data.source gives now")
-    block_size = loaded.config.model.block_size
+    block_size, size = loaded.config.model.block_size, arguments.batch_size
     dataset.check_length(block_size)
-
-    def batches(dataset: Dataset) -> Iterator[Batch]:
-        tokens = dataset.split(arguments.split)
-        match arguments.protocol:
-            case "full":
-                return full_batches(tokens, block_size, arguments.batch_size)
-            case "sliding":
-                stride = min(arguments.stride or max(1, block_size // 4), block_size)
-                return sliding_batches(tokens, block_size, arguments.batch_size, stride)
-            case _:
-                return random_batches(tokens, block_size, arguments.batch_size, arguments.batches, arguments.seed)
-
-    result = evaluate(loaded.model, batches(dataset), compute)
+    tokens = dataset.split(arguments.split)
+    if arguments.protocol == "random":
+        batches = random_batches(tokens, block_size, size, arguments.batches, arguments.seed)
+    else:
+        batches = sliding_batches(tokens, block_size, size, stride)
+    result = evaluate(loaded.model, batches, compute)
     bits = result.bits_per_char(dataset.chars_per_token)
     report(f"{loaded.folder}: {arguments.split} loss {result.loss:.4f} nats per token, {bits:.4f} bits per character")
-    summary = {
-        "checkpoint": str(loaded.folder),
+    return {
         "split": arguments.split,
-        "protocol": arguments.protocol,
         "loss": result.loss,
         "bits_per_char": bits,
         "tokens": result.tokens,
         "block_size": block_size,
     }
-    print(json.dumps(summary))
-    return 0
+
+
+def _score_file(arguments: argparse.Namespace, loaded: "Loaded", stride: int) -> dict[str, Any]:
+    """Probability of one text, in float32."""
+    from gpt.generation import score_text
+
+    text = read_text(arguments.text_file)
+    score = score_text(loaded.model, loaded.tokenizer, text, stride)
+    report(
+        f"{loaded.folder}: {arguments.text_file} has log-probability {score.logprob:.2f} nats, "
+        f"perplexity {score.perplexity:.4f} per token, {score.bits_per_char:.4f} bits per character"
+    )
+    summary = {
+        "text_file": arguments.text_file,
+        "logprob": score.logprob,
+        "loss": -score.logprob / len(score.logprobs),
+        "perplexity": score.perplexity,
+        "bits_per_char": score.bits_per_char,
+        "tokens": len(score.logprobs),
+    }
+    if arguments.per_char:
+        ids = loaded.tokenizer.encode(text)[1:]
+        names = [loaded.tokenizer.decode([index]) for index in ids.tolist()]
+        summary["per_char"] = list(zip(names, score.logprobs, strict=True))
+    return summary

@@ -39,14 +39,16 @@ def find_resume_point(run: RunFolder, resume: str | None, config: Config, report
         report: told of damaged checkpoints that `auto` passes over.
 
     Raises:
-        CheckpointError: the folder holds a run already and `resume` is None; or the checkpoint that
-            was named is missing or damaged.
+        CheckpointError: the folder holds a run already and `resume` is None or a checkpoint of another
+            run; or the checkpoint that was named is missing or damaged.
     """
     if resume is None:
         _refuse_existing(run, config)
         return None
     if resume != AUTO:
         folder = find_checkpoint(Path(resume), Path(config.run.dir), prefer="last")
+        if run.path.resolve() not in folder.resolve().parents:
+            _refuse_existing(run, config)
         return ResumePoint(folder, read_checkpoint(folder))
     found = run.newest_valid()
     if found is None:

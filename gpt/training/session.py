@@ -49,15 +49,16 @@ def open_session(
         check_fits(point, config, dataset, allow_config_change)
     torch.manual_seed(config.run.seed)
     model = GPT(config.model).to(compute.device)
+    if point is not None:
+        load_weights(model, point.checkpoint.model, point.folder)
     optimizer = build_optimizer(model, config.optim, compute.device)
     stepper = Stepper(model, optimizer, compute, config.optim.grad_clip)
     if compute.compile:
         _compile(model, stepper, config, dataset, report)
     run.create(config)
     step = int(point.checkpoint.state["step"]) if point else 0
-    trainer = Trainer(config, model, dataset, compute, stepper, run, _build_monitor(run, config, step), report)
+    trainer = Trainer(config, model, dataset, compute, stepper, run, _build_monitor(run, config, step, report), report)
     if point is not None:
-        load_weights(model, point.checkpoint.model, point.folder)
         trainer.restore(point.checkpoint)
     report(_summary(config, model, dataset, compute, run, point))
     return trainer
@@ -84,14 +85,15 @@ def _compile(model: GPT, stepper: Stepper, config: Config, dataset: Dataset, rep
     compile_blocks(model, lambda: stepper.gradients([batch]), config.run.compile is True, report)
 
 
-def _build_monitor(run: RunFolder, config: Config, step: int) -> Monitor:
+def _build_monitor(run: RunFolder, config: Config, step: int, report: Report) -> Monitor:
     return MonitorGroup(
         [
             MetricsFile(run.metrics, step),
             TensorBoard(run.path, config, step),
             SampleFiles(run.samples),
             Console(config.train.max_steps, step, sys.stderr),
-        ]
+        ],
+        report,
     )
 
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from gpt.errors import CheckpointError
+
 
 @dataclass
 class TrainingState:
@@ -44,8 +46,15 @@ class TrainingState:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainingState":
-        """From what `to_dict` gave; other keys are left alone."""
-        return cls(**{name: values[name] for name in cls.__dataclass_fields__})
+        """From what `to_dict` gave; other keys are left alone.
+
+        Raises:
+            CheckpointError: a key is missing.
+        """
+        try:
+            return cls(**{name: values[name] for name in cls.__dataclass_fields__})
+        except KeyError as error:
+            raise CheckpointError(f"state.json of the checkpoint has no {error}") from None
 
 
 def default_generator_states() -> dict[str, Any]:

@@ -74,9 +74,13 @@ class Stepper:
         return {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
+        """Continue where `state_dict` was taken, with the hyper-parameters of the present configuration."""
+        kept = {"params", "lr"}  # of the saved state: how its tensors are numbered, and the last learning rate
+        present = [{k: v for k, v in group.items() if k not in kept} for group in self.optimizer.param_groups]
+        groups = [saved | own for saved, own in zip(state["optimizer"]["param_groups"], present, strict=True)]
+        self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
+        if state["scaler"]:  # empty where the run so far was not in float16
+            self.scaler.load_state_dict(state["scaler"])
 
     def _summed_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         device = self.compute.device

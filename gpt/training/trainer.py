@@ -75,6 +75,7 @@ class Trainer:
             try:
                 self._loop()
             except Interrupted:
+                self.stepper.guard.check()
                 self._save(best=False, required=True)
                 raise
             finally:
@@ -139,9 +140,9 @@ class Trainer:
         self.stepper.guard.check()
         with torch.compiler.set_stance("force_eager"):  # a few passes do not earn a compilation of their own
             result = evaluate(self.model, self._validation_batches(), self.compute, self._signals.check)
+            if not math.isfinite(result.loss):
+                raise NonFiniteError(f"the validation loss is not finite at step {self.state.step}; nothing was saved")
             sample = self._sample()
-        if not math.isfinite(result.loss):
-            raise NonFiniteError(f"the validation loss is not finite at step {self.state.step}; nothing was saved")
         better = self.state.record_evaluation(result.loss)
         self._report_evaluation(result.bits_per_char(self.dataset.chars_per_token), sample)
         self._save(best=better, required=self._is_finished())

@@ -1,8 +1,10 @@
 """What a monitor is, and several as one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
+
+from gpt.device import Report
 
 
 class Monitor:
@@ -28,27 +30,36 @@ class Monitor:
 
 
 class MonitorGroup(Monitor):
-    """Passes everything on to each of its monitors."""
+    """Passes everything on to each of its monitors; one that cannot write is warned about once, and the run goes on."""
 
-    def __init__(self, monitors: Sequence[Monitor]) -> None:
-        self._monitors = monitors
+    def __init__(self, monitors: Sequence[Monitor], report: Report) -> None:
+        self._monitors, self._report = monitors, report
+        self._failed: set[Monitor] = set()
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        for monitor in self._monitors:
-            monitor.scalars(step, values)
+        self._tell(lambda monitor: monitor.scalars(step, values))
 
     def text(self, step: int, name: str, text: str) -> None:
-        for monitor in self._monitors:
-            monitor.text(step, name, text)
+        self._tell(lambda monitor: monitor.text(step, name, text))
 
     def histograms(self, step: int, tensors: Mapping[str, Tensor]) -> None:
-        for monitor in self._monitors:
-            monitor.histograms(step, tensors)
+        self._tell(lambda monitor: monitor.histograms(step, tensors))
 
     def progress(self, step: int, loss: float | None) -> None:
-        for monitor in self._monitors:
-            monitor.progress(step, loss)
+        self._tell(lambda monitor: monitor.progress(step, loss))
 
     def close(self) -> None:
+        self._tell(lambda monitor: monitor.close())
+
+    def _tell(self, call: Callable[[Monitor], None]) -> None:
         for monitor in self._monitors:
-            monitor.close()
+            try:
+                call(monitor)
+            except BrokenPipeError:  # nobody reads the terminal's output any more
+                raise
+            except OSError as error:
+                if monitor not in self._failed:
+                    self._failed.add(monitor)
+                    self._report(
+                        f"warning: {type(monitor).__name__} cannot write: {error.strerror or error}; training goes on"
+                    )

@@ -22,7 +22,7 @@ class TensorBoard(Monitor):
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        self._writer = SummaryWriter(str(folder), purge_step=resume_step + 1 if resume_step else None)
+        self._writer = SummaryWriter(str(folder), purge_step=resume_step + 1)
         if resume_step == 0:
             self._writer.add_text("config", _preformatted(dump_config(config)), 0)
             for summary in hparams(_leaves(config), {"val/loss": 0.0}):  # add_hparams would open a second folder

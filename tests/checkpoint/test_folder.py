@@ -1,0 +1,541 @@
+"""One checkpoint folder: exact when whole, refused by name when not, and never lost to a crash."""
+
+import errno
+import json
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gpt.checkpoint.folder as folder_module
+from gpt.checkpoint import (
+    Checkpoint,
+    RunFolder,
+    build_model,
+    find_checkpoint,
+    read_checkpoint,
+    verify_checkpoint,
+    write_checkpoint,
+)
+from gpt.checkpoint.folder import FORMAT, MANIFEST
+from gpt.errors import CheckpointError
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ["config.yaml", "manifest.json", "model.safetensors", "optimizer.pt", "state.json", "tokenizer.json"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, checkpoint: Checkpoint) -> Path:
+    """A checkpoint that was written."""
+    path = tmp_path / "step-000005"
+    write_checkpoint(path, checkpoint)
+    return path
+
+
+def assert_equal_trees(actual: Any, expected: Any) -> None:
+    """Nested dicts and lists of tensors and values, the tensors bit by bit."""
+    assert type(actual) is type(expected)
+    if isinstance(expected, torch.Tensor):
+        assert actual.dtype == expected.dtype
+        assert torch.equal(actual, expected)
+    elif isinstance(expected, dict):
+        assert list(actual) == list(expected)
+        for key in expected:
+            assert_equal_trees(actual[key], expected[key])
+    elif isinstance(expected, list):
+        assert len(actual) == len(expected)
+        for left, right in zip(actual, expected, strict=True):
+            assert_equal_trees(left, right)
+    else:
+        assert actual == expected
+
+
+def assert_refused(folder: Path, name: str = "") -> None:
+    """Reading and verifying both fail with a sentence about something in `folder`."""
+    for function in (read_checkpoint, verify_checkpoint):
+        with pytest.raises(CheckpointError) as error:
+            function(folder)
+        assert str(folder / name if name else folder) in str(error.value)
+
+
+def rewrite(folder: Path, **contents: bytes) -> None:
+    """Replace files, under a manifest that agrees: `optimizer_pt=...` is optimizer.pt."""
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != MANIFEST}
+    files |= {name.replace("_", "."): data for name, data in contents.items()}
+    folder_module._write_files(folder, files)
+
+
+def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    change(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+
+
+# --- whole ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tie_weights", [True, False])
+def test_what_was_written_is_read_back_bit_by_bit(
+    tmp_path: Path, make_checkpoint: Callable[..., Checkpoint], tie_weights: bool
+) -> None:
+    written = make_checkpoint(tie_weights=tie_weights)
+    write_checkpoint(tmp_path / "c", written)
+    read = read_checkpoint(tmp_path / "c")
+    assert_equal_trees(dict(sorted(read.model.items())), dict(sorted(written.model.items())))
+    assert_equal_trees(read.training, written.training)
+    assert read.state == written.state
+    assert read.config == written.config
+    assert read.tokenizer.to_dict() == written.tokenizer.to_dict()
+    assert ("lm_head.weight" in read.model) is not tie_weights
+    model = build_model(read, tmp_path / "c")
+    assert (model.lm_head.weight is model.wte.weight) is tie_weights
+
+
+def test_a_generator_continues_from_its_read_state_as_from_its_own(folder: Path, checkpoint: Checkpoint) -> None:
+    first, second = torch.Generator(), torch.Generator()
+    first.set_state(checkpoint.training["sampler"]["generator"])
+    second.set_state(read_checkpoint(folder).training["sampler"]["generator"])
+    assert torch.equal(torch.rand(100, generator=first), torch.rand(100, generator=second))
+
+
+def test_values_that_are_not_finite_or_very_small_come_back_as_they_were(
+    tmp_path: Path, checkpoint: Checkpoint
+) -> None:
+    odd = torch.tensor([float("nan"), float("inf"), -0.0, 1e-45, 3.4e38])
+    checkpoint.model["odd"] = odd
+    write_checkpoint(tmp_path / "c", checkpoint)
+    assert torch.equal(read_checkpoint(tmp_path / "c").model["odd"].view(torch.int32), odd.view(torch.int32))
+
+
+def test_the_folder_holds_the_six_files_and_nothing_is_beside_it(folder: Path) -> None:
+    assert sorted(path.name for path in folder.iterdir()) == NAMES
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_every_file_is_flushed_before_the_folder_gets_its_name_and_then_the_name_is(
+    tmp_path: Path, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renaming first would, after a power cut, leave a checkpoint of empty files."""
+    events: list[str] = []
+    rename = Path.rename
+    monkeypatch.setattr(folder_module, "sync_file", lambda path: events.append(path.name))
+    monkeypatch.setattr(folder_module, "sync_folder", lambda path: events.append(f"{path.name[:5]}/"))
+    monkeypatch.setattr(Path, "rename", lambda self, target: (events.append("rename"), rename(self, target))[1])
+    write_checkpoint(tmp_path / "c", checkpoint)
+    assert sorted(events[:6]) == NAMES
+    assert events[5:] == [MANIFEST, ".tmp-/", "rename", f"{tmp_path.name[:5]}/"]
+
+
+def test_an_existing_checkpoint_is_replaced_as_a_whole(
+    folder: Path, make_checkpoint: Callable[..., Checkpoint]
+) -> None:
+    (folder / "notes.txt").write_text("of the old one", encoding="utf-8")
+    write_checkpoint(folder, make_checkpoint(step=7))
+    assert read_checkpoint(folder).state["step"] == 7
+    assert sorted(path.name for path in folder.iterdir()) == NAMES
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+# --- damaged -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("eighths", range(8))
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_was_cut_is_named(folder: Path, name: str, eighths: int) -> None:
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[: len(content) * eighths // 8])
+    assert_refused(folder, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_grew_is_named(folder: Path, name: str) -> None:
+    with (folder / name).open("ab") as file:
+        file.write(b"\0")
+    assert_refused(folder, name)
+
+
+def flipped_bits(sizes: dict[str, int], count: int) -> Iterator[tuple[str, int, int]]:
+    """Places all over the files, as often in a small file as in a large one."""
+    draw = random.Random(0)
+    for index in range(count):
+        name = NAMES[index % len(NAMES)]
+        yield name, draw.randrange(sizes[name]), draw.randrange(8)
+
+
+def test_one_flipped_bit_anywhere_is_noticed(folder: Path) -> None:
+    contents = {name: (folder / name).read_bytes() for name in NAMES}
+    for name, place, bit in flipped_bits({name: len(data) for name, data in contents.items()}, count=54):
+        damaged = bytearray(contents[name])
+        damaged[place] ^= 1 << bit
+        (folder / name).write_bytes(damaged)
+        assert_refused(folder, "" if name == MANIFEST else name)  # a wrong manifest may accuse another file
+        (folder / name).write_bytes(contents[name])
+    read_checkpoint(folder)
+
+
+def test_no_bit_of_the_format_number_can_flip_unnoticed(folder: Path) -> None:
+    content = (folder / MANIFEST).read_bytes()
+    place = content.index(str(FORMAT).encode())
+    for bit in range(8):
+        (folder / MANIFEST).write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+        assert_refused(folder)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(CheckpointError, match=name):
+        read_checkpoint(folder)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != MANIFEST])
+def test_a_file_that_the_manifest_leaves_out_is_named(folder: Path, name: str) -> None:
+    edit_manifest(folder, lambda manifest: manifest["files"].pop(name))
+    with pytest.raises(CheckpointError, match=f"does not list {name}"):
+        read_checkpoint(folder)
+
+
+def test_swapped_manifests_are_noticed(folder: Path, make_checkpoint: Callable[..., Checkpoint]) -> None:
+    other = folder.with_name("step-000007")
+    write_checkpoint(other, make_checkpoint(step=7))
+    mine, theirs = (folder / MANIFEST).read_bytes(), (other / MANIFEST).read_bytes()
+    (folder / MANIFEST).write_bytes(theirs)
+    (other / MANIFEST).write_bytes(mine)
+    assert_refused(folder, "model.safetensors")
+    assert_refused(other, "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"[]", b"null", b"{", b"\xff", b"[" * 100_000),
+        *(b'{"format": 1}', b'{"format": 1, "files": 3}', b'{"format": Infinity, "files": {}}'),
+    ],
+)
+def test_a_manifest_of_another_kind_is_damaged(folder: Path, content: bytes) -> None:
+    (folder / MANIFEST).write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"manifest\.json is damaged"):
+        read_checkpoint(folder)
+
+
+def test_a_newer_format_asks_for_an_update(folder: Path) -> None:
+    edit_manifest(folder, lambda manifest: manifest.update(format=FORMAT + 1))
+    with pytest.raises(CheckpointError, match=f"has format {FORMAT + 1}.*update gpt"):
+        read_checkpoint(folder)
+
+
+@pytest.mark.parametrize("kind", ["nothing", "an empty folder", "a file"])
+def test_something_else_is_not_a_checkpoint(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "thing"
+    if kind == "an empty folder":
+        path.mkdir()
+    elif kind == "a file":
+        path.write_bytes(b"text")
+    assert_refused(path)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a\0b", "x" * 300])
+def test_a_manifest_may_list_names_that_no_file_can_have(folder: Path, name: str) -> None:
+    edit_manifest(folder, lambda manifest: manifest["files"].update({name: {"size": 1, "sha256": ""}}))
+    assert_refused(folder)
+
+
+def test_a_manifest_cannot_point_outside_its_folder(folder: Path) -> None:
+    secret = folder.parent / "secret.json"
+    secret.write_bytes((folder / "state.json").read_bytes())
+    edit_manifest(folder, lambda m: m["files"].update({"../secret.json": m["files"].pop("state.json")}))
+    with pytest.raises(CheckpointError, match=r"step-000005.secret\.json"):
+        read_checkpoint(folder)
+
+
+# --- hostile -------------------------------------------------------------------------------------
+
+
+class Payload:
+    """Unpickling it makes a file."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return Path.touch, (self.marker,)
+
+
+def zipped_pickle(payload: Payload) -> bytes:
+    buffer = BytesIO()
+    torch.save({"optimizer": payload}, buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("pickled", [zipped_pickle, pickle.dumps, lambda payload: pickle.dumps(payload, protocol=2)])
+@pytest.mark.parametrize("name", ["optimizer_pt", "model_safetensors"])
+def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(
+    tmp_path: Path, folder: Path, pickled: Callable[[Payload], bytes], name: str
+) -> None:
+    marker = tmp_path / "marker"
+    rewrite(folder, **{name: pickled(Payload(marker))})
+    verify_checkpoint(folder)  # the hashes agree
+    with pytest.raises(CheckpointError, match=name.replace("_", r"\.")):
+        read_checkpoint(folder)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("tag", ["!!python/object/apply:os.mkdir [{marker}]", "!!python/name:os.system"])
+def test_a_yaml_tag_that_would_run_code_is_refused_and_does_not_run(tmp_path: Path, folder: Path, tag: str) -> None:
+    marker = tmp_path / "marker"
+    rewrite(folder, config_yaml=f"run: {{name: {tag.format(marker=marker)}}}\n".encode())
+    with pytest.raises(CheckpointError, match=r"config\.yaml"):
+        read_checkpoint(folder)
+    assert not marker.exists()
+
+
+def with_broken_pickle(content: bytes, draw: random.Random) -> bytes:
+    """optimizer.pt with bytes of its pickle changed, in an archive that is otherwise whole."""
+    source, result = zipfile.ZipFile(BytesIO(content)), BytesIO()
+    with zipfile.ZipFile(result, "w") as target:
+        for name in source.namelist():
+            data = bytearray(source.read(name))
+            if name.endswith("data.pkl"):
+                for _ in range(3):
+                    data[draw.randrange(2, len(data))] = draw.randrange(256)
+            target.writestr(name, bytes(data))
+    return result.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_whatever_an_unpickler_throws_is_a_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "sync_file", lambda path: None)
+    content, draw = (folder / "optimizer.pt").read_bytes(), random.Random(0)
+    messages = []
+    for _ in range(150):
+        rewrite(folder, optimizer_pt=with_broken_pickle(content, draw))
+        try:
+            read_checkpoint(folder)
+        except CheckpointError as error:
+            messages.append(str(error))
+    assert len(messages) > 75
+    assert all("optimizer.pt cannot be read" in message for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model_safetensors", b"\xff" * 7 + b"\x7f" + b"{}"),  # a header longer than the file
+        ("model_safetensors", b"\x02" + b"\0" * 7 + b"{}"[:1]),
+        ("state_json", b"{"),
+        ("state_json", b"[" * 100_000),
+        ("tokenizer_json", b'{"type": "bpe"}'),
+        ("tokenizer_json", b'{"type": "char", "chars": ["ab"]}'),
+        ("config_yaml", b"model: {n_layer: 0}"),
+        ("config_yaml", b"\xff\xfe"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(folder: Path, name: str, content: bytes) -> None:
+    rewrite(folder, **{name: content})
+    with pytest.raises(CheckpointError, match=name.replace("_", r"\.") + " cannot be read"):
+        read_checkpoint(folder)
+
+
+# --- writing that fails --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", range(6))
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_full_disk_keeps_what_was_there_and_leaves_nothing_behind(
+    folder: Path,
+    make_checkpoint: Callable[..., Checkpoint],
+    monkeypatch: pytest.MonkeyPatch,
+    call: int,
+    replaced: bool,
+) -> None:
+    calls = iter(range(100))
+
+    def full(path: Path) -> None:
+        if next(calls) == call:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(folder_module, "sync_file", full)
+    target = folder if replaced else folder.with_name("step-000007")
+    with pytest.raises(CheckpointError, match=f"cannot write {target}: No space left on device"):
+        write_checkpoint(target, make_checkpoint(step=7))
+    assert read_checkpoint(folder).state["step"] == 5
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_a_rename_that_fails_puts_the_old_checkpoint_back(
+    folder: Path, make_checkpoint: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def fail_for_the_new_one(self: Path, target: Path) -> Path:
+        if self.name.startswith(".tmp-"):
+            raise OSError(errno.EACCES, "Permission denied")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail_for_the_new_one)
+    with pytest.raises(CheckpointError, match="Permission denied"):
+        write_checkpoint(folder, make_checkpoint(step=7))
+    assert read_checkpoint(folder).state["step"] == 5
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_a_temporary_folder_of_a_killed_process_of_the_same_number_is_no_obstacle(
+    tmp_path: Path, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container every process may have the number 1."""
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    left = tmp_path / ".tmp-c-1"
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(b"half")
+    write_checkpoint(tmp_path / "c", checkpoint)
+    assert read_checkpoint(tmp_path / "c").state == checkpoint.state
+    assert not left.exists()
+
+
+def test_a_checkpoint_that_a_crash_left_aside_is_kept_until_its_successor_is_there(
+    folder: Path, make_checkpoint: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aside = folder.with_name(folder.name + ".old")
+    folder.rename(aside)
+
+    def fail(self: Path, target: Path) -> Path:
+        assert read_checkpoint(aside).state["step"] == 5
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail)
+        with pytest.raises(CheckpointError):
+            write_checkpoint(folder, make_checkpoint(step=7))
+    assert read_checkpoint(aside).state["step"] == 5
+    write_checkpoint(folder, make_checkpoint(step=7))
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+# --- processes that die --------------------------------------------------------------------------
+
+WRITER = """
+import os, resource, shutil, signal, sys
+from dataclasses import replace
+from pathlib import Path
+from gpt.checkpoint import RunFolder, read_checkpoint
+from gpt.errors import CheckpointError
+
+def save(run, step, best=True):
+    newest = run.checkpoints()[0]
+    checkpoint = read_checkpoint(newest)
+    run.save(replace(checkpoint, state={**checkpoint.state, "step": step, "again": True}), best, keep_last=1)
+
+def limited(path, limit):
+    "Save while no file may become longer than so many bytes, as on a disk that is full."
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        save(RunFolder(path), 7)
+    except CheckpointError as error:
+        print(error)
+
+TOUCHING = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir"}
+
+def save_and_die(path, step, number):
+    "Save, and be killed just before the number-th time that the disk is touched."
+    calls = 0
+    def count(event, arguments):
+        nonlocal calls
+        if event in TOUCHING and calls >= 0:
+            calls += 1
+            if calls == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+    run, reading = RunFolder(path), True
+    checkpoint = read_checkpoint(run.checkpoints()[0])
+    checkpoint = replace(checkpoint, state={**checkpoint.state, "step": step, "again": True})
+    sys.addaudithook(count)
+    run.save(checkpoint, True, 1)
+
+def killed_everywhere(path, step):
+    "One copy of the run for each place to die in; the last copy is that of a child that survived."
+    for number in range(1, 200):
+        copy = path.with_name(f"killed-{number:03}")
+        shutil.copytree(path, copy)
+        child = os.fork()
+        if child == 0:
+            save_and_die(copy, step, number)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            print(number, status)
+            return
+
+globals()[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))
+"""
+
+
+def run_writer(*arguments: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", WRITER, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.fixture
+def run(tmp_path: Path, checkpoint: Checkpoint) -> RunFolder:
+    """A run with a checkpoint of step 5, the best and the last."""
+    run = RunFolder(tmp_path / "run")
+    run.create(checkpoint.config)
+    run.save(checkpoint, best=True, keep_last=1)
+    return run
+
+
+@pytest.mark.parametrize("limit", [100, 2000])
+def test_a_file_size_limit_in_the_kernel_keeps_the_old_checkpoint(run: RunFolder, limit: int) -> None:
+    output = run_writer("limited", str(run.path), str(limit))
+    assert "cannot write" in output
+    assert "step-000007" in output
+    assert [folder.name for folder in (run.path / "checkpoints").iterdir()] == ["step-000005"]
+    assert read_checkpoint(find_checkpoint(run.path, run.path)).state["step"] == 5
+
+
+@pytest.mark.parametrize("step", [5, 7], ids=["replacing the only checkpoint", "after another checkpoint"])
+def test_a_process_killed_anywhere_in_a_save_leaves_a_checkpoint_that_is_found_and_whole(
+    run: RunFolder, step: int
+) -> None:
+    stages, status = map(int, run_writer("killed_everywhere", str(run.path), str(step)).split())
+    assert status == 0
+    assert stages > 25
+    seen = set()
+    for number in range(1, stages):
+        killed = RunFolder(run.path.with_name(f"killed-{number:03}"))
+        found = killed.newest_valid()
+        assert found is not None, number
+        again = "again" in found[1].state
+        assert found[1].state["step"] == (step if again else 5)
+        assert read_checkpoint(find_checkpoint(killed.path, killed.path)).state["step"] in (5, step)
+        assert read_checkpoint(find_checkpoint(killed.path, killed.path, prefer="last")).state["step"] in (5, step)
+        seen.add(again)
+    assert seen == {True, False}
+
+
+def test_the_next_save_clears_away_what_a_killed_process_left(run: RunFolder, checkpoint: Checkpoint) -> None:
+    checkpoints = run.path / "checkpoints"
+    shutil.copytree(checkpoints / "step-000005", checkpoints / ".tmp-step-000009-1")
+    run.save(checkpoint, best=True, keep_last=1)
+    assert [folder.name for folder in checkpoints.iterdir()] == ["step-000005"]
+
+
+def test_a_second_reader_is_never_given_a_part(
+    folder: Path, make_checkpoint: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each flush of the new files the old checkpoint is still whole under its name."""
+    steps: list[Any] = []
+    monkeypatch.setattr(folder_module, "sync_file", lambda path: steps.append(read_checkpoint(folder).state["step"]))
+    write_checkpoint(folder, make_checkpoint(step=7))
+    assert steps == [5] * len(NAMES)

@@ -1,0 +1,118 @@
+"""From a checkpoint to a model, or to a sentence why not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpt.checkpoint import (
+    Checkpoint,
+    RunFolder,
+    build_model,
+    load_trained,
+    load_weights,
+    weights_of,
+    write_checkpoint,
+)
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
+from gpt.errors import CheckpointError
+from gpt.model import GPT
+
+FOLDER = Path("runs/x/checkpoints/step-000005")
+
+
+@pytest.mark.parametrize("tie_weights", [True, False])
+def test_the_model_has_the_weights_of_the_checkpoint(
+    make_checkpoint: Callable[..., Checkpoint], tie_weights: bool
+) -> None:
+    checkpoint = make_checkpoint(tie_weights=tie_weights)
+    model = build_model(checkpoint, FOLDER)
+    assert model.training
+    weights = weights_of(model)
+    assert weights.keys() == checkpoint.model.keys()
+    assert all(torch.equal(weights[name], checkpoint.model[name]) for name in weights)
+
+
+def test_a_tied_head_is_saved_once_and_stays_tied(checkpoint: Checkpoint) -> None:
+    model = build_model(checkpoint, FOLDER)
+    assert "lm_head.weight" not in checkpoint.model
+    assert model.lm_head.weight is model.wte.weight
+    assert torch.equal(model.lm_head.weight, checkpoint.model["wte.weight"])
+
+
+def test_loading_leaves_the_generator_of_torch_alone(checkpoint: Checkpoint) -> None:
+    before = torch.get_rng_state()
+    build_model(checkpoint, FOLDER)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_weights_are_copied_into_the_parameters_that_an_optimizer_holds(checkpoint: Checkpoint) -> None:
+    model = GPT(checkpoint.config.model)
+    parameters = {name: id(parameter) for name, parameter in model.named_parameters()}
+    load_weights(model, checkpoint.model, FOLDER)
+    assert {name: id(parameter) for name, parameter in model.named_parameters()} == parameters
+    with torch.no_grad():
+        model.wte.weight.zero_()
+    assert checkpoint.model["wte.weight"].abs().sum() > 0
+
+
+def test_a_weight_of_another_shape_is_named_with_both_shapes(checkpoint: Checkpoint) -> None:
+    weights = {**checkpoint.model, "ln_f.weight": torch.ones(9)}
+    with pytest.raises(CheckpointError, match=r"ln_f\.weight is \(9,\), expected \(8,\)"):
+        build_model(replace(checkpoint, model=weights), FOLDER)
+
+
+@pytest.mark.parametrize("name", ["wte.weight", "h.0.mlp.c_fc.weight"])
+def test_a_missing_weight_is_named(checkpoint: Checkpoint, name: str) -> None:
+    weights = {key: value for key, value in checkpoint.model.items() if key != name}
+    with pytest.raises(CheckpointError, match=f"{FOLDER} does not fit the model: {name} is missing"):
+        build_model(replace(checkpoint, model=weights), FOLDER)
+
+
+@pytest.mark.parametrize("name", ["h.1.ln_1.weight", "lm_head.weight", "lm_head.bias"])
+def test_a_weight_too_many_is_named(checkpoint: Checkpoint, name: str) -> None:
+    weights = {**checkpoint.model, name: torch.ones(8)}
+    with pytest.raises(CheckpointError, match=rf"{name} is \(8,\), expected none"):
+        build_model(replace(checkpoint, model=weights), FOLDER)
+
+
+def test_a_model_is_left_as_it_was_where_the_weights_do_not_fit(
+    checkpoint: Checkpoint, make_checkpoint: Callable[..., Checkpoint]
+) -> None:
+    model = build_model(checkpoint, FOLDER)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(CheckpointError):
+        load_weights(model, make_checkpoint(step=7, n_layer=2).model, FOLDER)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused(checkpoint: Checkpoint) -> None:
+    with pytest.raises(CheckpointError, match="the tokenizer has 256 ids, the model 10"):
+        build_model(replace(checkpoint, tokenizer=ByteTokenizer()), FOLDER)
+
+
+def test_a_vocabulary_that_was_rounded_up_is_fine(make_checkpoint: Callable[..., Checkpoint]) -> None:
+    checkpoint = make_checkpoint(vocab_size=64)
+    assert build_model(checkpoint, FOLDER).vocab_size == 64
+
+
+def test_load_trained_gives_all_that_is_needed_to_generate(tmp_path: Path, checkpoint: Checkpoint) -> None:
+    run = RunFolder(tmp_path / "runs" / "one")
+    folder = run.save(checkpoint, best=True, keep_last=1)
+    loaded = load_trained(None, tmp_path / "runs", torch.device("cpu"))
+    assert loaded.folder == folder
+    assert loaded.config == checkpoint.config
+    assert isinstance(loaded.tokenizer, CharTokenizer)
+    assert loaded.tokenizer.to_dict() == checkpoint.tokenizer.to_dict()
+    assert not loaded.model.training
+    idx = torch.zeros(1, 3, dtype=torch.long)
+    assert torch.equal(loaded.model(idx), build_model(checkpoint, folder).eval()(idx))
+
+
+def test_load_trained_names_a_damaged_checkpoint(tmp_path: Path, checkpoint: Checkpoint) -> None:
+    write_checkpoint(tmp_path / "c", checkpoint)
+    (tmp_path / "c" / "tokenizer.json").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json is damaged"):
+        load_trained(tmp_path / "c", tmp_path, torch.device("cpu"))

@@ -1,0 +1,259 @@
+"""Run folders: which checkpoints stay, and which one is meant."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint
+from gpt.config import Config
+from gpt.errors import CheckpointError, ConfigError
+
+MakeCheckpoint = Callable[..., Checkpoint]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """An empty run folder below `runs`."""
+    run = RunFolder(tmp_path / "runs" / "one")
+    run.create(Config())
+    return run
+
+
+def names(run: RunFolder) -> list[str]:
+    return [folder.name for folder in run.checkpoints()]
+
+
+def damage(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"")
+
+
+# --- pointers and rotation -----------------------------------------------------------------------
+
+
+def test_the_pointers_say_where_when_and_how_good(run: RunFolder, make_checkpoint: MakeCheckpoint) -> None:
+    run.save(make_checkpoint(10, val_loss=1.25), best=True, keep_last=2)
+    run.save(make_checkpoint(20, val_loss=1.75), best=False, keep_last=2)
+    assert json.loads((run.path / "best.json").read_text()) == {
+        "checkpoint": "checkpoints/step-000010",
+        "step": 10,
+        "val_loss": 1.25,
+    }
+    assert json.loads((run.path / "last.json").read_text()) == {
+        "checkpoint": "checkpoints/step-000020",
+        "step": 20,
+        "val_loss": 1.75,
+    }
+    assert run.pointed("best") == run.path / "checkpoints" / "step-000010"
+    assert run.pointed("last") == run.path / "checkpoints" / "step-000020"
+
+
+@pytest.mark.parametrize("keep_last", [1, 2, 3])
+@pytest.mark.parametrize("best_at", [1, 3, 5])
+def test_rotation_keeps_the_last_ones_and_the_best(
+    run: RunFolder, make_checkpoint: MakeCheckpoint, keep_last: int, best_at: int
+) -> None:
+    for step in range(1, 6):
+        run.save(make_checkpoint(step), best=step == best_at, keep_last=keep_last)
+    expected = {*range(6 - keep_last, 6), best_at}
+    assert names(run) == [f"step-{step:06d}" for step in sorted(expected, reverse=True)]
+
+
+def test_rotation_keeps_the_last_one_although_others_have_higher_steps(
+    run: RunFolder, make_checkpoint: MakeCheckpoint
+) -> None:
+    """So it is after a resume from an earlier checkpoint."""
+    for step in (100, 200, 50):
+        run.save(make_checkpoint(step), best=False, keep_last=1)
+    assert run.pointed("last") == run.path / "checkpoints" / "step-000050"
+    assert read_checkpoint(run.path / "checkpoints" / "step-000050").state["step"] == 50
+
+
+def test_steps_of_seven_digits_are_newer_than_those_of_six(run: RunFolder, make_checkpoint: MakeCheckpoint) -> None:
+    for step in (999_999, 1_000_000):
+        run.save(make_checkpoint(step), best=False, keep_last=2)
+    assert names(run) == ["step-1000000", "step-999999"]
+
+
+def test_what_is_not_a_checkpoint_is_neither_listed_nor_removed(
+    run: RunFolder, make_checkpoint: MakeCheckpoint
+) -> None:
+    others = [run.path / "checkpoints" / name for name in ("step-000001", "step-x", "notes", "step-000002.bak")]
+    for other in others:
+        other.mkdir(parents=True)
+    run.save(make_checkpoint(5), best=False, keep_last=1)
+    assert names(run) == ["step-000005"]
+    assert all(other.is_dir() for other in others)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"checkpoint": "checkpoints/step-000099"}', "\udcff"])
+def test_a_damaged_pointer_points_nowhere(run: RunFolder, content: str) -> None:
+    (run.path / "best.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+    assert run.pointed("best") is None
+
+
+def test_a_pointer_cannot_lead_out_of_the_run(run: RunFolder, make_checkpoint: MakeCheckpoint) -> None:
+    (run.path.parent / "elsewhere").mkdir()
+    (run.path / "best.json").write_text('{"checkpoint": "../../elsewhere"}', encoding="utf-8")
+    assert run.pointed("best") is None
+
+
+def test_a_pointer_that_cannot_be_written_is_an_error_of_the_user(
+    run: RunFolder, make_checkpoint: MakeCheckpoint
+) -> None:
+    (run.path / "last.json").mkdir()
+    with pytest.raises(CheckpointError, match=r"cannot write .*last\.json"):
+        run.save(make_checkpoint(5), best=False, keep_last=1)
+
+
+# --- the newest that can be read -----------------------------------------------------------------
+
+
+def test_a_run_without_checkpoints_has_no_newest(run: RunFolder) -> None:
+    assert run.newest_valid() is None
+
+
+def test_the_newest_readable_checkpoint_is_taken_and_damaged_ones_are_named(
+    run: RunFolder, make_checkpoint: MakeCheckpoint
+) -> None:
+    folders = [run.save(make_checkpoint(step), best=False, keep_last=9) for step in (1, 2, 3)]
+    damage(folders[2])
+    damage(folders[1])
+    found = run.newest_valid()
+    assert found is not None
+    folder, checkpoint, damaged = found
+    assert folder == folders[0]
+    assert checkpoint.state["step"] == 1
+    assert [str(folders[2]) in damaged[0], str(folders[1]) in damaged[1], len(damaged)] == [True, True, 2]
+
+
+def test_where_none_can_be_read_the_newest_is_named(run: RunFolder, make_checkpoint: MakeCheckpoint) -> None:
+    for step in (1, 2):
+        damage(run.save(make_checkpoint(step), best=False, keep_last=9))
+    with pytest.raises(CheckpointError, match=r"no readable checkpoint; the newest: .*step-000002"):
+        run.newest_valid()
+
+
+def test_a_folder_that_was_being_replaced_comes_after_its_replacement_and_before_older_ones(
+    run: RunFolder, make_checkpoint: MakeCheckpoint
+) -> None:
+    for step in (1, 2):
+        run.save(make_checkpoint(step), best=False, keep_last=9)
+    folder = run.path / "checkpoints" / "step-000002"
+    folder.rename(folder.with_name("step-000002.old"))
+    assert names(run) == ["step-000002.old", "step-000001"]
+    run.save(make_checkpoint(3), best=False, keep_last=9)
+    (folder.with_name("step-000003")).rename(folder)
+    assert names(run) == ["step-000002", "step-000002.old", "step-000001"]
+
+
+# --- the folder itself ---------------------------------------------------------------------------
+
+
+def test_a_run_folder_gives_back_its_configuration(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "new" / "run")
+    assert run.config() is None
+    config = Config.model_validate({"train": {"max_steps": 777}, "optim": {"betas": (0.5, 0.6)}})
+    run.create(config)
+    assert run.config() == config
+    assert run.samples.is_dir()
+
+
+@pytest.mark.parametrize("content", [b"model: {n_layer: 0}", b"\xff\xfe\x00", b"[1, 2]"])
+def test_a_damaged_configuration_of_a_run_is_named(run: RunFolder, content: bytes) -> None:
+    (run.path / "config.yaml").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"config\.yaml"):
+        run.config()
+
+
+def test_a_run_folder_that_cannot_be_made_says_what_to_set(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"cannot write the run folder .*run\.dir"):
+        RunFolder(tmp_path / "file" / "run").create(Config())
+
+
+# --- which one a PATH means ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained(run: RunFolder, make_checkpoint: MakeCheckpoint) -> RunFolder:
+    """A run whose best checkpoint is of step 1 and whose last is of step 3."""
+    for step in (1, 2, 3):
+        run.save(make_checkpoint(step), best=step == 1, keep_last=9)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("path", "prefer", "step"),
+    [
+        ("", "best", 1),
+        ("", "last", 3),
+        ("best", "last", 1),
+        ("last", "best", 3),
+        ("checkpoints/step-000002", "best", 2),
+        (None, "best", 1),
+        (None, "last", 3),
+    ],
+)
+def test_a_path_means(trained: RunFolder, path: str | None, prefer: str, step: int) -> None:
+    found = find_checkpoint(None if path is None else trained.path / path, trained.path.parent, prefer)
+    assert found == trained.path / "checkpoints" / f"step-{step:06d}"
+
+
+def test_a_copy_of_a_checkpoint_under_any_name_can_be_given(trained: RunFolder, tmp_path: Path) -> None:
+    copy = tmp_path / "best"
+    (trained.path / "checkpoints" / "step-000002").rename(copy)
+    assert find_checkpoint(copy, tmp_path) == copy
+
+
+def test_without_a_best_checkpoint_a_run_means_its_last(trained: RunFolder) -> None:
+    (trained.path / "best.json").unlink()
+    assert find_checkpoint(trained.path, trained.path.parent).name == "step-000003"
+
+
+def test_without_pointers_a_run_means_its_newest_checkpoint(trained: RunFolder) -> None:
+    (trained.path / "best.json").unlink()
+    (trained.path / "last.json").unlink()
+    assert find_checkpoint(trained.path, trained.path.parent).name == "step-000003"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nowhere", "nowhere: no such run or checkpoint"),
+        ("runs/one/best", "one has no best checkpoint"),
+        ("runs/one", "one holds no checkpoint; train first"),
+        ("runs", "runs holds no checkpoint"),
+        ("runs/one/config.yaml", "holds no checkpoint"),
+        ("nowhere/last", "nowhere has no last checkpoint"),
+        (None, "no trained run below .*runs; train first: python scripts/train.py"),
+    ],
+)
+def test_a_path_without_a_checkpoint_says_so(run: RunFolder, path: str | None, message: str) -> None:
+    root = run.path.parent.parent
+    with pytest.raises(CheckpointError, match=message):
+        find_checkpoint(None if path is None else root / path, root / "runs")
+
+
+def test_without_a_path_the_run_that_was_saved_most_recently_is_meant(
+    tmp_path: Path, make_checkpoint: MakeCheckpoint
+) -> None:
+    runs = [RunFolder(tmp_path / "runs" / name) for name in ("a", "b", "c")]
+    for run in runs:
+        run.save(make_checkpoint(1), best=True, keep_last=1)
+    for run, time in zip(runs, (1000, 3000, 2000), strict=True):
+        os.utime(run.path / "last.json", (time, time))
+    (tmp_path / "runs" / "started, but nothing saved yet").mkdir()
+    assert find_checkpoint(None, tmp_path / "runs").is_relative_to(runs[1].path)
+
+
+def test_the_last_checkpoint_comes_before_those_that_an_earlier_resume_left_behind(
+    run: RunFolder, make_checkpoint: MakeCheckpoint
+) -> None:
+    run.save(make_checkpoint(9), best=True, keep_last=5)
+    run.save(make_checkpoint(4), best=False, keep_last=5)
+    found = run.newest_valid()
+    assert found is not None
+    assert found[0].name == "step-000004"

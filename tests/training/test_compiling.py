@@ -1,0 +1,85 @@
+"""Compilation itself is replaced: what matters here is how its failures end."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gpt.errors import DeviceError
+from gpt.model import GPT
+from gpt.model.block import Block
+from gpt.training.compiling import compile_blocks
+from tiny import tiny_config
+
+IDX = torch.arange(16).view(1, -1)
+
+
+@pytest.fixture
+def model() -> GPT:
+    return GPT(tiny_config(dropout=0.5))
+
+
+def trial_of(model: GPT) -> Callable[[], object]:
+    """A forward and backward pass, with dropout."""
+    return lambda: model(IDX).sum().backward()
+
+
+def fail_at_once(block: Block) -> None:
+    raise RuntimeError("no compiler here\nand a long story")
+
+
+def fail_when_called(block: Block) -> None:
+    def call(*arguments: Any, **names: Any) -> Any:
+        torch.rand(10)
+        raise ValueError
+
+    block._compiled_call_impl = call
+
+
+FAILURES = pytest.mark.parametrize(
+    ("compile_block", "reason"), [(fail_at_once, "no compiler here"), (fail_when_called, "ValueError")]
+)
+
+
+@FAILURES
+def test_where_compiling_fails_the_model_stays_eager_and_the_user_is_told(
+    model: GPT, monkeypatch: pytest.MonkeyPatch, compile_block: Callable[[Block], None], reason: str
+) -> None:
+    expected, lines = model.eval()(IDX), []
+    model.train()
+    monkeypatch.setattr(Block, "compile", compile_block)
+    compile_blocks(model, trial_of(model), required=False, report=lines.append)
+    assert lines == [f"not compiling: {reason}"]
+    assert torch.equal(model.eval()(IDX), expected)
+
+
+@FAILURES
+def test_where_compiling_is_required_its_failure_is_an_error(
+    model: GPT, monkeypatch: pytest.MonkeyPatch, compile_block: Callable[[Block], None], reason: str
+) -> None:
+    monkeypatch.setattr(Block, "compile", compile_block)
+    with pytest.raises(DeviceError, match=rf"torch\.compile failed: {reason}; set run\.compile=false"):
+        compile_blocks(model, trial_of(model), required=True, report=pytest.fail)
+
+
+@pytest.mark.parametrize("compile_block", [fail_at_once, fail_when_called, lambda block: None])
+def test_the_trial_leaves_no_gradients_and_no_randomness_behind(
+    model: GPT, monkeypatch: pytest.MonkeyPatch, compile_block: Callable[[Block], None]
+) -> None:
+    monkeypatch.setattr(Block, "compile", compile_block)
+    before, lines = torch.get_rng_state(), []
+    compile_blocks(model, trial_of(model), required=False, report=lines.append)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_where_it_works_every_block_is_compiled_and_the_names_of_the_weights_stay(
+    model: GPT, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[Block] = []
+    names = list(model.state_dict())
+    monkeypatch.setattr(Block, "compile", lambda block: compiled.append(block))
+    compile_blocks(model, trial_of(model), required=True, report=pytest.fail)
+    assert compiled == list(model.h)
+    assert list(model.state_dict()) == names

@@ -1,0 +1,188 @@
+"""A run that was stopped and continued is the run that was never stopped: every bit of it."""
+
+import json
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gpt.checkpoint import read_checkpoint
+from gpt.training.signals import Interrupted
+from gpt.training.trainer import Trainer
+
+Start = Callable[..., Trainer]
+
+MAX_STEPS = 9
+RECIPE = (
+    f"train.max_steps={MAX_STEPS}",
+    "train.eval_interval=3",
+    "train.grad_accum_steps=2",
+    "train.sample_tokens=12",
+    "model.dropout=0.2",
+)
+PHASES = ("train", "evaluate", "sample")
+
+
+def at_a_forward_pass(trainer: Trainer, step: int, phase: str, event: Callable[[], None]) -> None:
+    """Have something happen once in that phase, after so many steps."""
+
+    def hook(module: torch.nn.Module, inputs: tuple[Tensor]) -> None:
+        present = "train" if module.training else "evaluate" if len(inputs[0]) > 1 else "sample"
+        if trainer.state.step == step and present == phase:
+            handle.remove()
+            event()
+
+    handle = trainer.model.register_forward_pre_hook(hook)
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The tensors and values of nested dicts and lists, by path."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from leaves(value, f"{path}/{key}")
+    elif isinstance(tree, list):
+        for index, value in enumerate(tree):
+            yield from leaves(value, f"{path}/{index}")
+    else:
+        yield path, tree
+
+
+def same(one: Any, other: Any) -> bool:
+    return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)
+
+
+def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    return [key for key in {**one, **other} if key not in one or key not in other or not same(one[key], other[key])]
+
+
+class Leftovers(dict[str, Any]):
+    """All that a finished run leaves, without what depends on the clock."""
+
+    def __repr__(self) -> str:
+        return f"{len(self)} leftovers"
+
+
+def everything(folder: Path) -> Leftovers:
+    """Read the leftovers of folder/runs/run."""
+    run = folder / "runs" / "run"
+    checkpoint = read_checkpoint(run / "checkpoints" / f"step-{MAX_STEPS:06d}")
+    found = {f"weights/{name}": weight for name, weight in checkpoint.model.items()}
+    found |= dict(leaves(checkpoint.training, "training"))
+    found |= {f"state/{key}": value for key, value in checkpoint.state.items() if key != "seconds"}
+    for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        for name, value in row.items():
+            if not name.startswith("speed/"):
+                key = f"metrics/{row['step']}/{name}"
+                assert name == "step" or key not in found, f"{key} stands twice"
+                found[key] = value
+    for name in ("best", "last"):
+        found[name] = json.loads((run / f"{name}.json").read_text(encoding="utf-8"))
+    return Leftovers(found | {path.name: path.read_text(encoding="utf-8") for path in (run / "samples").iterdir()})
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Leftovers:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    start(folder, *RECIPE).run()
+    return everything(folder)
+
+
+def test_the_comparison_is_of_everything_that_there_is(uninterrupted: Leftovers) -> None:
+    kinds = ("weights/wte.weight", "training/sampler/generator", "training/generators/cpu", "state/best_step", "best")
+    assert uninterrupted.keys() >= {*kinds, "metrics/1/train/loss", "metrics/3/val/loss", "step-000006.txt"}
+    tensors = [key for key, value in uninterrupted.items() if isinstance(value, Tensor)]
+    assert sum("/exp_avg_sq" in key for key in tensors) == sum(key.startswith("weights/") for key in tensors)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    step=st.integers(0, MAX_STEPS),
+    phase=st.sampled_from(PHASES),
+    number=st.sampled_from([signal.SIGINT, signal.SIGTERM]),
+)
+@example(step=0, phase="train", number=signal.SIGTERM)  # before the first update is counted
+@example(step=3, phase="evaluate", number=signal.SIGINT)
+@example(step=6, phase="sample", number=signal.SIGTERM)
+@example(step=2, phase="train", number=signal.SIGINT)  # the step that makes an evaluation due
+@example(step=MAX_STEPS - 1, phase="train", number=signal.SIGTERM)  # the last update, and its evaluation not yet made
+@example(step=MAX_STEPS, phase="evaluate", number=signal.SIGTERM)
+def test_a_run_that_a_signal_stopped_goes_on_as_if_nothing_had_been(
+    start: Start, uninterrupted: Leftovers, step: int, phase: str, number: signal.Signals
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        trainer = start(folder, *RECIPE)
+        at_a_forward_pass(trainer, step, phase, lambda: signal.raise_signal(number))
+        happens = step < MAX_STEPS if phase == "train" else step % 3 == 0
+        with pytest.raises(Interrupted) if happens else nullcontext() as stopped:
+            trainer.run()
+        if happens:
+            assert stopped.value.exit_code == 128 + number
+            assert trainer.state.step == step + (phase == "train")
+            assert read_checkpoint(trainer.run_folder.checkpoints()[0]).state["step"] == trainer.state.step
+            torch.manual_seed(step)  # another process has other numbers in its generators
+            start(folder, *RECIPE, resume="auto").run()
+        assert differing(everything(folder), uninterrupted) == []
+
+
+class Crash(Exception):
+    """Nothing is saved where it passes."""
+
+
+def crash() -> None:
+    raise Crash
+
+
+@settings(max_examples=4, deadline=None)
+@given(crashes=st.lists(st.tuples(st.integers(0, MAX_STEPS - 1), st.sampled_from(PHASES)), min_size=1, max_size=3))
+@example(crashes=[(0, "train"), (5, "train"), (6, "sample"), (8, "train")])
+def test_a_run_that_crashed_again_and_again_goes_on_from_its_last_checkpoint(
+    start: Start, uninterrupted: Leftovers, crashes: list[tuple[int, str]]
+) -> None:
+    """Some steps are made twice, and must come out the same."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for step, phase in crashes:
+            trainer = start(folder, *RECIPE, resume="auto")
+            at_a_forward_pass(trainer, step, phase, crash)
+            with suppress(Crash):
+                trainer.run()
+            torch.manual_seed(step)
+        start(folder, *RECIPE, resume="auto").run()
+        assert differing(everything(folder), uninterrupted) == []
+
+
+def test_a_resume_by_path_is_as_exact(tmp_path: Path, start: Start, uninterrupted: Leftovers) -> None:
+    start(tmp_path, *RECIPE).run()
+    for name in ("best.json", "last.json"):
+        (tmp_path / "runs" / "run" / name).unlink()
+    earlier = tmp_path / "runs" / "run" / "checkpoints" / "step-000003"
+    start(tmp_path, *RECIPE, resume=str(earlier)).run()
+    assert differing(everything(tmp_path), uninterrupted) == []
+
+
+def test_what_is_watched_does_not_change_what_is_learned(
+    tmp_path: Path, start: Start, uninterrupted: Leftovers
+) -> None:
+    """Evaluations, samples and logs have their own randomness, or none."""
+    harmless = ("train.eval_interval=2", "train.sample_tokens=3", "train.eval_batch_size=1", "train.histograms=true")
+    start(tmp_path, *RECIPE, *harmless, "sample.seed=5").run()
+    watched = everything(tmp_path)
+    learned = [key for key in uninterrupted if key.startswith(("weights/", "training/")) or "/train/" in key]
+    assert len(learned) > 60
+    assert differing({key: watched[key] for key in learned}, {key: uninterrupted[key] for key in learned}) == []
+
+
+def test_other_seeds_learn_something_else(tmp_path: Path, start: Start, uninterrupted: Leftovers) -> None:
+    start(tmp_path, *RECIPE, "run.seed=1").run()
+    differences = differing(everything(tmp_path), uninterrupted)
+    assert {"weights/wte.weight", "training/sampler/generator", "metrics/1/train/loss"} <= set(differences)

@@ -1,0 +1,80 @@
+from collections.abc import Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gpt.model import GPT
+from gpt.training.loss import IGNORE, Batch, accumulate_gradients, summed_cross_entropy
+from tiny import tiny_config
+
+B, T, V = 9, 16, 23
+
+
+@pytest.fixture
+def model() -> GPT:
+    return GPT(tiny_config(n_layer=1))
+
+
+def batch(rows: int) -> Batch:
+    return torch.randint(V, (rows, T)), torch.randint(V, (rows, T))
+
+
+def loss_and_gradients(model: GPT, micro_batches: Sequence[Batch]) -> tuple[Tensor, list[Tensor]]:
+    model.zero_grad()
+    loss = accumulate_gradients(
+        micro_batches,
+        lambda inputs, targets: summed_cross_entropy(model(inputs), targets),
+        lambda loss: loss.backward(),
+    )
+    return loss, [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def assert_same(one: tuple[Tensor, list[Tensor]], other: tuple[Tensor, list[Tensor]]) -> None:
+    torch.testing.assert_close(one[0], other[0], rtol=0, atol=1e-6)
+    assert len(one[1]) == len(other[1]) > 0
+    for left, right in zip(one[1], other[1], strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-6)
+
+
+def test_the_loss_is_the_negative_log_probability_in_nats() -> None:
+    logits, targets = torch.randn(2, 3, 5), torch.randint(5, (2, 3))
+    probabilities = logits.exp() / logits.exp().sum(dim=-1, keepdim=True)
+    by_hand = -sum(probabilities[b, t, targets[b, t]].log() for b in range(2) for t in range(3))
+    torch.testing.assert_close(summed_cross_entropy(logits, targets), torch.as_tensor(by_hand))
+
+
+def test_without_knowledge_the_loss_is_the_logarithm_of_the_vocabulary() -> None:
+    loss = summed_cross_entropy(torch.zeros(2, 3, V), torch.zeros(2, 3, dtype=torch.long))
+    torch.testing.assert_close(loss / 6, torch.tensor(float(V)).log())
+
+
+def test_one_batch_gives_the_mean_and_the_gradients_of_torch(model: GPT) -> None:
+    inputs, targets = batch(B)
+    ours = loss_and_gradients(model, [(inputs, targets)])
+    model.zero_grad()
+    mean = F.cross_entropy(model(inputs).view(-1, V), targets.reshape(-1))
+    mean.backward()
+    assert_same(ours, (mean.detach(), [p.grad for p in model.parameters() if p.grad is not None]))
+    assert not ours[0].requires_grad
+
+
+@pytest.mark.parametrize("sizes", [[1] * 9, [3, 3, 3], [4, 4, 1], [8, 1]])
+@pytest.mark.parametrize("padded", [False, True])
+def test_micro_batches_add_up_to_the_whole_batch(model: GPT, sizes: list[int], padded: bool) -> None:
+    """Also where the last is smaller, and where padding leaves some of them fewer targets."""
+    inputs, targets = batch(B)
+    if padded:
+        targets[0, 5:] = IGNORE
+        targets[4, :] = IGNORE
+        targets[8, :15] = IGNORE
+    pieces = list(zip(inputs.split(sizes), targets.split(sizes), strict=True))
+    assert_same(loss_and_gradients(model, pieces), loss_and_gradients(model, [(inputs, targets)]))
+
+
+def test_padding_is_as_if_it_were_not_there(model: GPT) -> None:
+    inputs, targets = batch(2)
+    padded = targets.clone()
+    padded[1, :] = IGNORE
+    assert_same(loss_and_gradients(model, [(inputs, padded)]), loss_and_gradients(model, [(inputs[:1], targets[:1])]))

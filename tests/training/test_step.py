@@ -1,0 +1,255 @@
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gpt.config import OptimConfig
+from gpt.device import Compute
+from gpt.errors import NonFiniteError
+from gpt.model import GPT
+from gpt.training.loss import Batch
+from gpt.training.optimizer import build_optimizer
+from gpt.training.step import Stepper
+from tiny import tiny_config
+
+CPU = torch.device("cpu")
+RATE = 1e-2
+
+
+def build_stepper(dtype: torch.dtype = torch.float32, grad_clip: float = 1.0, **optim: Any) -> Stepper:
+    torch.manual_seed(0)
+    model = GPT(tiny_config(n_layer=1, n_embd=16, n_head=2))
+    optimizer = build_optimizer(model, OptimConfig(**optim), CPU)
+    return Stepper(model, optimizer, Compute(CPU, dtype, False), grad_clip)
+
+
+def batches(count: int = 1, rows: int = 4) -> list[Batch]:
+    """Sequences that count upwards: easy to learn."""
+    starts = torch.randint(23, (count, rows, 1))
+    windows = (starts + torch.arange(17)) % 23
+    return [(window[:, :-1], window[:, 1:]) for window in windows]
+
+
+def weights(stepper: Stepper) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in stepper.model.parameters()]
+
+
+def moments(stepper: Stepper) -> list[Tensor]:
+    states = [stepper.optimizer.state[parameter] for parameter in stepper.model.parameters()]
+    return [state[name].clone() for state in states for name in ("step", "exp_avg", "exp_avg_sq")]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    assert len(one) == len(other) > 0
+    return all(torch.equal(left, right) for left, right in zip(one, other, strict=True))
+
+
+def spoil_loss(stepper: Stepper, value: float, micro_batch: int = 0) -> Callable[[], None]:
+    """Make one forward pass give a value that is not finite; returns what ends that."""
+    calls = iter(range(10**6))
+
+    def hook(module: torch.nn.Module, inputs: Any, logits: Tensor) -> Tensor:
+        return logits * value if next(calls) == micro_batch else logits
+
+    return stepper.model.register_forward_hook(hook).remove
+
+
+def spoil_gradient(stepper: Stepper, value: float, micro_batch: int = 0) -> Callable[[], None]:
+    """Make one element of one gradient not finite; the loss stays as it is."""
+    calls = iter(range(10**6))
+
+    def hook(gradient: Tensor) -> Tensor:
+        if next(calls) == micro_batch:
+            gradient = gradient.clone()
+            gradient.view(-1)[0] = value
+        return gradient
+
+    return stepper.model.ln_f.weight.register_hook(hook).remove
+
+
+SPOILERS = pytest.mark.parametrize("spoil", [spoil_loss, spoil_gradient])
+
+
+# --- values that are not finite ------------------------------------------------------------------
+
+
+@SPOILERS
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize(("count", "micro_batch"), [(1, 0), (3, 0), (3, 1), (3, 2)])
+@pytest.mark.parametrize("grad_clip", [0.0, 1.0])
+def test_a_bad_step_is_named_and_changes_nothing(
+    spoil: Callable[..., Any], value: float, count: int, micro_batch: int, grad_clip: float
+) -> None:
+    """With accumulation it is enough that one of the micro-batches is bad."""
+    stepper = build_stepper(grad_clip=grad_clip)
+    for number in range(2):
+        stepper.step(number, RATE, batches(count))
+    before, before_moments = weights(stepper), moments(stepper)
+    spoil(stepper, value, micro_batch)
+    with pytest.raises(NonFiniteError, match="at step 2;"):
+        stepper.step(2, RATE, batches(count))
+    assert same(weights(stepper), before)
+    assert same(moments(stepper), before_moments)
+
+
+@SPOILERS
+def test_where_reading_costs_the_fused_optimizer_stands_still_until_the_check(spoil: Callable[..., Any]) -> None:
+    """As on a GPU: nothing is read at the bad step, good ones follow, and all the same nothing moves."""
+    stepper = build_stepper()
+    stepper.guard.reads_are_free = False
+    for number in range(3):
+        stepper.step(number, RATE, batches())
+    stepper.guard.check()
+    before, before_moments = weights(stepper), moments(stepper)
+    healed = spoil(stepper, math.nan)
+    stepper.step(3, RATE, batches())
+    healed()
+    for number in range(4, 7):
+        assert torch.isfinite(stepper.step(number, RATE, batches()).loss)
+    assert same(weights(stepper), before)
+    assert same(moments(stepper), before_moments)
+    with pytest.raises(NonFiniteError, match="at step 3;"):
+        stepper.guard.check()
+
+
+def test_where_reading_costs_good_steps_are_those_of_a_cpu() -> None:
+    one, other = build_stepper(), build_stepper()
+    other.guard.reads_are_free = False
+    data = [batches(2) for _ in range(5)]
+    for number in range(5):
+        one.step(number, RATE, data[number])
+        other.step(number, RATE, data[number])
+    assert same(weights(one), weights(other))
+    assert same(moments(one), moments(other))
+
+
+# --- the step ------------------------------------------------------------------------------------
+
+
+def test_a_step_gives_the_loss_and_the_norm_before_the_update() -> None:
+    stepper = build_stepper()
+    data = batches(2)
+    reference = copy.deepcopy(stepper.model)
+    inputs, targets = (torch.cat(parts) for parts in zip(*data, strict=True))
+    loss = torch.nn.functional.cross_entropy(reference(inputs).flatten(0, 1), targets.flatten())
+    loss.backward()
+    norm = torch.stack([p.grad.norm() for p in reference.parameters() if p.grad is not None]).norm()
+    result = stepper.step(0, RATE, data)
+    torch.testing.assert_close(result.loss, loss.detach())
+    torch.testing.assert_close(result.gradient_norm, norm)
+
+
+@pytest.mark.parametrize(("grad_clip", "norm"), [(0.01, 0.01), (1e6, None), (0.0, None)])
+def test_gradients_are_clipped_to_the_global_norm_and_only_above_it(grad_clip: float, norm: float | None) -> None:
+    stepper = build_stepper(grad_clip=grad_clip)
+    result = stepper.step(0, RATE, batches())
+    left = torch.stack([p.grad.norm() for p in stepper.model.parameters() if p.grad is not None]).norm()
+    assert float(result.gradient_norm) > 0.05
+    assert float(left) == pytest.approx(float(result.gradient_norm) if norm is None else norm, rel=1e-3)
+
+
+def test_the_learning_rate_is_that_of_the_call() -> None:
+    stepper = build_stepper(learning_rate=123.0)
+    before = weights(stepper)
+    stepper.step(0, 0.0, batches())
+    assert same(weights(stepper), before)
+    stepper.step(1, RATE, batches())
+    assert not same(weights(stepper), before)
+
+
+def test_gradients_of_an_earlier_step_do_not_add_up() -> None:
+    one, other = build_stepper(), build_stepper()
+    data = batches()
+    other.gradients(batches())
+    torch.testing.assert_close(one.gradients(data), other.gradients(data))
+    for left, right in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        assert left.grad is not None
+        assert right.grad is not None
+        assert torch.equal(left.grad, right.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_every_dtype_learns_and_keeps_its_weights_in_float32(dtype: torch.dtype) -> None:
+    stepper = build_stepper(dtype)
+    losses = [float(stepper.step(number, RATE, batches(2)).loss) for number in range(40)]
+    assert losses[0] == pytest.approx(math.log(23), abs=0.1)
+    assert losses[-1] < 1.5
+    assert all(parameter.dtype == torch.float32 for parameter in stepper.model.parameters())
+    assert stepper.scaler.is_enabled() is (dtype == torch.float16)
+
+
+# --- float16 -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_loss_and_norm_are_those_of_float32_to_a_few_digits(dtype: torch.dtype) -> None:
+    """The scale that keeps float16 gradients from vanishing is out of them before they are clipped."""
+    data = batches(2)
+    exact, rounded = build_stepper().step(0, RATE, data), build_stepper(dtype).step(0, RATE, data)
+    torch.testing.assert_close(rounded.loss, exact.loss, rtol=1e-2, atol=0)
+    torch.testing.assert_close(rounded.gradient_norm, exact.gradient_norm, rtol=3e-2, atol=0)
+
+
+def test_an_overflow_of_a_scaled_gradient_leaves_the_step_out_and_lowers_the_scale() -> None:
+    stepper = build_stepper(torch.float16)
+    stepper.step(0, RATE, batches())
+    before, scale = weights(stepper), stepper.scaler.get_scale()
+    healed = spoil_gradient(stepper, math.inf)
+    stepper.step(1, RATE, batches())
+    healed()
+    assert same(weights(stepper), before)
+    assert stepper.scaler.get_scale() == scale / 2
+    stepper.step(2, RATE, batches())
+    assert not same(weights(stepper), before)
+
+
+def test_a_loss_that_is_not_finite_ends_a_float16_run_too() -> None:
+    stepper = build_stepper(torch.float16)
+    before = weights(stepper)
+    spoil_loss(stepper, math.nan)
+    with pytest.raises(NonFiniteError, match="at step 0;"):
+        stepper.step(0, RATE, batches())
+    assert same(weights(stepper), before)
+
+
+# --- states --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_stepper_continues_from_its_state_exactly(dtype: torch.dtype) -> None:
+    one, other = build_stepper(dtype), build_stepper(dtype)
+    data = [batches() for _ in range(6)]
+    for number in range(3):
+        one.step(number, RATE, data[number])
+    other.model.load_state_dict(one.model.state_dict())
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    for number in range(3, 6):
+        one.step(number, RATE, data[number])
+        other.step(number, RATE, data[number])
+    assert same(weights(one), weights(other))
+    assert same(moments(one), moments(other))
+    assert one.scaler.state_dict() == other.scaler.state_dict()
+
+
+def test_a_loaded_state_does_not_bring_back_the_hyper_parameters_of_its_run() -> None:
+    one = build_stepper(weight_decay=0.1, betas=(0.9, 0.99))
+    one.step(0, RATE, batches())
+    other = build_stepper(weight_decay=0.5, betas=(0.8, 0.95), eps=1e-6)
+    other.load_state_dict(one.state_dict())
+    assert [group["weight_decay"] for group in other.optimizer.param_groups] == [0.5, 0.0]
+    assert all(group["betas"] == (0.8, 0.95) and group["eps"] == 1e-6 for group in other.optimizer.param_groups)
+    assert same(moments(one), moments(other))
+
+
+@pytest.mark.parametrize(("saved", "present"), [(torch.float32, torch.float16), (torch.float16, torch.float32)])
+def test_a_run_may_go_on_in_another_dtype(saved: torch.dtype, present: torch.dtype) -> None:
+    """With dtype auto that is what a resume on another machine is."""
+    one, other = build_stepper(saved), build_stepper(present)
+    one.step(0, RATE, batches())
+    other.load_state_dict(one.state_dict())
+    other.step(1, RATE, batches())
+    assert float(moments(other)[0]) == 2

@@ -1,0 +1,325 @@
+import errno
+import json
+import math
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gpt.checkpoint import RunFolder, find_checkpoint, read_checkpoint
+from gpt.errors import CheckpointError, NonFiniteError
+from gpt.training.evaluation import Evaluation
+from gpt.training.monitor import Monitor
+from gpt.training.signals import Interrupted
+from gpt.training.trainer import Trainer
+
+Start = Callable[..., Trainer]
+
+
+def rows(folder: Path, name: str) -> dict[int, float]:
+    """A metric of folder/runs/run by step."""
+    lines = (folder / "runs" / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return {row["step"]: row[name] for row in map(json.loads, lines) if name in row}
+
+
+def saved_steps(trainer: Trainer) -> list[int]:
+    return [int(folder.name.removeprefix("step-")) for folder in reversed(trainer.run_folder.checkpoints())]
+
+
+# --- learning ------------------------------------------------------------------------------------
+
+TEXT = "Pack my box with five dozen liquor jugs.\nThe quick brown fox jumps over the lazy dog.\n"
+LOSSES = [
+    *(3.43496, 3.42675, 3.34018, 3.27689, 3.22915, 3.19544, 3.1021, 3.05058, 3.05708, 2.95457),
+    *(2.88851, 2.85393, 2.77199, 2.7822, 2.7491, 2.69967, 2.68175, 2.65767, 2.68633, 2.65623),
+]
+
+
+def test_the_losses_of_a_fixed_recipe_are_those_that_were_recorded(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "corpus.txt").write_text(TEXT * 20, encoding="utf-8")
+    start(tmp_path, "train.max_steps=20", "train.eval_interval=20").run()
+    losses = list(rows(tmp_path, "train/loss").values())
+    assert losses == pytest.approx(LOSSES, rel=1e-3), (
+        "the same recipe now trains differently: initialisation, data order, model, loss, optimizer or schedule "
+        "has changed. If that was meant, earlier results no longer compare, and these are the new losses to record: "
+        f"{[round(loss, 5) for loss in losses]}"
+    )
+
+
+def test_a_repeated_text_is_learned(tmp_path: Path, start: Start) -> None:
+    """A text of 13 distinct letters in a fixed order; once that is known, the loss is almost nothing."""
+    (tmp_path / "corpus.txt").write_text("the quick, dow\n" * 200, encoding="utf-8")
+    state = start(tmp_path, "train.max_steps=150", "train.eval_interval=150", "train.sample_tokens=30").run()
+    assert state.best_val_loss is not None
+    assert state.best_val_loss < 0.3
+    assert rows(tmp_path, "val/loss")[0] > 2.3
+    sample = (tmp_path / "runs" / "run" / "samples" / "step-000150.txt").read_text(encoding="utf-8")
+    assert "the quick, dow\n" in sample
+
+
+def test_accumulation_sees_the_windows_of_the_large_batch(tmp_path: Path, start: Start) -> None:
+    start(tmp_path / "one", "train.batch_size=8").run()
+    start(tmp_path / "other", "train.batch_size=2", "train.grad_accum_steps=4", "train.eval_batch_size=8").run()
+    for name in ("train/loss", "train/grad_norm", "val/loss"):
+        assert rows(tmp_path / "one", name) == pytest.approx(rows(tmp_path / "other", name), rel=1e-4)
+
+
+# --- what is done when ---------------------------------------------------------------------------
+
+
+def test_evaluations_logs_and_checkpoints_come_when_the_configuration_says(tmp_path: Path, start: Start) -> None:
+    trainer = start(tmp_path, "train.max_steps=7", "train.eval_interval=3", "train.log_interval=2")
+    state = trainer.run()
+    assert state.step == 7
+    assert list(rows(tmp_path, "train/loss")) == [2, 4, 6, 7]
+    assert list(rows(tmp_path, "val/loss")) == [0, 3, 6, 7]
+    assert saved_steps(trainer) == [0, 3, 6, 7]
+    assert sorted(path.name for path in trainer.run_folder.samples.iterdir()) == [
+        f"step-{step:06d}.txt" for step in (0, 3, 6, 7)
+    ]
+
+
+def pretend_losses(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
+    """The results of the next evaluations."""
+    results = iter(losses)
+    monkeypatch.setattr("gpt.training.trainer.evaluate", lambda *arguments: Evaluation(next(results), 1))
+
+
+def test_the_best_checkpoint_is_the_one_of_the_lowest_loss(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_losses(monkeypatch, 3.0, 1.0, 2.0, 1.0)
+    trainer = start(tmp_path, "train.eval_interval=2", "train.keep_last=1")
+    state = trainer.run()
+    assert (state.best_step, state.best_val_loss, state.evaluations_since_best) == (2, 1.0, 2)
+    folder = find_checkpoint(trainer.run_folder.path, tmp_path)
+    assert folder.name == "step-000002"
+    assert read_checkpoint(folder).state["val_loss"] == 1.0
+    assert saved_steps(trainer) == [2, 6]
+
+
+def test_without_samples_none_are_written(tmp_path: Path, start: Start) -> None:
+    trainer = start(tmp_path, "train.sample_tokens=0", "train.max_steps=3")
+    trainer.run()
+    assert list(trainer.run_folder.samples.iterdir()) == []
+
+
+def test_histograms_of_weights_and_gradients_are_reported(tmp_path: Path, start: Start) -> None:
+    found: set[str] = set()
+
+    class Names(Monitor):
+        def histograms(self, step: int, tensors: Any) -> None:
+            found.update(tensors)
+
+    trainer = start(tmp_path, "train.histograms=true", "train.max_steps=3")
+    trainer.monitor = Names()
+    trainer.run()
+    names = {name for name, _ in trainer.model.named_parameters()}
+    assert found == {f"{kind}/{name}" for kind in ("weights", "gradients") for name in names}
+
+
+@pytest.mark.parametrize("patience", [1, 2])
+def test_a_run_stops_after_so_many_evaluations_without_a_better_one(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch, patience: int
+) -> None:
+    pretend_losses(monkeypatch, 3.0, 2.0, 2.5, 1.5, 1.5, 1.6, 1.7, 1.0)
+    trainer = start(tmp_path, f"train.patience={patience}", "train.eval_interval=2", "train.max_steps=100")
+    state = trainer.run()
+    assert (state.step, state.best_step, state.best_val_loss) == {1: (4, 2, 2.0), 2: (10, 6, 1.5)}[patience]
+    assert saved_steps(trainer)[-1] == state.step
+    again = start(tmp_path, f"train.patience={patience}", "train.eval_interval=2", "train.max_steps=100", resume="auto")
+    assert again.run().step == state.step
+
+
+def test_the_seconds_of_a_run_add_up_over_its_resumes(tmp_path: Path, start: Start) -> None:
+    first = start(tmp_path, "train.max_steps=3").run().seconds
+    second = start(tmp_path, "train.max_steps=6", resume="auto", allow_config_change=True).run().seconds
+    assert 0 < first < second
+
+
+# --- a full disk ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def files_no_longer_than(size: int) -> Iterator[None]:
+    """The kernel's limit for this process; a write beyond it fails as on a full disk."""
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, former[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+
+
+class FullBetween(Monitor):
+    """The disk is full from one step to another."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> None:
+        self.monkeypatch, self.first, self.last = monkeypatch, first, last
+
+    def progress(self, step: int, loss: float | None) -> None:
+        def full(path: Path) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        is_full = self.first <= step <= self.last
+        self.monkeypatch.setattr("gpt.checkpoint.folder.sync_file", full if is_full else lambda path: None)
+
+
+def test_a_disk_that_is_full_for_a_while_costs_checkpoints_but_not_the_run(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    trainer = start(tmp_path, "train.max_steps=12", report=lines.append)
+    trainer.monitor = FullBetween(monkeypatch, 2, 7)
+    assert trainer.run().step == 12
+    assert saved_steps(trainer) == [0, 9, 12]
+    warnings = [line for line in lines if line.startswith("warning: ")]
+    assert len(warnings) == 2
+    assert "step-000003: No space left on device; training goes on" in warnings[0]
+    assert warnings[1].endswith("(2 failed)")
+
+
+def test_a_disk_that_is_full_at_the_end_is_an_error(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = start(tmp_path)
+    trainer.monitor = FullBetween(monkeypatch, 4, 99)
+    with pytest.raises(CheckpointError, match=r"cannot write .*step-000006: No space left on device"):
+        trainer.run()
+    assert saved_steps(trainer) == [0, 3]
+    assert read_checkpoint(trainer.run_folder.checkpoints()[0]).state["step"] == 3
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's writer dies aloud
+def test_a_disk_that_takes_nothing_more_at_all_loses_curves_and_samples_but_not_the_run(
+    tmp_path: Path, start: Start
+) -> None:
+    lines: list[str] = []
+    trainer = start(tmp_path, "train.max_steps=6", "train.sample_tokens=40", report=lines.append)
+    with files_no_longer_than(30), pytest.raises(CheckpointError, match="step-000006"):
+        trainer.run()
+    assert trainer.state.step == 6
+    warned = {line.split()[1] for line in lines if line.startswith("warning: ")}
+    assert {"MetricsFile", "SampleFiles", "TensorBoard"} <= warned
+
+
+# --- values that are not finite ------------------------------------------------------------------
+
+
+def test_a_run_whose_loss_is_not_finite_ends_with_its_last_good_checkpoint(tmp_path: Path, start: Start) -> None:
+    """A learning rate of 1e30 throws the weights so far that the next forward pass overflows."""
+    trainer = start(tmp_path, "optim.learning_rate=1e30", "optim.warmup_steps=0")
+    with pytest.raises(NonFiniteError, match="not finite at step 1;"):
+        trainer.run()
+    assert saved_steps(trainer) == [0]
+    checkpoint = read_checkpoint(trainer.run_folder.checkpoints()[0])
+    assert all(bool(torch.isfinite(weight).all()) for weight in checkpoint.model.values())
+
+
+@pytest.mark.parametrize("sample_tokens", [0, 8])
+def test_a_validation_loss_that_is_not_finite_saves_nothing(tmp_path: Path, start: Start, sample_tokens: int) -> None:
+    """It is said before a sample from such weights could fail for the same reason."""
+    trainer = start(tmp_path, f"train.sample_tokens={sample_tokens}")
+
+    def spoil(module: torch.nn.Module, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
+        return logits if module.training or trainer.state.step < 3 else logits * math.nan
+
+    trainer.model.register_forward_hook(spoil)
+    with pytest.raises(NonFiniteError, match="the validation loss is not finite at step 3; nothing was saved"):
+        trainer.run()
+    assert saved_steps(trainer) == [0]
+    assert list(rows(tmp_path, "val/loss")) == [0]
+
+
+class Raise(Monitor):
+    """Sends a signal once a step is done."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def progress(self, step: int, loss: float | None) -> None:
+        if step == self.step:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(tmp_path: Path, start: Start) -> None:
+    """As on a GPU, where the bad step would only be noticed at the next log line."""
+    trainer = start(tmp_path, "train.log_interval=99", "train.max_steps=99", "train.eval_interval=99")
+    trainer.stepper.guard.reads_are_free = False
+    trainer.model.ln_f.weight.register_hook(lambda gradient: gradient * (math.nan if trainer.state.step == 2 else 1))
+    trainer.monitor = Raise(step=5)
+    with pytest.raises(NonFiniteError, match="at step 2;"):
+        trainer.run()
+    assert saved_steps(trainer) == [0]
+
+
+# --- starting ------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_is_not_overwritten(tmp_path: Path, start: Start) -> None:
+    trainer = start(tmp_path, "train.max_steps=3")
+    trainer.run()
+    before = {path: path.stat().st_mtime_ns for path in trainer.run_folder.path.rglob("*")}
+    with pytest.raises(CheckpointError, match="exists already"):
+        start(tmp_path, "train.max_steps=3")
+    assert {path: path.stat().st_mtime_ns for path in trainer.run_folder.path.rglob("*")} == before
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_run_folder_as_it_was(tmp_path: Path, start: Start) -> None:
+    trainer = start(tmp_path, "train.max_steps=3")
+    trainer.run()
+    before = {path: path.read_bytes() for path in trainer.run_folder.path.rglob("*") if path.is_file()}
+    with pytest.raises(CheckpointError, match=r"does not fit the model: .*expected \(29, 32\)"):
+        start(tmp_path, "model.n_embd=32", resume="auto", allow_config_change=True)
+    assert {path: path.read_bytes() for path in trainer.run_folder.path.rglob("*") if path.is_file()} == before
+
+
+def test_a_changed_optimizer_that_was_allowed_is_used_from_the_resume_on(tmp_path: Path, start: Start) -> None:
+    start(tmp_path, "train.max_steps=3").run()
+    trainer = start(tmp_path, "train.max_steps=4", "optim.weight_decay=0.5", resume="auto", allow_config_change=True)
+    trainer.run()
+    assert [group["weight_decay"] for group in trainer.stepper.optimizer.param_groups] == [0.5, 0.0]
+    config = RunFolder(trainer.run_folder.path).config()
+    assert config is not None
+    assert config.optim.weight_decay == 0.5
+
+
+@pytest.mark.parametrize("rows_in_batch", [4, 1], ids=["evaluating", "sampling"])
+def test_a_signal_while_evaluating_or_sampling_is_obeyed_before_the_next_forward_pass(
+    tmp_path: Path, start: Start, rows_in_batch: int
+) -> None:
+    trainer = start(tmp_path)
+    forwards: list[int] = []
+
+    def hook(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        if trainer.state.step == 3:
+            forwards.append(len(inputs[0]))
+            if forwards[-1] == rows_in_batch and forwards.count(rows_in_batch) == 1:
+                signal.raise_signal(signal.SIGTERM)
+
+    trainer.model.register_forward_pre_hook(hook)
+    with pytest.raises(Interrupted):
+        trainer.run()
+    assert forwards.count(rows_in_batch) == 1
+    assert forwards[-1] == rows_in_batch
+    assert trainer.state.evaluated_step == 0
+    assert saved_steps(trainer) == [0, 3]
+
+
+def test_monitors_are_closed_however_a_run_ends(tmp_path: Path, start: Start) -> None:
+    class Closed(Raise):
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+    trainer = start(tmp_path)
+    trainer.monitor = monitor = Closed(step=2)
+    with pytest.raises(Interrupted):
+        trainer.run()
+    assert monitor.closed == 1
