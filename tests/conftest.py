@@ -9,7 +9,6 @@ import torch
 from gpt.model import GPT
 from tiny import CORPUS, tiny_config
 
-
 torch.set_num_threads(1)  # tiny models, and other processes may want the other cores
 
 

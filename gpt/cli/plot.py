@@ -47,7 +47,9 @@ def _run(arguments: argparse.Namespace) -> int:
             color=line.get_color(),
             label=f"{run.name}: validation, whole split",
         )
-        axes.annotate(f"{validation[-1][1]:.3f}", validation[-1], xytext=(4, 6), textcoords="offset points")
+        axes.annotate(
+            f"{validation[-1][1]:.3f}", validation[-1], xytext=(0, 8), textcoords="offset points", ha="center"
+        )
     axes.set_xlabel("optimizer steps" if arguments.x == "step" else "seconds since the start")
     axes.set_ylabel("loss, nats per token")
     axes.grid(alpha=0.25)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -62,6 +63,8 @@ def _run(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise GenerationError(f"--{name.replace('_', '-')} is {value}, expected at least 1")
+    if not 0 <= arguments.length_penalty < math.inf:
+        raise GenerationError(f"--length-penalty is {arguments.length_penalty:g}, expected at least 0")
     given = given_options(arguments)
     with_options(SamplingParams(), given)  # a wrong value is said before torch is imported
     prompts = _read_prompts(arguments)
@@ -132,16 +135,17 @@ def _beam(
     """Print the best hypotheses of every prompt, best first."""
     from gpt.generation import beam_search, build_backend
     from gpt.generation.prompts import encode_prompt
+    from gpt.generation.text import text_of
 
     def is_finished(tokens: Sequence[int]) -> bool:
-        return tokens[-1] == params.end_id or any(tokenizer.decode(tokens).endswith(stop) for stop in params.stop)
+        return tokens[-1] == params.end_id or any(text_of(tokenizer, tokens).endswith(stop) for stop in params.stop)
 
     for prompt in prompts:
         ids = encode_prompt(tokenizer, prompt, params, model.config.block_size)
         backend = build_backend(model, params, options)
         found = beam_search(backend, ids, arguments.beam, params.max_new_tokens, arguments.length_penalty, is_finished)
         for hypothesis in found:
-            text = tokenizer.decode(hypothesis.tokens)
+            text = text_of(tokenizer, (token for token in hypothesis.tokens if token != params.end_id), params.stop)
             if arguments.json:
                 row = {"prompt": prompt, "text": text, "logprob": hypothesis.logprob, "score": hypothesis.score}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -210,13 +214,15 @@ def _read_prompts(arguments: argparse.Namespace) -> list[str]:
         return prompts
     if arguments.prompt_file is not None:
         return [_read(arguments.prompt_file)]
-    return [sys.stdin.read() if arguments.prompt == "-" else arguments.prompt or ""]
+    return [_read("-") if arguments.prompt == "-" else arguments.prompt or ""]
 
 
 def _read(path: str) -> str:
+    """The text of a file, or of standard input for -."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise GPTError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise GPTError(f"{path} is not UTF-8 text (byte {error.start})") from None
+        name = "standard input" if path == "-" else path
+        raise GPTError(f"{name} is not UTF-8 text (byte {error.start})") from None

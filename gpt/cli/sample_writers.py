@@ -6,6 +6,7 @@ from typing import Any, Protocol, TextIO
 
 from gpt.data import Tokenizer
 from gpt.generation import Drawn, Piece
+from gpt.generation.text import text_of
 
 SEPARATOR = "\n" + "-" * 20 + "\n"
 
@@ -92,9 +93,9 @@ class JSONWriter:
         if any(one.logprob is not None for one in drawn):
             summary["logprobs"] = [
                 {
-                    "token": self._tokenizer.decode([one.token]),
+                    "token": text_of(self._tokenizer, [one.token]),
                     "logprob": one.logprob,
-                    "top": [[self._tokenizer.decode([index]), logprob] for index, logprob in one.top],
+                    "top": [[text_of(self._tokenizer, [index]), logprob] for index, logprob in one.top],
                 }
                 for one in drawn
             ]

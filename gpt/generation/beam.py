@@ -1,5 +1,6 @@
 """Beam search: the most probable continuations, found by keeping a few at a time."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +41,8 @@ def beam_search(
     At each step every live hypothesis is extended by every token, and the `beam` most probable of all
     extensions live on; those that are finished step aside. Hypotheses of different lengths compare by
     score (Wu et al. 2016, 1609.08144, section 7, with the plain power of the length). Ties go to the
-    hypothesis that was better before, then to the lower id.
+    hypothesis that was better before, then to the lower id. Once `beam` are finished, the search ends
+    and what is still live is dropped.
 
     Args:
         backend: not used before.
@@ -51,10 +53,13 @@ def beam_search(
         is_finished: whether a hypothesis, given as its new tokens, ends here.
 
     Raises:
-        GenerationError: `beam` is below 1, the prompt is empty, or the logits are not finite.
+        GenerationError: `beam` is below 1, `length_penalty` is below 0 or not finite, the prompt is
+            empty, or the logits are not finite.
     """
     if beam < 1:
         raise GenerationError(f"beam is {beam}, expected at least 1")
+    if not 0 <= length_penalty < math.inf:
+        raise GenerationError(f"length_penalty is {length_penalty:g}, expected a number of at least 0")
     if not len(prompt):
         raise GenerationError("a prompt needs at least one token")
     live: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
@@ -72,8 +77,8 @@ def beam_search(
             else:
                 rows.append(row)
                 extended.append((tokens, value))
-        live = extended
-        if not live or len(done) >= beam:
+        live = extended if len(done) < beam else []
+        if not live:
             break
         backend.select(rows)
     done += [_hypothesis(tokens, logprob, length_penalty, finished=False) for tokens, logprob in live]
@@ -92,4 +97,4 @@ def _extension_logprobs(
 
 
 def _hypothesis(tokens: tuple[int, ...], logprob: float, length_penalty: float, finished: bool) -> Hypothesis:
-    return Hypothesis(tokens, logprob, logprob / len(tokens) ** length_penalty, finished)
+    return Hypothesis(tokens, logprob, logprob * max(len(tokens), 1) ** -length_penalty, finished)

@@ -32,6 +32,7 @@ def _first_ids(tokenizer: Tokenizer, params: SamplingParams) -> list[int]:
     if params.empty_prompt == "refuse":
         raise GenerationError("the prompt is empty, and empty_prompt is refuse")
     try:
-        return [int(tokenizer.encode(FIRST_TEXT)[0])]
+        ids = tokenizer.encode(FIRST_TEXT)
     except DataError:
         return [0]
+    return [int(ids[0])] if tokenizer.decode(ids) == FIRST_TEXT else [0]  # it may have been dropped or replaced

@@ -16,7 +16,7 @@ class Score:
 
     Attributes:
         logprobs: log-probability, in nats, of every token but the first, which nothing comes before.
-        chars: characters those tokens stand for.
+        chars: characters those tokens complete.
     """
 
     logprobs: tuple[float, ...]
@@ -52,8 +52,10 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
 
     Raises:
         DataError: characters outside the vocabulary.
-        GenerationError: the text has fewer than two tokens.
+        GenerationError: the text has fewer than two tokens, or `stride` is below 1.
     """
+    if stride is not None and stride < 1:
+        raise GenerationError(f"stride is {stride}, expected at least 1")
     ids = torch.from_numpy(tokenizer.encode(text).astype("int64"))
     if len(ids) < 2:
         raise GenerationError(f"a text of {len(ids)} tokens has nothing to score; give two or more")
@@ -68,4 +70,5 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
         logits = model(ids[start:end].unsqueeze(0).to(device))[0, begin - start :]
         targets = ids[begin + 1 : end + 1].to(device)
         logprobs[begin:end] = logits.double().log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1).cpu()
-    return Score(tuple(logprobs.tolist()), len(text) - len(tokenizer.decode(ids[:1].tolist())))
+    begun = tokenizer.stream().feed(int(ids[0]))  # empty where the first token is a part of a character
+    return Score(tuple(logprobs.tolist()), len(tokenizer.decode(ids.tolist())) - len(begun))

@@ -1,6 +1,6 @@
 """From a stream of token ids to text that may be shown: whole characters, and never a part of a stop text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gpt.data.tokenizers import Tokenizer
 
@@ -47,6 +47,16 @@ class TextStream:
         keep = max((_overlap(text, stop) for stop in self._stop), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
+
+
+def text_of(tokenizer: Tokenizer, ids: Iterable[int], stop: Sequence[str] = ()) -> str:
+    """The text of some ids as `TextStream` shows it: up to the first stop text, any id of the model allowed."""
+    stream, text = TextStream(tokenizer, stop), ""
+    for index in ids:
+        text += stream.feed(index)
+        if stream.stopped:
+            break
+    return text + stream.flush()
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -1,9 +1,20 @@
 import io
+import json
+import math
+import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpt.cli import sample
+from gpt.cli import interactive, sample, train
+from gpt.cli.sample_writers import SEPARATOR
+from gpt.generation import Piece, stream_pieces
+from tiny import CORPUS
+
+CHARS = sorted(set(CORPUS))
 
 
 @pytest.fixture(autouse=True)
@@ -16,6 +27,35 @@ def text_of(capsys: pytest.CaptureFixture[str], *options: str) -> str:
     return capsys.readouterr().out
 
 
+def objects_of(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text_of(capsys, "--json", *options).splitlines()]
+
+
+class Typed(io.StringIO):
+    """Standard input: lines, from a terminal or not."""
+
+    def __init__(self, lines: str, terminal: bool) -> None:
+        super().__init__(lines)
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+def session(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    lines: str,
+    *options: str,
+    terminal: bool = False,
+) -> tuple[str, str]:
+    """Output and messages of an interactive session in which these lines are typed."""
+    monkeypatch.setattr("sys.stdin", Typed(lines, terminal))
+    assert sample.main(["--interactive", "--checkpoint", "runs/tiny", "--max-new-tokens", "5", *options]) == 0
+    captured = capsys.readouterr()
+    return captured.out, captured.err
+
+
 def test_the_newest_run_is_used_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert sample.main(["--prompt", "Who", "--max-new-tokens", "5"]) == 0
     captured = capsys.readouterr()
@@ -26,7 +66,7 @@ def test_the_newest_run_is_used_and_named(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("path", ["runs/tiny", "runs/tiny/best", "runs/tiny/last", "runs/tiny/checkpoints/step-000003"])
 def test_every_kind_of_path_is_understood(capsys: pytest.CaptureFixture[str], path: str) -> None:
-    assert text_of(capsys, "--checkpoint", path, "--max-new-tokens", "3").startswith("")
+    assert len(text_of(capsys, "--checkpoint", path, "--max-new-tokens", "3")) == 3 + 1
 
 
 def test_the_same_seed_gives_the_same_text_and_another_gives_another(capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,6 +138,23 @@ def test_unknown_characters_can_be_dropped(capsys: pytest.CaptureFixture[str]) -
         (["--device", "cuda:99"], "cuda:99"),
         (["--device", "gpu"], "gpu"),
         (["--prompt-file", "gone.txt"], "cannot read gone.txt"),
+        (["--prompt-file", "."], "cannot read ."),
+        (["--prompts-file", "gone.txt"], "cannot read gone.txt"),
+        (["--output", "nowhere/out.txt", "--checkpoint", "runs/tiny"], "cannot write nowhere/out.txt"),
+        (["--output", ".", "--checkpoint", "runs/tiny"], "cannot write ."),
+        (["--beam", "0"], "--beam is 0, expected at least 1"),
+        (["--length-penalty", "-1"], "--length-penalty is -1, expected at least 0"),
+        (["--length-penalty", "nan"], "--length-penalty is nan"),
+        (["--length-penalty", "inf"], "--length-penalty is inf"),
+        (["--prefill-chunk", "0"], "--prefill-chunk is 0, expected at least 1"),
+        (["--slide-chunk", "0"], "--slide-chunk: got 0, expected greater than or equal to 1"),
+        (["--repetition-penalty", "0"], "--repetition-penalty: got 0.0, expected greater than 0"),
+        (["--repetition-penalty", "nan"], "--repetition-penalty: got nan"),
+        (["--logprobs", "-1"], "--logprobs: got -1"),
+        (["--seed", "-1"], "--seed: got -1"),
+        (["--refuse-empty", "--checkpoint", "runs/tiny"], "the prompt is empty"),
+        (["--prompt", "a" * 17, "--checkpoint", "runs/tiny"], "17 tokens, more than the window of 16"),
+        (["--prompt", "a" * 17, "--beam", "2", "--checkpoint", "runs/tiny"], "17 tokens, more than the window of 16"),
     ],
 )
 def test_a_mistake_gives_one_line(capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:
@@ -107,3 +164,340 @@ def test_a_mistake_gives_one_line(capsys: pytest.CaptureFixture[str], options: l
     assert captured.err.startswith("error: ")
     assert captured.err.count("\n") == 1
     assert words in captured.err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--kv-dtype", "float"],
+        ["--overflow", "end"],
+        ["--unknown", "skip"],
+        ["--beam", "two"],
+        ["--logprobs", "1.5"],
+        ["--prompt", "a", "--prompts-file", "b"],
+        ["--prompt", "a", "--interactive"],
+        ["--num-sample", "2"],
+    ],
+    ids=" ".join,
+)
+def test_options_the_parser_does_not_understand_exit_with_2(
+    capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        sample.main(options)
+    assert caught.value.code == 2
+    assert options[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "holds no prompt"), (b"\n\n", "holds no prompt"), (b"ab\xff", "not UTF-8 text (byte 2)")],
+)
+def test_a_file_without_prompts_gives_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, words: str
+) -> None:
+    (tmp_path / "prompts.txt").write_bytes(content)
+    assert sample.main(["--prompts-file", str(tmp_path / "prompts.txt")]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"error: {tmp_path / 'prompts.txt'} {'is ' if 'UTF' in words else ''}{words}\n"
+
+
+def test_standard_input_that_is_not_text_gives_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"abc\xff"), encoding="utf-8"))
+    assert sample.main(["--prompt", "-"]) == 2
+    assert capsys.readouterr().err == "error: standard input is not UTF-8 text (byte 3)\n"
+
+
+def test_prompts_of_a_file_are_gone_on_from_in_order_each_with_every_seed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "prompts.txt").write_text("It was\n\nTom\nseven keys\n", encoding="utf-8")
+    options = ["--max-new-tokens", "8", "--seed", "5"]
+    together = text_of(capsys, "--prompts-file", str(tmp_path / "prompts.txt"), "--num-samples", "2", *options)
+    alone = [
+        text_of(capsys, "--prompt", prompt, *options[:-1], seed)
+        for prompt in ("It was", "Tom", "seven keys")
+        for seed in ("5", "6")
+    ]
+    assert together == SEPARATOR.join(alone)
+
+
+def test_more_samples_than_a_group_holds_are_printed_as_one_list(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--prompt", "It", "--max-new-tokens", "3"]
+    texts = text_of(capsys, *options, "--seed", "1", "--num-samples", str(sample.GROUP + 2))[:-1].split(
+        "\n" + SEPARATOR
+    )
+    assert len(texts) == sample.GROUP + 2
+    last = text_of(capsys, *options, "--seed", str(1 + sample.GROUP), "--num-samples", "2")
+    assert last == ("\n" + SEPARATOR).join(texts[-2:]) + "\n"
+
+
+def test_rows_that_end_at_different_times_are_printed_whole_and_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--prompt", "It", "--max-new-tokens", "30", "--stop", "e", "--stop", "a"]
+    together = text_of(capsys, *options, "--seed", "1", "--num-samples", "6")
+    alone = [text_of(capsys, *options, "--seed", str(seed)) for seed in range(1, 7)]
+    assert len({len(text) for text in alone}) > 2
+    assert together == SEPARATOR.join(alone)
+
+
+def test_json_gives_one_object_a_text_with_what_the_text_is(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--prompt", "It", "--max-new-tokens", "9", "--seed", "7"]
+    rows = objects_of(capsys, *options, "--num-samples", "2")
+    texts = text_of(capsys, *options, "--num-samples", "2")[:-1].split("\n" + SEPARATOR)
+    assert rows == [
+        {"prompt": "It", "text": text[2:], "seed": seed, "finish": "length", "tokens": 9}
+        for seed, text in zip((7, 8), texts, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "finish"),
+    [(["--stop", "e", "--stop", "a", "--stop", "o"], "stop"), (["--overflow", "stop"], "window"), ([], "length")],
+)
+def test_json_says_why_a_text_ended(capsys: pytest.CaptureFixture[str], options: list[str], finish: str) -> None:
+    (row,) = objects_of(capsys, "--prompt", "It", "--max-new-tokens", "60", *options)
+    assert row["finish"] == finish
+    assert {"length": row["tokens"] == 60, "window": row["tokens"] == 15, "stop": row["tokens"] < 60}[finish]
+
+
+def test_json_gives_log_probabilities_and_alternatives(capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = objects_of(capsys, "--prompt", "It", "--max-new-tokens", "6", "--logprobs", "3", "--greedy")
+    assert "".join(one["token"] for one in row["logprobs"]) == row["text"]
+    for one in row["logprobs"]:
+        assert len(one["top"]) == 3
+        assert one["top"][0] == [one["token"], one["logprob"]]
+        assert [value for _, value in one["top"]] == sorted((value for _, value in one["top"]), reverse=True)
+    (row,) = objects_of(capsys, "--prompt", "It", "--max-new-tokens", "1", "--logprobs", "1000")
+    assert sorted(token for token, _ in row["logprobs"][0]["top"]) == CHARS
+    assert math.fsum(math.exp(value) for _, value in row["logprobs"][0]["top"]) == pytest.approx(1, abs=1e-5)
+
+
+def test_output_goes_to_a_file_and_messages_do_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options, path = ["--prompt", "It", "--max-new-tokens", "9", "--num-samples", "2"], tmp_path / "out.txt"
+    expected = text_of(capsys, *options)
+    assert sample.main([*options, "--stats", "--output", str(path)]) == 0
+    assert path.read_text(encoding="utf-8") == expected
+    assert capsys.readouterr().out == ""
+
+
+def test_beam_prints_the_hypotheses_best_first(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--prompt", "It", "--beam", "3", "--max-new-tokens", "5"]
+    rows = objects_of(capsys, *options)
+    assert [set(row) for row in rows] == [{"prompt", "text", "logprob", "score"}] * 3
+    assert all(len(row["text"]) == 5 and row["score"] == pytest.approx(row["logprob"] / 5) for row in rows)
+    assert [row["score"] for row in rows] == sorted((row["score"] for row in rows), reverse=True)
+    assert text_of(capsys, *options) == "".join(
+        f"It{row['text']}\n[log-probability {row['logprob']:.3f}, score {row['score']:.4f}]\n\n" for row in rows
+    )
+
+
+def test_a_beam_of_one_is_greedy_with_and_without_a_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--prompt", "It", "--max-new-tokens", "30"]
+    (greedy,) = objects_of(capsys, *options, "--greedy")
+    for more in ([], ["--no-cache"]):
+        (found,) = objects_of(capsys, *options, "--beam", "1", *more)
+        assert found["text"] == greedy["text"]
+
+
+def test_beam_ends_a_text_before_its_stop(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--prompt", "It", "--beam", "1", "--max-new-tokens", "12"]
+    (whole,) = objects_of(capsys, *options)
+    stop = whole["text"][5:7]
+    (cut,) = objects_of(capsys, *options, "--stop", stop)
+    assert cut["text"] == whole["text"][: whole["text"].index(stop)]
+    assert cut["logprob"] > whole["logprob"]
+
+
+def test_beam_takes_several_prompts_and_no_new_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "prompts.txt").write_text("It\nTom\n", encoding="utf-8")
+    options = ["--prompts-file", str(tmp_path / "prompts.txt"), "--beam", "2", "--max-new-tokens"]
+    assert [row["prompt"] for row in objects_of(capsys, *options, "3")] == ["It", "It", "Tom", "Tom"]
+    assert objects_of(capsys, *options, "0") == [
+        {"prompt": prompt, "text": "", "logprob": 0.0, "score": 0.0} for prompt in ("It", "Tom")
+    ]
+
+
+def test_ids_the_tokenizer_does_not_have_are_shown_as_replacement_characters(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main(["--config", "tiny.yaml", f"model.vocab_size={len(CHARS) + 300}", "train.max_steps=3"]) == 0
+    capsys.readouterr()
+    rows = objects_of(capsys, "--prompt", "It", "--beam", "60", "--max-new-tokens", "1")
+    assert "\N{REPLACEMENT CHARACTER}" in {row["text"] for row in rows}
+    (row,) = objects_of(capsys, "--prompt", "It", "--max-new-tokens", "1", "--logprobs", "1000")
+    alternatives = [token for token, _ in row["logprobs"][0]["top"]]
+    assert sorted(alternatives) == CHARS + ["\N{REPLACEMENT CHARACTER}"] * 300
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [([], "2,048"), (["--kv-dtype", "bf16"], "1,024"), (["--kv-dtype", "int8"], "640"), (["--no-cache"], "0")],
+    ids=str,
+)
+def test_stats_are_one_line_beside_the_text(capsys: pytest.CaptureFixture[str], options: list[str], size: str) -> None:
+    assert (
+        sample.main(["--checkpoint", "runs/tiny", "--prompt", "It", "--max-new-tokens", "9", "--stats", *options]) == 0
+    )
+    captured = capsys.readouterr()
+    assert re.fullmatch(rf"9 tokens; first after [\d.]+ ms, then [\d,]+ tokens/s; cache {size} bytes\n", captured.err)
+    assert len(captured.out) == len("It") + 9 + 1
+
+
+def test_stats_of_no_tokens_are_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sample.main(["--checkpoint", "runs/tiny", "--max-new-tokens", "0", "--stats"]) == 0
+    assert re.fullmatch(r"0 tokens; first after [\d.]+ ms, then 0 tokens/s; cache 0 bytes\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--no-cache"], ["--kv-dtype", "fp32"], ["--prefill-chunk", "1"], ["--prefill-chunk", "99"], ["--logprobs", "2"]],
+    ids=" ".join,
+)
+def test_how_it_is_computed_does_not_change_the_text(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    common = ["--prompt", "It was", "--max-new-tokens", "60", "--num-samples", "2"]
+    assert text_of(capsys, *common, *options) == text_of(capsys, *common)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--slide-chunk", "16"], ["--repetition-penalty", "2"], ["--top-k", "2"], ["--min-p", "0.9"]],
+    ids=" ".join,
+)
+def test_what_is_sampled_does_change_the_text(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    common = ["--prompt", "It was", "--max-new-tokens", "200"]
+    assert text_of(capsys, *common, *options) != text_of(capsys, *common)
+
+
+def test_the_end_of_a_long_prompt_is_gone_on_from_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--max-new-tokens", "9"]
+    cropped = text_of(capsys, "--prompt", "every door had a key", "--crop-prompt", *options)
+    assert cropped.startswith("every door had a key")
+    assert cropped[20:] == text_of(capsys, "--prompt", "every door had a key"[-16:], *options)[16:]
+
+
+def test_nothing_but_text_is_written_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "\033" not in text_of(capsys, "--prompt", "It", "--max-new-tokens", "5")
+
+
+def test_the_prompt_is_bold_on_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--prompt", "It", "--max-new-tokens", "5"]
+    plain = text_of(capsys, *options)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert text_of(capsys, *options) == "\033[1mIt\033[0m" + plain[2:]
+    assert "\033" not in text_of(capsys, "--max-new-tokens", "5")
+    assert "\033" not in text_of(capsys, *options, "--json")
+    text_of(capsys, *options, "--output", str(tmp_path / "out.txt"))
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8") == plain
+
+
+def test_a_session_answers_each_prompt_and_ends_with_its_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, err = session(capsys, monkeypatch, "It\n\nTom\n")
+    assert out == "".join(text_of(capsys, "--prompt", prompt, "--max-new-tokens", "5") for prompt in ("It", "", "Tom"))
+    assert err.rstrip("\n") == interactive.HELP
+
+
+def test_settings_hold_for_the_prompts_after_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "It\n/temperature 0\n/max-new-tokens 7\nIt\n/stop [e, t]\n/seed 3\n/settings\n"
+    out, err = session(capsys, monkeypatch, lines)
+    greedy = text_of(capsys, "--prompt", "It", "--max-new-tokens", "7", "--greedy")
+    assert out == text_of(capsys, "--prompt", "It", "--max-new-tokens", "5") + greedy
+    for line in ("/temperature 0.0", "/max_new_tokens 7", "/stop ('e', 't')", "/seed 3", "/top_p 1.0"):
+        assert f"  {line}\n" in err
+
+
+@pytest.mark.parametrize("line", ["/", "/help", "/temprature 1", "/temperature", "/top_k  "])
+def test_a_command_that_is_not_one_shows_the_help(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    out, err = session(capsys, monkeypatch, line + "\n")
+    assert out == ""
+    assert err == f"{interactive.HELP}\n" * 2
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("/temperature -1", "temperature: got -1"),
+        ("/temperature hot", "temperature: got 'hot'"),
+        ("/top_p 2", "top-p: got 2"),
+        ("/seed 1.5", "seed: got 1.5"),
+        ("/stop [a", "/stop: "),
+        ("a€b¥", "'€' at 1, '¥' at 3"),
+        ("a" * 17, "17 tokens, more than the window of 16"),
+    ],
+)
+def test_a_mistake_in_a_session_is_said_in_one_line_and_the_session_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, words: str
+) -> None:
+    out, err = session(capsys, monkeypatch, f"{line}\nIt\n")
+    assert out == text_of(capsys, "--prompt", "It", "--max-new-tokens", "5")
+    message = err.removeprefix(interactive.HELP + "\n")
+    assert message.startswith("error: ")
+    assert message.count("\n") == 1
+    assert words in message
+
+
+def test_a_session_computes_as_its_options_say(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, _ = session(capsys, monkeypatch, "a€b\n", "--no-cache", "--unknown", "drop", "--seed", "3")
+    plain = text_of(capsys, "--prompt", "ab", "--max-new-tokens", "5", "--seed", "3")
+    assert out == "a€b" + plain[2:]
+
+
+def test_ctrl_c_at_the_prompt_asks_again(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = iter([KeyboardInterrupt, "It", EOFError])
+
+    def answer(_: str) -> str:
+        one = next(typed)
+        if isinstance(one, str):
+            return one
+        raise one
+
+    monkeypatch.setattr("builtins.input", answer)
+    out, _ = session(capsys, monkeypatch, "")
+    assert out == "\n" + text_of(capsys, "--prompt", "It", "--max-new-tokens", "5")
+    assert next(typed, None) is None
+
+
+def test_ctrl_c_in_a_text_ends_that_text_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = text_of(capsys, "--prompt", "It", "--max-new-tokens", "5")
+    stopped: list[bool] = []
+
+    def interrupted_once(*arguments: Any) -> Iterator[Piece]:
+        for count, piece in enumerate(stream_pieces(*arguments)):
+            if count == 3 and not stopped:
+                stopped.append(True)
+                raise KeyboardInterrupt
+            yield piece
+
+    monkeypatch.setattr(interactive, "stream_pieces", interrupted_once)
+    out, err = session(capsys, monkeypatch, "It\nIt\n")
+    assert out == whole[: len("It") + 3] + "\n" + whole
+    assert "error" not in err
+
+
+def test_a_session_asks_for_prompts_where_someone_types(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answer(prompt: str) -> str:
+        asked.append(prompt)
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", answer)
+    session(capsys, monkeypatch, "")
+    session(capsys, monkeypatch, "", terminal=True)
+    assert asked == ["", "> "]

@@ -9,7 +9,14 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.generation.sampling import draw, min_p_filter, next_token_probabilities, top_k_filter, top_p_filter
+from gpt.generation.sampling import (
+    draw,
+    min_p_filter,
+    next_token_probabilities,
+    repetition_penalty,
+    top_k_filter,
+    top_p_filter,
+)
 
 LARGEST_BELOW_ONE = torch.nextafter(torch.tensor(1.0), torch.tensor(0.0)).item()
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -127,6 +134,81 @@ def test_temperature_comes_first_then_top_k_then_top_p_then_min_p(changes: dict[
     assert [index for index, value in enumerate(row) if value > 0] == ids
 
 
+def written_out(logits: list[float], params: SamplingParams) -> list[float]:
+    """The distribution, element by element; no two logits may be equal."""
+
+    def softmax(kept: dict[int, float]) -> dict[int, float]:
+        exponentials = {index: math.exp(value - max(kept.values())) for index, value in kept.items()}
+        total = sum(exponentials.values())
+        return {index: value / total for index, value in exponentials.items()}
+
+    kept = {index: value / params.temperature for index, value in enumerate(logits)}
+    by_size = sorted(kept, key=lambda index: -kept[index])
+    if params.top_k > 0:
+        kept = {index: kept[index] for index in by_size[: params.top_k]}
+    nucleus, reached = {}, 0.0
+    for index, probability in sorted(softmax(kept).items(), key=lambda pair: -pair[1]):
+        if reached < params.top_p:
+            nucleus[index] = kept[index]
+        reached += probability
+    shares = softmax(nucleus)
+    kept = {index: nucleus[index] for index in nucleus if shares[index] >= params.min_p * max(shares.values())}
+    result = softmax(kept)
+    return [result.get(index, 0.0) for index in range(len(logits))]
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("top_k", [0, 1, 4, 12, 50])
+@pytest.mark.parametrize("top_p", [0.03, 0.6, 0.97, 1.0])
+@pytest.mark.parametrize("min_p", [0.0, 0.07, 0.8])
+def test_the_distribution_is_that_of_the_rules_written_out(
+    temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
+    params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    logits = 2 * torch.randn(6, 12)
+    result = next_token_probabilities(logits, params)
+    for row, expected in zip(result.tolist(), [written_out(row, params) for row in logits.tolist()], strict=True):
+        assert row == pytest.approx(expected, abs=1e-5)
+        assert [value > 0 for value in row] == [value > 0 for value in expected]
+
+
+def test_repetition_penalty_divides_what_is_above_zero_and_multiplies_what_is_below() -> None:
+    logits = torch.tensor([[2.0, -2.0, 0.0, 3.0, -1.0], [2.0, -2.0, 0.0, 3.0, -1.0]])
+    penalised = repetition_penalty(logits, [[0, 1, 2, 1, 1], [3]], 4.0)
+    assert penalised.tolist() == [[0.5, -8.0, 0.0, 3.0, -1.0], [2.0, -2.0, 0.0, 0.75, -1.0]]
+    assert logits[0].tolist() == [2.0, -2.0, 0.0, 3.0, -1.0]
+
+
+def test_a_repetition_penalty_below_one_makes_repetition_likelier() -> None:
+    assert repetition_penalty(torch.tensor([[2.0, -2.0, 1.0]]), [[0, 1]], 0.5).tolist() == [[4.0, -1.0, 1.0]]
+
+
+def test_a_repetition_penalty_of_one_changes_nothing_and_needs_no_context() -> None:
+    logits = torch.randn(3, 7)
+    plain = next_token_probabilities(logits, SamplingParams(repetition_penalty=1.0))
+    assert torch.equal(plain, next_token_probabilities(logits, SamplingParams(), [[1], [2], [3]]))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.7}, {"min_p": 0.3}, {"temperature": 0}], ids=str
+)
+def test_the_repetition_penalty_comes_before_temperature_and_filters(changes: dict[str, float]) -> None:
+    logits, contexts = torch.tensor([[3.0, 2.5, 1.0, -1.0]]), [[0, 3]]
+    params = SamplingParams(**(PLAIN | changes | {"repetition_penalty": 2.0}))
+    expected = probabilities([1.5, 2.5, 1.0, -2.0], **changes)
+    assert next_token_probabilities(logits, params, contexts)[0].tolist() == pytest.approx(expected)
+    assert expected != probabilities([3.0, 2.5, 1.0, -1.0], **changes)
+
+
+def test_every_row_is_penalised_for_its_own_context_only() -> None:
+    logits, contexts = torch.randn(4, 9), [[0], [1, 8, 8], [3, 4], [0, 1, 2]]
+    params = SamplingParams(repetition_penalty=1.7, top_k=5)
+    together = next_token_probabilities(logits, params, contexts)
+    for row, context in enumerate(contexts):
+        alone = next_token_probabilities(logits[row : row + 1], params, [context])
+        torch.testing.assert_close(together[row : row + 1], alone)
+
+
 def test_every_row_is_filtered_on_its_own() -> None:
     logits = torch.randn(5, 11)
     params = SamplingParams(temperature=0.7, top_k=6, top_p=0.8, min_p=0.05)
@@ -234,6 +316,15 @@ def test_draws_have_the_frequencies_of_the_probabilities(changes: dict[str, floa
         {"min_p": math.nan},
         {"top_k": -1},
         {"top_k": 2.5},
+        {"repetition_penalty": 0.0},
+        {"repetition_penalty": -1.2},
+        {"repetition_penalty": math.inf},
+        {"logprobs": -1},
+        {"end_id": -1},
+        {"slide_chunk": 0},
+        {"overflow": "crop"},
+        {"long_prompt": "slide"},
+        {"empty_prompt": "crop"},
         {"max_new_tokens": -1},
         {"seed": -1},
         {"stop": ("",)},

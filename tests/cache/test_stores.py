@@ -1,0 +1,157 @@
+import pytest
+import torch
+from torch import Tensor
+
+from gpt.cache.stores import KV_DTYPES, Int8Store, Store, build_store
+from tiny import tiny_config
+
+CAPACITY = 8
+FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+SMALLEST_HALF = 2.0**-24
+every_dtype = pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+
+
+def store_of(kv_dtype: str, batch: int = 2, n_kv_head: int = 2) -> Store:
+    return build_store(tiny_config(n_kv_head=n_kv_head), batch, CAPACITY, kv_dtype, torch.device("cpu"))
+
+
+def vectors(positions: int, batch: int = 2) -> Tensor:
+    """(B, K, T, D), of magnitudes from 0.01 to 100."""
+    x = torch.randn(batch, 2, positions, 8)
+    return x * 10 ** torch.linspace(-2, 2, positions).view(1, 1, -1, 1)
+
+
+def kept(x: Tensor, kv_dtype: str = "int8") -> Tensor:
+    """Vectors (B, K, T, D) after they were stored and read."""
+    store = store_of(kv_dtype, x.size(0))
+    store.write(1, 0, x)
+    return store.read(1, x.size(2), torch.float32)
+
+
+def written(kv_dtype: str, x: Tensor) -> Store:
+    store = store_of(kv_dtype, x.size(0))
+    for layer in range(2):
+        store.write(layer, 0, x + layer)
+    return store
+
+
+@pytest.mark.parametrize(("kv_dtype", "dtype"), FLOATS.items())
+def test_floats_come_back_rounded_to_their_type(kv_dtype: str, dtype: torch.dtype) -> None:
+    x = vectors(6)
+    assert torch.equal(kept(x, kv_dtype), x.to(dtype).float())
+
+
+def test_int8_is_within_half_a_step_of_each_vectors_largest_magnitude() -> None:
+    x = vectors(6)
+    steps = x.abs().amax(dim=-1, keepdim=True) / 127
+    error = (kept(x) - x).abs()
+    assert (error <= steps * (0.5 + 127 * 2.0**-11)).all()  # the scale itself is rounded to half precision
+    assert (error > 0).any()
+
+
+def test_int8_scales_every_head_and_position_on_its_own() -> None:
+    x = torch.ones(1, 2, 2, 8)
+    x[0, 0, 0] *= 1000
+    torch.testing.assert_close(kept(x), x, rtol=1e-3, atol=0)
+
+
+def test_int8_keeps_a_vector_of_zeros_exactly() -> None:
+    x = vectors(4)
+    x[:, :, 2] = 0
+    assert torch.equal(kept(x)[:, :, 2], x[:, :, 2])
+
+
+@pytest.mark.parametrize("largest", [1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3])
+def test_int8_is_off_by_a_few_millionths_at_most_where_scales_have_few_digits(largest: float) -> None:
+    x = largest * (2 * torch.rand(1, 2, CAPACITY, 8) - 1)
+    assert (kept(x) - x).abs().max() <= 127 * SMALLEST_HALF / 2 + x.abs().max() / 127 / 2
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_int8_keeps_vectors_up_to_127_times_the_largest_half(sign: int) -> None:
+    x = torch.full((1, 2, 1, 8), sign * 65504.0 * 127)
+    torch.testing.assert_close(kept(x), x, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize(("kv_dtype", "value"), [("int8", 65536.0 * 127), ("int8", 1e30), ("fp16", 1e5)])
+def test_a_number_too_large_for_the_type_comes_back_as_not_finite_and_never_as_another(
+    kv_dtype: str, value: float
+) -> None:
+    x = vectors(4)
+    x[0, 1, 2, 3] = value
+    back = kept(x, kv_dtype)
+    assert not back[0, 1, 2, 3].isfinite()
+    assert back[:, :, [0, 1, 3]].isfinite().all()
+
+
+@every_dtype
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_reading_gives_the_type_that_is_asked_for(kv_dtype: str, dtype: torch.dtype) -> None:
+    x = vectors(3)
+    back = written(kv_dtype, x).read(0, 3, dtype)
+    assert back.dtype == dtype
+    torch.testing.assert_close(back.float(), x, rtol=0.01, atol=x.abs().max().item() / 127)
+
+
+@pytest.mark.parametrize(("kv_dtype", "dtype"), FLOATS.items())
+def test_reading_floats_in_their_own_type_copies_nothing(kv_dtype: str, dtype: torch.dtype) -> None:
+    store = written(kv_dtype, vectors(5))
+    whole = store.read(0, CAPACITY, dtype)
+    store.write(0, 2, torch.zeros(2, 2, 1, 8))
+    assert (whole[:, :, 2] == 0).all()
+
+
+@every_dtype
+def test_layers_are_kept_apart(kv_dtype: str) -> None:
+    x = vectors(4)
+    store = written(kv_dtype, x)
+    before = store.read(0, 4, torch.float32).clone()
+    store.write(1, 0, x * 3)
+    assert torch.equal(store.read(0, 4, torch.float32), before)
+
+
+@every_dtype
+def test_writing_each_row_at_its_own_positions_is_writing_row_by_row(kv_dtype: str) -> None:
+    x, starts = vectors(3, batch=3), [0, 4, 2]
+    ragged, plain = store_of(kv_dtype, 3), [store_of(kv_dtype, 1) for _ in starts]
+    ragged.write_ragged(1, torch.tensor(starts).unsqueeze(1) + torch.arange(3), x)
+    for row, start in enumerate(starts):
+        plain[row].write(1, start, x[row : row + 1])
+    expected = torch.cat([store.read(1, CAPACITY, torch.float32) for store in plain])
+    assert torch.equal(ragged.read(1, CAPACITY, torch.float32), expected)
+
+
+@every_dtype
+@pytest.mark.parametrize("rows", [[1], [2, 0, 1], [0, 0, 2, 2, 1], [1, 1]])
+def test_select_drops_reorders_and_multiplies_rows_of_every_layer(kv_dtype: str, rows: list[int]) -> None:
+    store = written(kv_dtype, vectors(5, batch=3))
+    chosen = store.select(torch.tensor(rows), 5)
+    for layer in range(2):
+        assert torch.equal(chosen.read(layer, 5, torch.float32), store.read(layer, 5, torch.float32)[rows])
+
+
+@every_dtype
+def test_a_selected_store_has_its_own_memory_and_room(kv_dtype: str) -> None:
+    store = written(kv_dtype, vectors(5))
+    before = store.read(0, 5, torch.float32).clone()
+    chosen = store.select(torch.tensor([0, 0]), 5)
+    chosen.write(0, 0, torch.ones(2, 2, CAPACITY, 8))
+    assert torch.equal(store.read(0, 5, torch.float32), before)
+    assert chosen.nbytes == store.nbytes
+
+
+@every_dtype
+def test_assign_overwrites_the_named_rows_of_every_layer_and_no_other(kv_dtype: str) -> None:
+    store, other = written(kv_dtype, vectors(6, batch=3)), written(kv_dtype, vectors(4, batch=2))
+    expected = [store.read(layer, 6, torch.float32).clone() for layer in range(2)]
+    store.assign(torch.tensor([2, 0]), other, 4)
+    for layer in range(2):
+        expected[layer][[2, 0], :, :4] = other.read(layer, 4, torch.float32)
+        assert torch.equal(store.read(layer, 6, torch.float32), expected[layer])
+
+
+def test_int8_takes_a_byte_a_number_and_two_a_vector() -> None:
+    store = store_of("int8", batch=3, n_kv_head=1)
+    assert isinstance(store, Int8Store)
+    numbers = 2 * 3 * 1 * CAPACITY * 8
+    assert store.nbytes == numbers + numbers // 8 * 2

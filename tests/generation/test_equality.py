@@ -1,0 +1,170 @@
+import itertools
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gpt
+from gpt.cache import KVCache
+from gpt.config import SamplingParams
+from gpt.data import CharTokenizer
+from gpt.generation import DecodeOptions, build_backend, complete, generate_tokens
+from gpt.generation.backends import CachedBackend, UncachedBackend, pad
+from gpt.model import GPT
+from tiny import tiny_config
+
+LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
+POSITIONS = ("learned", "sinusoidal", "rope")
+NORMS = ("layernorm", "rmsnorm")
+MLPS = ("gelu", "gelu_tanh", "relu", "relu2", "swiglu")
+OPTIONS = [DecodeOptions(), DecodeOptions(prefill_chunk=3), DecodeOptions(cache=False)]
+every_position = pytest.mark.parametrize("position", POSITIONS)
+
+
+def sharp_model(**changes: object) -> GPT:
+    """A model in eval mode whose weights are so large that every position and part matters to its logits."""
+    torch.manual_seed(0)
+    model = GPT(tiny_config(**changes)).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.25)
+    return model
+
+
+def random_ids(length: int) -> list[int]:
+    return torch.randint(23, (length,)).tolist()
+
+
+@torch.inference_mode()
+def assert_same_logits(cached: CachedBackend, uncached: UncachedBackend, lengths: Sequence[int], steps: int) -> None:
+    """Both give the same logits while every row, of one of the lengths, grows by some tokens."""
+    texts = [random_ids(length + steps) for length in lengths]
+    for step in range(steps):
+        contexts = [text[: length + step] for text, length in zip(texts, lengths, strict=True)]
+        expected = uncached.next_logits(contexts)
+        torch.testing.assert_close(cached.next_logits(contexts), expected, rtol=1e-5, atol=1e-5)
+        assert (expected.std(dim=-1) > 0.3).all()
+
+
+@pytest.mark.parametrize("tie_weights", [True, False])
+@pytest.mark.parametrize("n_kv_head", [4, 2, 1])
+@pytest.mark.parametrize(("position", "norm", "mlp"), list(itertools.product(POSITIONS, NORMS, MLPS)))
+def test_cached_logits_are_the_uncached_ones_for_every_model(
+    position: str, norm: str, mlp: str, n_kv_head: int, tie_weights: bool
+) -> None:
+    model = sharp_model(position=position, norm=norm, mlp=mlp, n_kv_head=n_kv_head, tie_weights=tie_weights)
+    assert_same_logits(CachedBackend(model), UncachedBackend(model), lengths=[13], steps=6)
+    assert_same_logits(CachedBackend(model), UncachedBackend(model), lengths=[1, 15, 10], steps=8)
+
+
+@pytest.mark.parametrize("changes", [{"qk_norm": True}, {"logit_softcap": 3.0}, {"bias": True}, {"attention": "sdpa"}])
+@every_position
+def test_cached_logits_are_the_uncached_ones_for_every_other_choice(position: str, changes: dict[str, object]) -> None:
+    model = sharp_model(position=position, n_kv_head=2, **changes)
+    assert_same_logits(CachedBackend(model), UncachedBackend(model), lengths=[1, 15, 10], steps=8)
+
+
+@every_position
+@pytest.mark.parametrize("prefill_chunk", [None, 1, 3])
+def test_cached_logits_are_the_uncached_ones_for_every_length_of_prompt(
+    position: str, prefill_chunk: int | None
+) -> None:
+    model = sharp_model(position=position, n_kv_head=2)
+    for length in range(1, 17):
+        cached = CachedBackend(model, prefill_chunk=prefill_chunk)
+        assert_same_logits(cached, UncachedBackend(model), lengths=[length], steps=1)
+    cached = CachedBackend(model, prefill_chunk=prefill_chunk)
+    assert_same_logits(cached, UncachedBackend(model), lengths=range(1, 17), steps=3)
+
+
+@every_position
+@pytest.mark.parametrize("slide_chunk", [None, 1, 5, 16, 99])
+def test_cached_logits_are_the_uncached_ones_far_past_the_edge_of_the_window(
+    position: str, slide_chunk: int | None
+) -> None:
+    model = sharp_model(position=position, n_kv_head=2)
+    cached, uncached = CachedBackend(model, slide_chunk), UncachedBackend(model, slide_chunk)
+    assert_same_logits(cached, uncached, lengths=[14, 3, 40], steps=36)
+
+
+@pytest.mark.parametrize("rows", [[2], [2, 0], [0, 0, 1, 2, 1]])
+def test_logits_stay_the_same_where_rows_were_dropped_reordered_or_multiplied(rows: list[int]) -> None:
+    model = sharp_model(position="rope")
+    texts = [random_ids(30) for _ in range(3)]
+    cached, uncached = CachedBackend(model), UncachedBackend(model)
+    with torch.inference_mode():
+        cached.next_logits([text[:length] for text, length in zip(texts, (9, 1, 14), strict=True)])
+        cached.select(rows)
+        for step in range(1, 12):
+            contexts = [texts[row][: (9, 1, 14)[row] + step] for row in rows]
+            torch.testing.assert_close(
+                cached.next_logits(contexts), uncached.next_logits(contexts), rtol=1e-5, atol=1e-5
+            )
+
+
+@pytest.mark.parametrize(("kv_dtype", "tolerance"), [("bf16", 0.02), ("fp16", 0.003), ("int8", 0.04)])
+def test_a_smaller_cache_changes_the_logits_by_its_rounding_only(kv_dtype: str, tolerance: float) -> None:
+    model = sharp_model()
+    cached, uncached = CachedBackend(model, kv_dtype=kv_dtype), UncachedBackend(model)
+    text = random_ids(40)
+    with torch.inference_mode():
+        for length in range(5, 40):
+            expected = uncached.next_logits([text[:length]])
+            error = (cached.next_logits([text[:length]]) - expected).abs().max()
+            assert error < tolerance * expected.abs().max()
+
+
+@every_position
+@pytest.mark.parametrize("kv_dtype", ["bf16", "fp32"])
+def test_a_model_in_bfloat16_gives_the_same_logits_with_and_without_a_cache(position: str, kv_dtype: str) -> None:
+    model = sharp_model(position=position, n_kv_head=2).to(torch.bfloat16)
+    cached, uncached, text = CachedBackend(model, kv_dtype=kv_dtype), UncachedBackend(model), random_ids(40)
+    with torch.inference_mode():
+        found = torch.cat([cached.next_logits([text[:length]]) for length in range(1, 40)])
+        expected = torch.cat([uncached.next_logits([text[:length]]) for length in range(1, 40)])
+    assert (found - expected).norm() < 0.01 * expected.norm()
+
+
+@every_position
+@pytest.mark.parametrize("chunk", [16, 7, 1])
+@torch.inference_mode()
+def test_a_model_that_fills_a_cache_gives_the_logits_of_one_that_does_not_at_every_position(
+    position: str, chunk: int
+) -> None:
+    model, idx = sharp_model(position=position, n_kv_head=2), torch.randint(23, (3, 16))
+    cache = KVCache(model.config, batch=3)
+    logits = torch.cat([model(piece, cache=cache) for piece in idx.split(chunk, dim=1)], dim=1)
+    torch.testing.assert_close(logits, model(idx), rtol=1e-5, atol=1e-5)
+    assert cache.lengths == [16, 16, 16]
+
+
+@every_position
+@torch.inference_mode()
+def test_rows_of_different_lengths_are_filled_padded_and_truncated_and_then_go_on(position: str) -> None:
+    model, lengths = sharp_model(position=position, n_kv_head=2), [11, 0, 4]
+    texts = [random_ids(length + 5) for length in lengths]
+    cache = KVCache(model.config, batch=3)
+    model(pad([text[:length] for text, length in zip(texts, lengths, strict=True)], torch.device("cpu")), cache=cache)
+    cache.truncate(lengths)
+    more = torch.tensor([text[length:] for text, length in zip(texts, lengths, strict=True)])
+    logits: Tensor = torch.cat([model(piece, cache=cache) for piece in more.split((3, 1, 1), dim=1)], dim=1)
+    for row, text in enumerate(texts):
+        torch.testing.assert_close(logits[row], model(torch.tensor([text]))[0, -5:], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@every_position
+def test_a_text_is_the_same_cached_uncached_streamed_batched_and_alone(position: str, temperature: float) -> None:
+    model = sharp_model(position=position, n_kv_head=2, tie_weights=False)
+    prompts = ["abc", "v", "", "hjklmnopqrstu"]
+    params = SamplingParams(max_new_tokens=30, temperature=temperature, top_p=0.95, seed=3)
+    texts = gpt.generate(model, LETTERS, prompts, **params.model_dump())
+    assert texts == ["".join(gpt.stream(model, LETTERS, prompt, **params.model_dump())) for prompt in prompts]
+    assert texts == [gpt.generate(model, LETTERS, prompt, **params.model_dump()) for prompt in prompts]
+    for options in OPTIONS:
+        together = complete(model, LETTERS, prompts, params, backend=build_backend(model, params, options))
+        assert texts == [completion.text for completion in together]
+        ids = [LETTERS.encode(prompt or "\n").tolist() for prompt in prompts]
+        assert texts == [LETTERS.decode(list(generate_tokens(model, each, params, options))) for each in ids]
+    assert len(set(texts)) == 4
+    assert all(len(text) == 30 for text in texts)

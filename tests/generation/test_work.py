@@ -1,0 +1,105 @@
+"""How many positions go through the model, counted at its first block."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from gpt.config import SamplingParams
+from gpt.data import CharTokenizer
+from gpt.generation import complete, generate_tokens
+from gpt.generation.backends import CachedBackend
+from gpt.generation.decoder import BatchDecoder
+from gpt.model import GPT
+from tiny import tiny_config
+
+LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
+
+
+def count_calls(model: GPT) -> list[tuple[int, int]]:
+    """A list that grows by the batch and the time of every call."""
+    calls: list[tuple[int, int]] = []
+
+    def count(_: object, arguments: tuple[Tensor, ...], __: object) -> None:
+        calls.append((arguments[0].size(0), arguments[0].size(1)))
+
+    model.h[0].register_forward_hook(count)
+    return calls
+
+
+def positions(calls: list[tuple[int, int]]) -> int:
+    return sum(batch * time for batch, time in calls)
+
+
+@pytest.mark.parametrize("prefill_chunk", [None, 1, 4])
+@pytest.mark.parametrize(("prompt", "new"), [(1, 1), (1, 15), (7, 9), (15, 1)])
+def test_a_text_that_fits_the_window_costs_each_position_once(prompt: int, new: int, prefill_chunk: int | None) -> None:
+    model = GPT(tiny_config()).eval()
+    calls = count_calls(model)
+    decoder = BatchDecoder(
+        CachedBackend(model, prefill_chunk=prefill_chunk), [[1] * prompt], SamplingParams(), seeds=[1]
+    )
+    for _ in range(new):
+        decoder.step()
+    assert positions(calls) == prompt + new - 1
+    assert max(time for _, time in calls) <= (prefill_chunk or 16)
+
+
+@pytest.mark.parametrize("prompt", [2, 16])
+def test_many_samples_of_one_prompt_compute_it_once(prompt: int, tiny_model: GPT) -> None:
+    calls = count_calls(tiny_model)
+    backend = CachedBackend(tiny_model)
+    decoder = BatchDecoder(backend, [[3] * prompt] * 64, SamplingParams(), seeds=range(64))
+    decoder.step()
+    assert calls == [(1, prompt - 1), (64, 1)]
+
+
+def test_prompts_of_different_lengths_are_computed_together(tiny_model: GPT) -> None:
+    calls = count_calls(tiny_model)
+    decoder = BatchDecoder(CachedBackend(tiny_model), [[1] * 5, [2] * 9, [1] * 5], SamplingParams(), seeds=[1, 2, 3])
+    decoder.step()
+    assert calls == [(2, 8), (3, 1)]
+
+
+@pytest.mark.parametrize("slide_chunk", [1, 3, 4, 8, 16])
+@pytest.mark.parametrize("new", [50, 100, 200])
+def test_past_the_edge_a_window_is_computed_once_per_slide(slide_chunk: int, new: int) -> None:
+    model = GPT(tiny_config(n_layer=1)).eval()
+    calls = count_calls(model)
+    params = SamplingParams(max_new_tokens=new, slide_chunk=slide_chunk)
+    assert len(list(generate_tokens(model, [1] * 16, params))) == new
+    slides = -(-(new - 1) // slide_chunk)
+    assert positions(calls) <= 16 * (slides + 1)
+    assert sum(time > 1 for _, time in calls) <= slides + 1
+
+
+def test_only_the_rows_whose_window_moved_are_computed_anew(tiny_model: GPT) -> None:
+    calls = count_calls(tiny_model)
+    decoder = BatchDecoder(CachedBackend(tiny_model), [[1] * 16, [2] * 4, [3] * 2], SamplingParams(), seeds=[1, 2, 3])
+    decoder.step()
+    calls.clear()
+    decoder.step()
+    assert calls == [(1, 12), (3, 1)]
+
+
+def test_rows_that_have_ended_cost_nothing_more(tiny_model: GPT) -> None:
+    seeds, params = range(8), SamplingParams(max_new_tokens=12, stop=("a", "b", "c", "d"), temperature=1.0)
+    calls = count_calls(tiny_model)
+    lengths = [len(row.drawn) for row in complete(tiny_model, LETTERS, ["hi"] * 8, params, seeds)]
+    assert len(set(lengths)) > 2
+    assert calls == [(1, 1)] + [(sum(length >= step for length in lengths), 1) for step in range(1, max(lengths) + 1)]
+
+
+def test_no_new_tokens_are_no_work(tiny_model: GPT) -> None:
+    calls = count_calls(tiny_model)
+    (completion,) = complete(tiny_model, LETTERS, ["hi"], SamplingParams(max_new_tokens=0))
+    assert (completion.text, completion.drawn, completion.finish) == ("", [], "length")
+    assert calls == []
+
+
+@torch.inference_mode()
+def test_asking_twice_about_one_text_computes_its_last_token_only(tiny_model: GPT) -> None:
+    calls, backend = count_calls(tiny_model), CachedBackend(tiny_model)
+    backend.next_logits([[1, 2, 3, 4]])
+    backend.next_logits([[1, 2, 3, 4, 5]])
+    assert calls == [(1, 3), (1, 1), (1, 1)]
+    assert backend.cache_bytes > 0
