@@ -4,8 +4,7 @@ import argparse
 import json
 import math
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -16,7 +15,7 @@ from gpt.errors import GenerationError, GPTError
 
 if TYPE_CHECKING:
     from gpt.data import Tokenizer
-    from gpt.generation import DecodeOptions, Piece
+    from gpt.generation import DecodeOptions
     from gpt.model import GPT
 
 GROUP = 64
@@ -67,6 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise GenerationError(f"--length-penalty is {arguments.length_penalty:g}, expected at least 0")
     given = given_options(arguments)
     with_options(SamplingParams(), given)  # a wrong value is said before torch is imported
+    _refuse_ignored(arguments)
     prompts = _read_prompts(arguments)
 
     from gpt.checkpoint import load_trained
@@ -74,6 +74,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from gpt.data import CharTokenizer
     from gpt.device import choose_device
     from gpt.generation import DecodeOptions
+    from gpt.generation.prompts import encode_prompt
 
     path = Path(arguments.checkpoint) if arguments.checkpoint else None
     loaded = load_trained(path, Path(arguments.runs), choose_device(arguments.device))
@@ -86,12 +87,35 @@ def _run(arguments: argparse.Namespace) -> int:
     options = DecodeOptions(not arguments.no_cache, arguments.kv_dtype, arguments.prefill_chunk)
     if arguments.interactive:
         return run_interactive(loaded, tokenizer, params, options)
+    for prompt in prompts:  # all of them before anything is printed or a file is opened
+        encode_prompt(tokenizer, prompt, params, loaded.config.model.block_size)
     with _Output(arguments.output) as file:
         if arguments.beam is not None:
             _beam(arguments, loaded.model, tokenizer, prompts, params, options, file)
         else:
             _sample(arguments, loaded.model, tokenizer, prompts, params, options, file)
     return 0
+
+
+def _refuse_ignored(arguments: argparse.Namespace) -> None:
+    """An option that would have no effect is an error.
+
+    Raises:
+        GenerationError: there is one.
+    """
+    set_options = {name for name in ("json", "output", "beam", "stats", "logprobs") if getattr(arguments, name)}
+    if arguments.num_samples != 1:
+        set_options.add("num_samples")
+    ignored_by = {
+        "--interactive": set_options if arguments.interactive else set(),
+        "--beam": set_options & {"stats", "logprobs", "num_samples"} if arguments.beam is not None else set(),
+        "text output without --json": {"logprobs"} & set_options if not arguments.json else set(),
+    }
+    for mode, options in ignored_by.items():
+        if options:
+            raise GenerationError(
+                f"--{min(options).replace('_', '-')} has no effect with {mode}; leave one of them out"
+            )
 
 
 def _sample(
@@ -105,6 +129,7 @@ def _sample(
 ) -> None:
     """Decode every prompt `num_samples` times, in groups."""
     from gpt.cli.sample_writers import JSONWriter, TextWriter, Writer
+    from gpt.cli.stats import Meter
     from gpt.generation import build_backend, stream_pieces
 
     requests = [(prompt, params.seed + i) for prompt in prompts for i in range(arguments.num_samples)]
@@ -115,7 +140,7 @@ def _sample(
         writer: Writer = (
             JSONWriter(texts, seeds, tokenizer, file) if arguments.json else TextWriter(texts, file, begin == 0)
         )
-        meter = _Meter()
+        meter = Meter()
         for piece in meter.watch(pieces):
             writer.take(piece)
             meter.cache_bytes = max(meter.cache_bytes, backend.cache_bytes)
@@ -153,31 +178,6 @@ def _beam(
                 file.write(
                     f"{prompt}{text}\n[log-probability {hypothesis.logprob:.3f}, score {hypothesis.score:.4f}]\n\n"
                 )
-
-
-class _Meter:
-    """Time to the first token and tokens per second after it."""
-
-    def __init__(self) -> None:
-        self._start = self._first = self._last = time.perf_counter()
-        self._tokens = self._first_tokens = 0
-        self.cache_bytes = 0
-
-    def watch(self, pieces: "Iterator[Piece]") -> "Iterator[Piece]":
-        """Pass pieces on and note when they came."""
-        for piece in pieces:
-            self._last = time.perf_counter()
-            if self._tokens == 0:
-                self._first = self._last
-            self._tokens += piece.drawn is not None
-            yield piece
-
-    def __str__(self) -> str:
-        rate = (self._tokens - 1) / max(self._last - self._first, 1e-9) if self._tokens > 1 else 0.0
-        return (
-            f"{self._tokens} tokens; first after {(self._first - self._start) * 1000:.1f} ms, "
-            f"then {rate:,.0f} tokens/s; cache {self.cache_bytes:,} bytes"
-        )
 
 
 class _Output:

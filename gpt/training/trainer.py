@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -138,7 +139,7 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluate, sample and save; nothing is recorded if a signal comes in between."""
         self.stepper.guard.check()
-        with torch.compiler.set_stance("force_eager"):  # a few passes do not earn a compilation of their own
+        with self._uncompiled():
             result = evaluate(self.model, self._validation_batches(), self.compute, self._signals.check)
             if not math.isfinite(result.loss):
                 raise NonFiniteError(f"the validation loss is not finite at step {self.state.step}; nothing was saved")
@@ -147,6 +148,10 @@ class Trainer:
         self._report_evaluation(result.bits_per_char(self.dataset.chars_per_token), sample)
         self._save(best=better, required=self._is_finished())
         self._meter.restart()
+
+    def _uncompiled(self) -> AbstractContextManager[object]:
+        """Blocks run as written: a few passes do not earn a compilation of their own."""
+        return torch.compiler.set_stance("force_eager") if self.compute.compile else nullcontext()
 
     def _validation_batches(self) -> Iterator[Batch]:
         train = self.config.train

@@ -353,7 +353,7 @@ def test_stats_of_no_tokens_are_zero(capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.parametrize(
     "options",
-    [["--no-cache"], ["--kv-dtype", "fp32"], ["--prefill-chunk", "1"], ["--prefill-chunk", "99"], ["--logprobs", "2"]],
+    [["--no-cache"], ["--kv-dtype", "fp32"], ["--prefill-chunk", "1"], ["--prefill-chunk", "99"]],
     ids=" ".join,
 )
 def test_how_it_is_computed_does_not_change_the_text(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
@@ -501,3 +501,27 @@ def test_a_session_asks_for_prompts_where_someone_types(
     session(capsys, monkeypatch, "")
     session(capsys, monkeypatch, "", terminal=True)
     assert asked == ["", "> "]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--interactive", "--json"],
+        ["--interactive", "--num-samples", "2"],
+        ["--interactive", "--beam", "2"],
+        ["--beam", "2", "--stats"],
+        ["--beam", "2", "--num-samples", "2"],
+        ["--logprobs", "2"],
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    assert sample.main(options) == 2
+    assert "has no effect with" in capsys.readouterr().err
+
+
+def test_a_wrong_prompt_leaves_the_output_file_alone(tmp_path: Path) -> None:
+    output, prompts = tmp_path / "out.txt", tmp_path / "prompts.txt"
+    output.write_text("kept", encoding="utf-8")
+    prompts.write_text("It\na€\n", encoding="utf-8")
+    assert sample.main(["--prompts-file", str(prompts), "--output", str(output)]) == 2
+    assert output.read_text(encoding="utf-8") == "kept"

@@ -94,13 +94,25 @@ def test_every_core_agrees_with_the_reference(
             torch.testing.assert_close(gradient, expected_gradient, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("grad", "used"), [(True, "reference"), (False, "sdpa")])
-def test_auto_writes_attention_out_only_where_a_cpu_needs_gradients(grad: bool, used: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "grad", "compiling", "used"),
+    [
+        (torch.float32, True, False, "sdpa"),
+        (torch.float32, True, True, "reference"),
+        (torch.bfloat16, True, False, "reference"),
+        (torch.bfloat16, False, False, "sdpa"),
+        (torch.float32, False, True, "sdpa"),
+    ],
+)
+def test_auto_writes_attention_out_only_where_training_on_a_cpu_is_quicker_so(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, grad: bool, compiling: bool, used: str
+) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
     auto, ran = AutoCore(0.0), []
     for name, core in auto.named_children():
         core.register_forward_hook(lambda *_, name=name: ran.append(name))
     with torch.set_grad_enabled(grad):
-        auto(*inputs(HEADS, 6, 6), None)
+        auto(*(tensor.to(dtype) for tensor in inputs(HEADS, 6, 6)), None)
     assert ran == [used]
 
 
