@@ -50,7 +50,7 @@ def _run(arguments: argparse.Namespace) -> int:
         axes.annotate(
             f"{validation[-1][1]:.3f}", validation[-1], xytext=(0, 8), textcoords="offset points", ha="center"
         )
-    axes.set_xlabel("optimizer steps" if arguments.x == "step" else "seconds since the start")
+    axes.set_xlabel("optimizer steps" if arguments.x == "step" else "seconds of training, evaluations included")
     axes.set_ylabel("loss, nats per token")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)
