@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tqdm import tqdm
+
 from gpt.errors import GPTError
 
 
@@ -30,8 +32,9 @@ def run_command(command: Callable[[], int]) -> int:
 
 
 def report(line: str) -> None:
-    """One line for the user, beside the output."""
-    print(line, file=sys.stderr, flush=True)
+    """One line for the user, beside the output, and above a progress bar where there is one."""
+    tqdm.write(line, file=sys.stderr)
+    sys.stderr.flush()
 
 
 def read_text(path: str) -> str:

@@ -214,8 +214,9 @@ def _section(name: str) -> type[Section]:
 def _similar_file(path: Path) -> str:
     if not path.parent.is_dir():
         return ""
-    near = difflib.get_close_matches(path.name, [other.name for other in path.parent.glob("*.y*ml")], n=1)
-    return f"; did you mean {path.parent / near[0]}?" if near else ""
+    names = {other.stem: other for other in path.parent.glob("*.y*ml")}  # endings are alike in unlike names
+    near = difflib.get_close_matches(path.stem, names, n=1)
+    return f"; did you mean {names[near[0]]}?" if near else ""
 
 
 def _dotted(key: tuple[str, ...]) -> str:
