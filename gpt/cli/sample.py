@@ -46,6 +46,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--unknown", choices=("error", "replace", "drop"), default="error", help="characters the model has never seen"
     )
+    parser.add_argument("--backend", choices=("auto", "eager"), default="auto", help="who computes (default: auto)")
     parser.add_argument("--no-cache", action="store_true", help="compute the whole window for every token")
     parser.add_argument(
         "--kv-dtype", choices=("fp32", "bf16", "fp16", "int8"), default="fp32", help="what the cache holds"
@@ -84,7 +85,7 @@ def _run(arguments: argparse.Namespace) -> int:
     tokenizer = loaded.tokenizer
     if isinstance(tokenizer, CharTokenizer):
         tokenizer = CharTokenizer(tokenizer.itos, arguments.unknown)
-    options = DecodeOptions(not arguments.no_cache, arguments.kv_dtype, arguments.prefill_chunk)
+    options = DecodeOptions(arguments.backend, not arguments.no_cache, arguments.kv_dtype, arguments.prefill_chunk)
     if arguments.interactive:
         return run_interactive(loaded, tokenizer, params, options)
     for prompt in prompts:  # all of them before anything is printed or a file is opened
@@ -145,7 +146,7 @@ def _sample(
             writer.take(piece)
             meter.cache_bytes = max(meter.cache_bytes, backend.cache_bytes)
         if arguments.stats:
-            report(str(meter))
+            report(f"{backend.name}: {meter}")
 
 
 def _beam(

@@ -34,6 +34,11 @@ class Backend(Protocol):
         """Bytes of keys and values held now."""
         ...
 
+    @property
+    def name(self) -> str:
+        """What it is, for a person."""
+        ...
+
 
 class UncachedBackend:
     """The reference: the whole window through the model for every token.
@@ -44,6 +49,7 @@ class UncachedBackend:
     """
 
     cache_bytes = 0
+    name = "eager, no cache"
 
     def __init__(self, model: GPT, slide_chunk: int | None = None) -> None:
         self.model = model
@@ -85,6 +91,10 @@ class CachedBackend:
         self.device = next(model.parameters()).device
         self._cache: KVCache | None = None
         self._starts: list[int] = []
+
+    @property
+    def name(self) -> str:
+        return f"eager, {self.kv_dtype} cache"
 
     @property
     def cache_bytes(self) -> int:

@@ -6,6 +6,7 @@ from typing import Any, Literal, overload
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
+from gpt.errors import GenerationError
 from gpt.generation.backends import Backend, CachedBackend, UncachedBackend
 from gpt.generation.decoder import BatchDecoder, Drawn
 from gpt.generation.prompts import encode_prompt
@@ -16,16 +17,22 @@ Finish = Literal["length", "stop", "end", "window"]
 """Why a text ended: `max_new_tokens`, a stop text, the end token, or the edge of the window."""
 
 
+BACKENDS = ("auto", "eager")
+"""Who computes: `eager` is PyTorch, operator by operator; `auto` the quickest there is, at present the same."""
+
+
 @dataclass(frozen=True)
 class DecodeOptions:
     """How logits are computed; none of it changes what is drawn, but for the rounding of a smaller cache.
 
     Attributes:
+        backend: one of `BACKENDS`.
         cache: keep keys and values; False computes the whole window for every token.
         kv_dtype: what the cache holds: fp32, bf16, fp16 or int8.
         prefill_chunk: most positions of a prompt computed at a time; None: all.
     """
 
+    backend: str = "auto"
     cache: bool = True
     kv_dtype: str = "fp32"
     prefill_chunk: int | None = None
@@ -68,7 +75,13 @@ class Completion:
 
 
 def build_backend(model: GPT, params: SamplingParams, options: DecodeOptions) -> Backend:
-    """The backend that some options name."""
+    """The backend that some options name.
+
+    Raises:
+        GenerationError: there is no such backend.
+    """
+    if options.backend not in BACKENDS:
+        raise GenerationError(f"backend {options.backend!r}: expected one of {', '.join(BACKENDS)}")
     if options.cache:
         return CachedBackend(model, params.slide_chunk, options.kv_dtype, options.prefill_chunk)
     return UncachedBackend(model, params.slide_chunk)

@@ -333,22 +333,33 @@ def test_ids_the_tokenizer_does_not_have_are_shown_as_replacement_characters(
 
 
 @pytest.mark.parametrize(
-    ("options", "size"),
-    [([], "2,048"), (["--kv-dtype", "bf16"], "1,024"), (["--kv-dtype", "int8"], "640"), (["--no-cache"], "0")],
+    ("options", "name", "size"),
+    [
+        ([], "fp32 cache", "2,048"),
+        (["--backend", "eager"], "fp32 cache", "2,048"),
+        (["--kv-dtype", "bf16"], "bf16 cache", "1,024"),
+        (["--kv-dtype", "int8"], "int8 cache", "640"),
+        (["--no-cache"], "no cache", "0"),
+    ],
     ids=str,
 )
-def test_stats_are_one_line_beside_the_text(capsys: pytest.CaptureFixture[str], options: list[str], size: str) -> None:
+def test_stats_are_one_line_beside_the_text(
+    capsys: pytest.CaptureFixture[str], options: list[str], name: str, size: str
+) -> None:
     assert (
         sample.main(["--checkpoint", "runs/tiny", "--prompt", "It", "--max-new-tokens", "9", "--stats", *options]) == 0
     )
     captured = capsys.readouterr()
-    assert re.fullmatch(rf"9 tokens; first after [\d.]+ ms, then [\d,]+ tokens/s; cache {size} bytes\n", captured.err)
+    assert re.fullmatch(
+        rf"eager, {name}: 9 tokens; first after [\d.]+ ms, then [\d,]+ tokens/s; cache {size} bytes\n", captured.err
+    )
     assert len(captured.out) == len("It") + 9 + 1
 
 
 def test_stats_of_no_tokens_are_zero(capsys: pytest.CaptureFixture[str]) -> None:
     assert sample.main(["--checkpoint", "runs/tiny", "--max-new-tokens", "0", "--stats"]) == 0
-    assert re.fullmatch(r"0 tokens; first after [\d.]+ ms, then 0 tokens/s; cache 0 bytes\n", capsys.readouterr().err)
+    expected = r"eager, fp32 cache: 0 tokens; first after [\d.]+ ms, then 0 tokens/s; cache 0 bytes\n"
+    assert re.fullmatch(expected, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import gpt
 from gpt.config import SamplingParams
 from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.errors import DataError, GenerationError, InputError
-from gpt.generation import generate_tokens
+from gpt.generation import DecodeOptions, build_backend, generate_tokens
 from gpt.generation.sampling import draw, next_token_probabilities
 from gpt.model import GPT
 from tiny import tiny_config
@@ -103,3 +103,8 @@ def test_logits_that_are_not_finite_are_an_error_that_names_the_position(tiny_mo
         tiny_model.ln_f.weight.fill_(math.nan)
     with pytest.raises(GenerationError, match="position 2 are not finite"):
         tokens_of(tiny_model, [1, 2, 3])
+
+
+def test_a_backend_that_there_is_not_is_refused(tiny_model: GPT) -> None:
+    with pytest.raises(GenerationError, match="expected one of auto, eager"):
+        build_backend(tiny_model, SamplingParams(), DecodeOptions(backend="quantum"))
