@@ -1,6 +1,10 @@
 """What many tests are made of: a text and a model of a size that costs a millisecond."""
 
+import torch
+from torch import nn
+
 from gpt.config import ModelConfig
+from gpt.model import GPT
 
 CORPUS = (
     "It was the best of rooms, it was the worst of rooms; every door had a key, every key had a door.\n"
@@ -12,3 +16,12 @@ def tiny_config(**changes: object) -> ModelConfig:
     """2 layers, 4 heads, 32 wide, 16 positions, 23 ids."""
     values = {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": 16, "vocab_size": 23, **changes}
     return ModelConfig.model_validate(values)
+
+
+def sharp_model(std: float = 0.2, **changes: object) -> GPT:
+    """A tiny model in eval mode with weights so large that its logits are far from uniform and every part matters."""
+    torch.manual_seed(0)
+    model = GPT(tiny_config(**{"tie_weights": False, **changes})).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=std)
+    return model

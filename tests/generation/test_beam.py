@@ -11,18 +11,9 @@ from gpt.errors import GenerationError
 from gpt.generation import Hypothesis, beam_search, generate_tokens
 from gpt.generation.backends import CachedBackend, UncachedBackend
 from gpt.model import GPT
-from tiny import tiny_config
+from tiny import sharp_model
 
 Tokens = tuple[int, ...]
-
-
-def sharp_model(**changes: object) -> GPT:
-    """A model in eval mode whose logits are far from uniform."""
-    torch.manual_seed(0)
-    model = GPT(tiny_config(tie_weights=False, **changes)).eval()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.2)
-    return model
 
 
 @torch.inference_mode()

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 import gpt
 from gpt.config import SamplingParams
@@ -15,18 +15,9 @@ from gpt.generation import Completion, complete, generate_tokens, stream_pieces
 from gpt.generation.backends import CachedBackend
 from gpt.generation.decoder import BatchDecoder
 from gpt.model import GPT
-from tiny import tiny_config
+from tiny import sharp_model
 
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
-
-
-def sharp_model(**changes: object) -> GPT:
-    """A model in eval mode whose logits are far from uniform."""
-    torch.manual_seed(0)
-    model = GPT(tiny_config(tie_weights=False, **changes)).eval()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.2)
-    return model
 
 
 def completions(

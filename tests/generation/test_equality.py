@@ -3,7 +3,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import gpt
 from gpt.cache import KVCache
@@ -11,8 +11,7 @@ from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.generation import DecodeOptions, build_backend, complete, generate_tokens
 from gpt.generation.backends import CachedBackend, UncachedBackend, pad
-from gpt.model import GPT
-from tiny import tiny_config
+from tiny import sharp_model
 
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
 POSITIONS = ("learned", "sinusoidal", "rope")
@@ -20,15 +19,6 @@ NORMS = ("layernorm", "rmsnorm")
 MLPS = ("gelu", "gelu_tanh", "relu", "relu2", "swiglu")
 OPTIONS = [DecodeOptions(), DecodeOptions(prefill_chunk=3), DecodeOptions(cache=False)]
 every_position = pytest.mark.parametrize("position", POSITIONS)
-
-
-def sharp_model(**changes: object) -> GPT:
-    """A model in eval mode whose weights are so large that every position and part matters to its logits."""
-    torch.manual_seed(0)
-    model = GPT(tiny_config(**changes)).eval()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.25)
-    return model
 
 
 def random_ids(length: int) -> list[int]:
@@ -52,7 +42,7 @@ def assert_same_logits(cached: CachedBackend, uncached: UncachedBackend, lengths
 def test_cached_logits_are_the_uncached_ones_for_every_model(
     position: str, norm: str, mlp: str, n_kv_head: int, tie_weights: bool
 ) -> None:
-    model = sharp_model(position=position, norm=norm, mlp=mlp, n_kv_head=n_kv_head, tie_weights=tie_weights)
+    model = sharp_model(std=0.25, position=position, norm=norm, mlp=mlp, n_kv_head=n_kv_head, tie_weights=tie_weights)
     assert_same_logits(CachedBackend(model), UncachedBackend(model), lengths=[13], steps=6)
     assert_same_logits(CachedBackend(model), UncachedBackend(model), lengths=[1, 15, 10], steps=8)
 
@@ -60,7 +50,7 @@ def test_cached_logits_are_the_uncached_ones_for_every_model(
 @pytest.mark.parametrize("changes", [{"qk_norm": True}, {"logit_softcap": 3.0}, {"bias": True}, {"attention": "sdpa"}])
 @every_position
 def test_cached_logits_are_the_uncached_ones_for_every_other_choice(position: str, changes: dict[str, object]) -> None:
-    model = sharp_model(position=position, n_kv_head=2, **changes)
+    model = sharp_model(std=0.25, position=position, n_kv_head=2, **changes)
     assert_same_logits(CachedBackend(model), UncachedBackend(model), lengths=[1, 15, 10], steps=8)
 
 
@@ -69,7 +59,7 @@ def test_cached_logits_are_the_uncached_ones_for_every_other_choice(position: st
 def test_cached_logits_are_the_uncached_ones_for_every_length_of_prompt(
     position: str, prefill_chunk: int | None
 ) -> None:
-    model = sharp_model(position=position, n_kv_head=2)
+    model = sharp_model(std=0.25, position=position, n_kv_head=2)
     for length in range(1, 17):
         cached = CachedBackend(model, prefill_chunk=prefill_chunk)
         assert_same_logits(cached, UncachedBackend(model), lengths=[length], steps=1)
@@ -82,14 +72,14 @@ def test_cached_logits_are_the_uncached_ones_for_every_length_of_prompt(
 def test_cached_logits_are_the_uncached_ones_far_past_the_edge_of_the_window(
     position: str, slide_chunk: int | None
 ) -> None:
-    model = sharp_model(position=position, n_kv_head=2)
+    model = sharp_model(std=0.25, position=position, n_kv_head=2)
     cached, uncached = CachedBackend(model, slide_chunk), UncachedBackend(model, slide_chunk)
     assert_same_logits(cached, uncached, lengths=[14, 3, 40], steps=36)
 
 
 @pytest.mark.parametrize("rows", [[2], [2, 0], [0, 0, 1, 2, 1]])
 def test_logits_stay_the_same_where_rows_were_dropped_reordered_or_multiplied(rows: list[int]) -> None:
-    model = sharp_model(position="rope")
+    model = sharp_model(std=0.25, position="rope")
     texts = [random_ids(30) for _ in range(3)]
     cached, uncached = CachedBackend(model), UncachedBackend(model)
     with torch.inference_mode():
@@ -104,7 +94,7 @@ def test_logits_stay_the_same_where_rows_were_dropped_reordered_or_multiplied(ro
 
 @pytest.mark.parametrize(("kv_dtype", "tolerance"), [("bf16", 0.02), ("fp16", 0.003), ("int8", 0.04)])
 def test_a_smaller_cache_changes_the_logits_by_its_rounding_only(kv_dtype: str, tolerance: float) -> None:
-    model = sharp_model()
+    model = sharp_model(std=0.25)
     cached, uncached = CachedBackend(model, kv_dtype=kv_dtype), UncachedBackend(model)
     text = random_ids(40)
     with torch.inference_mode():
@@ -117,7 +107,7 @@ def test_a_smaller_cache_changes_the_logits_by_its_rounding_only(kv_dtype: str, 
 @every_position
 @pytest.mark.parametrize("kv_dtype", ["bf16", "fp32"])
 def test_a_model_in_bfloat16_gives_the_same_logits_with_and_without_a_cache(position: str, kv_dtype: str) -> None:
-    model = sharp_model(position=position, n_kv_head=2).to(torch.bfloat16)
+    model = sharp_model(std=0.25, position=position, n_kv_head=2).to(torch.bfloat16)
     cached, uncached, text = CachedBackend(model, kv_dtype=kv_dtype), UncachedBackend(model), random_ids(40)
     with torch.inference_mode():
         found = torch.cat([cached.next_logits([text[:length]]) for length in range(1, 40)])
@@ -131,7 +121,7 @@ def test_a_model_in_bfloat16_gives_the_same_logits_with_and_without_a_cache(posi
 def test_a_model_that_fills_a_cache_gives_the_logits_of_one_that_does_not_at_every_position(
     position: str, chunk: int
 ) -> None:
-    model, idx = sharp_model(position=position, n_kv_head=2), torch.randint(23, (3, 16))
+    model, idx = sharp_model(std=0.25, position=position, n_kv_head=2), torch.randint(23, (3, 16))
     cache = KVCache(model.config, batch=3)
     logits = torch.cat([model(piece, cache=cache) for piece in idx.split(chunk, dim=1)], dim=1)
     torch.testing.assert_close(logits, model(idx), rtol=1e-5, atol=1e-5)
@@ -141,7 +131,7 @@ def test_a_model_that_fills_a_cache_gives_the_logits_of_one_that_does_not_at_eve
 @every_position
 @torch.inference_mode()
 def test_rows_of_different_lengths_are_filled_padded_and_truncated_and_then_go_on(position: str) -> None:
-    model, lengths = sharp_model(position=position, n_kv_head=2), [11, 0, 4]
+    model, lengths = sharp_model(std=0.25, position=position, n_kv_head=2), [11, 0, 4]
     texts = [random_ids(length + 5) for length in lengths]
     cache = KVCache(model.config, batch=3)
     model(pad([text[:length] for text, length in zip(texts, lengths, strict=True)], torch.device("cpu")), cache=cache)
@@ -155,7 +145,7 @@ def test_rows_of_different_lengths_are_filled_padded_and_truncated_and_then_go_o
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @every_position
 def test_a_text_is_the_same_cached_uncached_streamed_batched_and_alone(position: str, temperature: float) -> None:
-    model = sharp_model(position=position, n_kv_head=2, tie_weights=False)
+    model = sharp_model(std=0.25, position=position, n_kv_head=2, tie_weights=False)
     prompts = ["abc", "v", "", "hjklmnopqrstu"]
     params = SamplingParams(max_new_tokens=30, temperature=temperature, top_p=0.95, seed=3)
     texts = gpt.generate(model, LETTERS, prompts, **params.model_dump())

@@ -10,20 +10,11 @@ from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.errors import DataError, GenerationError
 from gpt.generation import Score, score_text
 from gpt.model import GPT
-from tiny import tiny_config
+from tiny import sharp_model
 
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
 WIDTH = 6
 TEXT = "thecatsatonthematandtheratranoffbefore"
-
-
-def sharp_model(**changes: object) -> GPT:
-    """A model in eval mode with a window of 6 whose logits depend much on what came before."""
-    torch.manual_seed(0)
-    model = GPT(tiny_config(n_layer=1, block_size=WIDTH, tie_weights=False, **changes)).eval()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.3)
-    return model
 
 
 @torch.no_grad()
@@ -42,21 +33,27 @@ def begin_of(place: int, stride: int) -> int:
 @settings(max_examples=60, deadline=None)
 @given(length=st.integers(2, 30), stride=st.integers(1, WIDTH))
 def test_every_token_is_scored_once_by_the_first_window_that_reaches_it(length: int, stride: int) -> None:
-    model, ids = sharp_model(), LETTERS.encode(TEXT[:length]).tolist()
+    model, ids = (
+        sharp_model(std=0.3, n_layer=1, block_size=WIDTH),
+        LETTERS.encode(TEXT[:length]).tolist(),
+    )
     expected = [logprob_after(model, ids[begin_of(place, stride) : place], ids[place]) for place in range(1, length)]
     assert score_text(model, LETTERS, TEXT[:length], stride).logprobs == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("length", [2, WIDTH, WIDTH + 1, WIDTH + 2, 2 * WIDTH + 1, 30])
 def test_a_stride_of_one_gives_every_token_the_longest_context(length: int) -> None:
-    model, ids = sharp_model(), LETTERS.encode(TEXT[:length]).tolist()
+    model, ids = (
+        sharp_model(std=0.3, n_layer=1, block_size=WIDTH),
+        LETTERS.encode(TEXT[:length]).tolist(),
+    )
     expected = [logprob_after(model, ids[max(0, place - WIDTH) : place], ids[place]) for place in range(1, length)]
     assert score_text(model, LETTERS, TEXT[:length], stride=1).logprobs == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("stride", [None, WIDTH, WIDTH + 1, 1000])
 def test_without_overlap_windows_stand_side_by_side(stride: int | None) -> None:
-    model, calls = sharp_model(), []
+    model, calls = sharp_model(std=0.3, n_layer=1, block_size=WIDTH), []
     model.h[0].register_forward_hook(lambda _, arguments, __: calls.append(arguments[0].size(1)))
     scored = score_text(model, LETTERS, TEXT[:15], stride)
     assert calls == [WIDTH, WIDTH, 2]
@@ -64,7 +61,7 @@ def test_without_overlap_windows_stand_side_by_side(stride: int | None) -> None:
 
 
 def test_a_text_that_fits_the_window_is_seen_once_and_whole() -> None:
-    model, calls = sharp_model(), []
+    model, calls = sharp_model(std=0.3, n_layer=1, block_size=WIDTH), []
     model.h[0].register_forward_hook(lambda _, arguments, __: calls.append(arguments[0].size(1)))
     score_text(model, LETTERS, TEXT[: WIDTH + 1], stride=1)
     assert calls == [WIDTH]
@@ -78,7 +75,7 @@ def test_numbers_by_hand() -> None:
 
 
 def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary() -> None:
-    model = sharp_model()
+    model = sharp_model(std=0.3, n_layer=1, block_size=WIDTH)
     nn.init.zeros_(model.lm_head.weight)
     score = score_text(model, LETTERS, TEXT)
     assert score.perplexity == pytest.approx(23)
@@ -91,7 +88,7 @@ def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary() -> No
     [("ab", 1, 1), ("aé", 2, 1), ("éa", 2, 2), ("日本", 5, 2), ("é", 1, 1), ("a🙂b", 5, 2)],
 )
 def test_bytes_count_the_characters_that_they_complete(text: str, tokens: int, chars: int) -> None:
-    model = sharp_model(vocab_size=256)
+    model = sharp_model(std=0.3, n_layer=1, block_size=WIDTH, tie_weights=False, vocab_size=256)
     nn.init.zeros_(model.lm_head.weight)
     score = score_text(model, ByteTokenizer(), text)
     assert (len(score.logprobs), score.chars) == (tokens, chars)
@@ -100,22 +97,26 @@ def test_bytes_count_the_characters_that_they_complete(text: str, tokens: int, c
 
 @pytest.mark.parametrize(("unknown", "chars"), [("drop", 2), ("replace", 3)])
 def test_characters_that_were_dropped_are_not_counted(unknown: str, chars: int) -> None:
-    score = score_text(sharp_model(), CharTokenizer(LETTERS.itos, unknown), "ab€c")
+    score = score_text(
+        sharp_model(std=0.3, n_layer=1, block_size=WIDTH),
+        CharTokenizer(LETTERS.itos, unknown),
+        "ab€c",
+    )
     assert score.chars == len(score.logprobs) == chars
 
 
 @pytest.mark.parametrize(("text", "tokens"), [("", 0), ("a", 1)])
 def test_a_text_too_short_to_predict_anything_is_refused(text: str, tokens: int) -> None:
     with pytest.raises(GenerationError, match=f"a text of {tokens} tokens has nothing to score"):
-        score_text(sharp_model(), LETTERS, text)
+        score_text(sharp_model(std=0.3, n_layer=1, block_size=WIDTH), LETTERS, text)
 
 
 @pytest.mark.parametrize("stride", [0, -1])
 def test_a_stride_below_one_is_refused(stride: int) -> None:
     with pytest.raises(GenerationError, match=f"stride is {stride}"):
-        score_text(sharp_model(), LETTERS, TEXT, stride)
+        score_text(sharp_model(std=0.3, n_layer=1, block_size=WIDTH), LETTERS, TEXT, stride)
 
 
 def test_unknown_characters_are_refused() -> None:
     with pytest.raises(DataError, match="'€' at 2"):
-        score_text(sharp_model(), LETTERS, "ab€")
+        score_text(sharp_model(std=0.3, n_layer=1, block_size=WIDTH), LETTERS, "ab€")
