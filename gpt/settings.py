@@ -20,10 +20,10 @@ class Settings:
     offline: bool
 
 
-def read_settings() -> Settings:
-    """Read the environment once; callers pass the result on."""
+def read_settings(offline: bool = False) -> Settings:
+    """Read the environment once; callers pass the result on. `offline` asks for it whatever the environment says."""
     data_dir = os.environ.get("GPT_DATA_DIR")
     return Settings(
         data_dir=Path(data_dir).expanduser() if data_dir else None,
-        offline=os.environ.get("GPT_OFFLINE", "").strip().lower() in _TRUE,
+        offline=offline or os.environ.get("GPT_OFFLINE", "").strip().lower() in _TRUE,
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gpt.cache.stores import Store, build_store
+from gpt.cache.stores import KV_DTYPES, Store, build_store
 from gpt.config import ModelConfig
 from gpt.errors import InputError
 
@@ -137,5 +137,5 @@ class LayerView:
 def cache_bytes(config: ModelConfig, batch: int, capacity: int, kv_dtype: str) -> int:
     """Bytes of a cache of that shape, without making it."""
     vectors = 2 * config.n_layer * batch * config.kv_heads * capacity  # keys and values
-    per_vector = {"fp32": 4 * config.head_width, "int8": config.head_width + 2}.get(kv_dtype, 2 * config.head_width)
-    return vectors * per_vector
+    scale = torch.float16.itemsize if kv_dtype == "int8" else 0
+    return vectors * (config.head_width * KV_DTYPES[kv_dtype].itemsize + scale)

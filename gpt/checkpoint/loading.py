@@ -25,12 +25,14 @@ class Loaded:
         tokenizer: the one it was trained with.
         config: of the run.
         folder: the checkpoint it came from.
+        data: fingerprint of the dataset it was trained on.
     """
 
     model: GPT
     tokenizer: Tokenizer
     config: Config
     folder: Path
+    data: str
 
 
 def load_trained(path: Path | None, runs: Path, device: torch.device) -> Loaded:
@@ -42,7 +44,7 @@ def load_trained(path: Path | None, runs: Path, device: torch.device) -> Loaded:
     folder = find_checkpoint(path, runs)
     checkpoint = read_checkpoint(folder)
     model = build_model(checkpoint, folder).to(device).eval()
-    return Loaded(model, checkpoint.tokenizer, checkpoint.config, folder)
+    return Loaded(model, checkpoint.tokenizer, checkpoint.config, folder, str(checkpoint.state.get("data")))
 
 
 def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:

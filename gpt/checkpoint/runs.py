@@ -73,7 +73,7 @@ class RunFolder:
         verify_checkpoint(folder)
         for name in ("best", "last") if best else ("last",):
             self._point(name, folder, checkpoint.state)
-        self._remove_old(keep_last)
+        self._remove_old(step, keep_last)
         return folder
 
     def pointed(self, name: str) -> Path | None:
@@ -108,9 +108,11 @@ class RunFolder:
         except OSError as error:
             raise CheckpointError(f"cannot write {self.path / name}.json: {error.strerror}") from None
 
-    def _remove_old(self, keep_last: int) -> None:
+    def _remove_old(self, step: int, keep_last: int) -> None:
+        """Keep the newest up to `step`; later ones are of a course that a resume from before them has left."""
         keep = {self.pointed("best"), self.pointed("last")}
-        for folder in self.checkpoints()[keep_last:]:
+        ranked = sorted(self.checkpoints(), key=lambda folder: int(folder.name.split("-")[1].split(".")[0]) > step)
+        for folder in ranked[keep_last:]:
             if folder not in keep:
                 shutil.rmtree(folder, ignore_errors=True)
         for folder in (self.path / "checkpoints").glob(".tmp-*"):  # of a process that was killed while it wrote

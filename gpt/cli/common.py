@@ -1,10 +1,13 @@
 """What every command line shares: how it ends, and how it speaks."""
 
 import argparse
+import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from tqdm import tqdm
 
@@ -27,33 +30,53 @@ def run_command(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the exit does not write again
+        _silence_output()
         return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        _silence_output()
+        print(f"error: cannot write the output: {error.strerror}", file=sys.stderr)
+        return 2
+
+
+def _silence_output() -> None:
+    """Let the exit of the process not try again to write what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def report(line: str) -> None:
     """One line for the user, beside the output, and above a progress bar where there is one."""
-    tqdm.write(line, file=sys.stderr)
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # whoever read it is gone; that is no reason to lose a run
+        tqdm.write(line, file=sys.stderr)
+        sys.stderr.flush()
 
 
 def read_text(path: str) -> str:
-    """The text of a UTF-8 file.
+    """The text of a UTF-8 file, or of standard input for -.
 
     Raises:
         GPTError: it cannot be read.
     """
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise GPTError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise GPTError(f"{path} is not UTF-8 text (byte {error.start})") from None
+        name = "standard input" if path == "-" else path
+        raise GPTError(f"{name} is not UTF-8 text (byte {error.start})") from None
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, as every other mistake gives."""
+        print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
+        sys.exit(2)
 
 
 def build_parser(description: str, example: str) -> argparse.ArgumentParser:
     """A parser whose help ends with an example; an unknown option is an error, never a guess."""
-    return argparse.ArgumentParser(
+    return _Parser(
         description=description,
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -2,14 +2,14 @@
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.common import add_checkpoint_options, build_parser, read_text, report, run_command
 from gpt.config import RunConfig
-from gpt.errors import ConfigError
+from gpt.errors import CheckpointError, ConfigError
 from gpt.settings import read_settings
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="sequences at a time (default: 64)")
     parser.add_argument("--stride", type=int, metavar="N", help="of sliding; default: a quarter of block_size")
-    parser.add_argument("--batches", type=int, default=200, metavar="N", help="of random (default: 200)")
-    parser.add_argument("--seed", type=int, default=1337, metavar="N", help="of random (default: 1337)")
+    parser.add_argument("--batches", type=int, metavar="N", help="of random (default: 200)")
+    parser.add_argument("--seed", type=int, metavar="N", help="of random (default: 1337)")
     parser.add_argument("--text-file", metavar="FILE", help="score this UTF-8 text instead (full or sliding)")
     parser.add_argument("--per-char", action="store_true", help="with --text-file: each token's log-probability too")
     parser.add_argument("--offline", action="store_true", help="open no connection (also GPT_OFFLINE=1)")
@@ -54,6 +54,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if arguments.text_file is not None and arguments.protocol == "random":
         raise ConfigError("--protocol random draws from a corpus; use full or sliding with --text-file")
+    for name, protocol in (("stride", "sliding"), ("batches", "random"), ("seed", "random")):
+        if getattr(arguments, name) is not None and arguments.protocol != protocol:
+            raise ConfigError(f"--{name} has no effect with --protocol {arguments.protocol}; it is for {protocol}")
     if arguments.per_char and arguments.text_file is None:
         raise ConfigError("--per-char is for a --text-file")
 
@@ -82,19 +85,24 @@ def _evaluate_corpus(
     from gpt.data import prepare
     from gpt.training.evaluation import evaluate, random_batches, sliding_batches
 
-    settings = read_settings()
-    settings = replace(settings, offline=settings.offline or arguments.offline)
+    settings = read_settings(arguments.offline)
     dataset = prepare(loaded.config.data, settings, report)
     if dataset.tokenizer.to_dict() != loaded.tokenizer.to_dict():
         raise ConfigError(f"{loaded.folder} has another tokenizer than the corpus that data.source gives now")
+    if dataset.fingerprint != loaded.data:
+        report("warning: the corpus is not the one of the run any more; this split may hold text it was trained on")
     block_size, size = loaded.config.model.block_size, arguments.batch_size
     dataset.check_length(block_size)
     tokens = dataset.split(arguments.split)
     if arguments.protocol == "random":
-        batches = random_batches(tokens, block_size, size, arguments.batches, arguments.seed)
+        batches = random_batches(
+            tokens, block_size, size, arguments.batches or 200, 1337 if arguments.seed is None else arguments.seed
+        )
     else:
         batches = sliding_batches(tokens, block_size, size, stride)
     result = evaluate(loaded.model, batches, compute)
+    if not math.isfinite(result.loss):
+        raise CheckpointError(f"{loaded.folder}: the loss is not finite; its weights are damaged")
     bits = result.bits_per_char(dataset.chars_per_token)
     report(f"{loaded.folder}: {arguments.split} loss {result.loss:.4f} nats per token, {bits:.4f} bits per character")
     return {

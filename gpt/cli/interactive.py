@@ -55,7 +55,8 @@ def _command(line: str, params: SamplingParams) -> SamplingParams:
         report("\n".join(f"  /{key} {getattr(params, key)}" for key in SamplingParams.model_fields))
     elif name in SamplingParams.model_fields and value:
         try:
-            params = with_options(params, {name: parse_value(value)})
+            is_one_text = name == "stop" and not value.startswith("[")
+            params = with_options(params, {name: (value,) if is_one_text else parse_value(value)})
         except YAMLSyntaxError as error:
             report(f"error: /{name}: {error}")
     else:

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from gpt.cli.common import build_parser, report, run_command
@@ -32,8 +31,7 @@ def _run(arguments: argparse.Namespace) -> int:
     config = load_config(Path(arguments.config), arguments.overrides).config
     from gpt.data import prepare
 
-    settings = read_settings()
-    settings = replace(settings, offline=settings.offline or arguments.offline)
+    settings = read_settings(arguments.offline)
     dataset = prepare(config.data, settings, report, arguments.force)
     print(
         f"{len(dataset.train):,} training and {len(dataset.val):,} validation tokens, "

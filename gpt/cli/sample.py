@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from gpt.cli.common import add_checkpoint_options, build_parser, report, run_command
+from gpt.cli.common import add_checkpoint_options, build_parser, read_text, report, run_command
 from gpt.cli.sampling_options import add_sampling_options, given_options, with_options
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError, GPTError
@@ -42,14 +42,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_sampling_options(parser)
     parser.add_argument("--num-samples", type=int, default=1, metavar="N", help="texts per prompt (default: 1)")
     parser.add_argument("--beam", type=int, metavar="N", help="beam search with N hypotheses; all are printed")
-    parser.add_argument("--length-penalty", type=float, default=1.0, metavar="A", help="of --beam (default: 1)")
+    parser.add_argument("--length-penalty", type=float, metavar="A", help="of --beam (default: 1)")
     parser.add_argument(
         "--unknown", choices=("error", "replace", "drop"), default="error", help="characters the model has never seen"
     )
     parser.add_argument("--backend", choices=("auto", "eager"), default="auto", help="who computes (default: auto)")
     parser.add_argument("--no-cache", action="store_true", help="compute the whole window for every token")
     parser.add_argument(
-        "--kv-dtype", choices=("fp32", "bf16", "fp16", "int8"), default="fp32", help="what the cache holds"
+        "--kv-dtype", choices=("fp32", "bf16", "fp16", "int8"), help="what the cache holds (default: fp32)"
     )
     parser.add_argument("--prefill-chunk", type=int, metavar="N", help="most prompt tokens computed at a time")
     parser.add_argument("--stats", action="store_true", help="say how fast it was")
@@ -63,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise GenerationError(f"--{name.replace('_', '-')} is {value}, expected at least 1")
-    if not 0 <= arguments.length_penalty < math.inf:
+    if arguments.length_penalty is not None and not 0 <= arguments.length_penalty < math.inf:
         raise GenerationError(f"--length-penalty is {arguments.length_penalty:g}, expected at least 0")
     given = given_options(arguments)
     with_options(SamplingParams(), given)  # a wrong value is said before torch is imported
@@ -85,7 +85,9 @@ def _run(arguments: argparse.Namespace) -> int:
     tokenizer = loaded.tokenizer
     if isinstance(tokenizer, CharTokenizer):
         tokenizer = CharTokenizer(tokenizer.itos, arguments.unknown)
-    options = DecodeOptions(arguments.backend, not arguments.no_cache, arguments.kv_dtype, arguments.prefill_chunk)
+    options = DecodeOptions(
+        arguments.backend, not arguments.no_cache, arguments.kv_dtype or "fp32", arguments.prefill_chunk
+    )
     if arguments.interactive:
         return run_interactive(loaded, tokenizer, params, options)
     for prompt in prompts:  # all of them before anything is printed or a file is opened
@@ -104,13 +106,17 @@ def _refuse_ignored(arguments: argparse.Namespace) -> None:
     Raises:
         GenerationError: there is one.
     """
-    set_options = {name for name in ("json", "output", "beam", "stats", "logprobs") if getattr(arguments, name)}
-    if arguments.num_samples != 1:
-        set_options.add("num_samples")
+    chosen = {name for name, value in vars(arguments).items() if value is not None and value is not False}
+    if arguments.num_samples == 1:
+        chosen.discard("num_samples")
+    drawing = {"temperature", "top_k", "top_p", "min_p", "repetition_penalty", "greedy", "seed"}
+    one_text = {"stats", "logprobs", "num_samples"}
     ignored_by = {
-        "--interactive": set_options if arguments.interactive else set(),
-        "--beam": set_options & {"stats", "logprobs", "num_samples"} if arguments.beam is not None else set(),
-        "text output without --json": {"logprobs"} & set_options if not arguments.json else set(),
+        "--interactive": chosen & ({"json", "output", "beam"} | one_text) if arguments.interactive else set(),
+        "--beam": chosen & (drawing | one_text) if arguments.beam is not None else set(),
+        "plain sampling, without --beam": chosen & {"length_penalty"} if arguments.beam is None else set(),
+        "text output, without --json": chosen & {"logprobs"} if not arguments.json else set(),
+        "--no-cache": chosen & {"kv_dtype", "prefill_chunk"} if arguments.no_cache else set(),
     }
     for mode, options in ignored_by.items():
         if options:
@@ -141,7 +147,7 @@ def _sample(
         writer: Writer = (
             JSONWriter(texts, seeds, tokenizer, file) if arguments.json else TextWriter(texts, file, begin == 0)
         )
-        meter = Meter()
+        meter = Meter(len(texts))
         for piece in meter.watch(pieces):
             writer.take(piece)
             meter.cache_bytes = max(meter.cache_bytes, backend.cache_bytes)
@@ -169,7 +175,9 @@ def _beam(
     for prompt in prompts:
         ids = encode_prompt(tokenizer, prompt, params, model.config.block_size)
         backend = build_backend(model, params, options)
-        found = beam_search(backend, ids, arguments.beam, params.max_new_tokens, arguments.length_penalty, is_finished)
+        room = model.config.block_size + 1 - len(ids) if params.overflow == "stop" else params.max_new_tokens
+        length, penalty = min(params.max_new_tokens, room), arguments.length_penalty
+        found = beam_search(backend, ids, arguments.beam, length, 1.0 if penalty is None else penalty, is_finished)
         for hypothesis in found:
             text = text_of(tokenizer, (token for token in hypothesis.tokens if token != params.end_id), params.stop)
             if arguments.json:
@@ -209,21 +217,10 @@ def _read_prompts(arguments: argparse.Namespace) -> list[str]:
         GPTError: a file cannot be read, or holds no prompt.
     """
     if arguments.prompts_file is not None:
-        prompts = [line for line in _read(arguments.prompts_file).splitlines() if line]
+        prompts = [line for line in read_text(arguments.prompts_file).splitlines() if line]
         if not prompts:
             raise GenerationError(f"{arguments.prompts_file} holds no prompt")
         return prompts
     if arguments.prompt_file is not None:
-        return [_read(arguments.prompt_file)]
-    return [_read("-") if arguments.prompt == "-" else arguments.prompt or ""]
-
-
-def _read(path: str) -> str:
-    """The text of a file, or of standard input for -."""
-    try:
-        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise GPTError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        name = "standard input" if path == "-" else path
-        raise GPTError(f"{name} is not UTF-8 text (byte {error.start})") from None
+        return [read_text(arguments.prompt_file)]
+    return [read_text("-") if arguments.prompt == "-" else arguments.prompt or ""]

@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from gpt.cli.common import build_parser, report, run_command
@@ -21,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = build_parser(
         "Train a GPT. Any key of the configuration can be overridden as section.key=value.",
-        "python scripts/train.py --config configs/shakespeare.yaml train.max_steps=500 optim.learning_rate=3e-4",
+        "python scripts/train.py --config configs/shakespeare.yaml run.name=slower optim.learning_rate=3e-3",
     )
     parser.add_argument("--config", metavar="FILE", help="YAML file, for example configs/quickstart.yaml")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
@@ -59,8 +58,7 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace) -> int:
     from gpt.training.session import open_session
     from gpt.training.signals import Interrupted
 
-    settings = read_settings()
-    settings = replace(settings, offline=settings.offline or arguments.offline)
+    settings = read_settings(arguments.offline)
     trainer = open_session(loaded, settings, report, arguments.resume, arguments.allow_config_change)
     path = trainer.run_folder.path
     try:

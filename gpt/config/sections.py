@@ -1,6 +1,6 @@
 """The six sections of a configuration file, typed, bounded and immutable.
 
-Every default is the GPT-2 / nanoGPT one where there is one. A check that needs two keys of a
+A check that needs two keys of a
 section is in that section's `cross_checks`, so that the loader can report all of them at once.
 """
 
@@ -66,7 +66,7 @@ class RunConfig(Section):
     dir: str = Field("runs", min_length=1, description="Folder that holds the run folders.")
     seed: Seed = Field(
         1337,
-        description="Seeds initialisation, dropout, data order, evaluation and sampling, each with its own generator.",
+        description="Of initialisation and dropout (torch's generator) and of the data order (its own).",
     )
     device: str = Field("auto", pattern=DEVICE_PATTERN, description="auto: CUDA, then MPS, then CPU.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(

@@ -9,8 +9,15 @@ from torch import Tensor
 
 from gpt.data.dataset import Tokens
 
-KEEP_RESIDENT = 64 << 20
-"""Bytes of token file left in memory; the pages of a larger file are given back after each batch."""
+KEEP_RESIDENT = 16 << 20
+"""Bytes of token file left in memory; the pages of a larger file are given back once they are read."""
+
+
+def release_pages(tokens: Tokens) -> None:
+    """Give back the memory of a large memory-mapped file, which else fills up with what is read of it."""
+    mapping = getattr(tokens, "_mmap", None)
+    if isinstance(mapping, mmap.mmap) and len(mapping) > KEEP_RESIDENT and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED)
 
 
 class BatchSampler:
@@ -30,15 +37,12 @@ class BatchSampler:
         self.tokens = tokens
         self.offsets = np.arange(block_size + 1)
         self.generator = torch.Generator().manual_seed(seed)
-        mapping = getattr(tokens, "_mmap", None)
-        self._pages = mapping if isinstance(mapping, mmap.mmap) and tokens.nbytes > KEEP_RESIDENT else None
 
     def get_batch(self, batch_size: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets, each (B, T) int64; the target of a position is the token after it."""
         starts = torch.randint(len(self.tokens) - len(self.offsets) + 1, (batch_size, 1), generator=self.generator)
         windows = torch.from_numpy(self.tokens[starts.numpy() + self.offsets].astype(np.int64))
-        if self._pages is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._pages.madvise(mmap.MADV_DONTNEED)  # else a large corpus would slowly fill the memory
+        release_pages(self.tokens)
         return windows[:, :-1], windows[:, 1:]
 
     def state_dict(self) -> dict[str, Any]:

@@ -35,7 +35,12 @@ def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Pat
     """
     match config.source:
         case "shakespeare":
-            path = fetch(SHAKESPEARE, _download_folder(config, settings), offline=settings.offline, report=report)
+            path = fetch(
+                SHAKESPEARE,
+                _download_folder(config, settings, SHAKESPEARE.filename),
+                offline=settings.offline,
+                report=report,
+            )
         case "pydocs":
             path = _write_pydocs(Path(config.dir))
         case "file":
@@ -52,13 +57,13 @@ def _download(config: DataConfig, settings: Settings, report: Report) -> Path:
     assert config.url is not None
     name = f"download-{hashlib.sha256(config.url.encode()).hexdigest()[:16]}.txt"
     download = Download((config.url,), name, config.sha256, config.max_bytes)
-    return fetch(download, _download_folder(config, settings), offline=settings.offline, report=report)
+    return fetch(download, _download_folder(config, settings, name), offline=settings.offline, report=report)
 
 
-def _download_folder(config: DataConfig, settings: Settings) -> Path:
-    folder = settings.data_dir or Path(config.dir)
-    make_folder(folder)
-    return folder
+def _download_folder(config: DataConfig, settings: Settings, name: str) -> Path:
+    """Where a file of that name is, or else is to go: `GPT_DATA_DIR` before `data.dir`."""
+    folders = [settings.data_dir, Path(config.dir)] if settings.data_dir is not None else [Path(config.dir)]
+    return next((folder for folder in folders if (folder / name).is_file()), folders[0])
 
 
 def _write_pydocs(folder: Path) -> Path:

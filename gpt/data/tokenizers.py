@@ -118,7 +118,7 @@ class CharTokenizer:
         more = f" and {len(first) - MAX_LISTED} more" if len(first) > MAX_LISTED else ""
         return (
             f"characters outside the vocabulary of {self.vocab_size}: {listed}{more}; "
-            "leave them out, or choose to replace or drop them"
+            "leave them out, or replace or drop them (--unknown)"
         )
 
 

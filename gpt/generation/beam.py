@@ -8,6 +8,7 @@ import torch
 
 from gpt.errors import GenerationError
 from gpt.generation.backends import Backend
+from gpt.generation.decoder import check_finite
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,9 @@ def _extension_logprobs(
     backend: Backend, prompt: Sequence[int], live: Sequence[tuple[tuple[int, ...], float]]
 ) -> torch.Tensor:
     """Log-probability of every hypothesis with every next token, (rows, V) float64."""
-    logits = backend.next_logits([[*prompt, *tokens] for tokens, _ in live])
-    if not torch.isfinite(logits).all():
-        raise GenerationError("the model's logits are not finite; its weights are damaged")
+    contexts = [[*prompt, *tokens] for tokens, _ in live]
+    logits = backend.next_logits(contexts)
+    check_finite(logits, contexts)
     so_far = torch.tensor([logprob for _, logprob in live], dtype=torch.float64)
     return so_far.unsqueeze(1) + logits.double().log_softmax(dim=-1).cpu()
 

@@ -65,7 +65,7 @@ class BatchDecoder:
         """
         contexts = [self._contexts[row] for row in self.active]
         logits = self._backend.next_logits(contexts)  # (B, V)
-        _check_finite(logits, contexts)
+        check_finite(logits, contexts)
         probabilities = next_token_probabilities(logits, self._params, contexts)
         uniform = torch.cat([torch.rand(1, generator=self._generators[row]) for row in self.active])
         tokens = draw(probabilities, uniform).tolist()
@@ -96,7 +96,12 @@ class BatchDecoder:
         ]
 
 
-def _check_finite(logits: Tensor, contexts: Sequence[Sequence[int]]) -> None:
+def check_finite(logits: Tensor, contexts: Sequence[Sequence[int]]) -> None:
+    """Make sure that the logits (B, V) after some contexts can be drawn from.
+
+    Raises:
+        GenerationError: they cannot; the message names the position.
+    """
     finite = torch.isfinite(logits).all(dim=-1)
     if not finite.all():
         row = int((~finite).nonzero()[0])

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
+from gpt.cache import KV_DTYPES
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError
@@ -17,8 +18,8 @@ Finish = Literal["length", "stop", "end", "window"]
 """Why a text ended: `max_new_tokens`, a stop text, the end token, or the edge of the window."""
 
 
-BACKENDS = ("auto", "eager")
-"""Who computes: `eager` is PyTorch, operator by operator; `auto` the quickest there is, at present the same."""
+BACKENDS = {"auto": CachedBackend, "eager": CachedBackend}
+"""Who computes with a cache: `eager` is PyTorch, operator by operator; `auto` the quickest there is."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,14 @@ class DecodeOptions:
     cache: bool = True
     kv_dtype: str = "fp32"
     prefill_chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise GenerationError where a value is not one of those above."""
+        for name, value, known in (("backend", self.backend, BACKENDS), ("kv_dtype", self.kv_dtype, KV_DTYPES)):
+            if value not in known:
+                raise GenerationError(f"{name} {value!r}: expected one of {', '.join(known)}")
+        if self.prefill_chunk is not None and self.prefill_chunk < 1:
+            raise GenerationError(f"prefill_chunk is {self.prefill_chunk}, expected at least 1")
 
 
 @dataclass(frozen=True)
@@ -75,15 +84,9 @@ class Completion:
 
 
 def build_backend(model: GPT, params: SamplingParams, options: DecodeOptions) -> Backend:
-    """The backend that some options name.
-
-    Raises:
-        GenerationError: there is no such backend.
-    """
-    if options.backend not in BACKENDS:
-        raise GenerationError(f"backend {options.backend!r}: expected one of {', '.join(BACKENDS)}")
+    """The backend that some options name."""
     if options.cache:
-        return CachedBackend(model, params.slide_chunk, options.kv_dtype, options.prefill_chunk)
+        return BACKENDS[options.backend](model, params.slide_chunk, options.kv_dtype, options.prefill_chunk)
     return UncachedBackend(model, params.slide_chunk)
 
 
@@ -135,8 +138,11 @@ def stream_pieces(
             not finite.
     """
     ids = [encode_prompt(tokenizer, prompt, params, model.config.block_size) for prompt in prompts]
+    seeds = [params.seed] * len(ids) if seeds is None else seeds
+    if len(seeds) != len(ids):
+        raise GenerationError(f"{len(seeds)} seeds for {len(ids)} prompts; give one each")
     backend = backend or build_backend(model, params, DecodeOptions())
-    decoder = BatchDecoder(backend, ids, params, seeds or [params.seed] * len(ids))
+    decoder = BatchDecoder(backend, ids, params, seeds)
     return _run(model, tokenizer, decoder, [len(row) for row in ids], params)
 
 

@@ -52,7 +52,7 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
 
     Raises:
         DataError: characters outside the vocabulary.
-        GenerationError: the text has fewer than two tokens, or `stride` is below 1.
+        GenerationError: the text has fewer than two tokens, `stride` is below 1, or the logits are not finite.
     """
     if stride is not None and stride < 1:
         raise GenerationError(f"stride is {stride}, expected at least 1")
@@ -70,5 +70,8 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
         logits = model(ids[start:end].unsqueeze(0).to(device))[0, begin - start :]
         targets = ids[begin + 1 : end + 1].to(device)
         logprobs[begin:end] = logits.double().log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1).cpu()
+    if not torch.isfinite(logprobs).all():
+        position = int((~torch.isfinite(logprobs)).nonzero()[0])
+        raise GenerationError(f"the model's logits after position {position} are not finite; its weights are damaged")
     begun = tokenizer.stream().feed(int(ids[0]))  # empty where the first token is a part of a character
     return Score(tuple(logprobs.tolist()), len(tokenizer.decode(ids.tolist())) - len(begun))

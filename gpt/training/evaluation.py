@@ -6,14 +6,14 @@ crops, noisy.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpt.data.batches import BatchSampler
+from gpt.data.batches import BatchSampler, release_pages
 from gpt.data.dataset import Tokens
 from gpt.device import Compute
 from gpt.training.loss import IGNORE, Batch, summed_cross_entropy
@@ -44,11 +44,12 @@ def full_batches(tokens: Tokens, block_size: int, batch_size: int) -> Iterator[B
 def sliding_batches(tokens: Tokens, block_size: int, batch_size: int, stride: int) -> Iterator[Batch]:
     """Windows `stride` apart; each predicts only the tokens that the one before did not reach."""
     last = len(tokens) - 1  # the last token is only a target
-    starts = list(range(0, max(1, last - block_size + stride), stride))
-    whole = [start for start in starts if start + block_size <= last]
-    for group in (whole[i : i + batch_size] for i in range(0, len(whole), batch_size)):
-        yield _windows(tokens, group, block_size, stride)
-    for start in starts[len(whole) :]:
+    starts = range(0, max(1, last - block_size + stride), stride)
+    whole = max(0, (last - block_size) // stride + 1)  # windows that do not reach past the end
+    for i in range(0, whole, batch_size):
+        yield _windows(tokens, starts[i : min(i + batch_size, whole)], block_size, stride)
+        release_pages(tokens)
+    for start in starts[whole:]:
         yield _windows(tokens, [start], last - start, stride - (start + block_size - last))
 
 
@@ -87,7 +88,7 @@ def evaluate(
     return Evaluation(float(total) / count, count)
 
 
-def _windows(tokens: Tokens, starts: list[int], length: int, fresh: int) -> Batch:
+def _windows(tokens: Tokens, starts: Sequence[int], length: int, fresh: int) -> Batch:
     """Windows of `length`, of which all but the first start only predict their last `fresh` tokens."""
     indices = np.array(starts)[:, None] + np.arange(length + 1)
     windows: Tensor = torch.from_numpy(tokens[indices].astype(np.int64))

@@ -15,7 +15,7 @@ class NonFiniteGuard:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.reads_are_free = device.type == "cpu"
+        self.reads_are_free = device.type in ("cpu", "mps")  # MPS has no fused optimizer that could be told
         self.blocked = torch.zeros((), device=device)
         self._first_bad = torch.full((), -1, dtype=torch.long, device=device)
 

@@ -26,7 +26,7 @@ def _cosine(step: int, config: OptimConfig, max_steps: int) -> float:
 
 def _warmup_stable_decay(step: int, config: OptimConfig, max_steps: int) -> float:
     """1, then a line to 0 over the last `decay_steps` (Hu et al. 2024, 2404.06395, section 4)."""
-    length = config.decay_steps or max(1, max_steps // 5)
+    length = min(config.decay_steps or max(1, max_steps // 5), max(1, max_steps - config.warmup_steps))
     return min(1.0, max(0.0, (max_steps - step) / length))
 
 

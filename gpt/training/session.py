@@ -55,11 +55,11 @@ def open_session(
     stepper = Stepper(model, optimizer, compute, config.optim.grad_clip)
     if compute.compile:
         _compile(model, stepper, config, dataset, report)
-    run.create(config)
-    step = int(point.checkpoint.state["step"]) if point else 0
-    trainer = Trainer(config, model, dataset, compute, stepper, run, _build_monitor(run, config, step, report), report)
+    trainer = Trainer(config, model, dataset, compute, stepper, run, Monitor(), report)
     if point is not None:
         trainer.restore(point.checkpoint)
+    run.create(config)
+    trainer.monitor = _build_monitor(run, config, trainer.state.step, report)
     report(_summary(config, model, dataset, compute, run, point))
     return trainer
 

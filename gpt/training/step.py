@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gpt.device import Compute
+from gpt.errors import NonFiniteError
 from gpt.model import GPT
 from gpt.training.guard import NonFiniteGuard
 from gpt.training.loss import Batch, accumulate_gradients, summed_cross_entropy
@@ -63,6 +64,16 @@ class Stepper:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return StepResult(loss, norm)
+
+    def check(self) -> None:
+        """Raise if a step so far was bad; reads the device back.
+
+        Raises:
+            NonFiniteError: see `NonFiniteGuard`; or float16 gradients overflow at whatever scale.
+        """
+        self.guard.check()
+        if self.scaler.is_enabled() and self.scaler.get_scale() < 1:
+            raise NonFiniteError("float16 gradients overflow even unscaled; set run.dtype=bfloat16 or float32")
 
     def gradients(self, micro_batches: Sequence[Batch]) -> Tensor:
         """Replace the gradients by those of some micro-batches; returns their mean loss."""

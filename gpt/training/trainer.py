@@ -57,11 +57,18 @@ class Trainer:
         self._failed_saves = 0
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint whose weights the model already has."""
-        self.state = TrainingState.from_dict(checkpoint.state)
-        self.stepper.load_state_dict(checkpoint.training)
-        self.sampler.load_state_dict(checkpoint.training["sampler"])
-        set_default_generator_states(checkpoint.training["generators"])
+        """Continue from a checkpoint whose weights the model already has.
+
+        Raises:
+            CheckpointError: its training state is not one of this kind of run.
+        """
+        try:
+            self.state = TrainingState.from_dict(checkpoint.state)
+            self.stepper.load_state_dict(checkpoint.training)
+            self.sampler.load_state_dict(checkpoint.training["sampler"])
+            set_default_generator_states(checkpoint.training["generators"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise CheckpointError(f"the checkpoint's training state does not fit: {error!r}") from None
 
     def run(self) -> TrainingState:
         """Train to the end, or until stopped.
@@ -76,7 +83,7 @@ class Trainer:
             try:
                 self._loop()
             except Interrupted:
-                self.stepper.guard.check()
+                self.stepper.check()
                 self._save(best=False, required=True)
                 raise
             finally:
@@ -119,7 +126,7 @@ class Trainer:
 
     def _log(self, result: StepResult, rate: float) -> float:
         """Read the step's figures back from the device and report them; returns the loss."""
-        self.stepper.guard.check()
+        self.stepper.check()
         loss, norm = float(result.loss), float(result.gradient_norm)
         speed = self._meter.read()
         self.monitor.scalars(
@@ -138,7 +145,7 @@ class Trainer:
 
     def _evaluate(self) -> None:
         """Evaluate, sample and save; nothing is recorded if a signal comes in between."""
-        self.stepper.guard.check()
+        self.stepper.check()
         with self._uncompiled():
             result = evaluate(self.model, self._validation_batches(), self.compute, self._signals.check)
             if not math.isfinite(result.loss):
@@ -162,7 +169,9 @@ class Trainer:
         """A text from the present weights, by its own generator."""
         if self.config.train.sample_tokens == 0:
             return ""
-        params = self.config.sample.model_copy(update={"max_new_tokens": self.config.train.sample_tokens})
+        params = self.config.sample.model_copy(
+            update={"max_new_tokens": self.config.train.sample_tokens, "empty_prompt": "start"}
+        )
         pieces = []
         self.model.eval()
         try:

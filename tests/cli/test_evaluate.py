@@ -1,9 +1,12 @@
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpt.cli import evaluate
+from tiny import CORPUS
 
 
 @pytest.fixture(autouse=True)
@@ -11,9 +14,9 @@ def _in_trained_folder(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained)
 
 
-def result_of(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, float]:
+def result_of(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
     assert evaluate.main(list(options)) == 0
-    result: dict[str, float] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    result: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
     return result
 
 
@@ -37,9 +40,31 @@ def test_the_protocols_see_the_tokens_they_say(capsys: pytest.CaptureFixture[str
     [
         (["--batch-size", "0"], "--batch-size is 0"),
         (["--stride", "0"], "--stride is 0"),
+        (["--stride", "3"], "--stride has no effect with --protocol full"),
+        (["--protocol", "sliding", "--batches", "3"], "--batches has no effect"),
+        (["--per-char"], "--per-char is for a --text-file"),
+        (["--protocol", "random", "--text-file", "corpus.txt"], "--protocol random draws from a corpus"),
+        (["--text-file", "gone.txt"], "cannot read gone.txt"),
         (["--checkpoint", "runs"], "holds no checkpoint"),
     ],
 )
 def test_a_mistake_gives_one_line(capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:
     assert evaluate.main(options) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_text_file_is_scored_character_by_character(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.txt").write_text("The keeper sleeps till seven.", encoding="utf-8")
+    result = result_of(capsys, "--text-file", str(tmp_path / "text.txt"), "--per-char", "--protocol", "sliding")
+    per_char = result["per_char"]
+    assert "".join(char for char, _ in per_char) == "he keeper sleeps till seven."
+    assert math.fsum(logprob for _, logprob in per_char) == pytest.approx(result["logprob"])
+    assert result["bits_per_char"] == pytest.approx(-result["logprob"] / math.log(2) / 28)
+    assert result["perplexity"] == pytest.approx(math.exp(result["loss"]))
+
+
+def test_a_corpus_that_has_changed_is_told(workplace: Path, trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (workplace / "corpus.txt").open("a", encoding="utf-8") as file:
+        file.write(CORPUS * 20)
+    assert evaluate.main(["--checkpoint", str(trained / "runs/tiny")]) == 0
+    assert "the corpus is not the one of the run any more" in capsys.readouterr().err

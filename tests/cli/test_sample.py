@@ -425,6 +425,13 @@ def test_settings_hold_for_the_prompts_after_them(
         assert f"  {line}\n" in err
 
 
+def test_one_stop_text_is_taken_as_it_is_typed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, err = session(capsys, monkeypatch, "/stop ROMEO:\n/settings\n")
+    assert "  /stop ('ROMEO:',)\n" in err
+
+
 @pytest.mark.parametrize("line", ["/", "/help", "/temprature 1", "/temperature", "/top_k  "])
 def test_a_command_that_is_not_one_shows_the_help(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str
@@ -523,6 +530,11 @@ def test_a_session_asks_for_prompts_where_someone_types(
         ["--beam", "2", "--stats"],
         ["--beam", "2", "--num-samples", "2"],
         ["--logprobs", "2"],
+        ["--logprobs", "0"],
+        ["--no-cache", "--kv-dtype", "int8"],
+        ["--no-cache", "--prefill-chunk", "3"],
+        ["--length-penalty", "2"],
+        ["--beam", "2", "--temperature", "0.5"],
     ],
 )
 def test_an_option_that_would_be_ignored_is_refused(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
@@ -536,3 +548,11 @@ def test_a_wrong_prompt_leaves_the_output_file_alone(tmp_path: Path) -> None:
     prompts.write_text("It\na€\n", encoding="utf-8")
     assert sample.main(["--prompts-file", str(prompts), "--output", str(output)]) == 2
     assert output.read_text(encoding="utf-8") == "kept"
+
+
+def test_beam_search_ends_at_the_edge_of_the_window_where_that_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = text_of(capsys, "--prompt", "It", "--beam", "2", "--max-new-tokens", "40", "--overflow", "stop")
+    first = text.split("\n[log-probability")[0]
+    assert len(first) == 16 + 1  # the window, and the token that it gives

@@ -64,3 +64,28 @@ def test_a_closed_pipe_ends_quietly(trained: Path) -> None:
     assert len(result.stdout) == 5
     assert "Traceback" not in result.stderr
     assert "BrokenPipe" not in result.stderr
+
+
+def test_a_reader_who_went_away_does_not_end_a_training_run(trained: Path, tmp_path: Path) -> None:
+    for name in ("tiny.yaml", "corpus.txt"):
+        (tmp_path / name).write_bytes((trained / name).read_bytes())
+    command = f"{sys.executable} {ROOT / 'scripts/train.py'} --config tiny.yaml 2>&1 | head -n 1"
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=60, check=True)
+    assert (tmp_path / "runs/tiny/checkpoints/step-000006").is_dir()
+
+
+def test_a_wrong_option_is_one_line(tmp_path: Path) -> None:
+    result = run(str(ROOT / "scripts/sample.py"), "--backend", "quantum", cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("where", ["--output /dev/full", "> /dev/full"])
+def test_a_full_disk_is_one_line(where: str, trained: Path) -> None:
+    command = f"{sys.executable} {ROOT / 'scripts/sample.py'} --checkpoint runs/tiny --prompt It {where}"
+    result = subprocess.run(
+        ["bash", "-c", command], cwd=trained, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 2
+    assert result.stderr == "error: cannot write the output: No space left on device\n"

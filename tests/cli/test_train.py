@@ -1,8 +1,10 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpt.checkpoint import read_checkpoint, write_checkpoint
 from gpt.cli import train
 from gpt.config import Config, parse_config
 
@@ -186,3 +188,21 @@ def test_the_file_name_names_the_run(workplace: Path) -> None:
     (workplace / "mine.yaml").write_text(text, encoding="utf-8")
     assert train.main(["--config", "mine.yaml", "train.max_steps=3"]) == 0
     assert (workplace / "runs" / "mine" / "last.json").is_file()
+
+
+def test_a_run_that_refuses_empty_prompts_still_writes_its_samples(workplace: Path) -> None:
+    assert train.main(["--config", "tiny.yaml", "train.max_steps=3", "sample.empty_prompt=refuse"]) == 0
+
+
+def test_a_checkpoint_without_its_training_state_touches_nothing(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main(["--config", "tiny.yaml"]) == 0
+    run = workplace / "runs" / "tiny"
+    folder = run / "checkpoints" / "step-000003"
+    saved = read_checkpoint(folder)
+    write_checkpoint(folder, replace(saved, training={}))
+    before = (run / "metrics.jsonl").read_bytes()
+    assert train.main(["--config", "tiny.yaml", "--resume", str(folder)]) == 2
+    assert "training state does not fit" in one_error_line(capsys)
+    assert (run / "metrics.jsonl").read_bytes() == before

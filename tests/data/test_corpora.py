@@ -127,12 +127,9 @@ def test_a_full_disk_leaves_no_part_of_pydocs(tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "keys", [{"source": "pydocs"}, {"source": "shakespeare"}, {"source": "url", "url": "https://a.b"}]
-)
-def test_a_data_folder_that_cannot_be_made_is_told(keys: dict[str, str], text: Path) -> None:
+def test_a_data_folder_that_cannot_be_made_is_told(text: Path) -> None:
     for folder, reason in ((text, "File exists"), (text / "below", "Not a directory")):
-        said = refusal(dir=str(folder), **keys)
+        said = refusal(source="pydocs", dir=str(folder))
         assert said == f"cannot make the folder {folder}: {reason}; set data.dir to one that can be written"
 
 
@@ -178,3 +175,10 @@ def test_a_download_is_kept_under_a_name_of_its_address(tmp_path: Path) -> None:
     assert locate(sha256=SHA256, **keys) == path
     assert "got sha256" in refusal(sha256="0" * 64, **keys)
     assert "more than data.max_bytes" in refusal(max_bytes=3, **keys)
+
+
+def test_offline_no_folder_is_made(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "typo", offline=True)
+    with pytest.raises(DataError, match="is missing, and offline"):
+        locate_corpus(DataConfig(source="shakespeare", dir=str(tmp_path / "data")), settings, print)
+    assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ import gpt
 from gpt.config import SamplingParams
 from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.errors import DataError, GenerationError, InputError
-from gpt.generation import DecodeOptions, build_backend, generate_tokens
+from gpt.generation import DecodeOptions, generate_tokens, stream_pieces
 from gpt.generation.sampling import draw, next_token_probabilities
 from gpt.model import GPT
 from tiny import tiny_config
@@ -105,6 +105,17 @@ def test_logits_that_are_not_finite_are_an_error_that_names_the_position(tiny_mo
         tokens_of(tiny_model, [1, 2, 3])
 
 
-def test_a_backend_that_there_is_not_is_refused(tiny_model: GPT) -> None:
+def test_a_backend_that_there_is_not_is_refused() -> None:
     with pytest.raises(GenerationError, match="expected one of auto, eager"):
-        build_backend(tiny_model, SamplingParams(), DecodeOptions(backend="quantum"))
+        DecodeOptions(backend="quantum")
+
+
+@pytest.mark.parametrize("options", [{"kv_dtype": "fp8"}, {"prefill_chunk": 0}, {"prefill_chunk": -1}])
+def test_options_that_make_no_sense_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(GenerationError, match="expected"):
+        DecodeOptions(**options)  # type: ignore[arg-type]
+
+
+def test_every_prompt_needs_its_seed(tiny_model: GPT) -> None:
+    with pytest.raises(GenerationError, match="1 seeds for 2 prompts"):
+        stream_pieces(tiny_model, LETTERS, ["a", "b"], SamplingParams(), [1])

@@ -1,4 +1,4 @@
-"""Where a run reports to: TensorBoard, a JSON lines file, the terminal."""
+"""Where a run reports to: TensorBoard, a JSON lines file, sample files, the terminal."""
 
 from gpt.training.monitor.base import Monitor, MonitorGroup
 from gpt.training.monitor.console import Console

@@ -55,8 +55,6 @@ class MonitorGroup(Monitor):
         for monitor in self._monitors:
             try:
                 call(monitor)
-            except BrokenPipeError:  # nobody reads the terminal's output any more
-                raise
             except OSError as error:
                 if monitor not in self._failed:
                     self._failed.add(monitor)

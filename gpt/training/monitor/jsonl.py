@@ -1,6 +1,7 @@
 """Every scalar as one JSON object a line, in metrics.jsonl."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,11 +23,16 @@ class MetricsFile(Monitor):
         self._file = path.open("a", encoding="utf-8")
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.write(json.dumps({"step": step, **{name: _finite(value) for name, value in values.items()}}) + "\n")
         self._file.flush()
 
     def close(self) -> None:
         self._file.close()
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no word for infinity or NaN."""
+    return value if math.isfinite(value) else None
 
 
 def _up_to(content: bytes, step: int) -> bytes:

@@ -1,0 +1,18 @@
+from collections.abc import Iterator
+
+from gpt.cli.stats import Meter
+from gpt.generation import Drawn, Piece
+
+
+def test_the_rate_counts_the_tokens_after_the_first_step_in_the_time_after_it() -> None:
+    ticks = iter([10.0, 12.0, 12.0, 13.0, 14.0])  # start, two tokens of the first step, two of the second
+    meter = Meter(rows=2, clock=lambda: next(ticks))
+
+    def pieces() -> Iterator[Piece]:
+        for _ in range(2):
+            for row in range(2):
+                yield Piece(row, "x", Drawn(1), None)
+
+    assert len(list(meter.watch(pieces()))) == 4
+    meter.cache_bytes = 1000
+    assert str(meter) == "4 tokens; first after 2000.0 ms, then 1 tokens/s; cache 1,000 bytes"
