@@ -54,10 +54,14 @@ class RunFolder:
 
     def checkpoints(self) -> list[Path]:
         """Checkpoint folders, newest first; one that was being replaced comes after its replacement."""
+        return [folder for folder in self._step_folders() if (folder / MANIFEST).is_file()]
+
+    def _step_folders(self) -> list[Path]:
+        """The same, and those that have lost even their manifest."""
         found = []
         for folder in (self.path / "checkpoints").glob("step-*"):
             match = _STEP.fullmatch(folder.name)
-            if match and (folder / MANIFEST).is_file():
+            if match and folder.is_dir():
                 found.append((int(match[1]), match[2] is None, folder))
         return [folder for _, _, folder in sorted(found, reverse=True)]
 
@@ -92,7 +96,7 @@ class RunFolder:
         """
         damaged: list[str] = []
         last = self.pointed("last")
-        for folder in sorted(self.checkpoints(), key=lambda folder: folder != last):
+        for folder in sorted(self._step_folders(), key=lambda folder: folder != last):
             try:
                 return folder, read_checkpoint(folder), damaged
             except CheckpointError as error:

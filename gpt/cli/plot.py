@@ -58,7 +58,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         figure.savefig(arguments.output)
     except (OSError, ValueError) as error:
-        raise GPTError(f"cannot write {arguments.output}: {error}") from None
+        raise GPTError(f"cannot write {arguments.output}: {getattr(error, 'strerror', None) or error}") from None
     print(arguments.output)
     return 0
 
@@ -74,7 +74,9 @@ def read_curve(run: Path, name: str, x: str) -> Curve:
         with (run / "metrics.jsonl").open(encoding="utf-8") as file:
             rows = [json.loads(line) for line in file]
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read the metrics of {run}: {error}") from None
+        raise CheckpointError(
+            f"cannot read the metrics of {run}: {getattr(error, 'strerror', None) or error}"
+        ) from None
     points = [(row[key], row[name]) for row in rows if name in row]
     if not points:
         raise CheckpointError(f"{run} has no {name} yet")

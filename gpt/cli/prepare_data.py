@@ -24,7 +24,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
     parser.add_argument("--offline", action="store_true", help="open no connection (also GPT_OFFLINE=1)")
     parser.add_argument("--force", action="store_true", help="encode again although the token files are there")
-    return parser.parse_args(argv)
+    return parser.parse_intermixed_args(argv)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -37,7 +37,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--offline", action="store_true", help="open no connection (also GPT_OFFLINE=1)")
     parser.add_argument("--print-config", action="store_true", help="print the whole configuration and exit")
     parser.add_argument("--print-schema", action="store_true", help="print the JSON schema of configurations and exit")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     if not arguments.config and not arguments.print_schema:
         parser.error("--config FILE is needed, for example --config configs/quickstart.yaml")
     return arguments
@@ -64,7 +64,10 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace) -> int:
     try:
         state = trainer.run()
     except Interrupted as stopped:
-        report(f"stopped by {stopped} at step {trainer.state.step}, saved in {path}; continue with --resume auto")
+        report(
+            f"stopped by {stopped} at step {trainer.state.step}, saved in {path}; "
+            f"continue with --config {path / 'config.yaml'} --resume auto"
+        )
         return stopped.exit_code
     report(
         f"done: {state.step} steps in {state.seconds:.1f} s; best validation loss {state.best_val_loss:.4f} nats "

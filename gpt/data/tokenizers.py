@@ -118,7 +118,7 @@ class CharTokenizer:
         more = f" and {len(first) - MAX_LISTED} more" if len(first) > MAX_LISTED else ""
         return (
             f"characters outside the vocabulary of {self.vocab_size}: {listed}{more}; "
-            "leave them out, or replace or drop them (--unknown)"
+            "take them out of the text; sample.py can replace or drop them (--unknown)"
         )
 
 

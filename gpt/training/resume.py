@@ -52,6 +52,8 @@ def find_resume_point(run: RunFolder, resume: str | None, config: Config, report
         return ResumePoint(folder, read_checkpoint(folder))
     found = run.newest_valid()
     if found is None:
+        if (run.path / "last.json").exists():
+            raise CheckpointError(f"{run.path} has lost its checkpoints; delete it, or choose another run.name=NAME")
         return None
     folder, checkpoint, damaged = found
     for line in damaged:
@@ -66,16 +68,21 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
         CheckpointError: it does not; a change of configuration can be allowed.
     """
     saved = point.checkpoint
-    if saved.tokenizer.to_dict() != dataset.tokenizer.to_dict():
-        raise CheckpointError(f"{point.folder} was trained with another tokenizer: its text had other characters")
-    if saved.state.get("data") != dataset.fingerprint and not allow_config_change:
-        raise CheckpointError(f"{point.folder} was trained on other data; --allow-config-change goes on all the same")
-    changes = differences(saved.config, config)
+    same_tokenizer = saved.tokenizer.to_dict() == dataset.tokenizer.to_dict()
+    changes = [
+        change
+        for change in differences(saved.config, config)
+        if same_tokenizer or not change.startswith("model.vocab_size:")  # that is the tokenizer's doing
+    ]
     if changes and not allow_config_change:
         raise CheckpointError(
             f"{point.folder} was trained with another configuration: {'; '.join(changes)}. "
             "Put that back, or pass --allow-config-change"
         )
+    if not same_tokenizer:
+        raise CheckpointError(f"{point.folder} was trained with another tokenizer: its text had other characters")
+    if saved.state.get("data") != dataset.fingerprint and not allow_config_change:
+        raise CheckpointError(f"{point.folder} was trained on other data; --allow-config-change goes on all the same")
 
 
 def differences(old: Config, new: Config) -> list[str]:

@@ -54,6 +54,7 @@ def open_session(
     optimizer = build_optimizer(model, config.optim, compute.device)
     stepper = Stepper(model, optimizer, compute, config.optim.grad_clip)
     if compute.compile:
+        report("compiling: half a minute the first time, seconds when it is cached")
         _compile(model, stepper, config, dataset, report)
     trainer = Trainer(config, model, dataset, compute, stepper, run, Monitor(), report)
     if point is not None:

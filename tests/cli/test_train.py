@@ -1,4 +1,5 @@
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -206,3 +207,32 @@ def test_a_checkpoint_without_its_training_state_touches_nothing(
     assert train.main(["--config", "tiny.yaml", "--resume", str(folder)]) == 2
     assert "training state does not fit" in one_error_line(capsys)
     assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_auto_does_not_start_over_a_run_that_has_lost_its_checkpoints(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main(["--config", "tiny.yaml"]) == 0
+    run = workplace / "runs" / "tiny"
+    before = (run / "metrics.jsonl").read_bytes()
+    for manifest in run.glob("checkpoints/*/manifest.json"):
+        manifest.unlink()
+    assert train.main(["--config", "tiny.yaml", "--resume", "auto"]) == 2
+    assert "no readable checkpoint" in one_error_line(capsys)
+    shutil.rmtree(run / "checkpoints")
+    assert train.main(["--config", "tiny.yaml", "--resume", "auto"]) == 2
+    assert "has lost its checkpoints" in one_error_line(capsys)
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_overrides_may_stand_on_both_sides_of_an_option(workplace: Path) -> None:
+    assert train.main(["--config", "tiny.yaml", "run.name=both", "--resume", "auto", "train.max_steps=3"]) == 0
+    assert (workplace / "runs/both/checkpoints/step-000003").is_dir()
+
+
+def test_a_forgotten_override_is_named_before_the_tokenizer(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main(["--config", "tiny.yaml", "data.tokenizer=byte"]) == 0
+    assert train.main(["--config", "tiny.yaml", "--resume", "auto"]) == 2
+    assert "data.tokenizer: byte -> char" in one_error_line(capsys)
