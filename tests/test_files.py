@@ -5,6 +5,7 @@ import hashlib
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,18 @@ def old(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def _full_disk() -> Iterator[None]:
-    """No file may grow above 1000 bytes; a write above that fails as on a full disk, after a part."""
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file may grow above 1000 bytes; a write above that fails as on a full disk, after a part.
+
+    Only around the write itself: the report of the tests may be a file too.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def assert_untouched(old: Path) -> None:
@@ -62,9 +68,8 @@ def test_a_link_is_replaced_and_not_what_it_points_to(old: Path) -> None:
     assert (old.read_bytes(), link.read_bytes(), link.is_symlink()) == (b"old", b"new", False)
 
 
-@pytest.mark.usefixtures("_full_disk")
 def test_a_disk_that_fills_up_halfway_leaves_the_old_content(old: Path) -> None:
-    with pytest.raises(OSError, match="too large") as caught:
+    with pytest.raises(OSError, match="too large") as caught, full_disk():
         write_atomic(old, b"n" * 100_000)
     assert caught.value.errno == errno.EFBIG
     assert_untouched(old)
