@@ -3,16 +3,13 @@
 import os
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from gpt.config.sections import DEVICE_PATTERN, RunConfig
 from gpt.errors import DeviceError
-
-Report = Callable[[str], None]
-"""Takes one line for the user."""
+from gpt.report import Report
 
 
 @dataclass(frozen=True)

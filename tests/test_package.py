@@ -10,7 +10,7 @@ import gpt
 PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
-    {"errors", "settings", "files"},
+    {"errors", "settings", "files", "report"},
     {"config"},
     {"device"},
     {"model", "data", "cache"},
@@ -28,6 +28,8 @@ def imports_of(path: Path) -> set[str]:
     parts = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        if modules == ["gpt"]:  # `from gpt import model` names the part after the import
+            modules = [f"gpt.{alias.name}" for alias in node.names]
         modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         parts |= {module.split(".")[1] for module in modules if module.startswith("gpt.")}
     return parts

@@ -1,17 +1,14 @@
 """Where a text comes from: a named corpus, a file, or an address. Ends in one file on disk."""
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 from gpt.config import DataConfig
 from gpt.data.download import Download, fetch
 from gpt.errors import DataError
 from gpt.files import sha256_of, write_atomic
+from gpt.report import Report
 from gpt.settings import Settings
-
-Report = Callable[[str], None]
-"""Takes one line for the user."""
 
 _CHAR_RNN = "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
 SHAKESPEARE = Download(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.config import DataConfig
-from gpt.data.corpora import Report, locate_corpus, make_folder
+from gpt.data.corpora import locate_corpus, make_folder
 from gpt.data.text import distinct_characters, read_pieces
 from gpt.data.tokenizers import (
     ByteTokenizer,
@@ -25,6 +25,7 @@ from gpt.data.tokenizers import (
 )
 from gpt.errors import DataError
 from gpt.files import release_cached_pages, sha256_of
+from gpt.report import Report
 from gpt.settings import Settings
 
 FORMAT = 1

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from gpt.errors import ConfigError, DataError
 from gpt.files import sha256_of, sync_folder
+from gpt.report import Report
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def fetch(
     folder: Path,
     *,
     offline: bool,
-    report: Callable[[str], None],
+    report: Report,
     allow_http: bool = False,
     timeout: tuple[float, float] = (5.0, 30.0),
     backoff: float = 0.5,

@@ -1,7 +1,7 @@
 """How next-token logits are computed: from the whole window each time, or with a cache.
 
-A backend is asked for the logits after some token sequences. They grow by a token between calls; a
-backend may use what it computed before. All backends give the same logits.
+A backend is asked for the logits after some token sequences. They grow between calls, as a rule by a
+token; a backend may use what it computed before. All backends give the same logits.
 """
 
 from collections.abc import Sequence

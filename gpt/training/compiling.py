@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import torch
 
-from gpt.device import Report
 from gpt.errors import DeviceError
 from gpt.model import GPT
+from gpt.report import Report
 
 
 def compile_blocks(model: GPT, trial: Callable[[], object], required: bool, report: Report) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint
 from gpt.config import Config
 from gpt.data import Dataset
-from gpt.device import Report
 from gpt.errors import CheckpointError
+from gpt.report import Report
 
 AUTO = "auto"
 

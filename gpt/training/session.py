@@ -8,9 +8,10 @@ import torch
 from gpt.checkpoint import RunFolder, load_weights
 from gpt.config import Config, LoadedConfig
 from gpt.data import BatchSampler, Dataset, prepare
-from gpt.device import Compute, Report, choose_compute
+from gpt.device import Compute, choose_compute
 from gpt.errors import ConfigError
 from gpt.model import GPT
+from gpt.report import Report
 from gpt.settings import Settings
 from gpt.training.compiling import compile_blocks
 from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard

@@ -5,7 +5,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from gpt.device import Report
+from gpt.report import Report
 
 
 class Interrupted(Exception):

@@ -9,11 +9,12 @@ import torch
 from gpt.checkpoint import Checkpoint, RunFolder, weights_of
 from gpt.config import Config
 from gpt.data import BatchSampler, Dataset
-from gpt.device import Compute, Report, measure_matmul_rate, peak_memory_bytes
+from gpt.device import Compute, measure_matmul_rate, peak_memory_bytes
 from gpt.errors import CheckpointError, NonFiniteError
 from gpt.generation import stream_text
 from gpt.inspection.flops import training_flops
 from gpt.model import GPT
+from gpt.report import Report
 from gpt.training.evaluation import evaluate, full_batches
 from gpt.training.loss import Batch
 from gpt.training.monitor import Monitor

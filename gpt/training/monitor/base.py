@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
-from gpt.device import Report
+from gpt.report import Report
 
 
 class Monitor:
