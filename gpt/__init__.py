@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from gpt.data import ByteTokenizer, CharTokenizer
     from gpt.errors import GPTError
     from gpt.generation import generate, generate_tokens, stream
+    from gpt.inspection.activations import run_with_cache
+    from gpt.inspection.heads import attention_patterns
+    from gpt.inspection.lens import logit_lens
+    from gpt.inspection.surprisal import surprisal
+    from gpt.inspection.trace import trace_shapes
     from gpt.model import GPT
 
 _HOME = {
@@ -27,11 +32,16 @@ _HOME = {
     "GPTError": "gpt.errors",
     "ModelConfig": "gpt.config",
     "SamplingParams": "gpt.config",
+    "attention_patterns": "gpt.inspection.heads",
     "generate": "gpt.generation",
     "generate_tokens": "gpt.generation",
     "load": "gpt.api",
     "load_config": "gpt.config",
+    "logit_lens": "gpt.inspection.lens",
+    "run_with_cache": "gpt.inspection.activations",
     "stream": "gpt.generation",
+    "surprisal": "gpt.inspection.surprisal",
+    "trace_shapes": "gpt.inspection.trace",
 }
 
 __all__ = [
@@ -42,11 +52,16 @@ __all__ = [
     "GPTError",
     "ModelConfig",
     "SamplingParams",
+    "attention_patterns",
     "generate",
     "generate_tokens",
     "load",
     "load_config",
+    "logit_lens",
+    "run_with_cache",
     "stream",
+    "surprisal",
+    "trace_shapes",
 ]
 
 

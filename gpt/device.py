@@ -121,6 +121,26 @@ def measure_matmul_rate(device: torch.device, dtype: torch.dtype, size: int = 20
     return best
 
 
+def measure_bandwidth(device: torch.device, nbytes: int, repeats: int = 10) -> float:
+    """Bytes/s of a matrix-vector product with a float32 matrix of `nbytes`, the best of a few.
+
+    That is how decoding reads the weights. A small matrix stays in the processor's cache, as the weights
+    of a small model do, so the size is to be theirs.
+    """
+    width = 1024
+    rows = max(1, nbytes // (width * torch.float32.itemsize))
+    matrix = torch.ones(rows, width, device=device)  # zeros may be pages that are not there
+    vector = torch.ones(width, device=device)
+    best = 0.0
+    for _ in range(repeats + 1):  # the first one also pays for initialisation
+        _synchronize(device)
+        start = time.perf_counter()
+        torch.mv(matrix, vector)
+        _synchronize(device)
+        best = max(best, matrix.nbytes / (time.perf_counter() - start))
+    return best
+
+
 def peak_memory_bytes(device: torch.device) -> int:
     """Most memory this process has held: on the CUDA device, else resident."""
     if device.type == "cuda":

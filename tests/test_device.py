@@ -3,7 +3,7 @@ import torch
 
 from gpt import device
 from gpt.config import RunConfig
-from gpt.device import choose_compute, choose_device, measure_matmul_rate, peak_memory_bytes
+from gpt.device import choose_compute, choose_device, measure_bandwidth, measure_matmul_rate, peak_memory_bytes
 from gpt.errors import DeviceError
 
 
@@ -68,6 +68,17 @@ def test_the_matmul_rate_counts_two_operations_per_multiply_add(monkeypatch: pyt
     ticks = iter(range(100))
     monkeypatch.setattr(device.time, "perf_counter", lambda: float(next(ticks)))  # every product takes one second
     assert measure_matmul_rate(torch.device("cpu"), torch.float32, size=10) == 2 * 10**3
+
+
+def test_the_bandwidth_is_the_bytes_of_the_matrix_over_the_best_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([0, 9, 10, 14, 20, 22, 30, 33])  # products of 9, 4, 2 and 3 seconds
+    monkeypatch.setattr(device.time, "perf_counter", lambda: float(next(ticks)))
+    assert measure_bandwidth(torch.device("cpu"), 3 * 4096 + 5, repeats=3) == 3 * 4096 / 2
+    assert list(ticks) == []
+
+
+def test_a_real_bandwidth_is_that_of_a_computer() -> None:
+    assert 1e8 < measure_bandwidth(torch.device("cpu"), 8 << 20) < 1e13
 
 
 def test_peak_memory_grows_with_what_is_held() -> None:

@@ -61,8 +61,9 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--per-char is for a --text-file")
 
     from gpt.checkpoint import load_trained
-    from gpt.device import choose_compute
+    from gpt.device import choose_compute, choose_device
 
+    choose_device(arguments.device)
     path = Path(arguments.checkpoint) if arguments.checkpoint else None
     compute = choose_compute(RunConfig(device=arguments.device, compile=False), report)
     loaded = load_trained(path, Path(arguments.runs), compute.device)

@@ -222,6 +222,9 @@ class TrainConfig(Section):
         None, description="Stop after so many evaluations without a better one; null: never."
     )
     sample_tokens: NonNegativeInt = Field(200, description="Length of the text sample at each evaluation; 0: none.")
+    attention_interval: NonNegativeInt = Field(
+        0, description="Evaluations between pictures of attention in TensorBoard; 0: none."
+    )
     histograms: bool = Field(False, description="Weight and gradient histograms in TensorBoard at each evaluation.")
 
 

@@ -1,5 +1,7 @@
 """Floating point operations of a model, counted from its configuration: a multiply-add is two."""
 
+from dataclasses import dataclass
+
 from gpt.config import ModelConfig
 
 
@@ -11,17 +13,98 @@ def matmul_parameters(config: ModelConfig) -> int:
     return config.n_layer * (attention + mlp) + config.n_embd * config.vocab_size
 
 
-def forward_flops(config: ModelConfig, batch: int, length: int) -> int:
-    """Matrix-product FLOPs of one forward pass over (batch, length) tokens.
+def flops_by_part(config: ModelConfig, batch: int, new: int, keys: int) -> dict[str, int]:
+    """Matrix-product FLOPs of (batch, new) tokens that attend to `keys` positions, their own included.
 
-    Attention counts the whole (T, T) square, masked half included, as torch's counter and the
-    PaLM convention do (Chowdhery et al. 2022, 2204.02311, appendix B).
+    Attention counts every query against every key, masked ones included, as torch's counter and the
+    PaLM convention do (Chowdhery et al. 2022, 2204.02311, appendix B). The head is applied at every
+    new position, in a prefill too, as `GPT.forward` does.
     """
-    per_token = 2 * matmul_parameters(config)
-    attention = config.n_layer * 2 * 2 * length * length * config.n_embd  # scores, weighted sum
-    return batch * (length * per_token + attention)
+    assert config.vocab_size is not None
+    head = config.n_embd * config.vocab_size
+    return {
+        "linear layers": 2 * batch * new * (matmul_parameters(config) - head),
+        "attention": 2 * 2 * batch * new * keys * config.n_embd * config.n_layer,  # scores, weighted sum
+        "head": 2 * batch * new * head,
+    }
+
+
+def forward_flops(config: ModelConfig, batch: int, length: int) -> int:
+    """Matrix-product FLOPs of one forward pass over (batch, length) tokens; also of a prefill of an empty cache."""
+    return sum(flops_by_part(config, batch, length, length).values())
+
+
+def decode_flops(config: ModelConfig, batch: int, keys: int) -> int:
+    """FLOPs of one new token in each row, with a cache; `keys` positions in all, the new one included."""
+    return sum(flops_by_part(config, batch, 1, keys).values())
+
+
+def backward_flops(config: ModelConfig, batch: int, length: int) -> int:
+    """FLOPs of a backward pass: each product has two, for the gradients of its two factors."""
+    return 2 * forward_flops(config, batch, length)
 
 
 def training_flops(config: ModelConfig, batch: int, length: int) -> int:
-    """FLOPs of a forward and a backward pass: the backward is two forwards."""
-    return 3 * forward_flops(config, batch, length)
+    """FLOPs of a forward and a backward pass."""
+    return forward_flops(config, batch, length) + backward_flops(config, batch, length)
+
+
+@dataclass(frozen=True)
+class GenerationStep:
+    """The pass that reads a text of prompt + `step` tokens.
+
+    Attributes:
+        step: tokens after the prompt, from 1.
+        naive: FLOPs where the whole text goes through the model.
+        cached: FLOPs where its newest token does, and the others are in the cache.
+    """
+
+    step: int
+    naive: int
+    cached: int
+
+    @property
+    def ratio(self) -> float:
+        """How many times the naive pass costs the cached one."""
+        return self.naive / self.cached
+
+
+@dataclass(frozen=True)
+class GenerationFlops:
+    """What `new` tokens after a prompt cost in both ways, batch 1.
+
+    Attributes:
+        prefill: FLOPs of the prompt's own pass, which only the cached way makes apart.
+        steps: one for each new token.
+        naive_tokens: positions that go through the model, summed over the steps: prompt + i each.
+        cached_tokens: the prompt once, then one each.
+    """
+
+    prefill: int
+    steps: tuple[GenerationStep, ...]
+    naive_tokens: int
+    cached_tokens: int
+
+    @property
+    def naive(self) -> int:
+        """FLOPs without a cache."""
+        return sum(step.naive for step in self.steps)
+
+    @property
+    def cached(self) -> int:
+        """FLOPs with a cache, the prefill included."""
+        return self.prefill + sum(step.cached for step in self.steps)
+
+
+def generation_flops(config: ModelConfig, prompt: int, new: int) -> GenerationFlops:
+    """Cost of `new` tokens after `prompt` tokens, with and without a cache.
+
+    Step i reads a text of prompt + i tokens: i = 1 is the first pass that a cache makes cheap. The
+    naive total is cubic in `new` through its attention, the cached one quadratic.
+    """
+    steps = tuple(
+        GenerationStep(i, forward_flops(config, 1, prompt + i), decode_flops(config, 1, prompt + i))
+        for i in range(1, new + 1)
+    )
+    naive_tokens = new * prompt + new * (new + 1) // 2
+    return GenerationFlops(forward_flops(config, 1, prompt), steps, naive_tokens, prompt + new)

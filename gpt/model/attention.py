@@ -33,14 +33,7 @@ class ReferenceCore(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        group = q.size(1) // k.size(1)
-        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)  # (B, H, S, D)
-        if mask is None:
-            mask = causal_mask(q.size(-2), k.size(-2), q.device)
-        scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.size(-1))  # (B, H, T, S)
-        scores = scores.masked_fill(~mask, -math.inf)
-        pattern = self.dropout(scores.softmax(dim=-1))
-        return pattern @ v
+        return weighted_sum(self.dropout(masked_scores(q, k, mask).softmax(dim=-1)), v)
 
 
 class SDPACore(nn.Module):
@@ -120,6 +113,20 @@ class Attention(nn.Module):
             k, v = cache.append(k, v)  # (B, K, S, D)
         y = self.core(q, k, v, mask).transpose(1, 2).flatten(2)  # (B, T, C)
         return self.resid_dropout(self.c_proj(y))
+
+
+def masked_scores(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    """`q k^T / sqrt(D)`, (B, H, T, S), -inf where a query may not look."""
+    k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)  # (B, H, S, D)
+    if mask is None:
+        mask = causal_mask(q.size(-2), k.size(-2), q.device)
+    scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.size(-1))
+    return scores.masked_fill(~mask, -math.inf)
+
+
+def weighted_sum(pattern: Tensor, v: Tensor) -> Tensor:
+    """Attention weights (B, H, T, S) times values (B, K, S, D): (B, H, T, D)."""
+    return pattern @ v.repeat_interleave(pattern.size(1) // v.size(1), dim=1)
 
 
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:

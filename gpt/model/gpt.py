@@ -102,6 +102,8 @@ class GPT(nn.Module):
     def _check(self, idx: Tensor) -> None:
         if idx.dim() != 2:
             raise InputError(f"token ids must be (batch, time), got shape {tuple(idx.shape)}")
+        if idx.dtype not in (torch.int64, torch.int32):
+            raise InputError(f"token ids must be int64, not {str(idx.dtype).removeprefix('torch.')}; use idx.long()")
         if idx.size(1) > self.config.block_size:
             raise InputError(f"sequence of {idx.size(1)} tokens is longer than block_size {self.config.block_size}")
         if idx.device.type == "cpu" and idx.numel():  # a CUDA lookup asserts this without a synchronisation

@@ -10,6 +10,7 @@ from gpt.config import Config, LoadedConfig
 from gpt.data import BatchSampler, Dataset, prepare
 from gpt.device import Compute, choose_compute
 from gpt.errors import ConfigError
+from gpt.inspection.pictures import require_matplotlib
 from gpt.model import GPT
 from gpt.report import Report
 from gpt.settings import Settings
@@ -43,6 +44,8 @@ def open_session(
     run = RunFolder(Path(loaded.config.run.dir) / loaded.name)
     compute = choose_compute(loaded.config.run, report)
     point = find_resume_point(run, resume, loaded.config, report)
+    if loaded.config.train.attention_interval:
+        require_matplotlib()
     dataset = prepare(loaded.config.data, settings, report)
     dataset.check_length(loaded.config.model.block_size)
     config = resolve(loaded, dataset)

@@ -13,6 +13,8 @@ from gpt.device import Compute, measure_matmul_rate, peak_memory_bytes
 from gpt.errors import CheckpointError, NonFiniteError
 from gpt.generation import stream_text
 from gpt.inspection.flops import training_flops
+from gpt.inspection.pictures import attention_picture, to_pixels
+from gpt.inspection.views import attention_view
 from gpt.model import GPT
 from gpt.report import Report
 from gpt.training.evaluation import evaluate, full_batches
@@ -23,6 +25,9 @@ from gpt.training.signals import Interrupted, SignalWatch
 from gpt.training.speed import SpeedMeter
 from gpt.training.state import TrainingState, default_generator_states, set_default_generator_states
 from gpt.training.step import Stepper, StepResult
+
+PICTURE_TOKENS = 32
+"""Length of the text whose attention is drawn."""
 
 
 class Trainer:
@@ -152,6 +157,7 @@ class Trainer:
             if not math.isfinite(result.loss):
                 raise NonFiniteError(f"the validation loss is not finite at step {self.state.step}; nothing was saved")
             sample = self._sample()
+            self._draw_attention()
         better = self.state.record_evaluation(result.loss)
         self._report_evaluation(result.bits_per_char(self.dataset.chars_per_token), sample)
         self._save(best=better, required=self._is_finished())
@@ -182,6 +188,18 @@ class Trainer:
         finally:
             self.model.train()
         return "".join(pieces)
+
+    def _draw_attention(self) -> None:
+        """Where every head looks in the first validation tokens, which stay the same throughout the run."""
+        interval, evaluation = self.config.train.attention_interval, self.state.step // self.config.train.eval_interval
+        if interval == 0 or evaluation % interval:
+            return
+        length = min(PICTURE_TOKENS, self.config.model.block_size)
+        idx = torch.from_numpy(self.dataset.val[:length].astype("int64")).to(self.compute.device)
+        self.model.eval()
+        view = attention_view(self.model, self.dataset.tokenizer, idx)
+        self.model.train()
+        self.monitor.picture(self.state.step, "attention", to_pixels(attention_picture(view)))
 
     def _report_evaluation(self, bits_per_char: float, sample: str) -> None:
         step, state = self.state.step, self.state

@@ -3,6 +3,7 @@ import json
 import math
 import resource
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from gpt.checkpoint import RunFolder, find_checkpoint, read_checkpoint
-from gpt.errors import CheckpointError, NonFiniteError
+from gpt.errors import CheckpointError, GPTError, NonFiniteError
 from gpt.training.evaluation import Evaluation
 from gpt.training.monitor import Monitor
 from gpt.training.signals import Interrupted
@@ -107,6 +108,33 @@ def test_without_samples_none_are_written(tmp_path: Path, start: Start) -> None:
     trainer = start(tmp_path, "train.sample_tokens=0", "train.max_steps=3")
     trainer.run()
     assert list(trainer.run_folder.samples.iterdir()) == []
+
+
+@pytest.mark.parametrize(("interval", "drawn"), [(0, []), (1, [0, 2, 4]), (2, [0, 4])])
+def test_attention_is_drawn_at_every_so_many_evaluations(
+    tmp_path: Path, start: Start, interval: int, drawn: list[int]
+) -> None:
+    pictures: dict[int, Any] = {}
+
+    class Pictures(Monitor):
+        def picture(self, step: int, name: str, pixels: Any) -> None:
+            assert name == "attention"
+            pictures[step] = pixels
+
+    trainer = start(tmp_path, f"train.attention_interval={interval}", "train.max_steps=4", "train.eval_interval=2")
+    trainer.monitor = Pictures()
+    trainer.run()
+    assert list(pictures) == drawn
+    assert all(pixels.ndim == 3 and pixels.std() > 10 for pixels in pictures.values())  # not one colour
+
+
+def test_pictures_without_matplotlib_are_refused_before_anything_is_written(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(GPTError, match="matplotlib is not installed"):
+        start(tmp_path, "train.attention_interval=1")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_histograms_of_weights_and_gradients_are_reported(tmp_path: Path, start: Start) -> None:

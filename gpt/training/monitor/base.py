@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt.report import Report
@@ -21,6 +23,9 @@ class Monitor:
 
     def histograms(self, step: int, tensors: Mapping[str, Tensor]) -> None:
         """Distributions of weights and gradients."""
+
+    def picture(self, step: int, name: str, pixels: NDArray[np.uint8]) -> None:
+        """A picture, (height, width, 3)."""
 
     def progress(self, step: int, loss: float | None) -> None:
         """A step is done; `loss` where it was read."""
@@ -44,6 +49,9 @@ class MonitorGroup(Monitor):
 
     def histograms(self, step: int, tensors: Mapping[str, Tensor]) -> None:
         self._tell(lambda monitor: monitor.histograms(step, tensors))
+
+    def picture(self, step: int, name: str, pixels: NDArray[np.uint8]) -> None:
+        self._tell(lambda monitor: monitor.picture(step, name, pixels))
 
     def progress(self, step: int, loss: float | None) -> None:
         self._tell(lambda monitor: monitor.progress(step, loss))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt.config import Config, dump_config
@@ -38,6 +40,9 @@ class TensorBoard(Monitor):
     def histograms(self, step: int, tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors.items():
             self._writer.add_histogram(name, tensor.float().cpu(), step)
+
+    def picture(self, step: int, name: str, pixels: NDArray[np.uint8]) -> None:
+        self._writer.add_image(name, pixels, step, dataformats="HWC")
 
     def close(self) -> None:
         self._writer.close()

@@ -5,8 +5,10 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
@@ -120,12 +122,24 @@ def test_a_resume_hides_the_points_after_its_step_and_no_others(tmp_path: Path, 
     for step in range(7):
         board.scalars(step, {"train/loss": 1.0})
     board.close()
+    for path in tmp_path.glob("events*"):  # files are read by name, which begins with the second
+        path.rename(path.with_name(path.name.replace("tfevents.1", "tfevents.0", 1)))
     board = TensorBoard(tmp_path, CONFIG, resume_step)
     for step in range(resume_step + 1, 9):
         board.scalars(step, {"train/loss": 2.0})
     board.close()
     expected = [(step, 1.0 if step <= resume_step else 2.0) for step in range(9)]
     assert points(read_events(tmp_path), "train/loss") == expected
+
+
+def test_a_picture_arrives_as_it_was(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path, CONFIG, resume_step=0)
+    pixels = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
+    board.picture(7, "attention", pixels)
+    board.close()
+    (event,) = read_events(tmp_path).Images("attention")
+    assert event.step == 7
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(event.encoded_image_string))), pixels)
 
 
 # --- the terminal --------------------------------------------------------------------------------

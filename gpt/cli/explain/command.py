@@ -1,0 +1,27 @@
+"""The command line of `scripts/explain.py`: which view was asked for."""
+
+import argparse
+from collections.abc import Sequence
+
+from gpt.cli.common import build_parser, run_command
+from gpt.cli.explain import attention, documents, flops, lens, memory, params, shapes, surprisal
+
+VIEWS = (shapes, attention, lens, surprisal, params, flops, memory, documents)
+"""Each has `add_parser(subparsers)`, which makes its own parser and names its `run`."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
+    arguments = _parse(argv)
+    return run_command(lambda: arguments.run(arguments))
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = build_parser(
+        "Look inside a model: its shapes, attention, predictions, parameters, FLOPs and memory.",
+        'python scripts/explain.py attention --prompt "To be, or not" --layer 2 --head 1',
+    )
+    subparsers = parser.add_subparsers(required=True, metavar="VIEW", title="views (each has its own --help)")
+    for view in VIEWS:
+        view.add_parser(subparsers)
+    return parser.parse_args(argv)

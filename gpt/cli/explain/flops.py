@@ -1,0 +1,211 @@
+"""`scripts/explain.py flops`: what a model computes, with and without a cache, and how fast it could decode."""
+
+import argparse
+import math
+from typing import TYPE_CHECKING, Any
+
+from gpt.cli.explain.source import add_model_options, add_size_options, add_view, check_size, read_model, read_size
+from gpt.cli.explain.tables import Table, add_format_options, human_bytes, human_count, print_view
+from gpt.config import ModelConfig
+from gpt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gpt.inspection.flops import GenerationFlops
+    from gpt.inspection.roofline import DecodeBound, Machine
+
+CACHE_KINDS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+"""A type of weights, and the cache's name for it."""
+
+BATCHES = (1, 4, 16, 64, 256)
+MEASURED_BYTES = 256 << 20
+"""Most bytes that the bandwidth is measured with: more than any processor's cache, and not much memory."""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_view(
+        subparsers,
+        "flops",
+        "count the FLOPs of training and of generating, with and without a cache",
+        "--published llama-2-7b --prompt-tokens 50 --new-tokens 100 --dtype bfloat16 --bandwidth 2000",
+    )
+    add_model_options(parser)
+    add_size_options(parser)
+    parser.add_argument("--prompt-tokens", type=int, metavar="P", help="default: half of what block_size leaves")
+    parser.add_argument("--new-tokens", type=int, metavar="N", help="default: what block_size leaves")
+    parser.add_argument(
+        "--dtype",
+        choices=CACHE_KINDS,
+        default="float32",
+        help="of the weights and cache of decoding (default: float32)",
+    )
+    parser.add_argument("--bandwidth", type=float, metavar="GB/S", help="of the memory; default: measured here")
+    parser.add_argument("--matmul-rate", type=float, metavar="GFLOP/S", help="of matrix products; default: measured")
+    add_format_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    shape = read_model(arguments)
+    model = shape.config.model
+    batch, length = read_size(arguments, shape.config)
+    prompt, new = _prompt_and_new(arguments, model.block_size)
+    for option, value in (("--bandwidth", arguments.bandwidth), ("--matmul-rate", arguments.matmul_rate)):
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"{option} is {value:g}, expected a positive number")
+
+    from gpt.inspection.flops import generation_flops
+    from gpt.inspection.roofline import decode_bounds
+
+    generation = generation_flops(model, prompt, new)
+    kind = CACHE_KINDS[arguments.dtype]
+    bounds = decode_bounds(model, sorted({*BATCHES, batch}), prompt + new, kind, _machine(arguments, model, kind))
+    training, summary = _training(model, batch, length)
+    tables = [training, _generation_table(generation, prompt), _roofline_table(bounds, prompt + new, arguments.dtype)]
+    summary |= {
+        "generation": _generation_summary(generation, prompt),
+        "decode": _roofline_summary(bounds, prompt + new),
+    }
+    print_view(arguments, shape.note, tables, {"model": shape.note, **summary})
+    return 0
+
+
+def _prompt_and_new(arguments: argparse.Namespace, block_size: int) -> tuple[int, int]:
+    """Tokens before and after; together at most `block_size`."""
+    prompt, new = arguments.prompt_tokens, arguments.new_tokens
+    reason = "what block_size leaves"
+    if new is not None:
+        check_size("--new-tokens", new, block_size - 1, reason)
+    if prompt is None:
+        prompt = max(1, (block_size - (new or 0)) // 2)
+    check_size("--prompt-tokens", prompt, block_size - 1, reason)
+    if new is None:
+        new = block_size - prompt
+    check_size("--new-tokens", new, block_size - prompt, reason)
+    return prompt, new
+
+
+def _machine(arguments: argparse.Namespace, model: ModelConfig, kind: str) -> "Machine":
+    """What was asked for, and the rest measured."""
+    import torch
+
+    from gpt.cache import KV_DTYPES
+    from gpt.device import choose_device, measure_bandwidth, measure_matmul_rate
+    from gpt.inspection.parameters import count_parameters
+    from gpt.inspection.roofline import Machine
+
+    device = choose_device(arguments.device)
+    dtype: torch.dtype = KV_DTYPES[kind]
+    if arguments.bandwidth is None:
+        weights = count_parameters(model).read_per_token * dtype.itemsize
+        bandwidth = measure_bandwidth(device, min(weights, MEASURED_BYTES))
+    else:
+        bandwidth = arguments.bandwidth * 1e9
+    rate = measure_matmul_rate(device, dtype) if arguments.matmul_rate is None else arguments.matmul_rate * 1e9
+    return Machine(bandwidth, rate)
+
+
+def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[str, Any]]:
+    """A training step: the table, and its part of the summary."""
+    from gpt.inspection.flops import backward_flops, flops_by_part, forward_flops, training_flops
+
+    parts = flops_by_part(model, batch, length, length)
+    sums = {
+        "forward": forward_flops(model, batch, length),
+        "backward": backward_flops(model, batch, length),
+        "training_step": training_flops(model, batch, length),
+    }
+    rows = [
+        (name.replace("_", " "), f"{flops:,}", human_count(flops / (batch * length)), f"{100 * flops / whole:.1f} %")
+        for entries, whole in ((parts, sums["forward"]), (sums, sums["training_step"]))
+        for name, flops in entries.items()
+    ]
+    note = "The shares of the three parts are of the forward pass, those of the passes are of the training step."
+    table = Table(
+        f"Training: matrix products of {batch:,} x {length:,} tokens, a multiply-add counts as two",
+        ("part", "FLOP", "per token", "share"),
+        rows,
+        "<>>>",
+        note,
+    )
+    return table, {"batch": batch, "seq": length, "forward_parts": parts, **sums}
+
+
+def _generation_table(generation: "GenerationFlops", prompt: int) -> Table:
+    shown = {1 << power for power in range(len(generation.steps).bit_length())} | {len(generation.steps)}
+    rows = [("prompt", f"{prompt:,}", "", f"{generation.prefill:,}", "")]
+    rows += [
+        (f"{step.step:,}", f"{prompt + step.step:,}", f"{step.naive:,}", f"{step.cached:,}", f"{step.ratio:,.1f}")
+        for step in generation.steps
+        if step.step in shown
+    ]
+    total = generation.naive / generation.cached
+    rows.append(("total", "", f"{generation.naive:,}", f"{generation.cached:,}", f"{total:,.1f}"))
+    tokens = generation.naive_tokens / generation.cached_tokens
+    note = (
+        "Step i reads the prompt and i new tokens: naive, all of them again; cached, the newest only.\n"
+        f"Positions computed: {generation.naive_tokens:,} naive, {generation.cached_tokens:,} cached: "
+        f"{tokens:,.1f} to 1."
+    )
+    title = f"Generating {len(generation.steps):,} tokens after {prompt:,}: FLOP of each pass"
+    return Table(title, ("step", "text", "naive", "cached", "ratio"), rows, ">>>>>", note)
+
+
+def _roofline_table(bounds: list["DecodeBound"], keys: int, dtype: str) -> Table:
+    machine = bounds[0].machine
+    rows = [
+        (
+            f"{bound.batch:,}",
+            human_bytes(bound.weight_bytes),
+            human_bytes(bound.cache_bytes),
+            human_count(bound.flops),
+            f"{bound.intensity:,.2f}",
+            f"{bound.seconds * 1000:,.3f}",
+            f"{bound.tokens_per_second:,.0f}",
+            bound.limit,
+        )
+        for bound in bounds
+    ]
+    note = (
+        f"The machine reads {human_count(machine.bandwidth, 'B')}/s and computes "
+        f"{human_count(machine.matmul_rate, 'FLOP')}/s: below {machine.ridge:,.1f} FLOP a byte, memory is the limit.\n"
+        "The weights are read once for all rows, so more rows cost little until arithmetic is the limit."
+    )
+    header = ("batch", "weights", "cache", "FLOP", "FLOP/byte", "ms", "tokens/s", "limit")
+    title = f"Decoding: least time of one step with {keys:,} positions a row, in {dtype}"
+    return Table(title, header, rows, ">>>>>>><", note)
+
+
+def _generation_summary(generation: "GenerationFlops", prompt: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt,
+        "new_tokens": len(generation.steps),
+        "prefill": generation.prefill,
+        "naive": generation.naive,
+        "cached": generation.cached,
+        "ratio": generation.naive / generation.cached,
+        "naive_token_steps": generation.naive_tokens,
+        "cached_token_steps": generation.cached_tokens,
+        "steps": [{"step": step.step, "naive": step.naive, "cached": step.cached} for step in generation.steps],
+    }
+
+
+def _roofline_summary(bounds: list["DecodeBound"], keys: int) -> dict[str, Any]:
+    machine = bounds[0].machine
+    return {
+        "keys": keys,
+        "bytes_per_second": machine.bandwidth,
+        "flops_per_second": machine.matmul_rate,
+        "bounds": [
+            {
+                "batch": bound.batch,
+                "weight_bytes": bound.weight_bytes,
+                "cache_bytes": bound.cache_bytes,
+                "flops": bound.flops,
+                "flops_per_byte": bound.intensity,
+                "seconds": bound.seconds,
+                "tokens_per_second": bound.tokens_per_second,
+                "limit": bound.limit,
+            }
+            for bound in bounds
+        ],
+    }

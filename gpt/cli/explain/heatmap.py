@@ -1,0 +1,44 @@
+"""A matrix in a terminal: shaded cells with labels, or numbers."""
+
+from collections.abc import Sequence
+
+SHADES = " ░▒▓█"
+GREYS = (16, *range(232, 256), 231)
+"""Of the 256-colour terminal palette, from black to white."""
+
+
+def heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str], colour: bool) -> str:
+    """Rows are queries, columns keys; every cell is two characters wide, values from 0 to 1.
+
+    Args:
+        matrix: square.
+        labels: one for each row and column.
+        colour: shade by colour, not by characters.
+    """
+    width = max(len(label) for label in labels)
+    head = " " * (width + 1) + "".join(f"{label[:1]} " for label in labels)
+    lines = [
+        f"{label:>{width}} " + "".join(_cell(value, colour) for value in row[: number + 1])
+        for number, (label, row) in enumerate(zip(labels, matrix, strict=True))
+    ]
+    return "\n".join([head.rstrip(), *lines])
+
+
+def _cell(value: float, colour: bool) -> str:
+    if colour:
+        return f"\x1b[48;5;{GREYS[round(min(max(value, 0.0), 1.0) * (len(GREYS) - 1))]}m  \x1b[0m"
+    return SHADES[min(int(value * len(SHADES)), len(SHADES) - 1)] * 2
+
+
+def numbers(matrix: Sequence[Sequence[float]], labels: Sequence[str]) -> str:
+    """The same as three decimals, with the index of every row and column."""
+    width = max(len(label) for label in labels)
+    columns = range(len(labels))
+    lines = [
+        " " * (width + 6) + "".join(f"{column:>6}" for column in columns),
+        " " * (width + 6) + "".join(f"{labels[column]:>6}" for column in columns),
+    ]
+    for number, (label, row) in enumerate(zip(labels, matrix, strict=True)):
+        cells = "".join(f"{value:6.3f}" if column <= number else "     ." for column, value in enumerate(row))
+        lines.append(f"{number:>5} {label:>{width}}{cells}")
+    return "\n".join(lines)

@@ -1,0 +1,82 @@
+"""`scripts/explain.py lens`: what the model would predict after each layer."""
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from gpt.cli.common import add_checkpoint_options
+from gpt.cli.explain.outputs import add_output_options, write_outputs
+from gpt.cli.explain.source import add_view, load_model
+from gpt.cli.explain.tables import Table, add_format_options, print_view
+from gpt.cli.explain.text import add_edit_option, add_text_options, memory_limit_bytes, read_edits, read_ids
+from gpt.errors import InputError
+
+if TYPE_CHECKING:
+    from gpt.inspection.views import View
+
+WIDTH = 60
+"""Tokens of a table; longer texts go on in the next one."""
+
+
+def add_parser(subparsers: Any) -> None:
+    """The options of this view."""
+    parser = add_view(
+        subparsers,
+        "lens",
+        "the logit lens: the most likely next token after each layer",
+        '--prompt "To be, or not to be" --position 5',
+    )
+    add_checkpoint_options(parser)
+    add_text_options(parser)
+    parser.add_argument("--position", type=int, metavar="T", help="the likeliest tokens after this position, by layer")
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="how many of them (default: 5)")
+    add_edit_option(parser)
+    add_output_options(parser)
+    add_format_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compute the lens and show it."""
+    if arguments.top < 1:
+        raise InputError(f"--top is {arguments.top}, expected at least 1")
+    edits = read_edits(arguments)
+    loaded = load_model(arguments)
+    idx = read_ids(arguments, loaded)
+    if arguments.position is not None and not 0 <= arguments.position < len(idx):
+        raise InputError(f"--position is {arguments.position}, but the prompt has positions 0 to {len(idx) - 1}")
+
+    from gpt.inspection.views import lens_view
+
+    limit = memory_limit_bytes(arguments)
+    view = lens_view(loaded.model, loaded.tokenizer, idx, arguments.top, edits, limit)
+    source = str(loaded.folder)
+    if write_outputs(arguments, "lens", view, "Logit lens", source, lambda draw: draw.lens_picture(view)):
+        return 0
+    tables = _tables(view) if arguments.position is None else [_position(view, arguments.position)]
+    print_view(arguments, f"{source}: logit lens of {len(idx)} tokens", list(tables), {"source": source, **view})
+    return 0
+
+
+def _tables(view: "View") -> Iterator[Table]:
+    """The most likely next token of every row, under the text."""
+    for start in range(0, len(view["labels"]), WIDTH):
+        part = slice(start, start + WIDTH)
+        rows = [("text", "".join(label[:1] for label in view["labels"][part]))]
+        rows += [("came next", "".join((label or " ")[:1] for label in view["next"][part]))]
+        for name, row in reversed(list(zip(view["rows"], view["top"], strict=True))):
+            rows.append((f"after {name}", "".join(cell[0][0][:1] for cell in row[part])))
+        note = "the last row of the model is on top; --position T shows the likeliest tokens of one place"
+        yield Table(f"from position {start}", ("", "most likely next token"), rows, "<<", note)
+
+
+def _position(view: "View", position: int) -> Table:
+    count = len(view["top"][0][position])
+    came = view["next"][position]
+    rows = []
+    for name, row, chance in reversed(list(zip(view["rows"], view["top"], view["next_probability"], strict=True))):
+        cells = [f"{token} {probability:.3f}" for token, probability in row[position]]
+        rows.append((f"after {name}", *cells, "-" if chance[position] is None else f"{chance[position]:.3f}"))
+    header = ("", *(str(rank) for rank in range(1, count + 1)), f"p({came})" if came else "p(next)")
+    title = f"after position {position}, {view['labels'][position]}"
+    return Table(title, header, rows, "<" * (count + 1) + ">")

@@ -1,0 +1,99 @@
+"""`scripts/explain.py memory`: the bytes of training and of generating, predicted without allocating them."""
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from gpt.cli.common import report
+from gpt.cli.explain.source import add_model_options, add_size_options, add_view, read_model, read_size
+from gpt.cli.explain.tables import Table, add_format_options, human_bytes, print_view
+from gpt.config import Config, RunConfig
+
+if TYPE_CHECKING:
+    from gpt.inspection.memory import InferenceMemory, TrainingMemory
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_view(
+        subparsers,
+        "memory",
+        "predict the memory of training and of generating",
+        "--published gpt2 --batch 8 --dtype bfloat16",
+    )
+    add_model_options(parser)
+    add_size_options(parser)
+    parser.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        help="of matrix products in training (default: run.dtype)",
+    )
+    parser.add_argument("--optimizer", metavar="NAME", help="default: optim.name")
+    add_format_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    shape = read_model(arguments)
+    config = shape.config
+    batch, length = read_size(arguments, config)
+    optimizer = arguments.optimizer or config.optim.name
+
+    from gpt.device import choose_compute, choose_device
+    from gpt.inspection.memory import inference_memory, training_memory
+
+    device = str(choose_device(arguments.device))
+    compute = choose_compute(RunConfig(device=device, dtype=arguments.dtype or config.run.dtype, compile=False), report)
+    training = training_memory(config.model, batch, length, compute, optimizer, config.train.grad_accum_steps)
+    inference = inference_memory(config.model, batch, length, compute.device)
+    size, where = f"{batch:,} x {length:,} tokens", f"{compute.device}, {str(compute.dtype).removeprefix('torch.')}"
+    tables = [
+        _training_table(training, f"Training step of {size} on {where}, eager", optimizer, config),
+        _inference_table(inference, f"Generating in float32: {size}, and the step at their end", config),
+    ]
+    summary = {
+        "model": shape.note,
+        "batch": batch,
+        "seq": length,
+        "device": str(compute.device),
+        "dtype": str(compute.dtype).removeprefix("torch."),
+        "optimizer": optimizer,
+        "training": asdict(training),
+        "inference": {kind: asdict(memory) for kind, memory in inference.items()},
+    }
+    print_view(arguments, shape.note, tables, summary)
+    return 0
+
+
+def _training_table(memory: "TrainingMemory", title: str, optimizer: str, config: Config) -> Table:
+    entries = [
+        ("weights, float32", memory.weights),
+        ("position tables", memory.buffers),
+        (f"state of {optimizer}", memory.optimizer),
+        ("gradients, after the backward pass", memory.gradients),
+        ("activations, after the forward pass", memory.activations),
+        ("peak of the step", memory.peak),
+    ]
+    rows = [
+        (name, f"{size:,}", human_bytes(size), f"{100 * size / memory.peak:.1f} %") for name, size in entries if size
+    ]
+    note = (
+        "The peak is less than the sum where gradients come as activations go, and more where operators\n"
+        "need room to work. On top come the libraries, some hundred MiB, and what the C library's allocator\n"
+        "keeps of freed blocks, up to half as much again where they are small. Compiling takes less."
+    )
+    if config.train.grad_accum_steps > 1:
+        note += f"\nOf {config.train.grad_accum_steps} micro-batches, all but the first find gradients there already."
+    return Table(title, ("part", "bytes", "", "of the peak"), rows, "<>>>", note)
+
+
+def _inference_table(memories: dict[str, "InferenceMemory"], title: str, config: Config) -> Table:
+    rows = [
+        (kind, *(human_bytes(size) for size in (memory.cache, memory.prefill_peak, memory.decode_peak)))
+        for kind, memory in memories.items()
+    ]
+    weights = human_bytes(next(iter(memories.values())).weights)
+    note = (
+        f"Both peaks hold {weights} of weights and the cache, of {config.model.block_size:,} positions a row from the\n"
+        "start. What is not fp32 is turned into float32, layer by layer, when it is read."
+    )
+    return Table(title, ("cache", "its bytes", "prefill peak", "decode peak"), rows, "<>>>", note)

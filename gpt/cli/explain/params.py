@@ -1,0 +1,73 @@
+"""`scripts/explain.py params`: where the parameters of a model are."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from gpt.cli.explain.source import Shape, add_model_options, add_view, read_model
+from gpt.cli.explain.tables import Table, add_format_options, print_view
+
+if TYPE_CHECKING:
+    from gpt.inspection.parameters import ParameterCount
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_view(subparsers, "params", "count the parameters, by component and by tensor", "--published gpt2")
+    add_model_options(parser)
+    parser.add_argument("--tensors", action="store_true", help="list every tensor too")
+    add_format_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    shape = read_model(arguments)
+
+    from gpt.inspection.parameters import count_parameters
+
+    count = count_parameters(shape.config.model)
+    tables = [_component_table(count, shape.config.model.n_layer)]
+    if arguments.tensors:
+        tables.append(_tensor_table(count))
+    print_view(arguments, f"{shape.note}: {count.total:,} parameters", tables, _summary(shape, count))
+    return 0
+
+
+def _component_table(count: "ParameterCount", blocks: int) -> Table:
+    rows = []
+    for part in count.components:
+        if part.count or part.name == "head":
+            tied = part.name == "head" and count.tied
+            each = "" if part.per_block is None else f"{part.per_block:,}"
+            rows.append((part.name, each, "0 (tied)" if tied else f"{part.count:,}", f"{part.share:.2f} %"))
+    share = 100 * count.in_blocks / count.total
+    rows.append((f"all {blocks} blocks", f"{count.in_blocks // blocks:,}", f"{count.in_blocks:,}", f"{share:.2f} %"))
+    rows.append(("total", "", f"{count.total:,}", "100.00 %"))
+    notes = [f"The {blocks} blocks are the rows with a number in one block, summed; the total counts them once."]
+    if count.tied:
+        notes.append("The head is tied: it multiplies by the token embedding, which is counted once.")
+    if count.buffers:
+        notes.append(f"Position tables of {count.buffers:,} numbers are not trained and not counted.")
+    header = ("component", "in one block", "in all", "share")
+    return Table("Parameters by component", header, rows, "<>>>", "\n".join(notes))
+
+
+def _tensor_table(count: "ParameterCount") -> Table:
+    rows = [
+        (tensor.name, " x ".join(f"{size:,}" for size in tensor.shape), f"{tensor.count:,}") for tensor in count.tensors
+    ]
+    return Table("Parameter tensors", ("name", "shape", "parameters"), rows, "<>>")
+
+
+def _summary(shape: Shape, count: "ParameterCount") -> dict[str, Any]:
+    return {
+        "model": shape.note,
+        "total": count.total,
+        "tied": count.tied,
+        "buffers": count.buffers,
+        "components": [
+            {"name": part.name, "per_block": part.per_block, "count": part.count, "share_percent": part.share}
+            for part in count.components
+        ],
+        "tensors": [
+            {"name": tensor.name, "shape": list(tensor.shape), "count": tensor.count} for tensor in count.tensors
+        ],
+    }

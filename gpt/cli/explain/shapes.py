@@ -1,0 +1,157 @@
+"""`scripts/explain.py shapes`: every tensor of a forward pass."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from gpt.cli.explain.source import add_shape_options, add_view, load_model, read_config
+from gpt.cli.explain.tables import Table, add_format_options, print_view
+from gpt.cli.explain.text import read_ids
+from gpt.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gpt.inspection.trace import TensorRow
+    from gpt.model import GPT
+
+LENGTH = 7
+"""Tokens of a trace without a prompt: few enough to follow by hand."""
+HEADER = ("tensor", "what it is", "axes", "shape", "type", "bytes", "FLOPs", "parameters read")
+ALIGN = "<<<<<>><"
+
+
+def add_parser(subparsers: Any) -> None:
+    """The options of this view."""
+    parser = add_view(
+        subparsers,
+        "shapes",
+        "every tensor of a forward pass, in the order it is made",
+        "--config configs/reference_shapes.yaml",
+    )
+    add_shape_options(parser)
+    parser.add_argument("--prompt", metavar="TEXT", help="trace this text through a trained model")
+    parser.add_argument("--batch", type=int, metavar="B", help="rows, without a prompt (default: 1)")
+    parser.add_argument("--seq", type=int, metavar="T", help=f"tokens a row, without a prompt (default: {LENGTH})")
+    parser.add_argument("--cached", action="store_true", help="trace the prefill of a cache, then one decode step")
+    parser.add_argument("--all-layers", action="store_true", help="print blocks that are like the first one too")
+    add_format_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Trace and print."""
+    model, idx, name = _read_source(arguments)
+    from gpt.inspection.trace import trace_cached, trace_shapes
+
+    if arguments.cached:
+        prefill, decode = trace_cached(model, idx)
+        passes = {"prefill": prefill, "decode step": decode}
+    else:
+        passes = {"forward pass": trace_shapes(model, idx)}
+    tables = [
+        table for title, rows in passes.items() for table in _tables(title, rows, all_layers=arguments.all_layers)
+    ]
+    summary = {
+        "source": name,
+        "batch": idx.size(0),
+        "length": idx.size(1),
+        **{title.replace(" ", "_"): [asdict(row) for row in rows] for title, rows in passes.items()},
+    }
+    print_view(arguments, f"{name}: {idx.size(0)} × {idx.size(1)} tokens", tables, summary)
+    return 0
+
+
+def _read_source(arguments: argparse.Namespace) -> tuple["GPT", "Tensor", str]:
+    """The model and ids to trace; a configuration has no weights, and needs none."""
+    if arguments.prompt is not None and (arguments.batch is not None or arguments.seq is not None):
+        raise ConfigError("--prompt gives the tokens; leave out --batch and --seq")
+    for name in ("batch", "seq"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name} is {value}, expected at least 1")
+    if arguments.config is None:
+        return _read_checkpoint(arguments)
+    if arguments.checkpoint is not None:
+        raise ConfigError("--config and --checkpoint are two models; give one")
+    if arguments.prompt is not None:
+        raise ConfigError("--prompt needs the tokenizer of a trained model; give --checkpoint, or --seq with --config")
+    shape = read_config(arguments.config)
+
+    import torch
+
+    from gpt.model import GPT
+
+    with torch.device("meta"):
+        model = GPT(shape.config.model).eval()
+        idx = torch.zeros(arguments.batch or 1, _length(arguments, shape.config.model.block_size), dtype=torch.long)
+    return model, idx, shape.note
+
+
+def _read_checkpoint(arguments: argparse.Namespace) -> tuple["GPT", "Tensor", str]:
+    loaded = load_model(arguments)
+    if arguments.prompt is not None:
+        return loaded.model, read_ids(arguments, loaded).unsqueeze(0), str(loaded.folder)
+
+    import torch
+
+    size = (arguments.batch or 1, _length(arguments, loaded.config.model.block_size))
+    return loaded.model, torch.zeros(size, dtype=torch.long, device=loaded.model.wte.weight.device), str(loaded.folder)
+
+
+def _length(arguments: argparse.Namespace, block_size: int) -> int:
+    length = arguments.seq or min(LENGTH, block_size)
+    if length > block_size:
+        raise InputError(f"--seq is {length}, more than block_size {block_size}")
+    return length
+
+
+def _tables(title: str, rows: Sequence["TensorRow"], all_layers: bool) -> Iterator[Table]:
+    """One table before the blocks, one for each block that is unlike the first, one after them."""
+    first: list[tuple[str, ...]] = []
+    alike: list[int] = []
+    for layer, group in groupby(rows, key=lambda row: row.layer):
+        members = list(group)
+        cells = [_cells(row) for row in members]
+        if layer is None:
+            if alike:
+                yield _repeated(alike, len(first))
+                alike = []
+            yield Table(f"{title}, {'after' if first else 'before'} the blocks", HEADER, cells, ALIGN)
+        elif first and cells == first and not all_layers:
+            alike.append(layer)
+        else:
+            first = first or cells
+            yield Table(f"{title}, block {layer} (h.{layer})", HEADER, cells, ALIGN)
+    flops = sum(row.flops for row in rows)
+    names = {use.name.removesuffix(".T"): use.count for row in rows for use in row.parameters}
+    total = f"{len(rows)} tensors; {flops:,} FLOPs in matrix products, a multiply-add counted as two; "
+    read = f"{sum(names.values()):,} parameters read"
+    yield Table(f"{title}, in all", ("total",), [(total + read,)], "<", "bytes in brackets: a view of another tensor")
+
+
+def _repeated(layers: Sequence[int], count: int) -> Table:
+    span = f"block {layers[0]}" if len(layers) == 1 else f"blocks {layers[0]} to {layers[-1]}"
+    return Table(f"{span}: as block 0", ("the same",), [(f"{count} tensors each; --all-layers prints them",)], "<")
+
+
+def _cells(row: "TensorRow") -> tuple[str, ...]:
+    prefix = f"h.{row.layer}." if row.layer is not None else ""
+    module = row.name.rsplit(".", 1)[0] + "."
+    used = [f"{use.name.removeprefix(module)} {_times(use.shape)}" for use in row.parameters]
+    return (
+        row.name.removeprefix(prefix),
+        row.about,
+        row.symbols,
+        _times(row.shape),
+        row.dtype,
+        f"({row.nbytes:,})" if row.is_view else f"{row.nbytes:,}",
+        f"{row.flops:,}" if row.flops else "",
+        ", ".join(used),
+    )
+
+
+def _times(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))

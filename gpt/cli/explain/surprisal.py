@@ -1,0 +1,81 @@
+"""`scripts/explain.py surprisal`: how expected each character was, and what else could have come."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from gpt.cli.common import add_checkpoint_options
+from gpt.cli.explain.outputs import add_output_options, write_outputs
+from gpt.cli.explain.source import add_view, load_model
+from gpt.cli.explain.tables import Table, add_format_options, print_view
+from gpt.cli.explain.text import add_edit_option, add_text_options, memory_limit_bytes, read_edits, read_ids
+from gpt.cli.sampling_options import with_options
+from gpt.config import SamplingParams
+from gpt.errors import InputError
+
+if TYPE_CHECKING:
+    from gpt.inspection.views import View
+
+SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+BAR = 10
+"""Bits that fill the bar."""
+
+
+def add_parser(subparsers: Any) -> None:
+    """The options of this view."""
+    parser = add_view(
+        subparsers,
+        "surprisal",
+        "bits of every character, and the alternatives before and after sampling's filters",
+        '--prompt "To be, or not to be" --temperature 0.8 --top-k 5',
+    )
+    add_checkpoint_options(parser)
+    add_text_options(parser)
+    parser.add_argument("--top", type=int, default=3, metavar="N", help="alternatives shown (default: 3)")
+    parser.add_argument("--temperature", type=float, metavar="T", help="these five: as in sampling; those")
+    parser.add_argument("--top-k", type=int, metavar="K", help="left out are those of the run")
+    parser.add_argument("--top-p", type=float, metavar="P")
+    parser.add_argument("--min-p", type=float, metavar="P")
+    parser.add_argument("--repetition-penalty", type=float, metavar="R")
+    add_edit_option(parser)
+    add_output_options(parser)
+    add_format_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compute the surprisal and show it."""
+    given = {name: getattr(arguments, name) for name in SETTINGS if getattr(arguments, name) is not None}
+    with_options(SamplingParams(), given)  # a wrong value is said before torch is imported
+    if arguments.top < 1:
+        raise InputError(f"--top is {arguments.top}, expected at least 1")
+    memory_limit_bytes(arguments)
+    edits = read_edits(arguments)
+    loaded = load_model(arguments)
+    idx = read_ids(arguments, loaded, fewest=2)
+
+    from gpt.inspection.surprisal import surprisal
+    from gpt.inspection.views import surprisal_view
+
+    params = with_options(loaded.config.sample, given)
+    view = surprisal_view(loaded.model, loaded.tokenizer, idx, params, arguments.top, edits)
+    source = str(loaded.folder)
+    if write_outputs(arguments, "surprisal", view, "Surprisal", source, lambda draw: draw.surprisal_picture(view)):
+        return 0
+    whole = f"; {surprisal(loaded.model, idx).mean_bits:.4f} without the edit" if edits else ""
+    title = f"{source}: {view['mean_bits']:.4f} bits per token on average{whole}"
+    print_view(arguments, title, [_table(view)], {"source": source, **view})
+    return 0
+
+
+def _table(view: "View") -> Table:
+    rows = []
+    for number, (label, bits) in enumerate(zip(view["labels"], view["bits"], strict=True)):
+        bar = "" if bits is None else "█" * min(BAR, round(bits))
+        cells = (_named(view["before"][number]), _named(view["after"][number]))
+        rows.append((str(number), label, "-" if bits is None else f"{bits:.2f}", bar, *cells))
+    header = ("", "token", "bits", "", "likeliest before", f"after {view['settings']}")
+    return Table("token by token", header, rows, "><><<<", "-log2 of the probability that the model gave the token")
+
+
+def _named(alternatives: list[tuple[str, float]]) -> str:
+    return "  ".join(f"{token} {probability:.3f}" for token, probability in alternatives)

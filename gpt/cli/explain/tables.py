@@ -1,0 +1,103 @@
+"""How a view prints: tables for a terminal, for a Markdown document, or one JSON object for a program."""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Row = Sequence[str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as text.
+
+    Attributes:
+        title: what it shows, with the units.
+        header: of the columns.
+        rows: as wide as the header.
+        align: < or > for each column.
+        note: how to read it.
+    """
+
+    title: str
+    header: Row
+    rows: Sequence[Row]
+    align: str
+    note: str = ""
+
+
+def add_format_options(parser: argparse.ArgumentParser) -> None:
+    """`--json` and `--markdown`."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--json", action="store_true", help="print one JSON object")
+    group.add_argument("--markdown", action="store_true", help="print Markdown tables")
+
+
+def print_view(arguments: argparse.Namespace, title: str, tables: Sequence[Table], summary: Mapping[str, Any]) -> None:
+    """Print the tables, or the summary where `--json` asks for it."""
+    if arguments.json:
+        print(json.dumps(summary))
+        return
+    render = render_markdown if arguments.markdown else render_table
+    print(f"## {title}" if arguments.markdown else title)
+    for table in tables:
+        heading = f"**{table.title}**\n" if arguments.markdown else table.title
+        note = f"\n{table.note}" if arguments.markdown and table.note else table.note
+        print(f"\n{heading}\n{render(table.header, table.rows, table.align)}")
+        if note:
+            print(note)
+
+
+def render_table(header: Row, rows: Sequence[Row], align: str) -> str:
+    """Columns of equal width, two spaces apart, under a ruled header.
+
+    Args:
+        header: of the columns.
+        rows: as wide as the header.
+        align: < or > for each column.
+    """
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    lines = [header, ["-" * width for width in widths], *rows]
+    return "\n".join(
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, align, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def render_markdown(header: Row, rows: Sequence[Row], align: str) -> str:
+    """The same as a Markdown table; the indentation of a first cell is kept."""
+    rule = ["---:" if side == ">" else "---" for side in align]
+    lines = [header, rule, *rows]
+    return "\n".join("| " + " | ".join(_keep_indent(cell) for cell in line) + " |" for line in lines)
+
+
+def human_count(number: float, unit: str = "") -> str:
+    """Three digits and a decimal prefix: 124,439,808 is `124 M`, with a unit `124 MFLOP`."""
+    value, prefixes = float(number), iter(("", "k", "M", "G", "T", "P"))
+    prefix = next(prefixes)
+    while value >= 999.5 and prefix != "P":
+        value, prefix = value / 1000, next(prefixes)
+    return _three_digits(value, prefix) + f" {prefix}{unit}".rstrip()
+
+
+def human_bytes(number: float) -> str:
+    """Three digits and a binary prefix: 1,572,864 is `1.50 MiB`."""
+    value, prefixes = float(number), iter(("B", "KiB", "MiB", "GiB", "TiB"))
+    unit = next(prefixes)
+    while value >= 999.5 and unit != "TiB":
+        value, unit = value / 1024, next(prefixes)
+    return f"{_three_digits(value, unit.rstrip('B'))} {unit}"
+
+
+def _three_digits(value: float, prefix: str) -> str:
+    if not prefix and value == int(value):
+        return f"{value:.0f}"
+    decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:,.{decimals}f}"
+
+
+def _keep_indent(cell: str) -> str:
+    stripped = cell.lstrip(" ")
+    return "&nbsp;" * (len(cell) - len(stripped)) + stripped

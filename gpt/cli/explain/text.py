@@ -1,0 +1,84 @@
+"""The text that a view is about, and changes to the model that reads it."""
+
+import argparse
+import math
+from typing import TYPE_CHECKING
+
+from gpt.cli.common import read_text
+from gpt.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gpt.checkpoint import Loaded
+    from gpt.inspection.activations import Edits
+
+
+def add_text_options(parser: argparse.ArgumentParser) -> None:
+    """`--prompt` and `--memory-limit`."""
+    parser.add_argument("--prompt", required=True, metavar="TEXT", help="text to look at; - reads standard input")
+    parser.add_argument(
+        "--memory-limit", type=float, default=4.0, metavar="GIB", help="most memory for activations (default: 4 GiB)"
+    )
+
+
+def add_edit_option(parser: argparse.ArgumentParser) -> None:
+    """`--edit`, to see what an activation or a head is for."""
+    parser.add_argument(
+        "--edit",
+        action="append",
+        default=[],
+        metavar="NAME[:HEAD]=FACTOR",
+        help="multiply an activation, or one head of it, by FACTOR (0: ablate it), "
+        "for example blocks.0.attn.hook_z:2=0; may be repeated",
+    )
+
+
+def read_ids(arguments: argparse.Namespace, loaded: "Loaded", fewest: int = 1) -> "Tensor":
+    """Ids (T,) of the prompt, on the model's device.
+
+    Raises:
+        InputError: too few of them, or more than the window holds.
+        DataError: characters that the model does not know.
+    """
+    import torch
+
+    prompt = read_text("-") if arguments.prompt == "-" else arguments.prompt
+    ids = torch.as_tensor(loaded.tokenizer.encode(prompt)).long()
+    window = loaded.config.model.block_size
+    if len(ids) < fewest:
+        wanted = f"at least {fewest} tokens" if fewest > 1 else "some text"
+        raise InputError(f"the prompt has {len(ids)} tokens; this view needs {wanted}")
+    if len(ids) > window:
+        raise InputError(f"the prompt has {len(ids)} tokens, more than the window of {window}; shorten it")
+    return ids.to(loaded.model.wte.weight.device)
+
+
+def memory_limit_bytes(arguments: argparse.Namespace) -> int:
+    """The limit in bytes.
+
+    Raises:
+        InputError: it is not above 0.
+    """
+    if not 0 < arguments.memory_limit < math.inf:
+        raise InputError(f"--memory-limit is {arguments.memory_limit:g}, expected GiB above 0")
+    return round(arguments.memory_limit * 2**30)
+
+
+def read_edits(arguments: argparse.Namespace) -> "Edits":
+    """The edits of `--edit`.
+
+    Raises:
+        InputError: one is not NAME=FACTOR or NAME:HEAD=FACTOR.
+    """
+    from gpt.inspection.edits import scale
+
+    edits = {}
+    for text in arguments.edit:
+        target, _, factor = text.rpartition("=")
+        name, _, head = target.partition(":")
+        try:
+            edits[name] = scale(float(factor), int(head) if head else None)
+        except ValueError:
+            raise InputError(f"--edit {text}: expected NAME=FACTOR or NAME:HEAD=FACTOR") from None
+    return edits

@@ -1,0 +1,120 @@
+"""A forward pass whose activations are kept, and changed on the way if that is wanted."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from torch import Tensor
+
+from gpt.errors import InputError
+from gpt.inspection.edits import Edit
+from gpt.inspection.names import READ_ONLY, Activation, activations, capture_bytes, expand, select
+from gpt.inspection.taps import tapped
+from gpt.model import GPT
+
+MEMORY_LIMIT = 4 * 2**30
+"""Bytes that a capture may keep unless more is allowed."""
+
+Edits = Mapping[str, Edit | Callable[[Tensor], Tensor]]
+
+
+class ActivationCache(Mapping[str | tuple[str, int], Tensor]):
+    """Named activations of one forward pass, in the order they were computed.
+
+    Read by full name, `cache["blocks.0.attn.hook_pattern"]`, or short, `cache["pattern", 0]`.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], table: Mapping[str, Activation]) -> None:
+        self._tensors, self._table = tensors, table
+
+    def __getitem__(self, key: str | tuple[str, int]) -> Tensor:
+        """The tensor of that name.
+
+        Raises:
+            InputError: it does not exist, or was not captured.
+        """
+        name = expand(key)
+        if name in self._tensors:
+            return self._tensors[name]
+        select(self._table, name)
+        raise InputError(f"{name} was not captured; add it to names")
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str | tuple) and expand(key) in self._tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        return f"ActivationCache({len(self)} activations, {self.nbytes:,} bytes)"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of them."""
+        return sum(tensor.nbytes for tensor in self._tensors.values())
+
+    def axes(self, key: str | tuple[str, int]) -> str:
+        """What the dimensions count, such as `B H T S`."""
+        return self._table[expand(key)].axes
+
+
+def run_with_cache(
+    model: GPT,
+    idx: Tensor,
+    names: str | Iterable[str] | None = None,
+    edits: Edits | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> tuple[Tensor, ActivationCache]:
+    """Logits, and the activations on the way to them.
+
+    Names and axes are those of TransformerLens. Attention is written out where its scores or weights
+    are wanted; everything else runs as it always does, in the model's mode and under the caller's
+    gradient mode.
+
+    Args:
+        model: on the device of `idx`.
+        idx: token ids, (B, T) int64.
+        names: full names or patterns, such as `blocks.*.attn.hook_pattern`; None: every activation.
+        edits: by name or pattern; what is captured and what comes after sees the edited tensor. An
+            edit is one of `zero`, `scale`, `replace`, or any function of a tensor.
+        memory_limit: most bytes that may be kept.
+
+    Returns:
+        Logits (B, T, V) float32, and the cache.
+
+    Raises:
+        InputError: an unknown name, ids that do not fit, an edit that does not fit, or too many bytes.
+    """
+    table = activations(model.config)
+    kept, changes = select(table, names), _resolve(edits or {}, table)
+    needed = capture_bytes(model.config, kept, idx.size(0), idx.size(-1), model.wte.weight.element_size())
+    if needed > memory_limit:
+        raise InputError(
+            f"capturing {len(kept)} activations of {tuple(idx.shape)} ids takes {needed:,} bytes, more than the "
+            f"limit of {memory_limit:,}; capture fewer names, a shorter text, or raise memory_limit"
+        )
+    captured: dict[str, Tensor] = {}
+
+    def tap(name: str, x: Tensor) -> Tensor:
+        if name in changes:
+            x = changes[name].apply(name, table[name], x)
+        if name in keep:
+            captured[name] = x
+        return x
+
+    keep = set(kept)
+    with tapped(model, keep | changes.keys(), tap):
+        logits = model(idx)
+    return logits, ActivationCache({name: captured[name] for name in kept}, table)
+
+
+def _resolve(edits: Edits, table: Mapping[str, Activation]) -> dict[str, Edit]:
+    """The edit of each full name."""
+    changes: dict[str, Edit] = {}
+    for pattern, edit in edits.items():
+        for name in select(table, pattern):
+            if name.endswith(READ_ONLY):
+                raise InputError(f"{name} can be read, but not edited; edit the norm's output, hook_normalized")
+            changes[name] = edit if isinstance(edit, Edit) else Edit(edit)
+    return changes

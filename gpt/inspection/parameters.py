@@ -1,0 +1,127 @@
+"""Parameters of a model, counted from its modules: no formula here knows the architecture."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from gpt.config import ModelConfig
+from gpt.model import GPT
+from gpt.model.norm import LayerNorm, RMSNorm
+
+PROJECTIONS = {"c_q": "queries", "c_k": "keys", "c_v": "values", "c_proj": "projection"}
+"""Linear layers of attention, and what each is for."""
+
+LEAVES = (
+    "token embedding",
+    "added positions",
+    *(f"attention, {name}" for name in (*PROJECTIONS.values(), "biases")),
+    "feed-forward, weights",
+    "feed-forward, biases",
+    "norms of the blocks",
+    "final norm",
+    "head",
+)
+"""Components, in the order of the forward pass."""
+
+
+@dataclass(frozen=True)
+class NamedTensor:
+    """One parameter tensor; a tied one comes once, by its first name."""
+
+    name: str
+    shape: tuple[int, ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class Component:
+    """Part of a model.
+
+    Attributes:
+        name: one of `LEAVES`.
+        per_block: parameters in one block; None for what is outside the blocks.
+        count: parameters in all.
+        share: of the whole model, in percent.
+    """
+
+    name: str
+    per_block: int | None
+    count: int
+    share: float
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """All parameters of a model.
+
+    Attributes:
+        total: trainable numbers, a tied matrix once.
+        components: by part.
+        tensors: by tensor.
+        tied: whether the head is the token embedding, and therefore counts 0.
+        buffers: numbers of the tables that are not trained (rotary and sinusoidal positions).
+    """
+
+    total: int
+    components: tuple[Component, ...]
+    tensors: tuple[NamedTensor, ...]
+    tied: bool
+    buffers: int
+
+    def count_of(self, prefix: str) -> int:
+        """Parameters of all components whose name starts so."""
+        return sum(part.count for part in self.components if part.name.startswith(prefix))
+
+    @property
+    def in_blocks(self) -> int:
+        """Parameters of all blocks together."""
+        return sum(part.count for part in self.components if part.per_block is not None)
+
+    @property
+    def read_per_token(self) -> int:
+        """Parameters that a decode step reads whole: all but the tables that are only looked up."""
+        lookups = self.count_of("added positions") + (0 if self.tied else self.count_of("token embedding"))
+        return self.total - lookups
+
+
+def count_parameters(config: ModelConfig) -> ParameterCount:
+    """Count a model of that configuration, built on the meta device: shapes without memory."""
+    with torch.device("meta"):
+        model = GPT(config)
+    parameters = dict(model.named_parameters())
+    total = sum(parameter.numel() for parameter in parameters.values())
+    counts: Counter[str] = Counter()
+    in_blocks: Counter[str] = Counter()
+    for name, parameter in parameters.items():
+        leaf = _leaf_of(name, model)
+        counts[leaf] += parameter.numel()
+        in_blocks[leaf] += parameter.numel() if name.startswith("h.") else 0
+    assert set(counts) <= set(LEAVES)
+    components = tuple(
+        Component(
+            leaf,
+            in_blocks[leaf] // config.n_layer if leaf.startswith(("attention", "feed-forward", "norms")) else None,
+            counts[leaf],
+            100 * counts[leaf] / total,
+        )
+        for leaf in LEAVES
+    )
+    tensors = tuple(NamedTensor(name, tuple(p.shape), p.numel()) for name, p in parameters.items())
+    tied = model.lm_head.weight is model.wte.weight
+    return ParameterCount(total, components, tensors, tied, sum(buffer.numel() for buffer in model.buffers()))
+
+
+def _leaf_of(name: str, model: nn.Module) -> str:
+    """The component of the parameter of that name."""
+    path, _, kind = name.rpartition(".")
+    if isinstance(model.get_submodule(path), LayerNorm | RMSNorm):
+        return "norms of the blocks" if path.startswith("h.") else "final norm"
+    outside = {"wte": "token embedding", "wpe": "added positions", "lm_head": "head"}
+    if path in outside:
+        return outside[path]
+    _, _, sublayer, linear = path.split(".")  # h.3.attn.c_q
+    if sublayer == "attn":
+        return f"attention, {PROJECTIONS[linear] if kind == 'weight' else 'biases'}"
+    return f"feed-forward, {'weights' if kind == 'weight' else 'biases'}"

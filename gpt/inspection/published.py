@@ -1,0 +1,59 @@
+"""Architectures of published models, as configurations: to count, not to run."""
+
+import difflib
+
+from gpt.config import ModelConfig
+from gpt.errors import ConfigError
+
+PUBLISHED: dict[str, ModelConfig] = {
+    "gpt2": ModelConfig(  # Radford et al. 2019
+        n_layer=12,
+        n_head=12,
+        n_embd=768,
+        block_size=1024,
+        vocab_size=50257,
+        dropout=0.1,
+        bias=True,
+        mlp="gelu_tanh",
+    ),
+    "llama-2-7b": ModelConfig(  # Touvron et al. 2023, 2307.09288
+        n_layer=32,
+        n_head=32,
+        n_embd=4096,
+        block_size=4096,
+        vocab_size=32000,
+        norm="rmsnorm",
+        position="rope",
+        mlp="swiglu",
+        mlp_width=11008,
+        tie_weights=False,
+    ),
+    "llama-3-8b": ModelConfig(  # Grattafiori et al. 2024, 2407.21783, table 3
+        n_layer=32,
+        n_head=32,
+        n_kv_head=8,
+        n_embd=4096,
+        block_size=8192,
+        vocab_size=128256,
+        norm="rmsnorm",
+        position="rope",
+        rope_theta=500000.0,
+        mlp="swiglu",
+        mlp_width=14336,
+        tie_weights=False,
+    ),
+}
+"""By the name their authors gave them."""
+
+
+def find_published(name: str) -> ModelConfig:
+    """The configuration of that name.
+
+    Raises:
+        ConfigError: there is none; says which there are, and the nearest.
+    """
+    if name in PUBLISHED:
+        return PUBLISHED[name]
+    near = difflib.get_close_matches(name.lower(), PUBLISHED, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise ConfigError(f"no published configuration {name!r}; {hint}there are {', '.join(PUBLISHED)}")

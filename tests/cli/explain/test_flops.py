@@ -1,0 +1,114 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt.cli import explain
+from gpt.inspection.flops import decode_flops, forward_flops, training_flops
+from gpt.inspection.published import PUBLISHED
+
+MACHINE = ["--bandwidth", "2000", "--matmul-rate", "312000"]
+LLAMA = ["--published", "llama-2-7b", *MACHINE]
+
+
+def summary_of(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    assert explain.main(["flops", *options, "--json"]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def test_a_training_step(capsys: pytest.CaptureFixture[str]) -> None:
+    summary, config = summary_of(capsys, *LLAMA, "--batch", "3", "--seq", "100"), PUBLISHED["llama-2-7b"]
+    assert summary["forward"] == sum(summary["forward_parts"].values()) == forward_flops(config, 3, 100)
+    assert summary["training_step"] == summary["forward"] + summary["backward"] == training_flops(config, 3, 100)
+
+
+def test_generating_100_tokens_after_100(capsys: pytest.CaptureFixture[str]) -> None:
+    generation = summary_of(capsys, *LLAMA, "--prompt-tokens", "100", "--new-tokens", "100")["generation"]
+    config = PUBLISHED["llama-2-7b"]
+    assert (generation["naive_token_steps"], generation["cached_token_steps"]) == (15_050, 200)
+    assert generation["naive"] == sum(forward_flops(config, 1, length) for length in range(101, 201))
+    decoding = sum(decode_flops(config, 1, length) for length in range(101, 201))
+    assert generation["cached"] == forward_flops(config, 1, 100) + decoding
+    assert generation["ratio"] == pytest.approx(75, abs=1)
+
+
+def test_7_billion_weights_of_two_bytes_at_2000_gigabytes_a_second(capsys: pytest.CaptureFixture[str]) -> None:
+    decode = summary_of(capsys, *LLAMA, "--dtype", "float16", "--prompt-tokens", "1", "--new-tokens", "1")["decode"]
+    assert decode["bytes_per_second"] == 2e12
+    assert decode["flops_per_second"] == 312e12
+    first, *_, last = decode["bounds"]
+    assert first["seconds"] == pytest.approx(first["weight_bytes"] / 2e12, rel=1e-3)
+    assert first["tokens_per_second"] == pytest.approx(151, abs=1)
+    assert (first["limit"], last["batch"], last["limit"]) == ("memory", 256, "arithmetic")
+
+
+def test_the_defaults_are_those_of_the_run(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(trained)
+    summary = summary_of(capsys, "--device", "cpu")
+    assert (summary["batch"], summary["seq"]) == (4, 16)
+    assert (summary["generation"]["prompt_tokens"], summary["generation"]["new_tokens"]) == (8, 8)
+    assert summary["decode"]["bytes_per_second"] > 0  # measured
+    assert summary_of(capsys, *MACHINE, "--new-tokens", "12")["generation"]["prompt_tokens"] == 2
+    assert summary_of(capsys, *MACHINE, "--prompt-tokens", "3")["generation"]["new_tokens"] == 13
+
+
+def test_the_tables_show_both_ways_and_fit_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain.main(["flops", *LLAMA, "--prompt-tokens", "50", "--new-tokens", "100"]) == 0
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines()]
+    assert ["1", "51", "675,285,565,440", "13,240,893,440", "51.0"] in rows
+    assert ["100", "150", "1,993,919,692,800", "13,292,797,952", "150.0"] in rows
+    assert "Positions computed: 10,050 naive, 150 cached: 67.0 to 1." in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--batch", "0"], "--batch is 0, expected 1 to 1,000,000 (sequences)"),
+        (["--seq", "4097"], "--seq is 4,097, expected 1 to 4,096 (block_size)"),
+        (["--seq", "-1"], "--seq is -1, expected 1 to 4,096"),
+        (["--prompt-tokens", "0"], "--prompt-tokens is 0"),
+        (["--prompt-tokens", "4096"], "--prompt-tokens is 4,096, expected 1 to 4,095 (what block_size leaves)"),
+        (["--new-tokens", "0"], "--new-tokens is 0"),
+        (
+            ["--prompt-tokens", "4000", "--new-tokens", "97"],
+            "--new-tokens is 97, expected 1 to 96 (what block_size leaves)",
+        ),
+        (["--new-tokens", "4096"], "--new-tokens is 4,096, expected 1 to 4,095"),
+        (["--new-tokens", "-99999"], "--new-tokens is -99,999, expected 1 to 4,095"),
+        (["--bandwidth", "0"], "--bandwidth is 0"),
+        (["--matmul-rate", "nan"], "--matmul-rate is nan"),
+        (["--bandwidth", "inf"], "--bandwidth is inf"),
+        (["--config", "a.yaml"], "--published and --config are two models"),
+    ],
+)
+def test_a_mistake_gives_one_line(capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:
+    assert explain.main(["flops", *LLAMA, *options]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_help_and_mistakes_do_not_wait_for_torch() -> None:
+    program = (
+        "import sys\n"
+        "from gpt.cli import explain\n"
+        "for view in ('params', 'flops', 'memory'):\n"
+        "    explain.main([view, '--published', 'gpt2', '--config', 'a.yaml'])\n"
+        "    try:\n"
+        "        explain.main([view, '--help'])\n"
+        "    except SystemExit:\n"
+        "        pass\n"
+        "explain.main(['flops', '--config', 'configs/shakespeare.yaml', '--batch', '0'])\n"
+        "explain.main(['memory', '--config', 'configs/shakespeare.yaml', '--seq', '0'])\n"
+        "sys.exit('torch' in sys.modules)\n"
+    )
+    root = Path(__file__).resolve().parents[3]
+    subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, timeout=60, check=True)

@@ -1,0 +1,75 @@
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gpt.checkpoint import Loaded
+from gpt.inspection.edits import scale
+from gpt.inspection.views import lens_view
+
+PROMPT = "It was"
+EDIT = "blocks.0.attn.hook_z:1=0"
+
+
+def view_of(loaded: Loaded, count: int = 5, **options: Any) -> dict[str, Any]:
+    ids = torch.tensor(loaded.tokenizer.encode(PROMPT).tolist())
+    return lens_view(loaded.model, loaded.tokenizer, ids, count, **options)
+
+
+def test_json_holds_the_view(run: Any, loaded: Loaded) -> None:
+    found = json.loads(run("lens", "--prompt", PROMPT, "--json", "--top", "3").out)
+    expected = json.loads(json.dumps(view_of(loaded, 3)))
+    assert found.pop("source")
+    assert found == expected
+    assert len(found["top"][1][5]) == 3
+
+
+def test_json_holds_the_view_of_an_edited_model(run: Any, loaded: Loaded) -> None:
+    found = json.loads(run("lens", "--prompt", PROMPT, "--json", "--edit", EDIT).out)
+    edited = view_of(loaded, edits={"blocks.0.attn.hook_z": scale(0.0, 1)})
+    assert found["top"] == json.loads(json.dumps(edited["top"]))
+    assert found["top"][1] != json.loads(json.dumps(view_of(loaded)["top"][1]))
+
+
+def test_the_table_has_a_row_for_every_stream_the_last_on_top(run: Any, loaded: Loaded) -> None:
+    result = run("lens", "--prompt", PROMPT)
+    assert result.code == 0
+    lines = dict(line.split("  ", 1) for line in result.out.splitlines() if line.startswith(("text", "came", "after")))
+    view = view_of(loaded)
+    assert lines["text"].strip() == "It␣was"
+    assert lines["came next"].strip() == "t␣was"
+    assert [name for name in lines if name.startswith("after")] == ["after block 0", "after embeddings"]
+    assert lines["after block 0"].strip() == "".join(cell[0][0] for cell in view["top"][1])
+    assert lines["after embeddings"].strip() == "".join(cell[0][0] for cell in view["top"][0])
+
+
+@pytest.mark.parametrize("position", [0, 5])
+def test_one_position_shows_the_likeliest(run: Any, loaded: Loaded, position: int) -> None:
+    out = run("lens", "--prompt", PROMPT, "--position", str(position), "--top", "2").out
+    line = next(line for line in out.splitlines() if line.startswith("after block 0"))
+    view = view_of(loaded)
+    cells = [f"{token} {probability:.3f}" for token, probability in view["top"][1][position][:2]]
+    came = view["next_probability"][1][position]
+    assert line.split() == " ".join(["after block 0", *cells, "-" if came is None else f"{came:.3f}"]).split()
+
+
+def test_markdown_is_a_table(run: Any) -> None:
+    lines = run("lens", "--prompt", PROMPT, "--markdown").out.splitlines()
+    assert lines[0].startswith("## ")
+    assert {line.count("|") for line in lines if line.startswith("|")} == {3}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--position", "6"], "--position is 6, but the prompt has positions 0 to 5"),
+        (["--position", "-1"], "--position is -1"),
+        (["--top", "0"], "--top is 0, expected at least 1"),
+        (["--top", "few"], "--top"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_gives_one_line(refuse: Callable[..., str], options: list[str], words: str) -> None:
+    assert words in refuse("lens", "--prompt", PROMPT, *options)

@@ -1,0 +1,129 @@
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gpt.checkpoint import Loaded
+from gpt.config import load_config
+from gpt.inspection.flops import decode_flops, forward_flops
+from gpt.inspection.trace import trace_cached, trace_shapes
+from gpt.model import GPT
+
+REFERENCE = str(Path(__file__).resolve().parents[3] / "configs" / "reference_shapes.yaml")
+PROMPT = "It was"
+
+
+def listed(rows: list[Any]) -> list[dict[str, Any]]:
+    return json.loads(json.dumps([asdict(row) for row in rows]))
+
+
+def test_a_configuration_is_traced_without_weights(run: Any) -> None:
+    found = json.loads(run("shapes", "--config", REFERENCE, "--json").out)
+    model = GPT(load_config(Path(REFERENCE)).config.model).eval()
+    assert found["forward_pass"] == listed(trace_shapes(model, torch.zeros(1, 7, dtype=torch.long)))
+    assert (found["source"], found["batch"], found["length"]) == (REFERENCE, 1, 7)
+    assert found["forward_pass"][-1]["shape"] == [1, 7, 20_000]
+
+
+def test_a_prompt_is_traced_through_a_trained_model(run: Any, loaded: Loaded) -> None:
+    found = json.loads(run("shapes", "--prompt", PROMPT, "--json").out)
+    ids = torch.tensor([loaded.tokenizer.encode(PROMPT).tolist()])
+    assert found["forward_pass"] == listed(trace_shapes(loaded.model, ids))
+    assert (found["batch"], found["length"]) == (1, 6)
+
+
+def test_a_cached_pass_has_two_parts(run: Any, loaded: Loaded) -> None:
+    found = json.loads(run("shapes", "--prompt", PROMPT, "--cached", "--json").out)
+    prefill, decode = trace_cached(loaded.model, torch.tensor([loaded.tokenizer.encode(PROMPT).tolist()]))
+    assert (found["prefill"], found["decode_step"]) == (listed(prefill), listed(decode))
+    out = run("shapes", "--prompt", PROMPT, "--cached").out
+    config = loaded.config.model
+    assert f"; {forward_flops(config, 1, 5):,} FLOPs in matrix products" in out
+    assert f"; {decode_flops(config, 1, 6):,} FLOPs in matrix products" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [(["--batch", "3"], (3, 7)), (["--seq", "2"], (1, 2)), (["--batch", "2", "--seq", "16"], (2, 16))],
+    ids=lambda value: " ".join(map(str, value)),
+)
+@pytest.mark.parametrize("source", [["--config", "tiny.yaml"], ["--checkpoint", "runs/tiny"]], ids=["config", "run"])
+def test_batch_and_length_are_chosen(run: Any, source: list[str], options: list[str], size: tuple[int, int]) -> None:
+    found = json.loads(run("shapes", *source, *options, "--json").out)
+    assert (found["batch"], found["length"]) == size
+    assert found["forward_pass"][0]["shape"] == list(size)
+
+
+def test_the_table_has_the_specification_in_it(run: Any, loaded: Loaded) -> None:
+    result = run("shapes", "--config", REFERENCE)
+    assert result.code == 0
+    rows = {line.split("  ")[0].strip(): line.split() for line in result.out.splitlines()}
+    for name, cells in {
+        "idx": ["1×7", "int64", "56"],
+        "wte.embedding": ["1×7×64", "float32", "1,792", "weight", "20000×64"],
+        "attn.view": ["1×7×4×16", "float32", "(1,792)"],  # a view of another tensor
+        "attn.core.matmul": ["1×4×7×7", "float32", "784", "6,272"],
+        "mlp.c_fc.linear": ["1×7×256", "weight.T", "64×256,", "bias", "256"],
+        "lm_head.linear": ["1×7×20000", "17,920,000", "weight.T", "64×20000"],
+    }.items():
+        assert set(cells) <= set(rows[name]), name
+    model = load_config(Path(REFERENCE)).config.model
+    parameters = sum(parameter.numel() for parameter in GPT(model).parameters())
+    assert f"{forward_flops(model, 1, 7):,} FLOPs in matrix products" in result.out
+    assert f"{parameters:,} parameters read" in result.out
+
+
+def test_blocks_like_the_first_are_printed_on_request(run: Any) -> None:
+    short = run("shapes", "--config", REFERENCE).out
+    whole = run("shapes", "--config", REFERENCE, "--all-layers").out
+    assert (short.count("attn.core.softmax"), whole.count("attn.core.softmax")) == (1, 2)
+    assert "block 1: as block 0" in short
+    assert "block 1: as block 0" not in whole
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "words"), [("char", "vocabulary of 65, assumed"), ("byte", "vocabulary of 256, of bytes")]
+)
+def test_a_vocabulary_that_the_corpus_decides_is_told(run: Any, tmp_path: Path, tokenizer: str, words: str) -> None:
+    config = tmp_path / "open.yaml"
+    config.write_text(
+        f"data: {{tokenizer: {tokenizer}}}\nmodel: {{n_layer: 1, n_head: 2, n_embd: 8}}\n", encoding="utf-8"
+    )
+    assert words in run("shapes", "--config", str(config)).out.splitlines()[0]
+
+
+def test_markdown_is_tables(run: Any) -> None:
+    lines = run("shapes", "--config", REFERENCE, "--markdown").out.splitlines()
+    assert lines[0].startswith("## ")
+    assert {line.count("|") for line in lines if line.startswith("| attn.")} == {9}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--config", "tiny.yaml", "--prompt", "It"], "--prompt needs the tokenizer of a trained model"),
+        (["--config", "tiny.yaml", "--checkpoint", "runs/tiny"], "--config and --checkpoint are two models"),
+        (["--config", "gone.yaml"], "gone.yaml: no such configuration file"),
+        (["--config", "corpus.txt"], "corpus.txt"),
+        (["--config", "tiny.yaml", "--seq", "17"], "--seq is 17, more than block_size 16"),
+        (["--seq", "17"], "--seq is 17, more than block_size 16"),
+        (["--seq", "0"], "--seq is 0, expected at least 1"),
+        (["--batch", "0"], "--batch is 0, expected at least 1"),
+        (["--batch", "-2"], "--batch is -2"),
+        (["--batch", "two"], "--batch"),
+        (["--prompt", "It", "--seq", "2"], "--prompt gives the tokens; leave out --batch and --seq"),
+        (["--prompt", ""], "the prompt has 0 tokens"),
+        (["--prompt", "It was the best of rooms"], "more than the window of 16"),
+        (["--prompt", "ä"], "'ä' at 0"),
+        (["--cached", "--seq", "1"], "need at least 2 tokens, not 1"),
+        (["--runs", "gone"], "no trained run below gone"),
+        (["--checkpoint", "gone"], "gone"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_gives_one_line(refuse: Callable[..., str], options: list[str], words: str) -> None:
+    assert words in refuse("shapes", *options)

@@ -1,0 +1,150 @@
+"""What every view that reads a text, and the command itself, has in common."""
+
+import io
+import json
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gpt.checkpoint import Loaded
+from gpt.cli.explain.text import memory_limit_bytes, read_edits
+from gpt.errors import InputError
+
+Refuse = Callable[..., str]
+ROOT = Path(__file__).resolve().parents[3]
+TEXT_VIEWS = ("attention", "lens", "surprisal")
+every_text_view = pytest.mark.parametrize("view", TEXT_VIEWS)
+
+
+@every_text_view
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--prompt", ""], "the prompt has 0 tokens"),
+        (["--prompt", "It was the best of rooms"], "the prompt has 24 tokens, more than the window of 16"),
+        (["--prompt", "It wäs"], "characters outside the vocabulary of 29: 'ä' at 4"),
+        ([], "--prompt"),
+        (["--prompt", "It", "--memory-limit", "0"], "--memory-limit is 0, expected GiB above 0"),
+        (["--prompt", "It", "--memory-limit", "-1"], "--memory-limit is -1"),
+        (["--prompt", "It", "--memory-limit", "nan"], "--memory-limit is nan"),
+        (["--prompt", "It", "--memory-limit", "much"], "--memory-limit"),
+        (["--prompt", "It", "--checkpoint", "runs/gone"], "runs/gone"),
+        (["--prompt", "It", "--runs", "gone"], "no trained run below gone"),
+        (["--prompt", "It", "--device", "quantum"], "device quantum"),
+        (["--prompt", "It", "--json", "--markdown"], "--markdown"),
+        (["--prompt", "It", "--jsn"], "--jsn"),
+    ],
+)
+def test_a_mistake_gives_one_line(refuse: Refuse, view: str, options: list[str], words: str) -> None:
+    assert words in refuse(view, *options)
+
+
+@pytest.mark.parametrize("view", ["attention", "lens"])
+def test_too_much_memory_is_refused(refuse: Refuse, view: str) -> None:
+    assert "more than the limit of 107" in refuse(view, "--prompt", "It was", "--memory-limit", "1e-7")
+
+
+@pytest.mark.parametrize("view", ["lens", "surprisal"])
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        ("blocks.0.attn.hook_zz=0", "unknown activation blocks.0.attn.hook_zz; did you mean blocks.0.attn.hook_z?"),
+        ("blocks.0.attn.hook_z:2=0", "blocks.0.attn.hook_z has heads 0 to 1, not 2"),
+        ("hook_embed:0=0", "hook_embed has no heads"),
+        ("blocks.0.ln1.hook_scale=0", "can be read, but not edited"),
+        ("blocks.0.attn.hook_z", "--edit blocks.0.attn.hook_z: expected NAME=FACTOR or NAME:HEAD=FACTOR"),
+        ("blocks.0.attn.hook_z=", "expected NAME=FACTOR"),
+        ("blocks.0.attn.hook_z=off", "expected NAME=FACTOR"),
+        ("blocks.0.attn.hook_z:one=0", "expected NAME=FACTOR"),
+        ("=0", "unknown activation"),
+        ("", "expected NAME=FACTOR"),
+    ],
+)
+def test_a_wrong_edit_gives_one_line(refuse: Refuse, view: str, edit: str, words: str) -> None:
+    assert words in refuse(view, "--prompt", "It was", "--edit", edit)
+
+
+def test_edits_are_factors_of_activations_or_heads() -> None:
+    edits = read_edits(Namespace(edit=["blocks.0.attn.hook_z:1=0.5", "hook_embed=-2"]))
+    assert list(edits) == ["blocks.0.attn.hook_z", "hook_embed"]
+    one, whole = edits.values()
+    assert (getattr(one, "head", None), getattr(whole, "head", 0)) == (1, None)
+    assert [edit.change(torch.tensor(3.0)).item() for edit in (one, whole)] == [1.5, -6.0]  # type: ignore[union-attr]
+    assert read_edits(Namespace(edit=[])) == {}
+
+
+@pytest.mark.parametrize(("gib", "expected"), [(4.0, 4 * 2**30), (0.5, 2**29)])
+def test_the_limit_is_in_gib(gib: float, expected: int) -> None:
+    assert memory_limit_bytes(Namespace(memory_limit=gib)) == expected
+    with pytest.raises(InputError):
+        memory_limit_bytes(Namespace(memory_limit=-gib))
+
+
+@every_text_view
+def test_standard_input_is_a_prompt(run: Any, view: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("It was"))
+    read = json.loads(run(view, "--prompt", "-", "--json").out)
+    assert read["labels"] == ["I", "t", "␣", "w", "a", "s"]
+    assert read == json.loads(run(view, "--prompt", "It was", "--json").out)
+
+
+@every_text_view
+def test_the_source_is_the_checkpoint(run: Any, loaded: Loaded, trained: Path, view: str) -> None:
+    for path in ("runs/tiny", "runs/tiny/last"):
+        source = json.loads(run(view, "--prompt", "It", "--json", "--checkpoint", path).out)["source"]
+        assert (trained / source).resolve() == loaded.folder.resolve()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "VIEW"),
+        (["atention"], "invalid choice: 'atention'"),
+        (["--prompt", "It"], "VIEW"),
+        (["lens", "--prompt", "It", "x1"], "x1"),
+    ],
+    ids=str,
+)
+def test_an_unknown_view_gives_one_line(refuse: Refuse, options: list[str], words: str) -> None:
+    assert words in refuse(*options)
+
+
+@pytest.mark.parametrize("view", [None, "shapes", *TEXT_VIEWS])
+def test_help_ends_with_an_example(run: Any, view: str | None) -> None:
+    code, out, _ = run(*([view] if view else []), "--help")
+    assert code == 0
+    *_, heading, example = out.rstrip().splitlines()
+    assert heading == "example:"
+    assert example.startswith(f"  python scripts/explain.py {view or 'attention'} --")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--help"],
+        *([view, "--help"] for view in ("shapes", *TEXT_VIEWS)),
+        ["attention", "--prompt", "It", "--head", "1"],
+        ["lens", "--prompt", "It", "--top", "0"],
+        ["surprisal", "--prompt", "It", "--top-p", "2"],
+        ["shapes", "--batch", "0"],
+    ],
+    ids=" ".join,
+)
+def test_torch_is_not_imported_for_help_or_a_wrong_option(options: list[str], tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from gpt.cli import explain\n"
+        "try: explain.main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print('torch' in sys.modules, 'matplotlib' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, *options], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert result.stdout.splitlines()[-1] == "False False"
