@@ -45,6 +45,7 @@ schema: setup ## write configs/schema.json anew, for editors
 	$(BIN)/python scripts/train.py --print-schema > configs/schema.json
 
 docs: setup ## make the pages in docs/ anew: a tiny run on the license text, then what it shows
+	rm -rf runs/one_character
 	$(BIN)/python scripts/train.py --config configs/reference_shapes.yaml run.name=one_character run.device=cpu run.dtype=float32 run.compile=false run.threads=1 data.source=file data.path=LICENSE optim.learning_rate=0.004 optim.warmup_steps=20 train.max_steps=150 train.eval_interval=150
 	$(BIN)/python scripts/explain.py walk --checkpoint runs/one_character --prompt Softwar --output docs/one_character.md
 	$(BIN)/python scripts/explain.py mathematics --output docs/mathematics.md

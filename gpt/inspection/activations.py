@@ -1,6 +1,6 @@
 """A forward pass whose activations are kept, and changed on the way if that is wanted."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from torch import Tensor
 
@@ -13,7 +13,9 @@ from gpt.model import GPT
 MEMORY_LIMIT = 4 * 2**30
 """Bytes that a capture may keep unless more is allowed."""
 
-Edits = Mapping[str, Edit | Callable[[Tensor], Tensor]]
+Change = Edit | Callable[[Tensor], Tensor]
+Edits = Mapping[str, Change | Sequence[Change]]
+"""By name or pattern; several of one activation are made one after the other."""
 
 
 class ActivationCache(Mapping[str | tuple[str, int], Tensor]):
@@ -77,7 +79,7 @@ def run_with_cache(
         idx: token ids, (B, T) int64.
         names: full names or patterns, such as `blocks.*.attn.hook_pattern`; None: every activation.
         edits: by name or pattern; what is captured and what comes after sees the edited tensor. An
-            edit is one of `zero`, `scale`, `replace`, or any function of a tensor.
+            edit is one of `zero`, `scale`, `replace`, any function of a tensor, or several of them.
         memory_limit: most bytes that may be kept.
 
     Returns:
@@ -86,6 +88,8 @@ def run_with_cache(
     Raises:
         InputError: an unknown name, ids that do not fit, an edit that does not fit, or too many bytes.
     """
+    if idx.dim() != 2 or idx.numel() == 0:
+        raise InputError(f"token ids must be (batch, time) and not empty, got shape {tuple(idx.shape)}")
     table = activations(model.config)
     kept, changes = select(table, names), _resolve(edits or {}, table)
     needed = capture_bytes(model.config, kept, idx.size(0), idx.size(-1), model.wte.weight.element_size())
@@ -97,8 +101,8 @@ def run_with_cache(
     captured: dict[str, Tensor] = {}
 
     def tap(name: str, x: Tensor) -> Tensor:
-        if name in changes:
-            x = changes[name].apply(name, table[name], x)
+        for edit in changes.get(name, ()):
+            x = edit.apply(name, table[name], x)
         if name in keep:
             captured[name] = x
         return x
@@ -109,12 +113,13 @@ def run_with_cache(
     return logits, ActivationCache({name: captured[name] for name in kept}, table)
 
 
-def _resolve(edits: Edits, table: Mapping[str, Activation]) -> dict[str, Edit]:
-    """The edit of each full name."""
-    changes: dict[str, Edit] = {}
-    for pattern, edit in edits.items():
+def _resolve(edits: Edits, table: Mapping[str, Activation]) -> dict[str, list[Edit]]:
+    """The edits of each full name."""
+    changes: dict[str, list[Edit]] = {}
+    for pattern, given in edits.items():
+        several = given if isinstance(given, Sequence) else [given]
         for name in select(table, pattern):
             if name.endswith(READ_ONLY):
                 raise InputError(f"{name} can be read, but not edited; edit the norm's output, hook_normalized")
-            changes[name] = edit if isinstance(edit, Edit) else Edit(edit)
+            changes.setdefault(name, []).extend(edit if isinstance(edit, Edit) else Edit(edit) for edit in several)
     return changes

@@ -30,8 +30,9 @@ def logit_lens(model: GPT, idx: Tensor, edits: Edits | None = None, memory_limit
     if needed > memory_limit:
         raise InputError(f"a lens of that text takes {needed:,} bytes, more than the limit of {memory_limit:,}")
     names = ["blocks.0.hook_resid_pre", "blocks.*.hook_resid_post"]
-    _, cache = run_with_cache(model, idx, names, edits, memory_limit)
-    return torch.stack([model.softcap(model.lm_head(model.ln_f(stream)).float()) for stream in cache.values()])
+    logits, cache = run_with_cache(model, idx, names, edits, memory_limit)
+    streams = list(cache.values())[:-1]
+    return torch.stack([*(model.softcap(model.lm_head(model.ln_f(stream)).float()) for stream in streams), logits])
 
 
 def lens_rows(n_layer: int) -> list[str]:

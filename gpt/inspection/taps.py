@@ -146,7 +146,9 @@ def _tap_middle(block: Block, visit: Visit) -> Iterator[RemovableHandle]:
         before = entered.pop()
         middle = before + output
         changed = visit(middle)
-        return output if changed is middle else changed - before
+        if changed is middle and not middle.requires_grad:
+            return output  # exactly; with gradients, what was seen has to be what the model goes on with
+        return changed - before
 
     yield block.attn.register_forward_hook(after_attention)
 
@@ -155,8 +157,7 @@ def _visit_positions(visit: Visit, module: nn.Module, inputs: Any, output: Tenso
     """Positions added to zeros are the position vectors themselves."""
     x, positions = inputs
     vectors = module.forward(torch.zeros_like(x), positions)
-    changed = visit(vectors)
-    return output if changed is vectors else x + changed
+    return x + visit(vectors)
 
 
 def _scale(norm: nn.Module, x: Tensor) -> Tensor:
@@ -171,9 +172,7 @@ def _by_head(heads: int, visit: Visit) -> Visit:
     """(B, T, heads * D) shown as (B, T, heads, D)."""
 
     def visit_heads(x: Tensor) -> Tensor:
-        split = x.view(*x.shape[:-1], heads, -1)
-        changed = visit(split)
-        return x if changed is split else changed.flatten(-2)
+        return visit(x.view(*x.shape[:-1], heads, -1)).flatten(-2)
 
     return visit_heads
 

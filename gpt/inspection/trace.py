@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from gpt.cache import KVCache
-from gpt.config import ModelConfig
 from gpt.errors import InputError
 from gpt.inspection.recorder import Operation, Recorder
 from gpt.inspection.taps import with_core
@@ -24,6 +23,9 @@ from gpt.model.block import Block
 BATCH, QUERIES, CACHED, HEADS, HALF_HEAD, HIDDEN, VOCABULARY, POSITIONS = (
     1009, 1013, 1019, 1021, 1031, 1033, 1039, 100003,
 )  # fmt: skip
+
+CACHE_DIMENSIONS = 5
+"""A cache holds all L layers in one tensor; the number of layers is small and could be mistaken for another size."""
 
 
 @dataclass(frozen=True)
@@ -101,17 +103,19 @@ def trace_cached(model: GPT, idx: Tensor, kv_dtype: str = "fp32") -> tuple[list[
     Raises:
         InputError: the ids do not fit the model, or are too few.
     """
-    if idx.size(1) < 2:
-        raise InputError(f"a prefill and a decode step need at least 2 tokens, not {idx.size(1)}")
+    if idx.dim() != 2 or idx.size(1) < 2:
+        raise InputError(f"a prefill and a decode step need (B, T) ids, T at least 2; got shape {tuple(idx.shape)}")
     cache = KVCache(model.config, idx.size(0), kv_dtype=kv_dtype, device=idx.device)
     return _trace(model, idx[:, :-1], cache, kv_dtype), _trace(model, idx[:, -1:], cache, kv_dtype)
 
 
 @torch.no_grad()
 def _trace(model: GPT, idx: Tensor, cache: KVCache | None, kv_dtype: str = "fp32") -> list[TensorRow]:
+    if idx.dim() != 2 or idx.numel() == 0:
+        raise InputError(f"token ids must be (batch, time) and not empty, got shape {tuple(idx.shape)}")
     past = cache.lengths[0] if cache is not None else 0
     operations = _record(model, idx, cache)
-    probe = Probe(model.config, idx.size(1), past)
+    probe = Probe(model, idx.size(1), past)
     symbolic = _record(*probe.call(cache is not None, kv_dtype))
     assert [op.function for op in operations] == [op.function for op in symbolic], "the probe took another way"
     sizes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
@@ -139,14 +143,14 @@ class Probe:
     """A model of the same kind on the meta device, by whose sizes dimensions are told apart.
 
     Args:
-        config: of the model that is traced.
+        model: that is traced.
         queries: tokens of the pass; one token is a dimension of size 1.
         past: positions in the cache.
     """
 
-    def __init__(self, config: ModelConfig, queries: int, past: int) -> None:
-        group = config.n_head // config.kv_heads
-        self.config = config.model_copy(
+    def __init__(self, model: GPT, queries: int, past: int) -> None:
+        group = model.config.n_head // model.config.kv_heads
+        self.config = model.config.model_copy(
             update={
                 "n_head": HEADS * group,
                 "n_kv_head": HEADS,
@@ -159,7 +163,7 @@ class Probe:
         self._queries = QUERIES if queries > 1 else 1
         self._past = CACHED if past else 0
         with torch.device("meta"):
-            self.model = GPT(self.config).eval()
+            self.model = GPT(self.config).to(model.wte.weight.dtype).train(model.training)
         self._shapes = {name: tuple(parameter.shape) for name, parameter in self.model.named_parameters()}
         self._letters = self._name_sizes()
 
@@ -174,6 +178,8 @@ class Probe:
     def symbols(self, shape: tuple[int, ...]) -> str:
         """Letters of a shape; of two T the second is that of the keys, S."""
         letters = [self._letters.get(size, str(size)) for size in shape]
+        if len(shape) == CACHE_DIMENSIONS:
+            letters[0] = "L"
         if letters.count("T") == 2:
             letters[len(letters) - 1 - letters[::-1].index("T")] = "S"
         return " ".join(letters)

@@ -82,6 +82,13 @@ PHRASES = {
     ("KVCache.positions", "add"): ", after those in the cache",
     ("FloatStore.write", "setitem"): ", written into the cache",
     ("FloatStore.read", "getitem"): " so far, read from the cache",
+    ("_quantize", "abs"): ", magnitudes",
+    ("_quantize", "amax"): ", largest magnitude of each head",
+    ("_quantize", "div"): ", as steps of 127",
+    ("_quantize", "clamp"): ", kept in range",
+    ("_quantize", "half"): ", scales as float16",
+    ("_quantize", "round"): ", rounded to integers",
+    ("Int8Store.read", "mul"): " so far, integers times scales",
 }
 FUNCTIONS = {
     "layer_norm": ", normalised",

@@ -11,7 +11,7 @@ from gpt.cli.explain.heatmap import heat_map, numbers
 from gpt.cli.explain.outputs import add_output_options, write_outputs
 from gpt.cli.explain.source import add_view, load_model
 from gpt.cli.explain.tables import Table, add_format_options, print_view
-from gpt.cli.explain.text import add_text_options, memory_limit_bytes, read_ids
+from gpt.cli.explain.text import add_memory_option, add_prompt_option, memory_limit_bytes, read_ids
 from gpt.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ def add_parser(subparsers: Any) -> None:
         '--prompt "To be, or not" --layer 2 --head 1',
     )
     add_checkpoint_options(parser)
-    add_text_options(parser)
+    add_prompt_option(parser)
+    add_memory_option(parser)
     parser.add_argument("--layer", type=int, metavar="L", help="one layer, counted from 0")
     parser.add_argument("--head", type=int, metavar="H", help="one head of it, counted from 0")
     parser.add_argument("--numbers", action="store_true", help="the matrix as numbers, not shades")

@@ -7,7 +7,7 @@ from typing import Any
 from gpt.cli.common import add_checkpoint_options
 from gpt.cli.explain.outputs import write_file
 from gpt.cli.explain.source import add_view, load_model
-from gpt.cli.explain.text import read_ids
+from gpt.cli.explain.text import add_prompt_option, read_ids
 
 WALK_HEAD = """# One character through the model
 
@@ -23,7 +23,7 @@ def add_parser(subparsers: Any) -> None:
         subparsers, "walk", "a text through a trained model, as a Markdown page", '--prompt "Softwar" --output walk.md'
     )
     add_checkpoint_options(walk)
-    walk.add_argument("--prompt", required=True, metavar="TEXT", help="a few characters; - reads standard input")
+    add_prompt_option(walk)
     walk.set_defaults(run=run_walk)
     mathematics = add_view(
         subparsers,

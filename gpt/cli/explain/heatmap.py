@@ -1,5 +1,6 @@
 """A matrix in a terminal: shaded cells with labels, or numbers."""
 
+import math
 from collections.abc import Sequence
 
 SHADES = " ░▒▓█"
@@ -27,7 +28,7 @@ def heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str], colour: b
 def _cell(value: float, colour: bool) -> str:
     if colour:
         return f"\x1b[48;5;{GREYS[round(min(max(value, 0.0), 1.0) * (len(GREYS) - 1))]}m  \x1b[0m"
-    return SHADES[min(int(value * len(SHADES)), len(SHADES) - 1)] * 2
+    return SHADES[min(int(math.sqrt(value) * len(SHADES)), len(SHADES) - 1)] * 2  # small weights are to be seen
 
 
 def numbers(matrix: Sequence[Sequence[float]], labels: Sequence[str]) -> str:

@@ -8,7 +8,14 @@ from gpt.cli.common import add_checkpoint_options
 from gpt.cli.explain.outputs import add_output_options, write_outputs
 from gpt.cli.explain.source import add_view, load_model
 from gpt.cli.explain.tables import Table, add_format_options, print_view
-from gpt.cli.explain.text import add_edit_option, add_text_options, memory_limit_bytes, read_edits, read_ids
+from gpt.cli.explain.text import (
+    add_edit_option,
+    add_memory_option,
+    add_prompt_option,
+    memory_limit_bytes,
+    read_edits,
+    read_ids,
+)
 from gpt.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,7 +34,8 @@ def add_parser(subparsers: Any) -> None:
         '--prompt "To be, or not to be" --position 5',
     )
     add_checkpoint_options(parser)
-    add_text_options(parser)
+    add_prompt_option(parser)
+    add_memory_option(parser)
     parser.add_argument("--position", type=int, metavar="T", help="the likeliest tokens after this position, by layer")
     parser.add_argument("--top", type=int, default=5, metavar="N", help="how many of them (default: 5)")
     add_edit_option(parser)

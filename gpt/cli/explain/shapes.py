@@ -6,10 +6,10 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.explain.source import add_shape_options, add_view, load_model, read_config
+from gpt.cli.explain.source import LARGEST_BATCH, add_shape_options, add_view, check_size, load_model, read_shape
 from gpt.cli.explain.tables import Table, add_format_options, print_view
 from gpt.cli.explain.text import read_ids
-from gpt.errors import ConfigError, InputError
+from gpt.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,20 +65,21 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read_source(arguments: argparse.Namespace) -> tuple["GPT", "Tensor", str]:
-    """The model and ids to trace; a configuration has no weights, and needs none."""
+    """The model and ids to trace; without a text nothing has to be computed, and the meta device is enough."""
     if arguments.prompt is not None and (arguments.batch is not None or arguments.seq is not None):
         raise ConfigError("--prompt gives the tokens; leave out --batch and --seq")
-    for name in ("batch", "seq"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name} is {value}, expected at least 1")
-    if arguments.config is None:
-        return _read_checkpoint(arguments)
-    if arguments.checkpoint is not None:
-        raise ConfigError("--config and --checkpoint are two models; give one")
     if arguments.prompt is not None:
-        raise ConfigError("--prompt needs the tokenizer of a trained model; give --checkpoint, or --seq with --config")
-    shape = read_config(arguments.config)
+        if arguments.config is not None:
+            raise ConfigError(
+                "--prompt needs the tokenizer of a trained model; give --checkpoint, or --seq with --config"
+            )
+        loaded = load_model(arguments)
+        return loaded.model, read_ids(arguments, loaded).unsqueeze(0), str(loaded.folder)
+    batch = 1 if arguments.batch is None else arguments.batch
+    check_size("--batch", batch, LARGEST_BATCH, "sequences")
+    shape = read_shape(arguments)
+    length = min(LENGTH, shape.config.model.block_size) if arguments.seq is None else arguments.seq
+    check_size("--seq", length, shape.config.model.block_size, "block_size")
 
     import torch
 
@@ -86,26 +87,8 @@ def _read_source(arguments: argparse.Namespace) -> tuple["GPT", "Tensor", str]:
 
     with torch.device("meta"):
         model = GPT(shape.config.model).eval()
-        idx = torch.zeros(arguments.batch or 1, _length(arguments, shape.config.model.block_size), dtype=torch.long)
+        idx = torch.zeros(batch, length, dtype=torch.long)
     return model, idx, shape.note
-
-
-def _read_checkpoint(arguments: argparse.Namespace) -> tuple["GPT", "Tensor", str]:
-    loaded = load_model(arguments)
-    if arguments.prompt is not None:
-        return loaded.model, read_ids(arguments, loaded).unsqueeze(0), str(loaded.folder)
-
-    import torch
-
-    size = (arguments.batch or 1, _length(arguments, loaded.config.model.block_size))
-    return loaded.model, torch.zeros(size, dtype=torch.long, device=loaded.model.wte.weight.device), str(loaded.folder)
-
-
-def _length(arguments: argparse.Namespace, block_size: int) -> int:
-    length = arguments.seq or min(LENGTH, block_size)
-    if length > block_size:
-        raise InputError(f"--seq is {length}, more than block_size {block_size}")
-    return length
 
 
 def _tables(title: str, rows: Sequence["TensorRow"], all_layers: bool) -> Iterator[Table]:

@@ -7,7 +7,7 @@ from gpt.cli.common import add_checkpoint_options
 from gpt.cli.explain.outputs import add_output_options, write_outputs
 from gpt.cli.explain.source import add_view, load_model
 from gpt.cli.explain.tables import Table, add_format_options, print_view
-from gpt.cli.explain.text import add_edit_option, add_text_options, memory_limit_bytes, read_edits, read_ids
+from gpt.cli.explain.text import add_edit_option, add_prompt_option, read_edits, read_ids
 from gpt.cli.sampling_options import with_options
 from gpt.config import SamplingParams
 from gpt.errors import InputError
@@ -29,7 +29,7 @@ def add_parser(subparsers: Any) -> None:
         '--prompt "To be, or not to be" --temperature 0.8 --top-k 5',
     )
     add_checkpoint_options(parser)
-    add_text_options(parser)
+    add_prompt_option(parser)
     parser.add_argument("--top", type=int, default=3, metavar="N", help="alternatives shown (default: 3)")
     parser.add_argument("--temperature", type=float, metavar="T", help="these five: as in sampling; those")
     parser.add_argument("--top-k", type=int, metavar="K", help="left out are those of the run")
@@ -48,7 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
     with_options(SamplingParams(), given)  # a wrong value is said before torch is imported
     if arguments.top < 1:
         raise InputError(f"--top is {arguments.top}, expected at least 1")
-    memory_limit_bytes(arguments)
     edits = read_edits(arguments)
     loaded = load_model(arguments)
     idx = read_ids(arguments, loaded, fewest=2)

@@ -13,10 +13,17 @@ if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
     from gpt.inspection.activations import Edits
 
+MOST_MEMORY = 1_000_000
+"""GiB; more is a slip."""
 
-def add_text_options(parser: argparse.ArgumentParser) -> None:
-    """`--prompt` and `--memory-limit`."""
+
+def add_prompt_option(parser: argparse.ArgumentParser) -> None:
+    """`--prompt`."""
     parser.add_argument("--prompt", required=True, metavar="TEXT", help="text to look at; - reads standard input")
+
+
+def add_memory_option(parser: argparse.ArgumentParser) -> None:
+    """`--memory-limit`."""
     parser.add_argument(
         "--memory-limit", type=float, default=4.0, metavar="GIB", help="most memory for activations (default: 4 GiB)"
     )
@@ -44,11 +51,11 @@ def read_ids(arguments: argparse.Namespace, loaded: "Loaded", fewest: int = 1) -
     import torch
 
     prompt = read_text("-") if arguments.prompt == "-" else arguments.prompt
-    ids = torch.as_tensor(loaded.tokenizer.encode(prompt)).long()
+    ids = torch.tensor(loaded.tokenizer.encode(prompt).tolist(), dtype=torch.long)
     window = loaded.config.model.block_size
     if len(ids) < fewest:
         wanted = f"at least {fewest} tokens" if fewest > 1 else "some text"
-        raise InputError(f"the prompt has {len(ids)} tokens; this view needs {wanted}")
+        raise InputError(f"the prompt has {len(ids)} token{'s' * (len(ids) != 1)}; this view needs {wanted}")
     if len(ids) > window:
         raise InputError(f"the prompt has {len(ids)} tokens, more than the window of {window}; shorten it")
     return ids.to(loaded.model.wte.weight.device)
@@ -60,8 +67,8 @@ def memory_limit_bytes(arguments: argparse.Namespace) -> int:
     Raises:
         InputError: it is not above 0.
     """
-    if not 0 < arguments.memory_limit < math.inf:
-        raise InputError(f"--memory-limit is {arguments.memory_limit:g}, expected GiB above 0")
+    if not 0 < arguments.memory_limit <= MOST_MEMORY:
+        raise InputError(f"--memory-limit is {arguments.memory_limit:g}, expected GiB above 0, at most {MOST_MEMORY:,}")
     return round(arguments.memory_limit * 2**30)
 
 
@@ -71,14 +78,17 @@ def read_edits(arguments: argparse.Namespace) -> "Edits":
     Raises:
         InputError: one is not NAME=FACTOR or NAME:HEAD=FACTOR.
     """
-    from gpt.inspection.edits import scale
+    from gpt.inspection.edits import Edit, scale
 
-    edits = {}
+    edits: dict[str, list[Edit]] = {}
     for text in arguments.edit:
         target, _, factor = text.rpartition("=")
-        name, _, head = target.partition(":")
+        name, colon, head = target.partition(":")
         try:
-            edits[name] = scale(float(factor), int(head) if head else None)
+            edit = scale(float(factor), int(head) if colon else None)
+            if not math.isfinite(float(factor)):
+                raise ValueError
         except ValueError:
             raise InputError(f"--edit {text}: expected NAME=FACTOR or NAME:HEAD=FACTOR") from None
+        edits.setdefault(name, []).append(edit)
     return edits

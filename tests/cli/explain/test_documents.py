@@ -15,11 +15,12 @@ PROGRAMS = {"scripts/train.py": train.main, "scripts/explain.py": explain.main}
 
 
 def recipe(target: str) -> list[list[str]]:
-    """The commands of a target of the Makefile, without the interpreter."""
+    """The Python commands of a target of the Makefile, without the interpreter."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     block = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", text, re.MULTILINE)
     assert block is not None
-    return [shlex.split(line)[1:] for line in block.group(1).splitlines()]
+    commands = [shlex.split(line) for line in block.group(1).splitlines()]
+    return [arguments for program, *arguments in commands if program.endswith("python")]
 
 
 @pytest.fixture(scope="module")

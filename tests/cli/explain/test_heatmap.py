@@ -10,15 +10,16 @@ def test_shades() -> None:
     assert heat_map(MATRIX, LABELS, colour=False).splitlines() == [
         "       a ⏎ U",
         "     a ██",
-        "     ⏎ ░░▓▓",
-        "U+200B   ▒▒▒▒",
+        "     ⏎ ▒▒██",
+        "U+200B ░░▓▓▓▓",
     ]
 
 
 @pytest.mark.parametrize(
-    ("value", "shade"), [(0.0, " "), (0.19, " "), (0.2, "░"), (0.5, "▒"), (0.79, "▓"), (0.8, "█"), (1.0, "█")]
+    ("value", "shade"),
+    [(0.0, " "), (0.03, " "), (0.05, "░"), (0.2, "▒"), (0.5, "▓"), (0.63, "▓"), (0.65, "█"), (1.0, "█")],
 )
-def test_five_shades_of_equal_width(value: float, shade: str) -> None:
+def test_five_shades_by_the_root_of_the_weight(value: float, shade: str) -> None:
     assert heat_map([[value]], ["a"], colour=False).splitlines()[1] == "a " + shade * 2
     assert shade in SHADES
 

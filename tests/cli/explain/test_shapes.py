@@ -77,6 +77,12 @@ def test_the_table_has_the_specification_in_it(run: Any, loaded: Loaded) -> None
     assert f"{parameters:,} parameters read" in result.out
 
 
+def test_parameters_that_are_read_twice_count_once(run: Any, loaded: Loaded) -> None:
+    assert loaded.config.model.tie_weights
+    total = sum(parameter.numel() for parameter in loaded.model.parameters())
+    assert f"; {total:,} parameters read" in run("shapes", "--prompt", PROMPT).out
+
+
 def test_blocks_like_the_first_are_printed_on_request(run: Any) -> None:
     short = run("shapes", "--config", REFERENCE).out
     whole = run("shapes", "--config", REFERENCE, "--all-layers").out
@@ -109,17 +115,18 @@ def test_markdown_is_tables(run: Any) -> None:
         (["--config", "tiny.yaml", "--checkpoint", "runs/tiny"], "--config and --checkpoint are two models"),
         (["--config", "gone.yaml"], "gone.yaml: no such configuration file"),
         (["--config", "corpus.txt"], "corpus.txt"),
-        (["--config", "tiny.yaml", "--seq", "17"], "--seq is 17, more than block_size 16"),
-        (["--seq", "17"], "--seq is 17, more than block_size 16"),
-        (["--seq", "0"], "--seq is 0, expected at least 1"),
-        (["--batch", "0"], "--batch is 0, expected at least 1"),
+        (["--config", "tiny.yaml", "--seq", "17"], "--seq is 17, expected 1 to 16 (block_size)"),
+        (["--seq", "17"], "--seq is 17, expected 1 to 16 (block_size)"),
+        (["--seq", "0"], "--seq is 0, expected 1 to 16"),
+        (["--batch", "0"], "--batch is 0, expected 1 to 1,000,000"),
         (["--batch", "-2"], "--batch is -2"),
+        (["--batch", "10000000000000000000"], "--batch is 10,000,000,000,000,000,000, expected 1 to 1,000,000"),
         (["--batch", "two"], "--batch"),
         (["--prompt", "It", "--seq", "2"], "--prompt gives the tokens; leave out --batch and --seq"),
         (["--prompt", ""], "the prompt has 0 tokens"),
         (["--prompt", "It was the best of rooms"], "more than the window of 16"),
         (["--prompt", "ä"], "'ä' at 0"),
-        (["--cached", "--seq", "1"], "need at least 2 tokens, not 1"),
+        (["--cached", "--seq", "1"], "need (B, T) ids, T at least 2"),
         (["--runs", "gone"], "no trained run below gone"),
         (["--checkpoint", "gone"], "gone"),
     ],

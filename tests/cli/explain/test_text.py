@@ -30,10 +30,6 @@ every_text_view = pytest.mark.parametrize("view", TEXT_VIEWS)
         (["--prompt", "It was the best of rooms"], "the prompt has 24 tokens, more than the window of 16"),
         (["--prompt", "It wäs"], "characters outside the vocabulary of 29: 'ä' at 4"),
         ([], "--prompt"),
-        (["--prompt", "It", "--memory-limit", "0"], "--memory-limit is 0, expected GiB above 0"),
-        (["--prompt", "It", "--memory-limit", "-1"], "--memory-limit is -1"),
-        (["--prompt", "It", "--memory-limit", "nan"], "--memory-limit is nan"),
-        (["--prompt", "It", "--memory-limit", "much"], "--memory-limit"),
         (["--prompt", "It", "--checkpoint", "runs/gone"], "runs/gone"),
         (["--prompt", "It", "--runs", "gone"], "no trained run below gone"),
         (["--prompt", "It", "--device", "quantum"], "device quantum"),
@@ -43,6 +39,12 @@ every_text_view = pytest.mark.parametrize("view", TEXT_VIEWS)
 )
 def test_a_mistake_gives_one_line(refuse: Refuse, view: str, options: list[str], words: str) -> None:
     assert words in refuse(view, *options)
+
+
+@pytest.mark.parametrize("view", ["attention", "lens"])
+@pytest.mark.parametrize("limit", ["0", "-1", "nan", "1e300", "much"])
+def test_a_limit_that_is_none_gives_one_line(refuse: Refuse, view: str, limit: str) -> None:
+    assert "--memory-limit" in refuse(view, "--prompt", "It", "--memory-limit", limit)
 
 
 @pytest.mark.parametrize("view", ["attention", "lens"])
@@ -61,6 +63,8 @@ def test_too_much_memory_is_refused(refuse: Refuse, view: str) -> None:
         ("blocks.0.attn.hook_z", "--edit blocks.0.attn.hook_z: expected NAME=FACTOR or NAME:HEAD=FACTOR"),
         ("blocks.0.attn.hook_z=", "expected NAME=FACTOR"),
         ("blocks.0.attn.hook_z=off", "expected NAME=FACTOR"),
+        ("blocks.0.attn.hook_z=nan", "expected NAME=FACTOR"),
+        ("blocks.0.attn.hook_z:=0", "expected NAME=FACTOR"),
         ("blocks.0.attn.hook_z:one=0", "expected NAME=FACTOR"),
         ("=0", "unknown activation"),
         ("", "expected NAME=FACTOR"),
@@ -71,11 +75,11 @@ def test_a_wrong_edit_gives_one_line(refuse: Refuse, view: str, edit: str, words
 
 
 def test_edits_are_factors_of_activations_or_heads() -> None:
-    edits = read_edits(Namespace(edit=["blocks.0.attn.hook_z:1=0.5", "hook_embed=-2"]))
+    edits = read_edits(Namespace(edit=["blocks.0.attn.hook_z:1=0.5", "hook_embed=-2", "hook_embed=0"]))
     assert list(edits) == ["blocks.0.attn.hook_z", "hook_embed"]
-    one, whole = edits.values()
-    assert (getattr(one, "head", None), getattr(whole, "head", 0)) == (1, None)
-    assert [edit.change(torch.tensor(3.0)).item() for edit in (one, whole)] == [1.5, -6.0]  # type: ignore[union-attr]
+    (one,), (whole, again) = edits.values()
+    assert [edit.head for edit in (one, whole, again)] == [1, None, None]
+    assert [edit.change(torch.tensor(3.0)).item() for edit in (one, whole, again)] == [1.5, -6.0, 0.0]
     assert read_edits(Namespace(edit=[])) == {}
 
 
