@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from gpt.data import ByteTokenizer, CharTokenizer
     from gpt.errors import GPTError
     from gpt.generation import generate, generate_tokens, stream
-    from gpt.inspection.activations import run_with_cache
+    from gpt.inspection import edits
+    from gpt.inspection.activations import ActivationCache, run_with_cache
     from gpt.inspection.heads import attention_patterns
     from gpt.inspection.lens import logit_lens
     from gpt.inspection.surprisal import surprisal
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "GPT": "gpt.model",
+    "ActivationCache": "gpt.inspection.activations",
     "ByteTokenizer": "gpt.data",
     "CharTokenizer": "gpt.data",
     "Config": "gpt.config",
@@ -43,9 +45,11 @@ _HOME = {
     "surprisal": "gpt.inspection.surprisal",
     "trace_shapes": "gpt.inspection.trace",
 }
+_MODULES = {"edits": "gpt.inspection.edits"}
 
 __all__ = [
     "GPT",
+    "ActivationCache",
     "ByteTokenizer",
     "CharTokenizer",
     "Config",
@@ -53,6 +57,7 @@ __all__ = [
     "ModelConfig",
     "SamplingParams",
     "attention_patterns",
+    "edits",
     "generate",
     "generate_tokens",
     "load",
@@ -66,6 +71,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(_MODULES[name])
     if name not in _HOME:
         raise AttributeError(f"module 'gpt' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -121,18 +121,18 @@ def measure_matmul_rate(device: torch.device, dtype: torch.dtype, size: int = 20
     return best
 
 
-def measure_bandwidth(device: torch.device, nbytes: int, repeats: int = 10) -> float:
-    """Bytes/s of a matrix-vector product with a float32 matrix of `nbytes`, the best of a few.
+def measure_bandwidth(device: torch.device, nbytes: int, seconds: float = 0.3) -> float:
+    """Bytes/s of a matrix-vector product with a float32 matrix of `nbytes`, the best of many in that time.
 
     That is how decoding reads the weights. A small matrix stays in the processor's cache, as the weights
-    of a small model do, so the size is to be theirs.
+    of a small model do, so the size is to be theirs. Other work on the machine can spoil a single try.
     """
     width = 1024
     rows = max(1, nbytes // (width * torch.float32.itemsize))
     matrix = torch.ones(rows, width, device=device)  # zeros may be pages that are not there
     vector = torch.ones(width, device=device)
-    best = 0.0
-    for _ in range(repeats + 1):  # the first one also pays for initialisation
+    best, end = 0.0, time.perf_counter() + seconds
+    while best == 0.0 or time.perf_counter() < end:
         _synchronize(device)
         start = time.perf_counter()
         torch.mv(matrix, vector)
@@ -156,3 +156,5 @@ def peak_memory_bytes(device: torch.device) -> int:
 def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()

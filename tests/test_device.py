@@ -70,10 +70,19 @@ def test_the_matmul_rate_counts_two_operations_per_multiply_add(monkeypatch: pyt
     assert measure_matmul_rate(torch.device("cpu"), torch.float32, size=10) == 2 * 10**3
 
 
+@pytest.mark.parametrize("kind", ["cuda", "mps", "cpu"])
+def test_a_clock_waits_for_the_device(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append("cuda"))
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: waited.append("mps"))
+    device._synchronize(torch.device(kind))
+    assert waited == [kind] * (kind != "cpu")
+
+
 def test_the_bandwidth_is_the_bytes_of_the_matrix_over_the_best_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter([0, 9, 10, 14, 20, 22, 30, 33])  # products of 9, 4, 2 and 3 seconds
+    ticks = iter([0, 0, 9, 10, 10, 14, 15, 15, 17, 18, 18, 21, 22])  # products of 9, 4, 2 and 3 seconds
     monkeypatch.setattr(device.time, "perf_counter", lambda: float(next(ticks)))
-    assert measure_bandwidth(torch.device("cpu"), 3 * 4096 + 5, repeats=3) == 3 * 4096 / 2
+    assert measure_bandwidth(torch.device("cpu"), 3 * 4096 + 5, seconds=20) == 3 * 4096 / 2
     assert list(ticks) == []
 
 

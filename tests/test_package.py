@@ -12,7 +12,7 @@ PACKAGE = Path(gpt.__file__).parent
 FLOORS = [
     {"errors", "settings", "files", "report"},
     {"config"},
-    {"device"},
+    {"device", "native"},
     {"model", "data", "cache"},
     {"checkpoint"},
     {"generation"},
@@ -60,3 +60,9 @@ def test_every_public_name_is_there_and_documented() -> None:
 def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         gpt.nonsense  # noqa: B018
+
+
+def test_edits_are_there_without_another_import() -> None:
+    edit = gpt.edits.zero(head=2)
+    assert isinstance(edit, gpt.edits.Edit)
+    assert edit.head == 2

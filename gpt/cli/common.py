@@ -3,11 +3,12 @@
 import argparse
 import contextlib
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
@@ -20,6 +21,8 @@ def run_command(command: Callable[[], int]) -> int:
     0: done. 2, or what the error says: a user's mistake, in one line. 130: Ctrl-C. A closed pipe ends
     quietly. Anything else is a bug and keeps its traceback.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal may lack a character; that is no reason to end
     try:
         code = command()
         sys.stdout.flush()
@@ -76,12 +79,17 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser(description: str, example: str) -> argparse.ArgumentParser:
     """A parser whose help ends with an example; an unknown option is an error, never a guess."""
-    return _Parser(
-        description=description,
-        epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    return _Parser(**parser_format(description, example))
+
+
+def parser_format(description: str, example: str) -> dict[str, Any]:
+    """The same as arguments of a parser, for those that a subcommand makes."""
+    return {
+        "description": description,
+        "epilog": f"example:\n  {example}",
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+        "allow_abbrev": False,
+    }
 
 
 def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:

@@ -63,9 +63,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from gpt.checkpoint import load_trained
     from gpt.device import choose_compute, choose_device
 
-    choose_device(arguments.device)
     path = Path(arguments.checkpoint) if arguments.checkpoint else None
-    compute = choose_compute(RunConfig(device=arguments.device, compile=False), report)
+    device = str(choose_device(arguments.device))  # here, because RunConfig refuses a wrong name in pydantic's words
+    compute = choose_compute(RunConfig(device=device, compile=False), report)
     loaded = load_trained(path, Path(arguments.runs), compute.device)
     block_size = loaded.config.model.block_size
     stride = (

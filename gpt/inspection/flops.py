@@ -16,6 +16,8 @@ def matmul_parameters(config: ModelConfig) -> int:
 def flops_by_part(config: ModelConfig, batch: int, new: int, keys: int) -> dict[str, int]:
     """Matrix-product FLOPs of (batch, new) tokens that attend to `keys` positions, their own included.
 
+    The parts are `linear_layers`, `attention` and `head`.
+
     Attention counts every query against every key, masked ones included, as torch's counter and the
     PaLM convention do (Chowdhery et al. 2022, 2204.02311, appendix B). The head is applied at every
     new position, in a prefill too, as `GPT.forward` does.
@@ -23,7 +25,7 @@ def flops_by_part(config: ModelConfig, batch: int, new: int, keys: int) -> dict[
     assert config.vocab_size is not None
     head = config.n_embd * config.vocab_size
     return {
-        "linear layers": 2 * batch * new * (matmul_parameters(config) - head),
+        "linear_layers": 2 * batch * new * (matmul_parameters(config) - head),
         "attention": 2 * 2 * batch * new * keys * config.n_embd * config.n_layer,  # scores, weighted sum
         "head": 2 * batch * new * head,
     }
@@ -54,7 +56,7 @@ class GenerationStep:
     """The pass that reads a text of prompt + `step` tokens.
 
     Attributes:
-        step: tokens after the prompt, from 1.
+        step: tokens after the prompt in the text that is read, from 1.
         naive: FLOPs where the whole text goes through the model.
         cached: FLOPs where its newest token does, and the others are in the cache.
     """
@@ -76,14 +78,14 @@ class GenerationFlops:
     Attributes:
         prefill: FLOPs of the prompt's own pass, which only the cached way makes apart.
         steps: one for each new token.
-        naive_tokens: positions that go through the model, summed over the steps: prompt + i each.
-        cached_tokens: the prompt once, then one each.
+        naive_positions: positions that go through the model, summed over the steps: prompt + i each.
+        cached_positions: the prompt once, then one each.
     """
 
     prefill: int
     steps: tuple[GenerationStep, ...]
-    naive_tokens: int
-    cached_tokens: int
+    naive_positions: int
+    cached_positions: int
 
     @property
     def naive(self) -> int:
@@ -99,12 +101,15 @@ class GenerationFlops:
 def generation_flops(config: ModelConfig, prompt: int, new: int) -> GenerationFlops:
     """Cost of `new` tokens after `prompt` tokens, with and without a cache.
 
-    Step i reads a text of prompt + i tokens: i = 1 is the first pass that a cache makes cheap. The
-    naive total is cubic in `new` through its attention, the cached one quadratic.
+    Step i reads a text of prompt + i tokens. The count thus begins where the first new token is fed
+    back, which is the first pass that a cache makes cheap, and ends with the last one fed back: prompt +
+    `new` positions with a cache. A generator that stops at `new` tokens makes the pass of the prompt, from
+    which the first comes, and does not feed the last one back: prompt + `new` - 1 positions. The naive
+    total is cubic in `new` through its attention, the cached one quadratic.
     """
     steps = tuple(
         GenerationStep(i, forward_flops(config, 1, prompt + i), decode_flops(config, 1, prompt + i))
         for i in range(1, new + 1)
     )
-    naive_tokens = new * prompt + new * (new + 1) // 2
-    return GenerationFlops(forward_flops(config, 1, prompt), steps, naive_tokens, prompt + new)
+    naive_positions = new * prompt + new * (new + 1) // 2
+    return GenerationFlops(forward_flops(config, 1, prompt), steps, naive_positions, prompt + new)

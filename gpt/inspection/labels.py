@@ -4,7 +4,10 @@ from collections.abc import Iterable
 
 from gpt.data.tokenizers import ByteTokenizer, Tokenizer
 
-VISIBLE = {"\n": "⏎", " ": "␣", "\t": "⇥", "\r": "␍"}
+VISIBLE = {"\n": "⏎", " ": "␣", "\t": "⇥", "\r": "CR"}
+
+PLACEHOLDER = "·"
+"""Stands for a label where there is no room for it, or no glyph."""
 
 
 def labels_of(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
@@ -21,3 +24,8 @@ def _label(tokenizer: Tokenizer, index: int) -> str:
     if text in VISIBLE:
         return VISIBLE[text]
     return text if text.isprintable() else f"U+{ord(text):04X}"
+
+
+def one_character(label: str) -> str:
+    """The label where it is one character, else the placeholder: cut off, it would be that of another token."""
+    return label if len(label) == 1 else PLACEHOLDER

@@ -22,7 +22,7 @@ def embedding(tokens: Tensor, table: Tensor) -> Tensor:
 
 
 def embedding_backward(grad_x: Tensor, tokens: Tensor, vocab_size: int) -> Tensor:
-    """G_E[v] = sum of G_X over the positions that hold token v: (..., C) -> (V, C)."""
+    """G_E[v] = sum of G_X over the positions that hold token v: (..., C), (...) int64 -> (V, C)."""
     grad_table = grad_x.new_zeros(vocab_size, grad_x.size(-1))
     return grad_table.index_add(0, tokens.flatten(), grad_x.flatten(0, -2))
 
@@ -33,12 +33,18 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def linear_backward(grad_y: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """G_x = G_y W, G_W = G_y^T x, G_b = sum G_y, the last two over all positions."""
+    """G_x = G_y W, G_W = G_y^T x, G_b = sum G_y, the last two over all positions.
+
+    (..., out), (..., in), (out, in) -> (..., in), (out, in), (out).
+    """
     return grad_y @ weight, torch.einsum("...o,...i->oi", grad_y, x), torch.einsum("...o->o", grad_y)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """y = w * (x - mean) / sigma + b, sigma^2 = variance + eps, over C (1607.06450, equation 4, with eps)."""
+    """y = w * (x - mean) / sigma + b, sigma^2 = variance + eps, over C (1607.06450, equation 4, with eps).
+
+    (..., C), two of (C) -> (..., C).
+    """
     centred = x - x.mean(-1, keepdim=True)
     sigma = (centred.square().mean(-1, keepdim=True) + eps).sqrt()
     return weight * centred / sigma + bias
@@ -47,7 +53,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 def layer_norm_backward(grad_y: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """G_x = (g - mean(g) - n * mean(g * n)) / sigma, with n = (x - mean) / sigma and g = w * G_y; G_w, G_b.
 
-    G_w = sum G_y * n and G_b = sum G_y over all positions.
+    G_w = sum G_y * n and G_b = sum G_y over all positions: two of (..., C), (C) -> (..., C), two of (C).
     """
     centred = x - x.mean(-1, keepdim=True)
     sigma = (centred.square().mean(-1, keepdim=True) + eps).sqrt()
@@ -57,12 +63,15 @@ def layer_norm_backward(grad_y: Tensor, x: Tensor, weight: Tensor, eps: float) -
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """y = w * x / r, r^2 = mean(x^2) + eps, over C (1910.07467, equation 4, with eps)."""
+    """y = w * x / r, r^2 = mean(x^2) + eps, over C: (..., C), (C) -> (..., C) (1910.07467, equation 4, with eps)."""
     return weight * x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
 
 
 def rms_norm_backward(grad_y: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """G_x = (g - n * mean(g * n)) / r, with n = x / r and g = w * G_y; G_w = sum G_y * n over all positions."""
+    """G_x = (g - n * mean(g * n)) / r, with n = x / r and g = w * G_y; G_w = sum G_y * n over all positions.
+
+    Two of (..., C), (C) -> (..., C), (C).
+    """
     rms = (x.square().mean(-1, keepdim=True) + eps).sqrt()
     normed, grad = x / rms, weight * grad_y
     grad_x = (grad - normed * (grad * normed).mean(-1, keepdim=True)) / rms
@@ -70,13 +79,13 @@ def rms_norm_backward(grad_y: Tensor, x: Tensor, weight: Tensor, eps: float) -> 
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """P_i = exp(S_i) / sum_j exp(S_j) over the last dimension."""
+    """P_i = exp(S_i) / sum_j exp(S_j) over the last dimension: (..., S) -> (..., S)."""
     exponentials = (scores - scores.amax(-1, keepdim=True)).exp()  # the largest is 1: none overflows
     return exponentials / exponentials.sum(-1, keepdim=True)
 
 
 def softmax_backward(grad_p: Tensor, p: Tensor) -> Tensor:
-    """G_S = (diag(P) - P P^T) G_P = P * (G_P - sum(P * G_P)), row by row, from the output P."""
+    """G_S = (diag(P) - P P^T) G_P = P * (G_P - sum(P * G_P)), row by row, from the output P: (..., S) all three."""
     return p * (grad_p - (p * grad_p).sum(-1, keepdim=True))
 
 
@@ -99,7 +108,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def attention_backward(grad_o: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """G_V = P^T G_O, G_P = G_O V^T, G_S by the softmax, G_Q = G_S K / sqrt(D), G_K = G_S^T Q / sqrt(D).
 
-    Dao et al. 2022, 2205.14135, appendix B.2. Returns G_Q, G_K, G_V.
+    Dao et al. 2022, 2205.14135, appendix B.2. Two of (B, H, T, D), two of (B, H, S, D) -> G_Q (B, H, T, D),
+    G_K and G_V (B, H, S, D).
     """
     p = attention_pattern(q, k)
     grad_v = p.mT @ grad_o
@@ -110,7 +120,10 @@ def attention_backward(grad_o: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x Phi(x), Phi the normal distribution function (1606.08415, section 2); exact, not its tanh approximation."""
+    """x Phi(x), Phi the normal distribution function (1606.08415, section 2); exact, not its tanh approximation.
+
+    Any shape; the same comes back, here and from the three functions like it.
+    """
     return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
 
 
@@ -130,7 +143,8 @@ def feed_forward_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """With a = x W1^T + b1 and h = gelu(a): G_h = G_y W2, G_a = G_h * gelu'(a), G_x = G_a W1.
 
-    G_W1 = G_a^T x, G_b1 = sum G_a, G_W2 = G_y^T h, G_b2 = sum G_y over all positions.
+    G_W1 = G_a^T x, G_b1 = sum G_a, G_W2 = G_y^T h, G_b2 = sum G_y over all positions. Two of (..., C), then
+    (F, C), (F), (C, F) -> (..., C), (F, C), (F), (C, F), (C).
     """
     a = linear(x, w1, b1)
     grad_h, grad_w2, grad_b2 = linear_backward(grad_y, gelu(a), w2)
@@ -159,7 +173,8 @@ def swiglu_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """With a = x Wg^T, u = x W1^T, h = silu(a) * u: G_h = G_y W2, G_a = G_h * u * silu'(a), G_u = G_h * silu(a).
 
-    G_x = G_a Wg + G_u W1; G_Wg = G_a^T x, G_W1 = G_u^T x, G_W2 = G_y^T h over all positions.
+    G_x = G_a Wg + G_u W1; G_Wg = G_a^T x, G_W1 = G_u^T x, G_W2 = G_y^T h over all positions. Two of (..., C),
+    two of (F, C), (C, F) -> (..., C), two of (F, C), (C, F).
     """
     a, u = x @ w_gate.T, x @ w1.T
     grad_h, grad_w2, _ = linear_backward(grad_y, silu(a) * u, w2)
@@ -175,12 +190,15 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def cross_entropy_backward(logits: Tensor, targets: Tensor) -> Tensor:
-    """G_logits = (softmax(logits) - onehot(targets)) / N: (..., V)."""
+    """G_logits = (softmax(logits) - onehot(targets)) / N: (..., V), (...) int64 -> (..., V)."""
     return (softmax(logits) - one_hot(targets, logits.size(-1))) / targets.numel()
 
 
 def clip_by_global_norm(grads: Sequence[Tensor], max_norm: float) -> list[Tensor]:
-    """g <- g min(1, max_norm / (norm + 1e-6)), norm over all tensors together (1211.5063, algorithm 1)."""
+    """g <- g min(1, max_norm / (norm + 1e-6)), norm over all tensors together (1211.5063, algorithm 1).
+
+    Tensors of any shapes; the same come back.
+    """
     norm = math.sqrt(sum(float(grad.square().sum()) for grad in grads))
     return [grad * min(1.0, max_norm / (norm + 1e-6)) for grad in grads]
 
@@ -191,7 +209,7 @@ def adam_update(
     """Step t, counted from 1: theta <- theta - lr m' / (sqrt(v') + eps) (1412.6980, algorithm 1).
 
     m <- beta1 m + (1 - beta1) g, v <- beta2 v + (1 - beta2) g^2, both 0 at first;
-    m' = m / (1 - beta1^t), v' = v / (1 - beta2^t). Returns theta, m, v.
+    m' = m / (1 - beta1^t), v' = v / (1 - beta2^t). Returns theta, m, v, all of the parameter's shape.
     """
     m = betas[0] * m + (1 - betas[0]) * grad
     v = betas[1] * v + (1 - betas[1]) * grad.square()

@@ -96,7 +96,7 @@ PARTS: dict[str, tuple[Entry, ...]] = {
         Entry(
             m.rms_norm_backward,
             "RMSNorm, backward",
-            "The same as for LayerNorm, less the term of the mean.",
+            "As for LayerNorm, without the term of the mean.",
             (
                 r"n = \frac{x}{r}, \quad g = w \odot G_y",
                 r"G_x = \frac{1}{r} \left( g - n \odot \text{mean}(g \odot n) \right), \quad G_w = \sum G_y \odot n",
@@ -194,7 +194,7 @@ PARTS: dict[str, tuple[Entry, ...]] = {
         Entry(
             m.swiglu_backward,
             "SwiGLU, backward",
-            "The gradient comes back to the input on two ways, through the gate and through what it gates.",
+            "The gradient comes back to the input in two ways: through the gate, and through what it gates.",
             (
                 r"a = x W_g^\top, \quad u = x W_1^\top, \quad h = \text{silu}(a) \odot u, \quad G_h = G_y W_2",
                 r"G_a = G_h \odot u \odot \text{silu}'(a), \quad G_u = G_h \odot \text{silu}(a)",
@@ -213,7 +213,7 @@ PARTS: dict[str, tuple[Entry, ...]] = {
         Entry(
             m.cross_entropy_backward,
             "Cross-entropy, backward",
-            "The predicted distribution less the observed one, divided by the number of targets.",
+            "The predicted distribution minus the observed one, divided by the number of targets.",
             (r"G_z = \frac{1}{N} \left( \text{softmax}(z) - \text{onehot}(\text{target}) \right)",),
         ),
     ),
@@ -277,7 +277,7 @@ AS_OFTEN_WRITTEN = (
     ),
     (
         "cross-entropy, backward",
-        "probabilities less targets",
+        "probabilities minus targets",
         "that is the gradient of the sum; of the mean it is $1/N$ of it",
     ),
     (

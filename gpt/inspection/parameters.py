@@ -13,7 +13,7 @@ from gpt.model.norm import LayerNorm, RMSNorm
 PROJECTIONS = {"c_q": "queries", "c_k": "keys", "c_v": "values", "c_proj": "projection"}
 """Linear layers of attention, and what each is for."""
 
-LEAVES = (
+COMPONENTS = (
     "token embedding",
     "added positions",
     *(f"attention, {name}" for name in (*PROJECTIONS.values(), "biases")),
@@ -23,7 +23,7 @@ LEAVES = (
     "final norm",
     "head",
 )
-"""Components, in the order of the forward pass."""
+"""What every parameter is part of, in the order of the forward pass."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Component:
     """Part of a model.
 
     Attributes:
-        name: one of `LEAVES`.
+        name: one of `COMPONENTS`.
         per_block: parameters in one block; None for what is outside the blocks.
         count: parameters in all.
         share: of the whole model, in percent.
@@ -93,27 +93,24 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
     parameters = dict(model.named_parameters())
     total = sum(parameter.numel() for parameter in parameters.values())
     counts: Counter[str] = Counter()
-    in_blocks: Counter[str] = Counter()
     for name, parameter in parameters.items():
-        leaf = _leaf_of(name, model)
-        counts[leaf] += parameter.numel()
-        in_blocks[leaf] += parameter.numel() if name.startswith("h.") else 0
-    assert set(counts) <= set(LEAVES)
+        counts[_component_of(name, model)] += parameter.numel()
+    assert set(counts) <= set(COMPONENTS)
     components = tuple(
         Component(
-            leaf,
-            in_blocks[leaf] // config.n_layer if leaf.startswith(("attention", "feed-forward", "norms")) else None,
-            counts[leaf],
-            100 * counts[leaf] / total,
+            name,
+            counts[name] // config.n_layer if name.startswith(("attention", "feed-forward", "norms")) else None,
+            counts[name],
+            100 * counts[name] / total,
         )
-        for leaf in LEAVES
+        for name in COMPONENTS
     )
     tensors = tuple(NamedTensor(name, tuple(p.shape), p.numel()) for name, p in parameters.items())
     tied = model.lm_head.weight is model.wte.weight
     return ParameterCount(total, components, tensors, tied, sum(buffer.numel() for buffer in model.buffers()))
 
 
-def _leaf_of(name: str, model: nn.Module) -> str:
+def _component_of(name: str, model: nn.Module) -> str:
     """The component of the parameter of that name."""
     path, _, kind = name.rpartition(".")
     if isinstance(model.get_submodule(path), LayerNorm | RMSNorm):

@@ -50,10 +50,11 @@ class Operation:
 
 @dataclass
 class Recorder(TorchFunctionMode):
-    """Records what torch is asked for while it is active, below a FLOP counter.
+    """Records what torch is asked for while `recording()` is entered, and counts its FLOPs.
 
-    Args:
+    Attributes:
         model: whose modules and parameters give the names.
+        operations: so far, in order; those that lead to a tensor are given by `leading_to`.
     """
 
     model: nn.Module

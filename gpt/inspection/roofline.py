@@ -68,6 +68,11 @@ class DecodeBound:
         return self.batch / self.seconds
 
 
+def weight_bytes(config: ModelConfig, kind: str) -> int:
+    """Bytes of weights that a decode step reads, in the type fp32, bf16 or fp16."""
+    return count_parameters(config).read_per_token * KV_DTYPES[kind].itemsize
+
+
 def decode_bounds(
     config: ModelConfig, batches: Sequence[int], keys: int, kind: str, machine: Machine
 ) -> list[DecodeBound]:
@@ -80,7 +85,7 @@ def decode_bounds(
         kind: type of weights and cache: fp32, bf16 or fp16.
         machine: on which.
     """
-    weights = count_parameters(config).read_per_token * KV_DTYPES[kind].itemsize
+    weights = weight_bytes(config, kind)
     return [
         DecodeBound(batch, weights, cache_bytes(config, batch, keys, kind), decode_flops(config, batch, keys), machine)
         for batch in batches

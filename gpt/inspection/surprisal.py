@@ -7,13 +7,10 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.errors import InputError
 from gpt.generation.sampling import next_token_probabilities
-from gpt.inspection.activations import Edits, run_with_cache
+from gpt.inspection.activations import Edits, one_text, run_with_cache
+from gpt.inspection.likeliest import Alternative, likeliest
 from gpt.model import GPT
-
-Alternative = tuple[int, float]
-"""A token id and its probability."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +32,17 @@ class Surprisal:
         """Per token; for characters this is bits per character."""
         return float(self.bits.mean())
 
-    def alternatives(self, entry: int, count: int) -> tuple[list[Alternative], list[Alternative]]:
-        """The most likely tokens of an entry, before and after the filters; dropped ones are left out."""
-        return _top(self.before[entry], count), _top(self.after[entry], count)
+    def alternatives(self, count: int) -> tuple[list[list[Alternative]], list[list[Alternative]]]:
+        """The most likely tokens of every entry, before and after the filters; dropped ones are left out."""
+        return _possible(self.before, count), _possible(self.after, count)
 
 
 @torch.no_grad()
 def surprisal(model: GPT, idx: Tensor, params: SamplingParams | None = None, edits: Edits | None = None) -> Surprisal:
     """Surprisal of every token but the first, which nothing comes before (Shannon 1948).
+
+    It holds a few numbers for each token and id, no more than the logits themselves, and so has no limit
+    of memory.
 
     Args:
         model: in eval mode.
@@ -51,19 +51,19 @@ def surprisal(model: GPT, idx: Tensor, params: SamplingParams | None = None, edi
         edits: see `run_with_cache`.
 
     Raises:
-        InputError: fewer than two ids, or more than the window holds.
+        InputError: the ids are not those of one text, fewer than two or more than the window holds, or an
+            edit does not fit.
     """
-    if idx.dim() != 1 or len(idx) < 2:
-        raise InputError("surprisal needs one text of at least 2 tokens")
+    one_text(idx, 2, "surprisal")
     logits, _ = run_with_cache(model, idx.unsqueeze(0), names=[], edits=edits)
     logits = logits[0, :-1]
     before = logits.softmax(dim=-1)
     logprobs = logits.log_softmax(dim=-1).gather(1, idx[1:, None]).squeeze(1)
-    contexts = [idx[: end + 1].tolist() for end in range(len(idx) - 1)]
+    ids = idx.tolist()
+    contexts = [ids[: end + 1] for end in range(len(ids) - 1)]
     after = next_token_probabilities(logits, params or SamplingParams(), contexts)
     return Surprisal(-logprobs / math.log(2), before, after)
 
 
-def _top(probabilities: Tensor, count: int) -> list[Alternative]:
-    values, ids = probabilities.topk(min(count, len(probabilities)))
-    return [(index, value) for index, value in zip(ids.tolist(), values.tolist(), strict=True) if value > 0]
+def _possible(probabilities: Tensor, count: int) -> list[list[Alternative]]:
+    return [[(index, p) for index, p in row if p > 0] for row in likeliest(probabilities, count)]

@@ -14,7 +14,7 @@ from torch import Tensor
 from gpt.cache import KVCache
 from gpt.errors import InputError
 from gpt.inspection.recorder import Operation, Recorder
-from gpt.inspection.taps import with_core
+from gpt.inspection.taps import as_written, with_core
 from gpt.inspection.words import describe
 from gpt.model import GPT
 from gpt.model.attention import ReferenceCore
@@ -86,6 +86,10 @@ def trace_shapes(model: GPT, idx: Tensor) -> list[TensorRow]:
         model: on any device, meta included; its mode is kept.
         idx: token ids (B, T) int64, on the model's device.
 
+    Returns:
+        A row for each tensor that leads to the logits, in the order they are made: the ids first, the
+        logits last.
+
     Raises:
         InputError: the ids do not fit the model.
     """
@@ -99,6 +103,10 @@ def trace_cached(model: GPT, idx: Tensor, kv_dtype: str = "fp32") -> tuple[list[
         model: on any device, meta included.
         idx: token ids (B, T) int64, T at least 2, on the model's device.
         kv_dtype: what the cache holds.
+
+    Returns:
+        The rows of the prefill, (B, T - 1) ids, and those of the decode step, (B, 1), each as in
+        `trace_shapes`.
 
     Raises:
         InputError: the ids do not fit the model, or are too few.
@@ -217,6 +225,7 @@ def _record(model: GPT, idx: Tensor, cache: KVCache | None) -> list[Operation]:
         for block in model.h:
             assert isinstance(block, Block)
             stack.enter_context(with_core(block.attn, ReferenceCore(model.config.dropout)))
+        stack.enter_context(as_written(model))
         stack.enter_context(recorder.recording())
         logits = model(idx, cache=cache)
     return recorder.leading_to(logits)

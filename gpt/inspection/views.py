@@ -6,20 +6,33 @@ from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
+from gpt.errors import InputError
 from gpt.inspection.activations import MEMORY_LIMIT, Edits
 from gpt.inspection.heads import attention_patterns
 from gpt.inspection.labels import labels_of
 from gpt.inspection.lens import lens_rows, logit_lens
-from gpt.inspection.surprisal import Alternative, surprisal
+from gpt.inspection.likeliest import Alternative, likeliest
+from gpt.inspection.surprisal import surprisal
 from gpt.model import GPT
 
 View = dict[str, Any]
 Labelled = tuple[str, float]
 
 
-def attention_view(model: GPT, tokenizer: Tokenizer, idx: Tensor, memory_limit: int = MEMORY_LIMIT) -> View:
-    """`labels` (T,), and `weights`, a tensor (n_layer, H, T, T)."""
-    return {"labels": labels_of(tokenizer, idx.tolist()), "weights": attention_patterns(model, idx, memory_limit)}
+def attention_view(
+    model: GPT, tokenizer: Tokenizer, idx: Tensor, edits: Edits | None = None, memory_limit: int = MEMORY_LIMIT
+) -> View:
+    """Where every head looks, for one text (T,).
+
+    Returns:
+        `labels` (T,), and `weights`, a tensor (n_layer, H, T, T) float32 on the CPU.
+
+    Raises:
+        InputError: as `attention_patterns`, or the model gives values that are not finite.
+    """
+    weights = attention_patterns(model, idx, edits, memory_limit).float().cpu()
+    _check_finite(weights)
+    return {"labels": labels_of(tokenizer, idx.tolist()), "weights": weights}
 
 
 def lens_view(
@@ -30,27 +43,30 @@ def lens_view(
     edits: Edits | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> View:
-    """The lens as lists.
+    """The lens of one text (T,) as lists.
 
-    `labels` (T,); `rows`, a name for each; `top[row][position]`, the `count` most likely next tokens
-    with their probabilities; `next` (T,), the tokens that came, null after the last; `next_probability`
-    [row][position] of those.
+    Returns:
+        `labels` (T,); `rows`, a name for each; `top[row][position]`, the `count` most likely next tokens
+        with their probabilities; `next` (T,), the tokens that came, null after the last;
+        `next_probability[row][position]` of those.
+
+    Raises:
+        InputError: as `logit_lens`, or the model gives values that are not finite.
     """
     labels = labels_of(tokenizer, idx.tolist())
-    probabilities = logit_lens(model, idx.unsqueeze(0), edits, memory_limit)[:, 0].softmax(dim=-1)  # (rows, T, V)
-    values, ids = probabilities.topk(min(count, probabilities.size(-1)))
-    names = labels_of(tokenizer, range(probabilities.size(-1)))
-    top = [
-        [[(names[i], p) for i, p in zip(*pair, strict=True)] for pair in zip(*row, strict=True)]
-        for row in zip(ids.tolist(), values.tolist(), strict=True)
-    ]
-    came = probabilities[:, :-1].gather(2, idx[1:].expand(len(probabilities), -1).unsqueeze(-1)).squeeze(-1)
+    names = labels_of(tokenizer, range(model.vocab_size))
+    top, came = [], []
+    for logits in logit_lens(model, idx.unsqueeze(0), edits, memory_limit)[:, 0]:
+        probabilities = logits.softmax(dim=-1)  # (T, V), of one row at a time: all of them are as large as the lens
+        _check_finite(probabilities)
+        top.append([_named(names, tokens) for tokens in likeliest(probabilities, count)])
+        came.append(probabilities[:-1].gather(1, idx[1:, None]).squeeze(1).tolist())
     return {
         "labels": labels,
         "rows": lens_rows(model.config.n_layer),
         "top": top,
         "next": [*labels[1:], None],
-        "next_probability": [[*row, None] for row in came.tolist()],
+        "next_probability": [[*row, None] for row in came],
     }
 
 
@@ -62,26 +78,39 @@ def surprisal_view(
     count: int = 5,
     edits: Edits | None = None,
 ) -> View:
-    """Surprisal as lists, an entry a token.
+    """Surprisal of one text (T,) as lists, with an entry for each token.
 
-    `labels` (T,); `bits` (T,), null for the first; `before[i]` and `after[i]`, the `count` most likely
-    tokens in place of token i with their probabilities, empty for the first; `mean_bits`; `settings`.
+    Returns:
+        `labels` (T,); `bits` (T,), null for the first; `before[i]` and `after[i]`, the `count` most likely
+        tokens in place of token i with their probabilities, empty for the first; `mean_bits`; `settings`.
+
+    Raises:
+        InputError: as `surprisal`, or the model gives values that are not finite.
     """
     result = surprisal(model, idx, params, edits)
+    _check_finite(result.bits)
     names = labels_of(tokenizer, range(result.before.size(-1)))
-
-    def named(alternatives: list[Alternative]) -> list[Labelled]:
-        return [(names[index], probability) for index, probability in alternatives]
-
-    pairs = [result.alternatives(entry, count) for entry in range(len(result.bits))]
+    before, after = result.alternatives(count)
     return {
         "labels": labels_of(tokenizer, idx.tolist()),
         "bits": [None, *result.bits.tolist()],
-        "before": [[], *(named(before) for before, _ in pairs)],
-        "after": [[], *(named(after) for _, after in pairs)],
+        "before": [[], *(_named(names, tokens) for tokens in before)],
+        "after": [[], *(_named(names, tokens) for tokens in after)],
         "mean_bits": result.mean_bits,
         "settings": describe_sampling(params),
     }
+
+
+def _named(names: list[str], alternatives: list[Alternative]) -> list[Labelled]:
+    return [(names[index], probability) for index, probability in alternatives]
+
+
+def _check_finite(values: Tensor) -> None:
+    """Neither a table nor JSON can show infinity or NaN."""
+    if not values.isfinite().all():
+        raise InputError(
+            "the model gives values that are not finite: an edit is too strong, or the weights are damaged"
+        )
 
 
 def describe_sampling(params: SamplingParams) -> str:

@@ -1,6 +1,7 @@
 """One text through a model, from its characters to the next one, as a Markdown page with the real numbers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -9,6 +10,8 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.inspection.activations import ActivationCache, run_with_cache
 from gpt.inspection.labels import labels_of
 from gpt.inspection.lens import lens_rows, logit_lens
+from gpt.inspection.likeliest import likeliest
+from gpt.inspection.markdown import code, markdown_table, times
 from gpt.inspection.trace import TensorRow, trace_shapes
 from gpt.model import GPT
 
@@ -43,25 +46,35 @@ def walk_page(model: GPT, tokenizer: Tokenizer, idx: Tensor) -> str:
         *_head(rows, cache, tokenizer),
         *_indexing(cache, labels),
     ]
-    return "\n".join(sections) + "\n"
+    return "\n".join(_numbered(sections)) + "\n"
+
+
+def _numbered(sections: Iterable[str]) -> Iterator[str]:
+    """Headings counted from 1; which there are depends on the model."""
+    numbers = count(1)
+    for section in sections:
+        yield f"## {next(numbers)}. {section[3:]}" if section.startswith("## ") else section
 
 
 def _input(rows: Sequence[TensorRow], labels: Sequence[str], idx: Tensor) -> Iterator[str]:
-    yield "## 1. Characters to ids\n"
+    yield "## Characters to ids\n"
     yield "The tokenizer gives each character a number; that is all the model ever sees of it.\n"
-    yield _table(("position", *map(str, range(len(labels)))), [("character", *labels), ("id", *map(str, idx.tolist()))])
+    yield _table(
+        ("position", *map(str, range(len(labels)))),
+        [("character", *map(code, labels)), ("id", *map(str, idx.tolist()))],
+    )
     yield _shapes(rows, "idx")
 
 
 def _embeddings(rows: Sequence[TensorRow], cache: ActivationCache, labels: Sequence[str]) -> Iterator[str]:
-    yield "## 2. Ids to vectors\n"
+    yield "## Ids to vectors\n"
     yield "Each id picks a row of a table. The vector of one character is the same wherever it stands.\n"
     yield _shapes(rows, "wte")
-    yield _vector(f"`{labels[-1]}`, the last character", cache["hook_embed"][0, -1])
+    yield _vector(f"{code(labels[-1])}, the last character", cache["hook_embed"][0, -1])
     if "hook_pos_embed" not in cache:
         yield "Where it stands comes in later: queries and keys are rotated by their position.\n"
         return
-    yield "## 3. Where each one stands\n"
+    yield "## Where each one stands\n"
     yield "A second vector says which place it is; the two are added. From here on this is the residual stream.\n"
     yield _shapes(rows, "wpe", "arange")
     yield _vector(f"place {len(labels) - 1}", cache["hook_pos_embed"][0, -1])
@@ -69,7 +82,7 @@ def _embeddings(rows: Sequence[TensorRow], cache: ActivationCache, labels: Seque
 
 
 def _attention(rows: Sequence[TensorRow], cache: ActivationCache, labels: Sequence[str]) -> Iterator[str]:
-    yield "## 4. Attention, in block 0\n"
+    yield "## Attention, in block 0\n"
     yield (
         "Every position asks a question (its query), offers a description (its key) and has something to say (its "
         "value).\nHeads do this side by side, each with a part of the width.\n"
@@ -85,7 +98,7 @@ def _attention(rows: Sequence[TensorRow], cache: ActivationCache, labels: Sequen
 
 
 def _norm(rows: Sequence[TensorRow], cache: ActivationCache) -> Iterator[str]:
-    yield "## 5. Normalisation\n"
+    yield "## Normalisation\n"
     before, after = cache["resid_pre", 0][0, -1], cache["blocks.0.ln1.hook_normalized"][0, -1]
     yield (
         "Before attention and before the feed-forward network every position is brought to one scale, by itself. At "
@@ -96,7 +109,7 @@ def _norm(rows: Sequence[TensorRow], cache: ActivationCache) -> Iterator[str]:
 
 
 def _feed_forward(rows: Sequence[TensorRow], cache: ActivationCache) -> Iterator[str]:
-    yield "## 6. The feed-forward network, in block 0\n"
+    yield "## The feed-forward network, in block 0\n"
     hidden = cache["mlp.hook_post", 0][0, -1]
     yield (
         "Each position alone: wider, bent, and back. At the last position "
@@ -107,7 +120,7 @@ def _feed_forward(rows: Sequence[TensorRow], cache: ActivationCache) -> Iterator
 
 
 def _stack(model: GPT, batch: Tensor, tokenizer: Tokenizer) -> Iterator[str]:
-    yield "## 7. Block by block\n"
+    yield "## Block by block\n"
     yield "What the model would say if it stopped there (the logit lens), and what it thinks of its answer by then:\n"
     probabilities = logit_lens(model, batch)[:, 0, -1].softmax(dim=-1)
     answer = int(probabilities[-1].argmax())
@@ -115,11 +128,11 @@ def _stack(model: GPT, batch: Tensor, tokenizer: Tokenizer) -> Iterator[str]:
         (name, *_likeliest(row, tokenizer, 1), f"{float(row[answer]):.2f}")
         for name, row in zip(lens_rows(model.config.n_layer), probabilities, strict=True)
     ]
-    yield _table(("after", "likeliest", f"`{labels_of(tokenizer, [answer])[0]}`"), lines)
+    yield _table(("after", "likeliest", code(labels_of(tokenizer, [answer])[0])), lines)
 
 
 def _head(rows: Sequence[TensorRow], cache: ActivationCache, tokenizer: Tokenizer) -> Iterator[str]:
-    yield "## 8. Vectors to a character\n"
+    yield "## Vectors to a character\n"
     yield "The last vector is compared with one vector per id. The scores are the logits.\n"
     yield _shapes(rows, "ln_f", "lm_head", "softcap")
     last = cache["logits"][0, -1]
@@ -134,13 +147,14 @@ def _head(rows: Sequence[TensorRow], cache: ActivationCache, tokenizer: Tokenize
 def _indexing(cache: ActivationCache, labels: Sequence[str]) -> Iterator[str]:
     weights = cache["pattern", 0]
     i, j = len(labels) - 1, max(0, len(labels) - 2)
-    yield "## 9. Reading an attention tensor\n"
-    yield f"`weights = cache['pattern', 0]` has shape {_times(weights.shape)}: batch, heads, queries, keys.\n"
+    last = code(labels[i])
+    yield "## Reading an attention tensor\n"
+    yield f"`weights = cache['pattern', 0]` has shape {times(weights.shape)}: batch, heads, queries, keys.\n"
     lines = [
-        ("`weights[0, 0]`", _times(weights[0, 0].shape), "the matrix of head 0"),
-        ("`weights[0, :, -1]`", _times(weights[0, :, -1].shape), "where all heads look from the last position"),
-        (f"`weights[0, 0, {i}]`", _times(weights[0, 0, i].shape), f"where `{labels[i]}` looks; sums to 1"),
-        (f"`weights[0, 0, {i}, {j}]`", f"{float(weights[0, 0, i, j]):.3f}", f"from `{labels[i]}` to `{labels[j]}`"),
+        ("`weights[0, 0]`", times(weights[0, 0].shape), "the matrix of head 0"),
+        ("`weights[0, :, -1]`", times(weights[0, :, -1].shape), "where all heads look from the last position"),
+        (f"`weights[0, 0, {i}]`", times(weights[0, 0, i].shape), f"where {last} looks; sums to 1"),
+        (f"`weights[0, 0, {i}, {j}]`", f"{float(weights[0, 0, i, j]):.3f}", f"from {last} to {code(labels[j])}"),
     ]
     yield _table(("tensor", "shape or value", "meaning"), lines)
     yield (
@@ -154,14 +168,14 @@ def _shapes(rows: Sequence[TensorRow], *prefixes: str) -> str:
     for row in rows:
         if row.name.startswith(prefixes):
             module = row.name.rsplit(".", 1)[0] + "."
-            reads = [f"`{use.name.removeprefix(module)}` {_times(use.shape)}" for use in row.parameters]
-            lines.append((f"`{row.name}`", row.about, row.symbols, _times(row.shape), ", ".join(reads)))
+            reads = [f"`{use.name.removeprefix(module)}` {times(use.shape)}" for use in row.parameters]
+            lines.append((f"`{row.name}`", row.about, row.symbols, times(row.shape), ", ".join(reads)))
     return _table(("tensor", "what it is", "axes", "shape", "reads"), lines)
 
 
 def _matrix(values: Tensor, labels: Sequence[str]) -> str:
-    lines = [(f"**{label}**", *map(_decimals, row)) for label, row in zip(labels, values.tolist(), strict=True)]
-    return _table(("", *labels), lines)
+    lines = [(code(label), *map(_decimals, row)) for label, row in zip(labels, values.tolist(), strict=True)]
+    return _table(("", *map(code, labels)), lines)
 
 
 def _vector(name: str, values: Tensor) -> str:
@@ -169,21 +183,15 @@ def _vector(name: str, values: Tensor) -> str:
     return f"- {name}: [{numbers}, ...], {values.numel()} numbers\n"
 
 
-def _likeliest(probabilities: Tensor, tokenizer: Tokenizer, count: int) -> list[str]:
-    values, ids = probabilities.topk(min(count, len(probabilities)))
-    return [
-        f"`{label}` {value:.2f}"
-        for label, value in zip(labels_of(tokenizer, ids.tolist()), values.tolist(), strict=True)
-    ]
+def _likeliest(probabilities: Tensor, tokenizer: Tokenizer, tokens: int) -> list[str]:
+    """The most likely of a distribution (V,), with their probabilities."""
+    (alternatives,) = likeliest(probabilities.unsqueeze(0), tokens)
+    labels = labels_of(tokenizer, [index for index, _ in alternatives])
+    return [f"{code(label)} {p:.2f}" for label, (_, p) in zip(labels, alternatives, strict=True)]
 
 
 def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    body = [header, ["---"] * len(header), *lines]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in body) + "\n"
-
-
-def _times(shape: Sequence[int]) -> str:
-    return "×".join(map(str, shape))
+    return markdown_table(header, lines) + "\n"
 
 
 def _decimals(value: float) -> str:

@@ -56,7 +56,7 @@ PHRASES = {
     ("masked_scores", "transpose"): ", transposed",
     ("masked_scores", "matmul"): ": every query times every key",
     ("masked_scores", "div"): ", over the root of the head width",
-    ("masked_scores", "invert"): ", turned round: where a query may not look",
+    ("masked_scores", "invert"): ", inverted: where a query may not look",
     ("masked_scores", "masked_fill"): ", -inf where a query may not look",
     ("masked_scores", "repeat_interleave"): ", one set per query head",
     ("weighted_sum", "repeat_interleave"): ", one set per query head",

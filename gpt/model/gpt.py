@@ -67,7 +67,7 @@ class GPT(nn.Module):
         self.softcap = Softcap(config.logit_softcap) if config.logit_softcap is not None else nn.Identity()
         if config.tie_weights:
             self.lm_head.weight = self.wte.weight  # one storage (Press and Wolf 2016, 1608.05859)
-        init_weights(self, config.n_layer)
+        init_weights(self, config)
 
     def forward(self, idx: Tensor, attention_mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         """Logits of the next token at every position.
@@ -82,7 +82,9 @@ class GPT(nn.Module):
             (B, T, V) float32.
 
         Raises:
-            InputError: an id is outside the vocabulary, or the sequence is longer than `block_size`.
+            InputError: the ids have another shape or type, one is outside the vocabulary (on a CUDA device that
+                is an assertion of the device), the sequence is longer than `block_size`, or both a mask and
+                a cache are given.
         """
         self._check(idx)
         if cache is not None and attention_mask is not None:

@@ -11,7 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from gpt.config import ModelConfig
 from gpt.errors import InputError
 from gpt.inspection.activations import run_with_cache
-from gpt.inspection.names import activations, capture_bytes
+from gpt.inspection.names import Key, activations, capture_bytes
 from gpt.model import GPT
 from inspection.variants import VARIANTS, every_variant, some_ids, state_of
 from tiny import sharp_model
@@ -50,6 +50,7 @@ def by_hand(model: GPT, idx: Tensor) -> dict[str, Tensor]:
             k = norm_heads(k, weights[f"{module}.attn.k_norm.weight"], c.norm_eps)
         if c.position == "rope":
             q, k = turned(q, c), turned(k, c)
+        if c.position == "rope" or c.qk_norm:
             found |= {f"{hook}.attn.hook_rot_q": q, f"{hook}.attn.hook_rot_k": k}
         group = c.n_head // c.kv_heads
         scores = torch.stack(
@@ -289,10 +290,16 @@ def test_a_cache_reads_like_a_mapping() -> None:
     assert len(cache) == 3
     assert cache["pattern", 0] is cache["blocks.0.attn.hook_pattern"]
     assert cache["ln_final"] is cache["ln_final.hook_normalized"]
+    assert cache["pattern", -1] is cache["blocks.1.attn.hook_pattern"]
     assert cache.axes(("pattern", 1)) == "B H T S"
+    assert cache.axes("embed") == "B T C"  # of what was not captured too
     assert ("pattern", 1) in cache
-    assert "logits" not in cache
-    assert 3 not in cache
+    assert ("pattern", -2) in cache
+    for key in ("logits", 3, ("pattern", 2), ("normalized", 0), "blocks.*", None):
+        assert key not in cache
+        assert cache.get(key, 7) == 7
+    assert cache.get("ln_final") is cache["ln_final"]
+    assert dict(cache) == {name: cache[name] for name in cache}
     assert repr(cache) == f"ActivationCache(3 activations, {2 * 2 * 4 * 49 * 4 + 2 * 7 * 32 * 4:,} bytes)"
 
 
@@ -303,15 +310,36 @@ def test_a_cache_reads_like_a_mapping() -> None:
         (("z", 0), "blocks.0.attn.hook_z was not captured"),
         (("zz", 0), "unknown activation blocks.0.zz"),
         (("pattern", 2), "unknown activation blocks.2.attn.hook_pattern; did you mean"),
+        (("pattern", -3), "unknown activation blocks.-1.attn.hook_pattern"),
+        (("normalized", 0), "('normalized', 0) means 2 activations"),
         ("ln_finale", "did you mean ln_final"),
+        ("blocks.*.hook_zz", "unknown activation blocks.*.hook_zz"),
+        (
+            "blocks.*.attn.hook_pattern",
+            "blocks.*.attn.hook_pattern is a pattern, and a key is one name, such as blocks.0.attn.hook_pattern",
+        ),
     ],
     ids=str,
 )
-def test_what_is_not_there_is_told(key: str | tuple[str, int], words: str) -> None:
+@pytest.mark.parametrize("kind", [InputError, KeyError])
+def test_what_is_not_there_is_told(key: Key, words: str, kind: type[Exception]) -> None:
     _, cache = run_with_cache(sharp_model(), some_ids(), "blocks.0.attn.hook_pattern")
-    with pytest.raises(InputError) as error:
+    with pytest.raises(kind) as error:
         cache[key]
     assert words in str(error.value)
+    assert str(error.value) == error.value.args[0]  # and not in quotation marks, as of a KeyError
+
+
+@pytest.mark.parametrize("key", ["zz", ("normalized", 0), "blocks.*.attn.hook_pattern"], ids=str)
+def test_axes_of_no_activation(key: Key) -> None:
+    _, cache = run_with_cache(sharp_model(), some_ids(), [])
+    with pytest.raises(InputError):
+        cache.axes(key)
+
+
+def test_a_text_longer_than_the_window_is_not_a_matter_of_memory() -> None:
+    with pytest.raises(InputError, match="17 tokens is longer than block_size 16"):
+        run_with_cache(sharp_model(), torch.zeros(1, 17, dtype=torch.long), memory_limit=1)
 
 
 @pytest.mark.parametrize(

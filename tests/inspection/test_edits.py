@@ -129,6 +129,15 @@ def test_a_value_in_place_is_broadcast(value: Tensor | float, head: int | None) 
     torch.testing.assert_close(edited, expected)
 
 
+@pytest.mark.parametrize("head", [None, 1])
+def test_zeros_are_zeros_where_infinity_was(head: int | None) -> None:
+    name = "blocks.0.attn.hook_attn_scores"
+    with torch.no_grad():
+        logits, cache = run_with_cache(sharp_model(), some_ids(), name, {name: zero(head)})
+    assert cache[name][:, slice(None) if head is None else head].count_nonzero() == 0
+    assert logits.isfinite().all()
+
+
 def test_a_function_may_change_its_argument_in_place() -> None:
     model, name = sharp_model(), "blocks.0.hook_resid_pre"
     with torch.no_grad():
@@ -156,6 +165,13 @@ def test_gradients_flow_through_an_edit() -> None:
         ("blocks.0.attn.hook_pattern", lambda x: x[:1], "gave shape (1, 4, 7, 7) for (2, 4, 7, 7)"),
         ("blocks.0.attn.hook_z", Edit(lambda x: x.unsqueeze(0), 1), "gave shape (1, 2, 7, 8) for (2, 7, 8)"),
         ("logits", replace(torch.zeros(22)), "a value of shape (22,) cannot replace (2, 7, 23)"),
+        ("logits", replace([1, 2]), "[1, 2] cannot replace (2, 7, 23)"),
+        ("logits", lambda x: None, "an edit of logits gave NoneType, not a tensor"),
+        ("logits", lambda x: x.tolist(), "an edit of logits gave list, not a tensor"),
+        ("hook_embed", lambda x: x.double(), "an edit of hook_embed gave float64 for float32; convert it"),
+        ("blocks.0.attn.hook_z", Edit(lambda x: x > 0, 1), "gave bool for float32"),
+        ("hook_embed", 0.0, "the edit of hook_embed is 0.0; give zero(), scale(), replace() or a function"),
+        ("hook_*", [zero(), "off"], "the edit of hook_* is 'off'"),
         ("blocks.0.ln1.hook_scale", zero(), "can be read, but not edited"),
         ("blocks.*", zero(), "can be read, but not edited"),
         ("blocks.0.attn.hook_zz", zero(), "did you mean blocks.0.attn.hook_z?"),

@@ -125,8 +125,8 @@ def test_backward_flops_are_what_torch_counts_after_the_forward_pass(variant: di
 
 def test_generating_100_tokens_after_100_by_hand() -> None:
     generation = generation_flops(tiny_config(block_size=200), 100, 100)
-    assert generation.naive_tokens == 100 * 100 + 100 * 101 // 2 == 15_050
-    assert generation.cached_tokens == 200
+    assert generation.naive_positions == 100 * 100 + 100 * 101 // 2 == 15_050
+    assert generation.cached_positions == 200
     assert generation.naive == sum(step.naive for step in generation.steps)
     assert generation.cached == generation.prefill + sum(step.cached for step in generation.steps)
 

@@ -1,7 +1,7 @@
 import pytest
 
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
-from gpt.inspection.labels import labels_of
+from gpt.inspection.labels import labels_of, one_character
 
 CHARS = "\x00\t\n\r a$é\u0301\u200b中😀\u2028"
 
@@ -15,7 +15,7 @@ CHARS = "\x00\t\n\r a$é\u0301\u200b中😀\u2028"
         (" ", "␣"),
         ("\n", "⏎"),
         ("\t", "⇥"),
-        ("\r", "␍"),
+        ("\r", "CR"),
         ("\x00", "U+0000"),
         ("\u200b", "U+200B"),  # zero width
         ("\u2028", "U+2028"),  # would break a line
@@ -45,3 +45,10 @@ def test_every_label_is_short_visible_and_its_own(tokenizer: ByteTokenizer | Cha
     labels = labels_of(tokenizer, range(tokenizer.vocab_size))
     assert len(set(labels)) == len(labels) == tokenizer.vocab_size
     assert all(1 <= len(label) <= 6 and label.isprintable() and not label.isspace() for label in labels)
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"), [("a", "a"), ("⏎", "⏎"), ("CR", "·"), ("c3", "·"), ("#20", "·"), ("", "·")]
+)
+def test_where_there_is_room_for_one_character(label: str, shown: str) -> None:
+    assert one_character(label) == shown

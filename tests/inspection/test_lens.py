@@ -3,6 +3,7 @@ import torch
 
 from gpt.errors import InputError
 from gpt.inspection.activations import run_with_cache
+from gpt.inspection.allocations import AllocationMode
 from gpt.inspection.edits import zero
 from gpt.inspection.lens import lens_rows, logit_lens
 from gpt.model import GPT
@@ -66,6 +67,20 @@ def test_names_of_the_rows() -> None:
 
 def test_the_last_row_is_what_the_edited_model_says() -> None:
     model, idx = sharp_model(), some_ids()
-    for name in ("ln_final", "logits", "blocks.0.hook_mlp_out"):
+    for name in ("blocks.1.hook_resid_post", "blocks.0.hook_mlp_out"):
         edits = {name: zero()}
         assert torch.equal(logit_lens(model, idx, edits)[-1], run_with_cache(model, idx, [], edits)[0])
+
+
+@pytest.mark.parametrize("name", ["ln_final", "ln_final.hook_normalized", "logits", "ln_final.*ed"])
+def test_edits_after_the_last_stream_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match=r"a lens reads the streams, and (ln_final|logits).* comes after the last"):
+        logit_lens(sharp_model(), some_ids(), {name: zero()})
+
+
+def test_the_rows_are_made_one_at_a_time() -> None:
+    """The lens itself, and beside it never a second one."""
+    model, idx = sharp_model(n_layer=8, n_embd=8, n_head=1, vocab_size=500), torch.zeros(4, 16, dtype=torch.long)
+    with AllocationMode() as allocations:
+        lens = logit_lens(model, idx)
+    assert allocations.peak < 1.5 * lens.nbytes

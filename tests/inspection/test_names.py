@@ -1,7 +1,7 @@
 import pytest
 
 from gpt.errors import InputError
-from gpt.inspection.names import Activation, activations, capture_bytes, expand, select
+from gpt.inspection.names import Activation, Key, NoSuchActivation, activations, capture_bytes, expand, select
 from inspection.variants import VARIANTS, every_variant
 from tiny import tiny_config
 
@@ -13,10 +13,11 @@ SWIGLU_TABLE = activations(tiny_config(**VARIANTS["llama"]))
 def test_a_model_has_the_names_of_its_own_parts_only(variant: dict[str, object]) -> None:
     names = activations(tiny_config(**variant))
     rope = variant.get("position") == "rope"
+    scored_otherwise = rope or "qk_norm" in variant
     assert ("hook_pos_embed" in names) is not rope
     for layer in (0, 1):
-        assert (f"blocks.{layer}.attn.hook_rot_q" in names) is rope
-        assert (f"blocks.{layer}.attn.hook_rot_k" in names) is rope
+        assert (f"blocks.{layer}.attn.hook_rot_q" in names) is scored_otherwise
+        assert (f"blocks.{layer}.attn.hook_rot_k" in names) is scored_otherwise
         assert (f"blocks.{layer}.mlp.hook_pre_linear" in names) is (variant.get("mlp") == "swiglu")
     assert "blocks.2.hook_resid_pre" not in names
 
@@ -99,15 +100,46 @@ def test_an_unknown_name_is_an_error_with_help(name: str, words: str) -> None:
         (("pre_linear", 0), "blocks.0.mlp.hook_pre_linear"),
         (("ln2.hook_scale", 0), "blocks.0.ln2.hook_scale"),
         (("nothing", 3), "blocks.3.nothing"),
+        (("normalized", 0, "ln1"), "blocks.0.ln1.hook_normalized"),
+        (("scale", 1, "ln2"), "blocks.1.ln2.hook_scale"),
+        (("pre", 1, "mlp"), "blocks.1.mlp.hook_pre"),
+        (("attn", 1), "blocks.1.attn.hook_pattern"),
+        (("attn_logits", 1), "blocks.1.attn.hook_attn_scores"),
+        (("value", 1), "blocks.1.attn.hook_v"),
+        (("mlp_post", 1), "blocks.1.mlp.hook_post"),
+        (("attn_out", 1), "blocks.1.hook_attn_out"),
+        (("pattern", -1), "blocks.3.attn.hook_pattern"),
+        (("normalized", -4, "ln2"), "blocks.0.ln2.hook_normalized"),
+        (("pattern", -5), "blocks.-1.attn.hook_pattern"),
         ("ln_final", "ln_final.hook_normalized"),
         ("hook_embed", "hook_embed"),
+        ("embed", "hook_embed"),
+        ("pos_embed", "hook_pos_embed"),
     ],
     ids=str,
 )
-def test_short_keys(key: str | tuple[str, int], name: str) -> None:
-    assert expand(key) == name
+def test_short_keys(key: Key, name: str) -> None:
+    assert expand(key, n_layer=4) == name
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (("normalized", 0), "means 2 activations; write ('normalized', 0, 'ln1') or ('normalized', 0, 'ln2')"),
+        (("hook_scale", -1), "write ('hook_scale', -1, 'ln1') or ('hook_scale', -1, 'ln2')"),
+        (("pattern",), "('pattern',) is no key; a key is a name, or short, such as (\"pattern\", 0)"),
+        (("pattern", "0"), "is no key"),
+        (("scale", 0, "ln1", 0), "is no key"),
+        (3, "3 is no key"),
+    ],
+    ids=str,
+)
+def test_a_key_of_several_meanings_or_none_is_an_error_with_help(key: Key, words: str) -> None:
+    with pytest.raises(NoSuchActivation) as error:
+        expand(key, n_layer=2)
+    assert words in str(error.value)
 
 
 @pytest.mark.parametrize("name", [name for name in SWIGLU_TABLE if name.startswith("blocks.0.") and ".ln" not in name])
 def test_every_name_of_a_block_has_a_short_key_of_its_own(name: str) -> None:
-    assert expand((name.rsplit("hook_", 1)[-1], 0)) == name
+    assert expand((name.rsplit("hook_", 1)[-1], 0), n_layer=2) == name

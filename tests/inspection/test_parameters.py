@@ -3,7 +3,7 @@ import time
 import pytest
 
 from gpt.config import ModelConfig
-from gpt.inspection.parameters import LEAVES, ParameterCount, count_parameters
+from gpt.inspection.parameters import COMPONENTS, ParameterCount, count_parameters
 from gpt.inspection.published import PUBLISHED
 from gpt.model import GPT
 from tiny import tiny_config
@@ -72,7 +72,7 @@ def test_what_a_decode_step_reads_leaves_out_the_tables_it_looks_up() -> None:
 def test_per_block_is_none_outside_the_blocks() -> None:
     outside = {part.name for part in count_parameters(tiny_config()).components if part.per_block is None}
     assert outside == {"token embedding", "added positions", "final norm", "head"}
-    assert outside < set(LEAVES)
+    assert outside < set(COMPONENTS)
 
 
 def test_a_large_model_is_counted_at_once() -> None:

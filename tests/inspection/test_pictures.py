@@ -1,4 +1,5 @@
 import struct
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpt.errors import GPTError
+from gpt.errors import GPTError, InputError
 from gpt.inspection import pictures
 
 Draw = Callable[[int], Any]
@@ -74,9 +75,13 @@ def test_only_labels_that_can_be_read_are_drawn(length: int) -> None:
     assert len(axes.get_xticklabels()) == len(axes.get_yticklabels()) == (length if length == 64 else 0)
 
 
-def test_a_long_text_makes_a_wide_picture() -> None:
-    assert size_of(pictures.to_png(pictures.surprisal_picture(surprisal_view(256)))) == (round(120 * 42.56), 360)
-    assert size_of(pictures.to_png(pictures.lens_picture(lens_view(64)))) == (round(120 * 14.4), 240)
+@pytest.mark.parametrize("length", [256, 300])
+def test_a_long_text_makes_a_wide_picture_up_to_a_width(length: int) -> None:
+    surprisal, lens = pictures.surprisal_picture(surprisal_view(length)), pictures.lens_picture(lens_view(length))
+    assert surprisal.get_size_inches().tolist() == [pytest.approx(1.6 + 0.16 * 256), 3]
+    assert lens.get_size_inches().tolist() == [pytest.approx(1.6 + 0.2 * 256), 2]
+    assert len(lens.axes[0].texts) == (2 * 256 if length == 256 else 0)
+    assert [len(figure.axes[0].get_xticklabels()) == length for figure in (surprisal, lens)] == [length == 256] * 2
 
 
 def test_every_matrix_is_drawn_in_its_place() -> None:
@@ -104,13 +109,52 @@ def test_pixels_are_those_of_the_png_size() -> None:
     assert pixels.std() > 10
 
 
-def test_figures_are_closed() -> None:
-    from matplotlib import pyplot
+def test_pyplot_and_its_backend_are_left_alone() -> None:
+    code = (
+        "import sys, torch\n"
+        "from gpt.inspection import pictures\n"
+        "view = {'labels': ['a'], 'weights': torch.ones(1, 1, 1, 1)}\n"
+        "pictures.to_png(pictures.attention_picture(view))\n"
+        "pictures.to_pixels(pictures.attention_picture(view))\n"
+        "sys.exit('matplotlib.pyplot' in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
 
-    pyplot.close("all")
-    pictures.to_png(PICTURES["all"](2))
-    pictures.to_pixels(PICTURES["lens"](2))
-    assert pyplot.get_fignums() == []
+
+def test_matplotlib_is_asked_for_without_pyplot() -> None:
+    code = "import sys; from gpt.inspection import pictures; pictures.require_matplotlib()\n"
+    code += "sys.exit('matplotlib.pyplot' in sys.modules or 'matplotlib.figure' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+
+
+@pytest.mark.parametrize(
+    ("layer", "head", "words"),
+    [
+        (2, None, "there is no layer 2; they go from 0 to 1"),
+        (-1, 0, "there is no layer -1"),
+        (0, 3, "there is no head 3; they go from 0 to 2"),
+        (0, -1, "there is no head -1"),
+        (None, 1, "head 1 is of no layer; give the layer too"),
+    ],
+)
+def test_a_head_that_is_not_there(layer: int | None, head: int | None, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        pictures.attention_picture(attention_view(3), layer, head)
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_the_font_cannot_draw_is_a_placeholder() -> None:
+    labels = ["中", "😀", "⏎", "␣", "⇥", "CR", "$", "é"]
+    drawn = ["·", "·", "⏎", "␣", "⇥", "CR", "$", "é"]
+    matrix = pictures.attention_picture({"labels": labels, "weights": torch.ones(1, 1, 8, 8)})
+    bits = pictures.surprisal_picture({"labels": labels, "bits": [None] + [1.0] * 7, "mean_bits": 1.0})
+    lens = pictures.lens_picture(
+        {"labels": labels, "rows": ["embeddings"], "top": [[[(x, 0.5)] for x in labels]], "next": [*labels[1:], None]}
+    )
+    for figure in (matrix, bits, lens):
+        assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == drawn
+        pictures.to_png(figure)
+    assert [text.get_text() for text in lens.axes[0].texts] == drawn
 
 
 @every_picture

@@ -50,17 +50,16 @@ def test_a_distribution_by_hand() -> None:
     result = surprisal(model, torch.tensor([2, 0, 1, 2]), SamplingParams(temperature=0.5), edits)
     torch.testing.assert_close(result.bits, torch.tensor([3.0, 2.0, math.log2(8 / 5)]))
     assert result.mean_bits == pytest.approx((3 + 2 + math.log2(8 / 5)) / 3)
-    before, after = result.alternatives(1, 2)
-    assert before == [(2, pytest.approx(5 / 8)), (1, pytest.approx(1 / 4))]
-    assert after == [(2, pytest.approx(25 / 30)), (1, pytest.approx(4 / 30))]
-    assert len(result.alternatives(1, 9)[0]) == 3
+    before, after = result.alternatives(2)
+    assert before[1] == [(2, pytest.approx(5 / 8)), (1, pytest.approx(1 / 4))]
+    assert after[1] == [(2, pytest.approx(25 / 30)), (1, pytest.approx(4 / 30))]
+    assert [len(entry) for entry in result.alternatives(9)[0]] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("params", [SamplingParams(top_k=1), SamplingParams(temperature=0.0)], ids=["top-k", "greedy"])
 def test_filters_that_leave_one_alternative(params: SamplingParams) -> None:
     result = surprisal(sharp_model(), IDS, params)
-    for entry in range(8):
-        before, after = result.alternatives(entry, 5)
+    for before, after in zip(*result.alternatives(5), strict=True):
         assert len(before) == 5
         assert after == [(before[0][0], 1.0)]
 
@@ -89,7 +88,20 @@ def test_an_edit_changes_the_bits() -> None:
     assert not torch.allclose(edited.bits, surprisal(model, IDS, PLAIN).bits, atol=1e-2)
 
 
-@pytest.mark.parametrize("idx", [IDS[:1], IDS[:0], IDS[None]], ids=["one", "none", "batch"])
-def test_what_is_no_text_of_two_tokens(idx: Tensor) -> None:
-    with pytest.raises(InputError, match="at least 2 tokens"):
+def test_ids_may_be_int32() -> None:
+    model = sharp_model()
+    assert torch.equal(surprisal(model, IDS.int(), PLAIN).bits, surprisal(model, IDS, PLAIN).bits)
+
+
+@pytest.mark.parametrize(
+    ("idx", "words"),
+    [
+        (IDS[:1], "surprisal needs a text of at least 2 tokens, got 1"),
+        (IDS[:0], "at least 2 tokens, got 0"),
+        (IDS[None], r"surprisal takes one text, ids of shape \(T,\), not \(1, 9\)"),
+    ],
+    ids=["one", "none", "batch"],
+)
+def test_what_is_no_text_of_two_tokens(idx: Tensor, words: str) -> None:
+    with pytest.raises(InputError, match=words):
         surprisal(sharp_model(), idx)

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor
@@ -144,3 +147,45 @@ def test_with_core_keeps_the_mode_and_gives_the_core_back() -> None:
         look()
     assert seen == [(core, True)]
     assert attn.core is kept
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("whole", [False, True], ids=["blocks", "model"])
+@pytest.mark.parametrize("name", ["blocks.0.attn.hook_z", "blocks.1.hook_resid_mid", "blocks.0.attn.hook_pattern"])
+def test_what_is_compiled_is_tapped_too(name: str, whole: bool) -> None:
+    """Each name once, and what the tap gives reaches the logits; afterwards the compiled one runs again."""
+    model, idx, visited = sharp_model(), some_ids(), []
+    plain = model(idx)
+    for block in [] if whole else model.h:
+        block.compile(backend="eager")
+    run = torch.compile(model, backend="eager") if whole else model
+    torch.testing.assert_close(run(idx), plain)  # compiled here, before there are hooks
+    with tapped(run, [name], lambda name, x: (visited.append(name), x * 0.5)[1]):
+        changed = run(idx)
+    assert visited == [name]
+    assert not torch.allclose(changed, plain, atol=1e-2)
+    torch.testing.assert_close(run(idx), plain)
+
+
+def test_a_model_that_is_not_compiled_does_not_import_the_compiler() -> None:
+    code = (
+        "import sys, torch\n"
+        "from gpt.config import ModelConfig\n"
+        "from gpt.model import GPT\n"
+        "from gpt.inspection.taps import tapped\n"
+        "model = GPT(ModelConfig(n_layer=1, n_head=1, n_embd=4, block_size=4, vocab_size=3))\n"
+        "with tapped(model, ['logits'], lambda name, x: x):\n"
+        "    model(torch.zeros(1, 2, dtype=torch.long))\n"
+        "sys.exit('torch._dynamo' in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_the_scale_of_a_half_precision_stream_does_not_overflow(norm: str) -> None:
+    model, seen = sharp_model(norm=norm).half(), []
+    stream = torch.tensor([300.0, -300.0] * 16).half().expand(1, 2, -1)
+    with tapped(model, ["ln_final.hook_scale"], lambda name, x: (seen.append(x), x)[1]):
+        model.ln_f(stream)
+    assert seen[0].dtype == torch.float16
+    assert seen[0].flatten().tolist() == [300.0, 300.0]

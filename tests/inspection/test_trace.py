@@ -289,3 +289,13 @@ def test_a_model_in_another_mode_or_type_can_be_traced(model: Callable[[], GPT])
 def test_the_layers_of_a_cache_have_a_letter(n_layer: int) -> None:
     prefill, _ = trace_cached(sharp_model(n_layer=n_layer), torch.zeros(2, 6, dtype=torch.long))
     assert {row.symbols for row in prefill if len(row.shape) == 5} == {"L B H block_size D"}
+
+
+def test_a_compiled_model_is_traced_as_written() -> None:
+    model, idx = sharp_model(), some_ids(1, 4)
+    plain = trace_shapes(model, idx)
+    for block in model.h:
+        block.compile(backend="eager")
+    with torch.no_grad():
+        model(idx)
+    assert [trace_shapes(model, idx) for _ in range(2)] == [plain, plain]

@@ -1,4 +1,6 @@
 import json
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from gpt.inspection.edits import zero
 from gpt.inspection.heads import attention_patterns
 from gpt.inspection.lens import logit_lens
 from gpt.inspection.surprisal import surprisal
-from gpt.inspection.views import attention_view, describe_sampling, lens_view, surprisal_view
+from gpt.inspection.views import View, attention_view, describe_sampling, lens_view, surprisal_view
 from tiny import sharp_model
 
 TOKENIZER = CharTokenizer("\n abcdefghijklmnopqr")  # 20, of a model with 23 ids
@@ -55,8 +57,7 @@ def test_surprisal() -> None:
     assert view["bits"] == [None, *expected.bits.tolist()]
     assert view["mean_bits"] == pytest.approx(sum(view["bits"][1:]) / 13)
     assert view["before"][0] == view["after"][0] == []
-    for entry in range(13):
-        before, after = expected.alternatives(entry, 4)
+    for entry, (before, after) in enumerate(zip(*expected.alternatives(4), strict=True)):
         assert view["before"][entry + 1] == [(NAMES[index], p) for index, p in before]
         assert view["after"][entry + 1] == [(NAMES[index], p) for index, p in after]
         assert (len(before), len(after)) == (4, 2)
@@ -64,9 +65,24 @@ def test_surprisal() -> None:
     assert json.loads(json.dumps(view))["bits"] == view["bits"]
 
 
+@pytest.mark.parametrize("look", [attention_view, lens_view, partial(surprisal_view, params=SamplingParams(top_k=2))])
+@pytest.mark.parametrize("factor", [float("nan"), 1e38])
+def test_values_that_are_not_finite_are_told(look: Callable[..., View], factor: float) -> None:
+    edits = {"blocks.0.hook_resid_pre": lambda x: (x * factor * 10).cumsum(-1)}
+    with pytest.raises(InputError, match="not finite: an edit is too strong"):
+        look(sharp_model(), TOKENIZER, IDS, edits=edits)
+
+
+def test_ids_may_be_int32() -> None:
+    assert lens_view(sharp_model(), TOKENIZER, IDS.int()) == lens_view(sharp_model(), TOKENIZER, IDS)
+
+
 def test_edits_and_limits_are_handed_on() -> None:
     model, edits = sharp_model(), {"blocks.1.attn.hook_z": zero()}
     assert lens_view(model, TOKENIZER, IDS, edits=edits)["top"][2] != lens_view(model, TOKENIZER, IDS)["top"][2]
+    late = {"blocks.0.attn.hook_z": zero()}
+    weights = attention_view(model, TOKENIZER, IDS, late)["weights"]
+    assert torch.equal(weights, attention_patterns(model, IDS, late))
     edited = surprisal_view(model, TOKENIZER, IDS, SamplingParams(), edits=edits)
     assert edited["mean_bits"] == surprisal(model, IDS, edits=edits).mean_bits
     with pytest.raises(InputError, match="more than the limit of 100"):

@@ -1,23 +1,32 @@
 """`scripts/explain.py attention`: where each head looks."""
 
 import argparse
-import json
 import sys
-from dataclasses import asdict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.common import add_checkpoint_options
 from gpt.cli.explain.heatmap import heat_map, numbers
-from gpt.cli.explain.outputs import add_output_options, write_outputs
-from gpt.cli.explain.source import add_view, load_model
+from gpt.cli.explain.outputs import add_output_options, check_outputs, write_outputs
+from gpt.cli.explain.ranges import check_range
+from gpt.cli.explain.source import load_model
 from gpt.cli.explain.tables import Table, add_format_options, print_view
-from gpt.cli.explain.text import add_memory_option, add_prompt_option, memory_limit_bytes, read_ids
-from gpt.errors import InputError
+from gpt.cli.explain.text import (
+    add_edit_option,
+    add_memory_option,
+    add_prompt_option,
+    memory_limit_bytes,
+    read_edits,
+    read_ids,
+)
+from gpt.cli.explain.view import add_view
+from gpt.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gpt.checkpoint import Loaded
+    from gpt.inspection.activations import Edits
     from gpt.inspection.views import View
 
 HEADER = ("layer", "head", "itself", "previous", "first", "distance", "entropy", "without it")
@@ -42,6 +51,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--layer", type=int, metavar="L", help="one layer, counted from 0")
     parser.add_argument("--head", type=int, metavar="H", help="one head of it, counted from 0")
     parser.add_argument("--numbers", action="store_true", help="the matrix as numbers, not shades")
+    add_edit_option(parser)
     add_output_options(parser)
     add_format_options(parser)
     parser.set_defaults(run=run)
@@ -49,46 +59,74 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compute the weights and show them."""
-    if arguments.head is not None and arguments.layer is None:
-        raise InputError("--head needs --layer")
-    if arguments.numbers and arguments.head is None:
-        raise InputError("--numbers prints one matrix; give --layer and --head")
+    _check(arguments)
+    edits, limit = read_edits(arguments), memory_limit_bytes(arguments)
     loaded = load_model(arguments)
-    model = loaded.config.model
-    for name, value, size in (("layer", arguments.layer, model.n_layer), ("head", arguments.head, model.n_head)):
-        if value is not None and not 0 <= value < size:
-            raise InputError(f"--{name} is {value}, but the model has {name}s 0 to {size - 1}")
+    layer, head, model = arguments.layer, arguments.head, loaded.config.model
+    if layer is not None:
+        check_range("--layer", layer, 0, model.n_layer - 1, "layers of the model")
+    if head is not None:
+        check_range("--head", head, 0, model.n_head - 1, "heads of a layer")
     idx = read_ids(arguments, loaded)
 
     from gpt.inspection.views import attention_view
 
-    view = attention_view(loaded.model, loaded.tokenizer, idx, memory_limit_bytes(arguments))
-    layer, head, source = arguments.layer, arguments.head, str(loaded.folder)
+    view, source = attention_view(loaded.model, loaded.tokenizer, idx, edits, limit), str(loaded.folder)
+    page = {**view, "layer": layer or 0, "head": head or 0}
     if write_outputs(
-        arguments,
-        "attention",
-        {**view, "layer": layer or 0, "head": head or 0},
-        "Attention",
-        source,
-        lambda draw: draw.attention_picture(view, layer, head),
+        arguments, "attention", page, "Attention", source, lambda draw: draw.attention_picture(view, layer, head)
     ):
         return 0
-    if arguments.json:
-        _print_json(arguments, view, source)
-    elif arguments.head is not None:
+    if head is not None and not arguments.json:
         _print_matrix(arguments, view)
-    else:
-        _print_heads(arguments, view, loaded, idx)
+        return 0
+    heads = _heads(arguments, view, loaded, idx, edits)
+    title = f"{source}: attention over {len(idx)} tokens"
+    print_view(
+        arguments, title, lambda: [_table(heads)], {"source": source, **_summary(arguments, view), "heads": heads}
+    )
     return 0
 
 
-def _print_json(arguments: argparse.Namespace, view: "View", source: str) -> None:
+def _check(arguments: argparse.Namespace) -> None:
+    """What needs no model to be wrong."""
+    if arguments.head is not None and arguments.layer is None:
+        raise ConfigError("--head needs --layer")
+    if arguments.numbers and arguments.head is None:
+        raise ConfigError("--numbers prints one matrix; give --layer and --head")
+    if arguments.markdown and arguments.head is not None:
+        raise ConfigError("--markdown has no effect with --head: a matrix is no table; leave one out")
+    check_outputs(arguments, "numbers")
+
+
+def _heads(
+    arguments: argparse.Namespace, view: "View", loaded: "Loaded", idx: "Tensor", edits: "Edits"
+) -> list[dict[str, Any]]:
+    """Figures of the heads that are shown; a text of one token has no loss that could change."""
+    from gpt.inspection.heads import ablate_heads, summarise_head
+
+    layers = range(len(view["weights"])) if arguments.layer is None else [arguments.layer]
+    changes = ablate_heads(loaded.model, idx, edits, layers).tolist() if len(idx) > 1 else None
+    return [
+        {
+            "layer": layer,
+            "head": head,
+            **vars(summarise_head(pattern)),
+            "without_it": changes[row][head] if changes else None,
+        }
+        for row, layer in enumerate(layers)
+        for head, pattern in enumerate(view["weights"][layer])
+        if arguments.head in (None, head)
+    ]
+
+
+def _summary(arguments: argparse.Namespace, view: "View") -> dict[str, Any]:
     """The weights that were asked for: (T, T) of one head, (H, T, T) of one layer, or all of them."""
     weights = view["weights"]
     for index in (arguments.layer, arguments.head):
         weights = weights if index is None else weights[index]
     chosen = {"layer": arguments.layer, "head": arguments.head}
-    print(json.dumps({"source": source, **chosen, "labels": view["labels"], "weights": weights.tolist()}))
+    return {**chosen, "labels": view["labels"], "weights": weights.tolist()}
 
 
 def _print_matrix(arguments: argparse.Namespace, view: "View") -> None:
@@ -100,15 +138,10 @@ def _print_matrix(arguments: argparse.Namespace, view: "View") -> None:
         print(heat_map(matrix, view["labels"], colour=sys.stdout.isatty()))
 
 
-def _print_heads(arguments: argparse.Namespace, view: "View", loaded: "Loaded", idx: "Tensor") -> None:
-    from gpt.inspection.heads import ablate_heads, summarise_head
-
-    changes = ablate_heads(loaded.model, idx).tolist() if len(idx) > 1 else None
+def _table(heads: Iterable[dict[str, Any]]) -> Table:
     rows = []
-    for layer in range(len(view["weights"])) if arguments.layer is None else [arguments.layer]:
-        for head, pattern in enumerate(view["weights"][layer]):
-            values = list(asdict(summarise_head(pattern)).values())
-            change = f"{changes[layer][head]:+.4f}" if changes else "-"
-            rows.append((str(layer), str(head), *(f"{value:.3f}" for value in values), change))
-    title = f"{loaded.folder}: attention over {len(idx)} tokens"
-    print_view(arguments, title, [Table("every head", HEADER, rows, ">>>>>>>>", NOTE)], {})
+    for figures in heads:
+        layer, head, *averages, change = figures.values()
+        cells = (f"{value:.3f}" for value in averages)
+        rows.append((str(layer), str(head), *cells, "-" if change is None else f"{change:+.4f}"))
+    return Table("every head", HEADER, rows, ">>>>>>>>", NOTE)

@@ -4,16 +4,23 @@ import argparse
 from collections.abc import Sequence
 
 from gpt.cli.common import build_parser, run_command
-from gpt.cli.explain import attention, documents, flops, lens, memory, params, shapes, surprisal
+from gpt.cli.explain import attention, flops, lens, mathematics, memory, params, shapes, surprisal, walk
+from gpt.cli.explain.source import check_device
 
-VIEWS = (shapes, attention, lens, surprisal, params, flops, memory, documents)
+VIEWS = (shapes, attention, lens, surprisal, params, flops, memory, walk, mathematics)
 """Each has `add_parser(subparsers)`, which makes its own parser and names its `run`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
     arguments = _parse(argv)
-    return run_command(lambda: arguments.run(arguments))
+    return run_command(lambda: _run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    check_device(arguments)
+    code: int = arguments.run(arguments)
+    return code
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

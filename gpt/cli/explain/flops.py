@@ -1,11 +1,13 @@
 """`scripts/explain.py flops`: what a model computes, with and without a cache, and how fast it could decode."""
 
 import argparse
-import math
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.explain.source import add_model_options, add_size_options, add_view, check_size, read_model, read_size
+from gpt.cli.explain.ranges import check_positive, check_range
+from gpt.cli.explain.sizes import add_size_options, check_batch, read_size
+from gpt.cli.explain.source import add_model_options, find_config
 from gpt.cli.explain.tables import Table, add_format_options, human_bytes, human_count, print_view
+from gpt.cli.explain.view import add_view
 from gpt.config import ModelConfig
 from gpt.errors import ConfigError
 
@@ -22,6 +24,7 @@ MEASURED_BYTES = 256 << 20
 
 
 def add_parser(subparsers: Any) -> None:
+    """The options of this view."""
     parser = add_view(
         subparsers,
         "flops",
@@ -29,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
         "--published llama-2-7b --prompt-tokens 50 --new-tokens 100 --dtype bfloat16 --bandwidth 2000",
     )
     add_model_options(parser)
-    add_size_options(parser)
+    add_size_options(parser, "train.batch_size", "block_size")
     parser.add_argument("--prompt-tokens", type=int, metavar="P", help="default: half of what block_size leaves")
     parser.add_argument("--new-tokens", type=int, metavar="N", help="default: what block_size leaves")
     parser.add_argument(
@@ -45,42 +48,56 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    shape = read_model(arguments)
-    model = shape.config.model
-    batch, length = read_size(arguments, shape.config)
-    prompt, new = _prompt_and_new(arguments, model.block_size)
+    """Count and show."""
+    check_batch(arguments)
     for option, value in (("--bandwidth", arguments.bandwidth), ("--matmul-rate", arguments.matmul_rate)):
-        if value is not None and not 0 < value < math.inf:
-            raise ConfigError(f"{option} is {value:g}, expected a positive number")
+        if value is not None:
+            check_positive(option, value)
+    named = find_config(arguments)
+    model = named.config.model
+    batch, length = read_size(arguments, named.config.train.batch_size, model.block_size, model.block_size)
+    prompt, new = _prompt_and_new(arguments, model.block_size)
 
     from gpt.inspection.flops import generation_flops
     from gpt.inspection.roofline import decode_bounds
 
-    generation = generation_flops(model, prompt, new)
-    kind = CACHE_KINDS[arguments.dtype]
-    bounds = decode_bounds(model, sorted({*BATCHES, batch}), prompt + new, kind, _machine(arguments, model, kind))
+    generation = generation_flops(model, prompt, new) if new else None
+    kind, keys = CACHE_KINDS[arguments.dtype], prompt + new
+    bounds = decode_bounds(model, sorted({*BATCHES, batch}), keys, kind, _machine(arguments, model, kind))
     training, summary = _training(model, batch, length)
-    tables = [training, _generation_table(generation, prompt), _roofline_table(bounds, prompt + new, arguments.dtype)]
     summary |= {
-        "generation": _generation_summary(generation, prompt),
-        "decode": _roofline_summary(bounds, prompt + new),
+        "generation": generation and _generation_summary(generation, prompt),
+        "decode": _roofline_summary(bounds, keys),
     }
-    print_view(arguments, shape.note, tables, {"model": shape.note, **summary})
+    print_view(
+        arguments,
+        named.source,
+        lambda: [
+            training,
+            *([_generation_table(generation, prompt)] if generation else []),
+            _roofline_table(bounds, keys, arguments.dtype),
+        ],
+        {"source": named.source, **summary},
+    )
     return 0
 
 
 def _prompt_and_new(arguments: argparse.Namespace, block_size: int) -> tuple[int, int]:
-    """Tokens before and after; together at most `block_size`."""
+    """Tokens before and after; together at most `block_size`. A window of one token has none after it."""
     prompt, new = arguments.prompt_tokens, arguments.new_tokens
     reason = "what block_size leaves"
+    if block_size == 1:
+        if prompt is not None or new is not None:
+            raise ConfigError("block_size 1 has no room for a prompt and new tokens; leave out their numbers")
+        return 1, 0
     if new is not None:
-        check_size("--new-tokens", new, block_size - 1, reason)
+        check_range("--new-tokens", new, 1, block_size - 1, reason)
     if prompt is None:
         prompt = max(1, (block_size - (new or 0)) // 2)
-    check_size("--prompt-tokens", prompt, block_size - 1, reason)
+    check_range("--prompt-tokens", prompt, 1, block_size - 1, reason)
     if new is None:
         new = block_size - prompt
-    check_size("--new-tokens", new, block_size - prompt, reason)
+    check_range("--new-tokens", new, 1, block_size - prompt, reason)
     return prompt, new
 
 
@@ -90,14 +107,12 @@ def _machine(arguments: argparse.Namespace, model: ModelConfig, kind: str) -> "M
 
     from gpt.cache import KV_DTYPES
     from gpt.device import choose_device, measure_bandwidth, measure_matmul_rate
-    from gpt.inspection.parameters import count_parameters
-    from gpt.inspection.roofline import Machine
+    from gpt.inspection.roofline import Machine, weight_bytes
 
     device = choose_device(arguments.device)
     dtype: torch.dtype = KV_DTYPES[kind]
     if arguments.bandwidth is None:
-        weights = count_parameters(model).read_per_token * dtype.itemsize
-        bandwidth = measure_bandwidth(device, min(weights, MEASURED_BYTES))
+        bandwidth = measure_bandwidth(device, min(weight_bytes(model, kind), MEASURED_BYTES))
     else:
         bandwidth = arguments.bandwidth * 1e9
     rate = measure_matmul_rate(device, dtype) if arguments.matmul_rate is None else arguments.matmul_rate * 1e9
@@ -140,11 +155,13 @@ def _generation_table(generation: "GenerationFlops", prompt: int) -> Table:
     ]
     total = generation.naive / generation.cached
     rows.append(("total", "", f"{generation.naive:,}", f"{generation.cached:,}", f"{total:,.1f}"))
-    tokens = generation.naive_tokens / generation.cached_tokens
+    positions = generation.naive_positions / generation.cached_positions
     note = (
         "Step i reads the prompt and i new tokens: naive, all of them again; cached, the newest only.\n"
-        f"Positions computed: {generation.naive_tokens:,} naive, {generation.cached_tokens:,} cached: "
-        f"{tokens:,.1f} to 1."
+        "The first new token is fed back in step 1. sample.py does not feed the last one back, which saves it\n"
+        "one step.\n"
+        f"Positions computed: {generation.naive_positions:,} naive, {generation.cached_positions:,} cached: "
+        f"{positions:,.1f} to 1."
     )
     title = f"Generating {len(generation.steps):,} tokens after {prompt:,}: FLOP of each pass"
     return Table(title, ("step", "text", "naive", "cached", "ratio"), rows, ">>>>>", note)
@@ -167,7 +184,7 @@ def _roofline_table(bounds: list["DecodeBound"], keys: int, dtype: str) -> Table
     ]
     note = (
         f"The machine reads {human_count(machine.bandwidth, 'B')}/s and computes "
-        f"{human_count(machine.matmul_rate, 'FLOP')}/s: below {machine.ridge:,.1f} FLOP a byte, memory is the limit.\n"
+        f"{human_count(machine.matmul_rate, 'FLOP')}/s: below {machine.ridge:,.1f} FLOP/byte, memory is the limit.\n"
         "The weights are read once for all rows, so more rows cost little until arithmetic is the limit."
     )
     header = ("batch", "weights", "cache", "FLOP", "FLOP/byte", "ms", "tokens/s", "limit")
@@ -183,8 +200,8 @@ def _generation_summary(generation: "GenerationFlops", prompt: int) -> dict[str,
         "naive": generation.naive,
         "cached": generation.cached,
         "ratio": generation.naive / generation.cached,
-        "naive_token_steps": generation.naive_tokens,
-        "cached_token_steps": generation.cached_tokens,
+        "naive_positions": generation.naive_positions,
+        "cached_positions": generation.cached_positions,
         "steps": [{"step": step.step, "naive": step.naive, "cached": step.cached} for step in generation.steps],
     }
 

@@ -16,8 +16,10 @@ def heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str], colour: b
         labels: one for each row and column.
         colour: shade by colour, not by characters.
     """
+    from gpt.inspection.labels import one_character
+
     width = max(len(label) for label in labels)
-    head = " " * (width + 1) + "".join(f"{label[:1]} " for label in labels)
+    head = " " * (width + 1) + "".join(f"{one_character(label)} " for label in labels)
     lines = [
         f"{label:>{width}} " + "".join(_cell(value, colour) for value in row[: number + 1])
         for number, (label, row) in enumerate(zip(labels, matrix, strict=True))

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.common import add_checkpoint_options
-from gpt.cli.explain.outputs import add_output_options, write_outputs
-from gpt.cli.explain.source import add_view, load_model
+from gpt.cli.explain.outputs import add_output_options, check_outputs, write_outputs
+from gpt.cli.explain.ranges import check_range
+from gpt.cli.explain.source import load_model
 from gpt.cli.explain.tables import Table, add_format_options, print_view
 from gpt.cli.explain.text import (
     add_edit_option,
@@ -16,7 +17,7 @@ from gpt.cli.explain.text import (
     read_edits,
     read_ids,
 )
-from gpt.errors import InputError
+from gpt.cli.explain.view import add_view
 
 if TYPE_CHECKING:
     from gpt.inspection.views import View
@@ -46,35 +47,43 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compute the lens and show it."""
-    if arguments.top < 1:
-        raise InputError(f"--top is {arguments.top}, expected at least 1")
-    edits = read_edits(arguments)
+    check_range("--top", arguments.top, 1)
+    check_outputs(arguments, "position")
+    edits, limit = read_edits(arguments), memory_limit_bytes(arguments)
     loaded = load_model(arguments)
     idx = read_ids(arguments, loaded)
-    if arguments.position is not None and not 0 <= arguments.position < len(idx):
-        raise InputError(f"--position is {arguments.position}, but the prompt has positions 0 to {len(idx) - 1}")
+    if arguments.position is not None:
+        check_range("--position", arguments.position, 0, len(idx) - 1, "positions of the prompt")
 
     from gpt.inspection.views import lens_view
 
-    limit = memory_limit_bytes(arguments)
     view = lens_view(loaded.model, loaded.tokenizer, idx, arguments.top, edits, limit)
     source = str(loaded.folder)
     if write_outputs(arguments, "lens", view, "Logit lens", source, lambda draw: draw.lens_picture(view)):
         return 0
-    tables = _tables(view) if arguments.position is None else [_position(view, arguments.position)]
-    print_view(arguments, f"{source}: logit lens of {len(idx)} tokens", list(tables), {"source": source, **view})
+    print_view(
+        arguments,
+        f"{source}: logit lens of {len(idx)} tokens",
+        lambda: _tables(view) if arguments.position is None else [_position(view, arguments.position)],
+        {"source": source, **view},
+    )
     return 0
 
 
 def _tables(view: "View") -> Iterator[Table]:
     """The most likely next token of every row, under the text."""
+    from gpt.inspection.labels import one_character
+
     for start in range(0, len(view["labels"]), WIDTH):
         part = slice(start, start + WIDTH)
-        rows = [("text", "".join(label[:1] for label in view["labels"][part]))]
-        rows += [("came next", "".join((label or " ")[:1] for label in view["next"][part]))]
+        rows = [("text", "".join(map(one_character, view["labels"][part])))]
+        rows += [("came next", "".join(one_character(label or " ") for label in view["next"][part]))]
         for name, row in reversed(list(zip(view["rows"], view["top"], strict=True))):
-            rows.append((f"after {name}", "".join(cell[0][0][:1] for cell in row[part])))
-        note = "the last row of the model is on top; --position T shows the likeliest tokens of one place"
+            rows.append((f"after {name}", "".join(one_character(cell[0][0]) for cell in row[part])))
+        note = (
+            "the last row of the model is on top; · is a token whose name takes more than one character;\n"
+            "--position T shows the likeliest tokens of one place"
+        )
         yield Table(f"from position {start}", ("", "most likely next token"), rows, "<<", note)
 
 

@@ -5,8 +5,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.common import report
-from gpt.cli.explain.source import add_model_options, add_size_options, add_view, read_model, read_size
+from gpt.cli.explain.sizes import add_size_options, check_batch, read_size
+from gpt.cli.explain.source import add_model_options, find_config
 from gpt.cli.explain.tables import Table, add_format_options, human_bytes, print_view
+from gpt.cli.explain.view import add_view
 from gpt.config import Config, RunConfig
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: Any) -> None:
+    """The options of this view."""
     parser = add_view(
         subparsers,
         "memory",
@@ -21,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
         "--published gpt2 --batch 8 --dtype bfloat16",
     )
     add_model_options(parser)
-    add_size_options(parser)
+    add_size_options(parser, "train.batch_size", "block_size")
     parser.add_argument(
         "--dtype",
         choices=("auto", "float32", "bfloat16", "float16"),
@@ -33,25 +36,24 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    shape = read_model(arguments)
-    config = shape.config
-    batch, length = read_size(arguments, config)
+    """Predict and show."""
+    check_batch(arguments)
+    named = find_config(arguments)
+    config = named.config
+    block_size = config.model.block_size
+    batch, length = read_size(arguments, config.train.batch_size, block_size, block_size)
     optimizer = arguments.optimizer or config.optim.name
 
     from gpt.device import choose_compute, choose_device
     from gpt.inspection.memory import inference_memory, training_memory
 
-    device = str(choose_device(arguments.device))
+    device = str(choose_device(arguments.device))  # here, because RunConfig refuses a wrong name in pydantic's words
     compute = choose_compute(RunConfig(device=device, dtype=arguments.dtype or config.run.dtype, compile=False), report)
     training = training_memory(config.model, batch, length, compute, optimizer, config.train.grad_accum_steps)
     inference = inference_memory(config.model, batch, length, compute.device)
     size, where = f"{batch:,} x {length:,} tokens", f"{compute.device}, {str(compute.dtype).removeprefix('torch.')}"
-    tables = [
-        _training_table(training, f"Training step of {size} on {where}, eager", optimizer, config),
-        _inference_table(inference, f"Generating in float32: {size}, and the step at their end", config),
-    ]
     summary = {
-        "model": shape.note,
+        "source": named.source,
         "batch": batch,
         "seq": length,
         "device": str(compute.device),
@@ -60,7 +62,15 @@ def run(arguments: argparse.Namespace) -> int:
         "training": asdict(training),
         "inference": {kind: asdict(memory) for kind, memory in inference.items()},
     }
-    print_view(arguments, shape.note, tables, summary)
+    print_view(
+        arguments,
+        named.source,
+        lambda: [
+            _training_table(training, f"Training step of {size} on {where}, eager", optimizer, config),
+            _inference_table(inference, f"Generating in float32: {size}, and the step at their end", config),
+        ],
+        summary,
+    )
     return 0
 
 

@@ -1,11 +1,12 @@
 """Pictures and pages as files."""
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.errors import GPTError
+from gpt.errors import ConfigError, GPTError
 from gpt.files import write_atomic
 
 if TYPE_CHECKING:
@@ -16,6 +17,32 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     """`--png` and `--html`."""
     parser.add_argument("--png", metavar="FILE", help="draw it into this PNG file")
     parser.add_argument("--html", metavar="FILE", help="write it as a page that needs no network")
+
+
+def check_outputs(arguments: argparse.Namespace, *others: str) -> None:
+    """Refuse what cannot come true before a model is loaded.
+
+    Args:
+        arguments: with the options of `add_output_options` and `add_format_options`.
+        others: further options, by their attribute, that a picture, a page or JSON takes no notice of.
+
+    Raises:
+        ConfigError: two options of which one would have no effect.
+        GPTError: there is no matplotlib to draw with.
+    """
+    kinds = [name for name in ("png", "html") if getattr(arguments, name) is not None]
+    formats = [name for name in ("json", "markdown") if getattr(arguments, name)]
+    if kinds and formats:
+        raise ConfigError(f"--{formats[0]} prints a view that --{kinds[0]} writes to a file; give one")
+    for name in others:
+        value = getattr(arguments, name)
+        given = value is not None and value is not False  # 0 is a position
+        if given and (kinds or arguments.json):
+            raise ConfigError(f"--{name} has no effect with --{(kinds or formats)[0]}, which has the whole view")
+    if arguments.png is not None:
+        from gpt.inspection.pictures import require_matplotlib
+
+        require_matplotlib()
 
 
 def write_outputs(
@@ -57,3 +84,21 @@ def write_file(name: str, content: bytes) -> None:
         write_atomic(Path(name), content)
     except OSError as error:
         raise GPTError(f"cannot write {name}: {error.strerror or error}") from None
+
+
+def add_page_option(parser: argparse.ArgumentParser) -> None:
+    """`--output`."""
+    parser.add_argument("--output", metavar="FILE", help="write there instead of to standard output")
+
+
+def write_page(arguments: argparse.Namespace, page: str) -> None:
+    """Print a page, or write it where `--output` says and print that name.
+
+    Raises:
+        GPTError: it cannot be written.
+    """
+    if arguments.output is None:
+        sys.stdout.write(page)
+    else:
+        write_file(arguments.output, page.encode())
+        print(arguments.output)

@@ -1,16 +1,19 @@
 """`scripts/explain.py params`: where the parameters of a model are."""
 
 import argparse
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.explain.source import Shape, add_model_options, add_view, read_model
+from gpt.cli.explain.source import NamedConfig, add_model_options, find_config
 from gpt.cli.explain.tables import Table, add_format_options, print_view
+from gpt.cli.explain.view import add_view
 
 if TYPE_CHECKING:
     from gpt.inspection.parameters import ParameterCount
 
 
 def add_parser(subparsers: Any) -> None:
+    """The options of this view."""
     parser = add_view(subparsers, "params", "count the parameters, by component and by tensor", "--published gpt2")
     add_model_options(parser)
     parser.add_argument("--tensors", action="store_true", help="list every tensor too")
@@ -19,16 +22,25 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    shape = read_model(arguments)
+    """Count and show."""
+    named = find_config(arguments)
 
     from gpt.inspection.parameters import count_parameters
 
-    count = count_parameters(shape.config.model)
-    tables = [_component_table(count, shape.config.model.n_layer)]
-    if arguments.tensors:
-        tables.append(_tensor_table(count))
-    print_view(arguments, f"{shape.note}: {count.total:,} parameters", tables, _summary(shape, count))
+    count = count_parameters(named.config.model)
+    print_view(
+        arguments,
+        f"{named.source}: {count.total:,} parameters",
+        lambda: _tables(count, named.config.model.n_layer, tensors=arguments.tensors),
+        _summary(named, count),
+    )
     return 0
+
+
+def _tables(count: "ParameterCount", blocks: int, *, tensors: bool) -> Iterator[Table]:
+    yield _component_table(count, blocks)
+    if tensors:
+        yield _tensor_table(count)
 
 
 def _component_table(count: "ParameterCount", blocks: int) -> Table:
@@ -57,9 +69,9 @@ def _tensor_table(count: "ParameterCount") -> Table:
     return Table("Parameter tensors", ("name", "shape", "parameters"), rows, "<>>")
 
 
-def _summary(shape: Shape, count: "ParameterCount") -> dict[str, Any]:
+def _summary(named: NamedConfig, count: "ParameterCount") -> dict[str, Any]:
     return {
-        "model": shape.note,
+        "source": named.source,
         "total": count.total,
         "tied": count.tied,
         "buffers": count.buffers,

@@ -3,13 +3,16 @@
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.explain.source import LARGEST_BATCH, add_shape_options, add_view, check_size, load_model, read_shape
+from gpt.cli.explain.sizes import add_size_options, check_batch, read_size
+from gpt.cli.explain.source import add_model_options, find_config, load_model
 from gpt.cli.explain.tables import Table, add_format_options, print_view
 from gpt.cli.explain.text import read_ids
+from gpt.cli.explain.view import add_view
 from gpt.errors import ConfigError
+from gpt.inspection.markdown import times
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,10 +34,9 @@ def add_parser(subparsers: Any) -> None:
         "every tensor of a forward pass, in the order it is made",
         "--config configs/reference_shapes.yaml",
     )
-    add_shape_options(parser)
+    add_model_options(parser)
     parser.add_argument("--prompt", metavar="TEXT", help="trace this text through a trained model")
-    parser.add_argument("--batch", type=int, metavar="B", help="rows, without a prompt (default: 1)")
-    parser.add_argument("--seq", type=int, metavar="T", help=f"tokens a row, without a prompt (default: {LENGTH})")
+    add_size_options(parser, "1, or the prompt", f"{LENGTH}, or the prompt")
     parser.add_argument("--cached", action="store_true", help="trace the prefill of a cache, then one decode step")
     parser.add_argument("--all-layers", action="store_true", help="print blocks that are like the first one too")
     add_format_options(parser)
@@ -51,16 +53,18 @@ def run(arguments: argparse.Namespace) -> int:
         passes = {"prefill": prefill, "decode step": decode}
     else:
         passes = {"forward pass": trace_shapes(model, idx)}
-    tables = [
-        table for title, rows in passes.items() for table in _tables(title, rows, all_layers=arguments.all_layers)
-    ]
     summary = {
         "source": name,
         "batch": idx.size(0),
-        "length": idx.size(1),
+        "seq": idx.size(1),
         **{title.replace(" ", "_"): [asdict(row) for row in rows] for title, rows in passes.items()},
     }
-    print_view(arguments, f"{name}: {idx.size(0)} × {idx.size(1)} tokens", tables, summary)
+    print_view(
+        arguments,
+        f"{name}: {idx.size(0)} × {idx.size(1)} tokens",
+        lambda: chain(*(_tables(title, rows, all_layers=arguments.all_layers) for title, rows in passes.items())),
+        summary,
+    )
     return 0
 
 
@@ -69,26 +73,26 @@ def _read_source(arguments: argparse.Namespace) -> tuple["GPT", "Tensor", str]:
     if arguments.prompt is not None and (arguments.batch is not None or arguments.seq is not None):
         raise ConfigError("--prompt gives the tokens; leave out --batch and --seq")
     if arguments.prompt is not None:
-        if arguments.config is not None:
-            raise ConfigError(
-                "--prompt needs the tokenizer of a trained model; give --checkpoint, or --seq with --config"
-            )
+        for option in ("config", "published"):
+            if getattr(arguments, option) is not None:
+                raise ConfigError(
+                    f"--prompt needs the tokenizer of a trained model; give --checkpoint, or --seq with --{option}"
+                )
         loaded = load_model(arguments)
         return loaded.model, read_ids(arguments, loaded).unsqueeze(0), str(loaded.folder)
-    batch = 1 if arguments.batch is None else arguments.batch
-    check_size("--batch", batch, LARGEST_BATCH, "sequences")
-    shape = read_shape(arguments)
-    length = min(LENGTH, shape.config.model.block_size) if arguments.seq is None else arguments.seq
-    check_size("--seq", length, shape.config.model.block_size, "block_size")
+    check_batch(arguments)
+    named = find_config(arguments)
+    block_size = named.config.model.block_size
+    batch, length = read_size(arguments, 1, min(LENGTH, block_size), block_size)
 
     import torch
 
     from gpt.model import GPT
 
     with torch.device("meta"):
-        model = GPT(shape.config.model).eval()
+        model = GPT(named.config.model).eval()
         idx = torch.zeros(batch, length, dtype=torch.long)
-    return model, idx, shape.note
+    return model, idx, named.source
 
 
 def _tables(title: str, rows: Sequence["TensorRow"], all_layers: bool) -> Iterator[Table]:
@@ -123,18 +127,14 @@ def _repeated(layers: Sequence[int], count: int) -> Table:
 def _cells(row: "TensorRow") -> tuple[str, ...]:
     prefix = f"h.{row.layer}." if row.layer is not None else ""
     module = row.name.rsplit(".", 1)[0] + "."
-    used = [f"{use.name.removeprefix(module)} {_times(use.shape)}" for use in row.parameters]
+    used = [f"{use.name.removeprefix(module)} {times(use.shape)}" for use in row.parameters]
     return (
         row.name.removeprefix(prefix),
         row.about,
         row.symbols,
-        _times(row.shape),
+        times(row.shape),
         row.dtype,
         f"({row.nbytes:,})" if row.is_view else f"{row.nbytes:,}",
         f"{row.flops:,}" if row.flops else "",
         ", ".join(used),
     )
-
-
-def _times(shape: Sequence[int]) -> str:
-    return "×".join(map(str, shape))

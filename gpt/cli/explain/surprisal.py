@@ -4,13 +4,14 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.common import add_checkpoint_options
-from gpt.cli.explain.outputs import add_output_options, write_outputs
-from gpt.cli.explain.source import add_view, load_model
+from gpt.cli.explain.outputs import add_output_options, check_outputs, write_outputs
+from gpt.cli.explain.ranges import check_range
+from gpt.cli.explain.source import load_model
 from gpt.cli.explain.tables import Table, add_format_options, print_view
 from gpt.cli.explain.text import add_edit_option, add_prompt_option, read_edits, read_ids
+from gpt.cli.explain.view import add_view
 from gpt.cli.sampling_options import with_options
 from gpt.config import SamplingParams
-from gpt.errors import InputError
 
 if TYPE_CHECKING:
     from gpt.inspection.views import View
@@ -30,24 +31,29 @@ def add_parser(subparsers: Any) -> None:
     )
     add_checkpoint_options(parser)
     add_prompt_option(parser)
-    parser.add_argument("--top", type=int, default=3, metavar="N", help="alternatives shown (default: 3)")
-    parser.add_argument("--temperature", type=float, metavar="T", help="these five: as in sampling; those")
-    parser.add_argument("--top-k", type=int, metavar="K", help="left out are those of the run")
-    parser.add_argument("--top-p", type=float, metavar="P")
-    parser.add_argument("--min-p", type=float, metavar="P")
-    parser.add_argument("--repetition-penalty", type=float, metavar="R")
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="alternatives shown (default: 5)")
     add_edit_option(parser)
     add_output_options(parser)
     add_format_options(parser)
+    _add_settings(parser)
     parser.set_defaults(run=run)
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sampling", "What the last column is drawn from; what is left out is the run's.")
+    group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy, 1 the model's own distribution")
+    group.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens; 0: all")
+    group.add_argument("--top-p", type=float, metavar="P", help="keep the smallest set with probability P")
+    group.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the most likely one")
+    group.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1: avoid tokens already there")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compute the surprisal and show it."""
     given = {name: getattr(arguments, name) for name in SETTINGS if getattr(arguments, name) is not None}
-    with_options(SamplingParams(), given)  # a wrong value is said before torch is imported
-    if arguments.top < 1:
-        raise InputError(f"--top is {arguments.top}, expected at least 1")
+    with_options(SamplingParams(), given)  # a wrong value is reported before torch is imported
+    check_range("--top", arguments.top, 1)
+    check_outputs(arguments)
     edits = read_edits(arguments)
     loaded = load_model(arguments)
     idx = read_ids(arguments, loaded, fewest=2)
@@ -62,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     whole = f"; {surprisal(loaded.model, idx).mean_bits:.4f} without the edit" if edits else ""
     title = f"{source}: {view['mean_bits']:.4f} bits per token on average{whole}"
-    print_view(arguments, title, [_table(view)], {"source": source, **view})
+    print_view(arguments, title, lambda: [_table(view)], {"source": source, **view})
     return 0
 
 

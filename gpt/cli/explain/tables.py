@@ -2,9 +2,11 @@
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from gpt.inspection.markdown import markdown_table
 
 Row = Sequence[str]
 
@@ -35,14 +37,26 @@ def add_format_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--markdown", action="store_true", help="print Markdown tables")
 
 
-def print_view(arguments: argparse.Namespace, title: str, tables: Sequence[Table], summary: Mapping[str, Any]) -> None:
-    """Print the tables, or the summary where `--json` asks for it."""
+def print_view(
+    arguments: argparse.Namespace,
+    title: str,
+    make_tables: Callable[[], Iterable[Table]],
+    summary: Mapping[str, Any],
+) -> None:
+    """Print the tables, or the summary where `--json` asks for it.
+
+    Args:
+        arguments: with the options of `add_format_options`.
+        title: above the tables.
+        make_tables: called only where they are printed.
+        summary: the same as JSON has it.
+    """
     if arguments.json:
         print(json.dumps(summary))
         return
-    render = render_markdown if arguments.markdown else render_table
+    render = markdown_table if arguments.markdown else render_table
     print(f"## {title}" if arguments.markdown else title)
-    for table in tables:
+    for table in make_tables():
         heading = f"**{table.title}**\n" if arguments.markdown else table.title
         note = f"\n{table.note}" if arguments.markdown and table.note else table.note
         print(f"\n{heading}\n{render(table.header, table.rows, table.align)}")
@@ -64,13 +78,6 @@ def render_table(header: Row, rows: Sequence[Row], align: str) -> str:
         "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, align, widths, strict=True)).rstrip()
         for line in lines
     )
-
-
-def render_markdown(header: Row, rows: Sequence[Row], align: str) -> str:
-    """The same as a Markdown table; the indentation of a first cell is kept."""
-    rule = ["---:" if side == ">" else "---" for side in align]
-    lines = [header, rule, *rows]
-    return "\n".join("| " + " | ".join(_keep_indent(cell) for cell in line) + " |" for line in lines)
 
 
 def human_count(number: float, unit: str = "") -> str:
@@ -96,8 +103,3 @@ def _three_digits(value: float, prefix: str) -> str:
         return f"{value:.0f}"
     decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
     return f"{value:,.{decimals}f}"
-
-
-def _keep_indent(cell: str) -> str:
-    stripped = cell.lstrip(" ")
-    return "&nbsp;" * (len(cell) - len(stripped)) + stripped

@@ -5,6 +5,7 @@ import math
 from typing import TYPE_CHECKING
 
 from gpt.cli.common import read_text
+from gpt.cli.explain.ranges import check_positive
 from gpt.errors import InputError
 
 if TYPE_CHECKING:
@@ -65,10 +66,9 @@ def memory_limit_bytes(arguments: argparse.Namespace) -> int:
     """The limit in bytes.
 
     Raises:
-        InputError: it is not above 0.
+        ConfigError: it is not above 0.
     """
-    if not 0 < arguments.memory_limit <= MOST_MEMORY:
-        raise InputError(f"--memory-limit is {arguments.memory_limit:g}, expected GiB above 0, at most {MOST_MEMORY:,}")
+    check_positive("--memory-limit", arguments.memory_limit, MOST_MEMORY)
     return round(arguments.memory_limit * 2**30)
 
 
@@ -78,17 +78,17 @@ def read_edits(arguments: argparse.Namespace) -> "Edits":
     Raises:
         InputError: one is not NAME=FACTOR or NAME:HEAD=FACTOR.
     """
-    from gpt.inspection.edits import Edit, scale
+    from gpt.inspection.edits import Edit, scale, zero
 
     edits: dict[str, list[Edit]] = {}
     for text in arguments.edit:
         target, _, factor = text.rpartition("=")
         name, colon, head = target.partition(":")
         try:
-            edit = scale(float(factor), int(head) if colon else None)
-            if not math.isfinite(float(factor)):
+            number, which = float(factor), int(head) if colon else None
+            if not math.isfinite(number):
                 raise ValueError
         except ValueError:
             raise InputError(f"--edit {text}: expected NAME=FACTOR or NAME:HEAD=FACTOR") from None
-        edits.setdefault(name, []).append(edit)
+        edits.setdefault(name, []).append(scale(number, which) if number else zero(which))
     return edits

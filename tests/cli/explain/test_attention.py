@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gpt.checkpoint import Loaded
+from gpt.inspection.edits import zero
 from gpt.inspection.heads import ablate_heads, attention_patterns, summarise_head
 
 PROMPT = "It was"
@@ -44,6 +45,30 @@ def test_json_holds_the_weights(run: Any, patterns: torch.Tensor, chosen: list[i
     torch.testing.assert_close(torch.tensor(found["weights"]), patterns[tuple(chosen)], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("chosen", [[], [0], [0, 1]], ids=str)
+def test_json_holds_the_figures_of_the_heads_that_are_shown(
+    run: Any, loaded: Loaded, patterns: torch.Tensor, chosen: list[int]
+) -> None:
+    options = [part for pair in zip(("--layer", "--head"), map(str, chosen), strict=False) for part in pair]
+    heads = json.loads(run("attention", "--prompt", PROMPT, "--json", *options).out)["heads"]
+    changes = ablate_heads(loaded.model, ids_of(loaded))
+    shown = chosen[1:] or [0, 1]
+    assert [(figures["layer"], figures["head"]) for figures in heads] == [(0, head) for head in shown]
+    for figures, head in zip(heads, shown, strict=True):
+        assert figures["without_it"] == pytest.approx(float(changes[0, head]), abs=1e-6)
+        for name, value in vars(summarise_head(patterns[0, head])).items():
+            assert figures[name] == pytest.approx(value)
+
+
+def test_an_edit_changes_weights_and_figures(run: Any, loaded: Loaded) -> None:
+    found = json.loads(run("attention", "--prompt", PROMPT, "--json", "--edit", "blocks.0.attn.hook_q:1=0").out)
+    edits = {"blocks.0.attn.hook_q": zero(1)}
+    weights, changes = (look(loaded.model, ids_of(loaded), edits) for look in (attention_patterns, ablate_heads))
+    torch.testing.assert_close(torch.tensor(found["weights"]), weights, rtol=0, atol=1e-6)
+    assert found["weights"][0][1][-1] == pytest.approx([1 / 6] * 6)  # no query, no preference
+    assert [figures["without_it"] for figures in found["heads"]] == pytest.approx(changes[0].tolist())
+
+
 def test_one_head_as_numbers(run: Any, patterns: torch.Tensor) -> None:
     out = run("attention", "--prompt", PROMPT, "--layer", "0", "--head", "1", "--numbers").out.splitlines()
     assert out[0].startswith("layer 0, head 1: rows look at columns")
@@ -67,6 +92,8 @@ def test_one_token_has_no_loss_to_change(run: Any) -> None:
     assert result.code == 0
     rows = [line.split() for line in result.out.splitlines() if line.split()[:1] == ["0"]]
     assert [row[-1] for row in rows] == ["-", "-"]
+    heads = json.loads(run("attention", "--prompt", "I", "--json").out)["heads"]
+    assert [figures["without_it"] for figures in heads] == [None, None]
 
 
 def test_markdown_is_a_table(run: Any) -> None:
@@ -80,14 +107,17 @@ def test_markdown_is_a_table(run: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--layer", "1"], "--layer is 1, but the model has layers 0 to 0"),
+        (["--layer", "1"], "--layer is 1, expected 0 (layers of the model)"),
         (["--layer", "-1"], "--layer is -1"),
-        (["--layer", "0", "--head", "2"], "--head is 2, but the model has heads 0 to 1"),
+        (["--layer", "0", "--head", "2"], "--head is 2, expected 0 to 1 (heads of a layer)"),
         (["--layer", "0", "--head", "-1"], "--head is -1"),
         (["--head", "0"], "--head needs --layer"),
         (["--numbers"], "--numbers prints one matrix; give --layer and --head"),
         (["--numbers", "--layer", "0"], "--numbers prints one matrix"),
         (["--layer", "one"], "--layer"),
+        (["--layer", "0", "--head", "0", "--markdown"], "--markdown has no effect with --head"),
+        (["--layer", "0", "--head", "0", "--numbers", "--json"], "--numbers has no effect with --json"),
+        (["--layer", "0", "--head", "0", "--numbers", "--png", "x.png"], "--numbers has no effect with --png"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

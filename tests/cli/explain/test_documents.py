@@ -63,7 +63,7 @@ def test_a_walk_goes_to_standard_output_or_a_file(
     page = capsys.readouterr().out
     assert explain.main([*options, "--output", str(tmp_path / "walk.md")]) == 0
     assert (tmp_path / "walk.md").read_text(encoding="utf-8") == page
-    assert "| character | I | t | ␣ | w | a | s |" in page
+    assert "| character | `I` | `t` | `␣` | `w` | `a` | `s` |" in page
 
 
 def test_a_page_that_cannot_be_written_is_one_line(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,13 +23,15 @@ def summary_of(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, A
 def test_a_training_step(capsys: pytest.CaptureFixture[str]) -> None:
     summary, config = summary_of(capsys, *LLAMA, "--batch", "3", "--seq", "100"), PUBLISHED["llama-2-7b"]
     assert summary["forward"] == sum(summary["forward_parts"].values()) == forward_flops(config, 3, 100)
+    assert list(summary["forward_parts"]) == ["linear_layers", "attention", "head"]
+    assert summary["source"] == "llama-2-7b, as published"
     assert summary["training_step"] == summary["forward"] + summary["backward"] == training_flops(config, 3, 100)
 
 
 def test_generating_100_tokens_after_100(capsys: pytest.CaptureFixture[str]) -> None:
     generation = summary_of(capsys, *LLAMA, "--prompt-tokens", "100", "--new-tokens", "100")["generation"]
     config = PUBLISHED["llama-2-7b"]
-    assert (generation["naive_token_steps"], generation["cached_token_steps"]) == (15_050, 200)
+    assert (generation["naive_positions"], generation["cached_positions"]) == (15_050, 200)
     assert generation["naive"] == sum(forward_flops(config, 1, length) for length in range(101, 201))
     decoding = sum(decode_flops(config, 1, length) for length in range(101, 201))
     assert generation["cached"] == forward_flops(config, 1, 100) + decoding
@@ -64,8 +66,22 @@ def test_the_tables_show_both_ways_and_fit_a_terminal(capsys: pytest.CaptureFixt
     rows = [line.split() for line in out.splitlines()]
     assert ["1", "51", "675,285,565,440", "13,240,893,440", "51.0"] in rows
     assert ["100", "150", "1,993,919,692,800", "13,292,797,952", "150.0"] in rows
+    assert "does not feed the last one back" in out
     assert "Positions computed: 10,050 naive, 150 cached: 67.0 to 1." in out
     assert max(map(len, out.splitlines())) <= 100
+
+
+def test_a_window_of_one_token_has_nothing_to_generate(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("one.yaml").write_text("model: {n_layer: 1, n_head: 1, n_embd: 8, block_size: 1}\n", encoding="utf-8")
+    options = ["--config", "one.yaml", *MACHINE]
+    summary = summary_of(capsys, *options)
+    assert (summary["seq"], summary["generation"], summary["decode"]["keys"]) == (1, None, 1)
+    assert explain.main(["flops", *options]) == 0
+    titles = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if ": " in line]
+    assert "Training" in titles
+    assert not any(title.startswith("Generating") for title in titles)
+    assert explain.main(["flops", *options, "--new-tokens", "1"]) == 2
+    assert "block_size 1 has no room for a prompt and new tokens" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -84,7 +100,8 @@ def test_the_tables_show_both_ways_and_fit_a_terminal(capsys: pytest.CaptureFixt
         (["--new-tokens", "4096"], "--new-tokens is 4,096, expected 1 to 4,095"),
         (["--new-tokens", "-99999"], "--new-tokens is -99,999, expected 1 to 4,095"),
         (["--bandwidth", "0"], "--bandwidth is 0"),
-        (["--matmul-rate", "nan"], "--matmul-rate is nan"),
+        (["--matmul-rate", "nan"], "--matmul-rate is nan, expected a number above 0"),
+        (["--device", "tpu"], "device tpu: expected auto"),
         (["--bandwidth", "inf"], "--bandwidth is inf"),
         (["--config", "a.yaml"], "--published and --config are two models"),
     ],

@@ -8,7 +8,7 @@ LABELS = ["a", "⏎", "U+200B"]
 
 def test_shades() -> None:
     assert heat_map(MATRIX, LABELS, colour=False).splitlines() == [
-        "       a ⏎ U",
+        "       a ⏎ ·",
         "     a ██",
         "     ⏎ ▒▒██",
         "U+200B ░░▓▓▓▓",

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from gpt.checkpoint import Loaded
-from gpt.inspection.edits import scale
+from gpt.cli.explain.lens import _tables
+from gpt.inspection.edits import zero
 from gpt.inspection.views import lens_view
 
 PROMPT = "It was"
@@ -28,7 +29,7 @@ def test_json_holds_the_view(run: Any, loaded: Loaded) -> None:
 
 def test_json_holds_the_view_of_an_edited_model(run: Any, loaded: Loaded) -> None:
     found = json.loads(run("lens", "--prompt", PROMPT, "--json", "--edit", EDIT).out)
-    edited = view_of(loaded, edits={"blocks.0.attn.hook_z": scale(0.0, 1)})
+    edited = view_of(loaded, edits={"blocks.0.attn.hook_z": zero(1)})
     assert found["top"] == json.loads(json.dumps(edited["top"]))
     assert found["top"][1] != json.loads(json.dumps(view_of(loaded)["top"][1]))
 
@@ -43,6 +44,18 @@ def test_the_table_has_a_row_for_every_stream_the_last_on_top(run: Any, loaded: 
     assert [name for name in lines if name.startswith("after")] == ["after block 0", "after embeddings"]
     assert lines["after block 0"].strip() == "".join(cell[0][0] for cell in view["top"][1])
     assert lines["after embeddings"].strip() == "".join(cell[0][0] for cell in view["top"][0])
+
+
+def test_a_name_of_more_than_one_character_is_a_placeholder() -> None:
+    view = {
+        "labels": ["a", "CR"],
+        "rows": ["embeddings"],
+        "top": [[[("U+0000", 0.5)], [("b", 0.5)]]],
+        "next": ["CR", None],
+    }
+    (table,) = _tables(view)
+    assert [row[1] for row in table.rows] == ["a·", "· ", "·b"]
+    assert "· is a token whose name takes more than one character" in table.note
 
 
 @pytest.mark.parametrize("position", [0, 5])
@@ -64,10 +77,14 @@ def test_markdown_is_a_table(run: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--position", "6"], "--position is 6, but the prompt has positions 0 to 5"),
+        (["--position", "6"], "--position is 6, expected 0 to 5 (positions of the prompt)"),
         (["--position", "-1"], "--position is -1"),
         (["--top", "0"], "--top is 0, expected at least 1"),
         (["--top", "few"], "--top"),
+        (["--position", "0", "--json"], "--position has no effect with --json, which has the whole view"),
+        (["--position", "0", "--html", "x.html"], "--position has no effect with --html"),
+        (["--position", "0", "--png", "x.png"], "--position has no effect with --png"),
+        (["--edit", "logits=0"], "a lens reads the streams, and logits comes after the last"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -47,7 +47,7 @@ def test_the_newest_run_is_looked_at(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(trained)
-    assert "runs/tiny" in summary_of(capsys)["model"].replace("\\", "/")
+    assert "runs/tiny" in summary_of(capsys)["source"].replace("\\", "/")
 
 
 def test_the_tables_fit_a_terminal(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,6 +88,14 @@ def test_a_missing_matplotlib_is_told(
 
 
 @every_view
+@pytest.mark.parametrize("kind", ["png", "html"])
+@pytest.mark.parametrize("format", ["json", "markdown"])
+def test_a_file_and_a_format_exclude_each_other(refuse: Callable[..., str], view: str, kind: str, format: str) -> None:
+    line = refuse(view, "--prompt", PROMPT, f"--{kind}", "view", f"--{format}")
+    assert f"--{format} prints a view that --{kind} writes to a file; give one" in line
+
+
+@every_view
 @every_kind
 def test_a_mistake_leaves_no_file(
     refuse: Callable[..., str], tmp_path: Path, view: str, kind: str, start: bytes

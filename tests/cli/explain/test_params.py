@@ -60,6 +60,7 @@ def test_markdown_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         (["--published", "gpt2", "--config", "a.yaml"], "--published and --config are two models"),
         (["--published", "gpt2", "--checkpoint", "runs"], "--published and --checkpoint are two models"),
         (["--config", "gone.yaml"], "gone.yaml"),
+        (["--published", "gpt2", "--device", "quantum"], "device quantum: expected auto"),
     ],
 )
 def test_a_mistake_gives_one_line(capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:

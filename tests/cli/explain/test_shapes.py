@@ -25,15 +25,21 @@ def test_a_configuration_is_traced_without_weights(run: Any) -> None:
     found = json.loads(run("shapes", "--config", REFERENCE, "--json").out)
     model = GPT(load_config(Path(REFERENCE)).config.model).eval()
     assert found["forward_pass"] == listed(trace_shapes(model, torch.zeros(1, 7, dtype=torch.long)))
-    assert (found["source"], found["batch"], found["length"]) == (REFERENCE, 1, 7)
+    assert (found["source"], found["batch"], found["seq"]) == (REFERENCE, 1, 7)
     assert found["forward_pass"][-1]["shape"] == [1, 7, 20_000]
+
+
+def test_a_published_model_is_traced(run: Any) -> None:
+    found = json.loads(run("shapes", "--published", "gpt2", "--seq", "3", "--json").out)
+    assert (found["source"], found["seq"]) == ("gpt2, as published", 3)
+    assert found["forward_pass"][-1]["shape"] == [1, 3, 50257]
 
 
 def test_a_prompt_is_traced_through_a_trained_model(run: Any, loaded: Loaded) -> None:
     found = json.loads(run("shapes", "--prompt", PROMPT, "--json").out)
     ids = torch.tensor([loaded.tokenizer.encode(PROMPT).tolist()])
     assert found["forward_pass"] == listed(trace_shapes(loaded.model, ids))
-    assert (found["batch"], found["length"]) == (1, 6)
+    assert (found["batch"], found["seq"]) == (1, 6)
 
 
 def test_a_cached_pass_has_two_parts(run: Any, loaded: Loaded) -> None:
@@ -54,7 +60,7 @@ def test_a_cached_pass_has_two_parts(run: Any, loaded: Loaded) -> None:
 @pytest.mark.parametrize("source", [["--config", "tiny.yaml"], ["--checkpoint", "runs/tiny"]], ids=["config", "run"])
 def test_batch_and_length_are_chosen(run: Any, source: list[str], options: list[str], size: tuple[int, int]) -> None:
     found = json.loads(run("shapes", *source, *options, "--json").out)
-    assert (found["batch"], found["length"]) == size
+    assert (found["batch"], found["seq"]) == size
     assert found["forward_pass"][0]["shape"] == list(size)
 
 
@@ -127,6 +133,9 @@ def test_markdown_is_tables(run: Any) -> None:
         (["--prompt", "It was the best of rooms"], "more than the window of 16"),
         (["--prompt", "ä"], "'ä' at 0"),
         (["--cached", "--seq", "1"], "need (B, T) ids, T at least 2"),
+        (["--published", "gpt2", "--prompt", "It"], "give --checkpoint, or --seq with --published"),
+        (["--published", "gpt2", "--config", "tiny.yaml"], "--published and --config are two models"),
+        (["--config", "tiny.yaml", "--device", "quantum"], "device quantum: expected auto"),
         (["--runs", "gone"], "no trained run below gone"),
         (["--checkpoint", "gone"], "gone"),
     ],

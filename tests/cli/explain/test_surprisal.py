@@ -64,6 +64,20 @@ def test_markdown_is_a_table(run: Any) -> None:
     assert {line.count("|") for line in table} == {7}
 
 
+def test_the_number_of_alternatives_is_that_of_the_lens(run: Any) -> None:
+    """Five."""
+    surprisal, lens = (json.loads(run(view, "--prompt", PROMPT, "--json").out) for view in ("surprisal", "lens"))
+    assert len(surprisal["before"][1]) == len(lens["top"][0][0]) == 5
+
+
+def test_the_help_has_a_line_for_every_setting(run: Any) -> None:
+    lines = run("surprisal", "--help").out.splitlines()
+    for name in SETTINGS:
+        option = next(line for line in lines if line.startswith("  --" + name.replace("_", "-")))
+        following = lines[lines.index(option) + 1]
+        assert len(option.split()) > 2 or following.startswith("      "), name
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

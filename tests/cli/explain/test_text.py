@@ -14,7 +14,7 @@ import torch
 
 from gpt.checkpoint import Loaded
 from gpt.cli.explain.text import memory_limit_bytes, read_edits
-from gpt.errors import InputError
+from gpt.errors import ConfigError
 
 Refuse = Callable[..., str]
 ROOT = Path(__file__).resolve().parents[3]
@@ -52,7 +52,7 @@ def test_too_much_memory_is_refused(refuse: Refuse, view: str) -> None:
     assert "more than the limit of 107" in refuse(view, "--prompt", "It was", "--memory-limit", "1e-7")
 
 
-@pytest.mark.parametrize("view", ["lens", "surprisal"])
+@every_text_view
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
@@ -74,6 +74,33 @@ def test_a_wrong_edit_gives_one_line(refuse: Refuse, view: str, edit: str, words
     assert words in refuse(view, "--prompt", "It was", "--edit", edit)
 
 
+@every_text_view
+@pytest.mark.parametrize("options", [[], ["--json"], ["--html", "x.html"], ["--png", "x.png"]], ids=" ".join)
+def test_an_edit_that_gives_no_numbers_gives_one_line(refuse: Refuse, view: str, options: list[str]) -> None:
+    edit = ["--edit", "blocks.0.attn.hook_k=1e38", "--edit", "blocks.0.attn.hook_q=1e38"]
+    assert "values that are not finite" in refuse(view, "--prompt", "It was", *edit, *options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["attention", "--layer", "0", "--memory-limit", "0"], "--memory-limit"),
+        (["attention", "--edit", "x"], "--edit x"),
+        (["lens", "--memory-limit", "0"], "--memory-limit"),
+        (["lens", "--json", "--png", "x.png"], "--json prints"),
+        (["surprisal", "--edit", "x"], "--edit x"),
+    ],
+    ids=str,
+)
+def test_what_needs_no_model_is_said_before_one_is_loaded(refuse: Refuse, options: list[str], words: str) -> None:
+    assert words in refuse(*options, "--prompt", "It", "--runs", "gone")
+
+
+def test_a_factor_of_zero_is_zeros() -> None:
+    (edit,) = read_edits(Namespace(edit=["blocks.0.attn.hook_attn_scores=0"]))["blocks.0.attn.hook_attn_scores"]
+    assert edit.change(torch.tensor([-torch.inf, 1.0])).tolist() == [0.0, 0.0]
+
+
 def test_edits_are_factors_of_activations_or_heads() -> None:
     edits = read_edits(Namespace(edit=["blocks.0.attn.hook_z:1=0.5", "hook_embed=-2", "hook_embed=0"]))
     assert list(edits) == ["blocks.0.attn.hook_z", "hook_embed"]
@@ -86,7 +113,7 @@ def test_edits_are_factors_of_activations_or_heads() -> None:
 @pytest.mark.parametrize(("gib", "expected"), [(4.0, 4 * 2**30), (0.5, 2**29)])
 def test_the_limit_is_in_gib(gib: float, expected: int) -> None:
     assert memory_limit_bytes(Namespace(memory_limit=gib)) == expected
-    with pytest.raises(InputError):
+    with pytest.raises(ConfigError):
         memory_limit_bytes(Namespace(memory_limit=-gib))
 
 

@@ -1,0 +1,31 @@
+"""Markdown that pages and command lines write: tables, shapes and labels."""
+
+from collections.abc import Sequence
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
+    """A table without a line break at its end; the indentation of a cell is kept.
+
+    Args:
+        header: of the columns.
+        rows: as wide as the header; a | in a cell is escaped.
+        align: < or > for each column; none: as the reader has it.
+    """
+    rule = ["---:" if side == ">" else "---" for side in align] or ["---"] * len(header)
+    lines = [map(_cell, header), rule, *(map(_cell, row) for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def code(label: str) -> str:
+    """A label as code, whatever is in it; a Markdown reader changes nothing there."""
+    return f"`` {label} ``" if "`" in label else f"`{label}`"
+
+
+def times(shape: Sequence[int]) -> str:
+    """A shape such as `1×7×64`."""
+    return "×".join(map(str, shape))
+
+
+def _cell(text: str) -> str:
+    stripped = text.lstrip(" ")
+    return "&nbsp;" * (len(text) - len(stripped)) + stripped.replace("|", "\\|")
