@@ -51,7 +51,7 @@ docs: setup ## make the pages in docs/ anew: a tiny run on the license text, the
 	$(BIN)/python scripts/explain.py mathematics --output docs/mathematics.md
 
 bench: setup ## measure a training run against nanoGPT: make bench NANOGPT=path/to/checkout
-	$(BIN)/python benchmarks/nanogpt_cpu.py --nanogpt "$(NANOGPT)"
+	$(BIN)/python scripts/bench.py train race --config configs/shakespeare_nanogpt_cpu.yaml --nanogpt "$(NANOGPT)"
 
 clean: ## remove what was made; runs and data stay
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

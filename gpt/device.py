@@ -1,5 +1,6 @@
 """What a run computes on and in: device, dtype, compiler, threads, and how fast the machine multiplies."""
 
+import ctypes
 import os
 import re
 import time
@@ -10,6 +11,10 @@ import torch
 from gpt.config.sections import DEVICE_PATTERN, RunConfig
 from gpt.errors import DeviceError
 from gpt.report import Report
+
+
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's mallopt, from its malloc.h."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ def choose_compute(config: RunConfig, report: Report) -> Compute:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it from there only
         torch.use_deterministic_algorithms(True)
     device = choose_device(config.device)
-    return Compute(device, _choose_dtype(config.dtype, device), _choose_compile(config.compile, device, report))
+    return Compute(device, _choose_dtype(config.dtype, device), choose_compile(config.compile, device, report))
 
 
 def choose_device(name: str) -> torch.device:
@@ -78,7 +83,12 @@ def _choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if amx else torch.float32
 
 
-def _choose_compile(choice: str | bool, device: torch.device, report: Report) -> bool:
+def choose_compile(choice: str | bool, device: torch.device, report: Report) -> bool:
+    """Whether to compile; looking for a compiler imports torch's, which takes a second.
+
+    Raises:
+        DeviceError: `choice` is True, and there is no compiler.
+    """
     if choice is False:
         return False
     reason = _no_compiler(device)
@@ -106,6 +116,21 @@ def _no_compiler(device: torch.device) -> str | None:
     except (InvalidCxxCompiler, OSError, RuntimeError):
         return "no C++ compiler was found"
     return None
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep memory that tensors give back, for the next ones.
+
+    A training step allocates the same tensors again and again. By default glibc returns large ones to
+    the system, which has to clear every page anew; a quarter of a step can go there.
+    """
+    try:
+        library = ctypes.CDLL("libc.so.6")
+        mallopt = library.mallopt
+    except (OSError, AttributeError):  # another C library has other ways
+        return
+    mallopt(MMAP_THRESHOLD, 1 << 30)
+    mallopt(TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def measure_matmul_rate(device: torch.device, dtype: torch.dtype, size: int = 2048, repeats: int = 3) -> float:

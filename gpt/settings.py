@@ -13,10 +13,12 @@ class Settings:
 
     Attributes:
         data_dir: folder with corpora, from `GPT_DATA_DIR`; None when unset or empty.
+        cache_dir: folder for what can be made again, such as compiled kernels; from `XDG_CACHE_HOME`, else ~/.cache.
         offline: no socket may be opened, from `GPT_OFFLINE` (1, true, yes, on).
     """
 
     data_dir: Path | None
+    cache_dir: Path
     offline: bool
 
 
@@ -25,5 +27,6 @@ def read_settings(offline: bool = False) -> Settings:
     data_dir = os.environ.get("GPT_DATA_DIR")
     return Settings(
         data_dir=Path(data_dir).expanduser() if data_dir else None,
+        cache_dir=Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gpt",
         offline=offline or os.environ.get("GPT_OFFLINE", "").strip().lower() in _TRUE,
     )

@@ -7,8 +7,15 @@ import pytest
 from gpt.settings import Settings, read_settings
 
 
-def test_an_environment_that_says_nothing_is_online_and_without_a_folder() -> None:
-    assert read_settings() == Settings(data_dir=None, offline=False)
+def test_an_environment_that_says_nothing_is_online_and_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/somewhere")
+    assert read_settings() == Settings(data_dir=None, cache_dir=Path("/somewhere/.cache/gpt"), offline=False)
+
+
+def test_the_cache_is_where_the_system_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert read_settings().cache_dir == Path("/caches/gpt")
 
 
 @pytest.mark.parametrize("value", ["1", "true", "TRUE", "Yes", "on", " 1 "])

@@ -77,6 +77,11 @@ class RunConfig(Section):
         "auto",
         description="torch.compile of each block. auto: on where a compiler is found, else off with a message.",
     )
+    kernels: Literal["auto", "torch", "native"] = Field(
+        "auto",
+        description="Who computes a training block on a CPU. native: C++ kernels of this package, for bfloat16 on AMX; "
+        "auto: native where it applies.",
+    )
     deterministic: bool = Field(
         False,
         description="Ask torch for deterministic kernels on CUDA. CPU runs are bit-identical either way.",
@@ -142,6 +147,9 @@ class ModelConfig(Section):
     )
     tie_weights: bool = Field(True, description="lm_head shares the storage of wte.")
     qk_norm: bool = Field(False, description="RMSNorm on each query and key head before the scores.")
+    init: Literal["gpt2", "zero_projections"] = Field(
+        "gpt2", description="zero_projections: c_proj starts at zero, so that every block begins as the identity."
+    )
     logit_softcap: PositiveFloat | None = Field(None, description="Logits become cap * tanh(logits / cap); null: off.")
     attention: Literal["auto", "reference", "sdpa"] = Field(
         "auto", description="How attention is computed; the result is the same. auto: by device."
@@ -181,7 +189,9 @@ class ModelConfig(Section):
 class OptimConfig(Section):
     """The optimizer and its learning rate."""
 
-    name: Literal["adamw"] = Field("adamw")
+    name: Literal["adamw", "muon"] = Field(
+        "adamw", description="muon: Muon for the matrices of the blocks, AdamW for everything else."
+    )
     learning_rate: PositiveFloat = Field(1e-3, description="Peak learning rate.")
     min_lr: NonNegativeFloat = Field(1e-4, description="Learning rate at the end of the decay.")
     schedule: Literal["cosine", "wsd", "constant"] = Field(
@@ -196,10 +206,19 @@ class OptimConfig(Section):
     eps: PositiveFloat = Field(1e-8)
     weight_decay: NonNegativeFloat = Field(0.1, description="Decoupled decay of matrices; vectors are never decayed.")
     grad_clip: NonNegativeFloat = Field(1.0, description="Largest global gradient norm; 0: no clipping.")
+    ema_decay: Fraction | None = Field(
+        None, description="Decay of a moving average of the weights, which is what is evaluated and saved; null: none."
+    )
+    muon_rate: PositiveFloat = Field(0.02, description="Of name: muon: peak learning rate of the matrices.")
+    muon_momentum: Fraction = Field(0.95, description="Of name: muon: its momentum.")
+    muon_weight_decay: NonNegativeFloat = Field(0.0, description="Of name: muon: decoupled decay of the matrices.")
 
     def cross_checks(self) -> Iterator[Problem]:
         if self.min_lr > self.learning_rate:
             yield "min_lr", f"{self.min_lr:g} is above learning_rate {self.learning_rate:g}"
+        for key in ("muon_rate", "muon_momentum", "muon_weight_decay"):
+            if self.name != "muon" and getattr(self, key) != type(self).model_fields[key].default:
+                yield key, f"is only read with name: muon, and name is {self.name}"
 
 
 class TrainConfig(Section):
@@ -212,6 +231,7 @@ class TrainConfig(Section):
     )
     max_steps: PositiveInt = Field(5000, description="Optimizer steps.")
     eval_interval: PositiveInt = Field(250, description="Steps between evaluations; each also writes a checkpoint.")
+    eval_first: bool = Field(True, description="Evaluate, and write a checkpoint, before the first step too.")
     eval_batch_size: PositiveInt | None = Field(None, description="Sequences per evaluation batch; null: batch_size.")
     eval_max_tokens: PositiveInt | None = Field(
         None, description="Evaluate on the first so many validation tokens; null: on all of them."

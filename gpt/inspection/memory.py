@@ -19,10 +19,20 @@ from gpt.errors import ConfigError
 from gpt.inspection.allocations import AllocationMode, Rehearsal
 from gpt.model import GPT
 
-OPTIMIZER_STATE: dict[str, Callable[[Tensor], int]] = {
-    "adamw": lambda parameter: 2 * 4 * parameter.numel() + 4,  # two moments and the step count, all float32
+
+def _adamw(parameter: Tensor) -> int:
+    return 2 * 4 * parameter.numel() + 4  # two moments and the step count, all float32
+
+
+def _muon(parameter: Tensor) -> int:
+    return 4 * parameter.numel()  # the momentum
+
+
+OPTIMIZER_STATE: dict[str, tuple[Callable[[Tensor], int], Callable[[Tensor], int]]] = {
+    "adamw": (_adamw, _adamw),
+    "muon": (_muon, _adamw),
 }
-"""Bytes of what an optimizer of that name keeps for one parameter tensor."""
+"""Bytes of what an optimizer of that name keeps for a matrix of the blocks, and for any other tensor."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,9 @@ def training_memory(
         for _ in range(min(micro_batches, 2)):  # a third is like the second
             before = allocations.live
             activations = _forward_and_backward(model, inputs, targets, compute, allocations) - before
-        state = sum(OPTIMIZER_STATE[optimizer](parameter) for parameter in parameters)
+        matrices = {id(parameter) for parameter in model.h.parameters() if parameter.dim() == 2}
+        of_matrix, of_other = OPTIMIZER_STATE[optimizer]
+        state = sum((of_matrix if id(p) in matrices else of_other)(p) for p in parameters)
         gradients = sum(parameter.grad.nbytes for parameter in parameters if parameter.grad is not None)
         return TrainingMemory(start - buffers, buffers, state, gradients, activations, allocations.peak + state)
 

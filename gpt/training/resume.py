@@ -13,10 +13,10 @@ from gpt.report import Report
 AUTO = "auto"
 
 HARMLESS = {
-    *("run.name", "run.dir", "run.device", "run.compile", "run.threads", "run.deterministic"),
+    *("run.name", "run.dir", "run.device", "run.compile", "run.kernels", "run.threads", "run.deterministic"),
     *("data.dir", "data.path", "data.url", "data.sha256", "data.max_bytes"),
-    *("train.eval_interval", "train.eval_batch_size", "train.log_interval", "train.keep_last"),
-    *("train.sample_tokens", "train.histograms", "train.patience"),
+    *("train.eval_interval", "train.eval_first", "train.eval_batch_size", "train.log_interval", "train.keep_last"),
+    *("train.sample_tokens", "train.histograms", "train.attention_interval", "train.patience"),
 }
 """Keys that say where, or what is watched, but not what is learned. All of `sample` is harmless too."""
 

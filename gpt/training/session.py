@@ -1,22 +1,24 @@
 """From a configuration to a trainer that is ready to run, fresh or resumed."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from gpt.checkpoint import RunFolder, load_weights
-from gpt.config import Config, LoadedConfig
+from gpt.config import Config, LoadedConfig, RunConfig
 from gpt.data import BatchSampler, Dataset, prepare
-from gpt.device import Compute, choose_compute
-from gpt.errors import ConfigError
+from gpt.device import Compute, choose_compile, choose_compute, keep_freed_memory
+from gpt.errors import ConfigError, DeviceError
 from gpt.inspection.pictures import require_matplotlib
 from gpt.model import GPT
 from gpt.report import Report
 from gpt.settings import Settings
 from gpt.training.compiling import compile_blocks
 from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
-from gpt.training.optimizer import build_optimizer
+from gpt.training.native_block import use_native_blocks
+from gpt.training.optimizers import build_optimizer
 from gpt.training.resume import ResumePoint, check_fits, find_resume_point
 from gpt.training.step import Stepper
 from gpt.training.trainer import Trainer
@@ -42,10 +44,11 @@ def open_session(
         GPTError: the data, device, run folder or checkpoint cannot be used.
     """
     run = RunFolder(Path(loaded.config.run.dir) / loaded.name)
-    compute = choose_compute(loaded.config.run, report)
+    compute = choose_compute(loaded.config.run.model_copy(update={"compile": False}), report)  # chosen further down
     point = find_resume_point(run, resume, loaded.config, report)
     if loaded.config.train.attention_interval:
         require_matplotlib()
+    keep_freed_memory()
     dataset = prepare(loaded.config.data, settings, report)
     dataset.check_length(loaded.config.model.block_size)
     config = resolve(loaded, dataset)
@@ -55,6 +58,7 @@ def open_session(
     model = GPT(config.model).to(compute.device)
     if point is not None:
         load_weights(model, point.checkpoint.model, point.folder)
+    compute = _choose_blocks(model, config.run, compute, settings, report)
     optimizer = build_optimizer(model, config.optim, compute.device)
     stepper = Stepper(model, optimizer, compute, config.optim.grad_clip)
     if compute.compile:
@@ -82,6 +86,24 @@ def resolve(loaded: LoadedConfig, dataset: Dataset) -> Config:
     model = config.model.model_copy(update={"vocab_size": size})
     run = config.run.model_copy(update={"name": loaded.name})
     return config.model_copy(update={"model": model, "run": run})
+
+
+def _choose_blocks(model: GPT, run: RunConfig, compute: Compute, settings: Settings, report: Report) -> Compute:
+    """Native kernels where they are wanted and possible, else compiled blocks, else blocks as they are.
+
+    Raises:
+        DeviceError: what was asked for by name cannot be had.
+    """
+    if run.kernels == "native" or (run.kernels == "auto" and compute.device.type == "cpu"):
+        try:
+            use_native_blocks(model, compute, settings.cache_dir)
+            report("training blocks by native kernels")
+            return compute
+        except DeviceError as error:
+            if run.kernels == "native":
+                raise DeviceError(f"run.kernels is native, but {error}; set run.kernels=auto or torch") from None
+            report(f"no native kernels: {error}")
+    return replace(compute, compile=choose_compile(run.compile, compute.device, report))
 
 
 def _compile(model: GPT, stepper: Stepper, config: Config, dataset: Dataset, report: Report) -> None:

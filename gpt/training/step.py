@@ -13,6 +13,7 @@ from gpt.errors import NonFiniteError
 from gpt.model import GPT
 from gpt.training.guard import NonFiniteGuard
 from gpt.training.loss import Batch, accumulate_gradients, summed_cross_entropy
+from gpt.training.optimizers import Together
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,12 @@ class Stepper:
 
     Args:
         model: in training mode.
-        optimizer: of its parameters; fused, on CUDA.
+        optimizer: of its parameters.
         compute: device and dtype; float16 brings loss scaling with it (Micikevicius et al. 2017, 1710.03740).
         grad_clip: largest global gradient norm; 0 for none.
     """
 
-    def __init__(self, model: GPT, optimizer: torch.optim.Optimizer, compute: Compute, grad_clip: float) -> None:
+    def __init__(self, model: GPT, optimizer: Together, compute: Compute, grad_clip: float) -> None:
         self.model, self.optimizer, self.compute = model, optimizer, compute
         self.max_norm = grad_clip or math.inf
         self.scaler = torch.amp.GradScaler(compute.device.type, enabled=compute.dtype == torch.float16)
@@ -51,17 +52,17 @@ class Stepper:
             NonFiniteError: see `NonFiniteGuard`; the weights are those before the update.
         """
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group["lr_factor"]
         loss = self.gradients(micro_batches)
-        self.scaler.unscale_(self.optimizer)
+        self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it asks for groups and step only
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
         # a float16 gradient may overflow: the scaler leaves that step out and lowers the scale
         self.guard.observe(number, loss, torch.zeros_like(norm) if self.scaler.is_enabled() else norm)
         if self.guard.reads_are_free:
             self.guard.check()
         elif not self.scaler.is_enabled():
-            self.optimizer.found_inf = self.guard.blocked  # type: ignore[attr-defined]
-        self.scaler.step(self.optimizer)
+            self.optimizer.leave_out_if(self.guard.blocked)
+        self.scaler.step(self.optimizer)  # type: ignore[arg-type]
         self.scaler.update()
         return StepResult(loss, norm)
 
@@ -86,10 +87,7 @@ class Stepper:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken, with the hyper-parameters of the present configuration."""
-        kept = {"params", "lr"}  # of the saved state: how its tensors are numbered, and the last learning rate
-        present = [{k: v for k, v in group.items() if k not in kept} for group in self.optimizer.param_groups]
-        groups = [saved | own for saved, own in zip(state["optimizer"]["param_groups"], present, strict=True)]
-        self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
+        self.optimizer.load_state_dict(state["optimizer"])
         if state["scaler"]:  # empty where the run so far was not in float16
             self.scaler.load_state_dict(state["scaler"])
 

@@ -17,6 +17,7 @@ from gpt.inspection.pictures import attention_picture, to_pixels
 from gpt.inspection.views import attention_view
 from gpt.model import GPT
 from gpt.report import Report
+from gpt.training.averaging import NoAverage, WeightAverage
 from gpt.training.evaluation import evaluate, full_batches
 from gpt.training.loss import Batch
 from gpt.training.monitor import Monitor
@@ -59,6 +60,8 @@ class Trainer:
         self.stepper, self.run_folder, self.monitor, self.report = stepper, run, monitor, report
         self.state = TrainingState()
         self.sampler = BatchSampler(dataset.train, config.model.block_size, config.run.seed)
+        decay = config.optim.ema_decay
+        self.average = NoAverage() if decay is None else WeightAverage(model, decay)
         self._signals = SignalWatch(report)
         self._failed_saves = 0
 
@@ -70,6 +73,7 @@ class Trainer:
         """
         try:
             self.state = TrainingState.from_dict(checkpoint.state)
+            self.average.load_state_dict(checkpoint.training["average"])
             self.stepper.load_state_dict(checkpoint.training)
             self.sampler.load_state_dict(checkpoint.training["sampler"])
             set_default_generator_states(checkpoint.training["generators"])
@@ -107,7 +111,7 @@ class Trainer:
 
     def _evaluation_is_due(self) -> bool:
         step, train = self.state.step, self.config.train
-        due = step % train.eval_interval == 0 or step >= train.max_steps
+        due = (step % train.eval_interval == 0 and (step > 0 or train.eval_first)) or step >= train.max_steps
         return due and self.state.evaluated_step != step
 
     def _is_finished(self) -> bool:
@@ -120,6 +124,7 @@ class Trainer:
         rate = learning_rate(self.state.step, self.config.optim, train.max_steps)
         result = self.stepper.step(self.state.step, rate, self._draw_micro_batches())
         self.state.step += 1
+        self.average.update(self.state.step)
         self._meter.count_step()
         is_logged = self.state.step % train.log_interval == 0 or self.state.step == train.max_steps
         self.monitor.progress(self.state.step, self._log(result, rate) if is_logged else None)
@@ -152,7 +157,7 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluate, sample and save; nothing is recorded if a signal comes in between."""
         self.stepper.check()
-        with self._uncompiled():
+        with self._uncompiled(), self.average.applied():
             result = evaluate(self.model, self._validation_batches(), self.compute, self._signals.check)
             if not math.isfinite(result.loss):
                 raise NonFiniteError(f"the validation loss is not finite at step {self.state.step}; nothing was saved")
@@ -191,14 +196,17 @@ class Trainer:
 
     def _draw_attention(self) -> None:
         """Where every head looks in the first validation tokens, which stay the same throughout the run."""
-        interval, evaluation = self.config.train.attention_interval, self.state.step // self.config.train.eval_interval
+        interval = self.config.train.attention_interval
+        evaluation = math.ceil(self.state.step / self.config.train.eval_interval)  # the last one may come early
         if interval == 0 or evaluation % interval:
             return
         length = min(PICTURE_TOKENS, self.config.model.block_size)
         idx = torch.from_numpy(self.dataset.val[:length].astype("int64")).to(self.compute.device)
         self.model.eval()
-        view = attention_view(self.model, self.dataset.tokenizer, idx)
-        self.model.train()
+        try:
+            view = attention_view(self.model, self.dataset.tokenizer, idx)
+        finally:
+            self.model.train()
         self.monitor.picture(self.state.step, "attention", to_pixels(attention_picture(view)))
 
     def _report_evaluation(self, bits_per_char: float, sample: str) -> None:
@@ -221,13 +229,15 @@ class Trainer:
         self.state.seconds = self._meter.total_seconds
         training = {
             **self.stepper.state_dict(),
+            "average": self.average.state_dict(),
             "sampler": self.sampler.state_dict(),
             "generators": default_generator_states(),
         }
         state = {**self.state.to_dict(), "data": self.dataset.fingerprint}
-        checkpoint = Checkpoint(weights_of(self.model), training, state, self.config, self.dataset.tokenizer)
         try:
-            self.run_folder.save(checkpoint, best, self.config.train.keep_last)
+            with self.average.applied():
+                checkpoint = Checkpoint(weights_of(self.model), training, state, self.config, self.dataset.tokenizer)
+                self.run_folder.save(checkpoint, best, self.config.train.keep_last)
         except CheckpointError as error:
             if required:
                 raise

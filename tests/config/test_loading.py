@@ -302,7 +302,7 @@ def valid_configs(draw: st.DrawFn) -> Config:
             "run": {
                 "name": draw(st.none() | name | st.sampled_from(["1e5", "08", "null", "true", "1.0", "0x1F", "1_0"])),
                 "dir": draw(anything),
-                "seed": draw(st.integers(0, 2**63)),
+                "seed": draw(st.integers(0, 2**63 - 1)),
                 "compile": draw(st.sampled_from(["auto", True, False])),
             },
             "data": {
@@ -322,6 +322,8 @@ def valid_configs(draw: st.DrawFn) -> Config:
                 "learning_rate": learning_rate,
                 "min_lr": draw(st.floats(0, learning_rate)),
                 "betas": draw(st.lists(small, min_size=2, max_size=2)),
+                "ema_decay": draw(st.none() | small),
+                **draw(st.just({}) | st.fixed_dictionaries({"name": st.just("muon"), "muon_momentum": small})),
             },
             "train": {"max_steps": draw(st.integers(101, 10**12)), "patience": draw(st.none() | positive)},
             "sample": {"stop": draw(st.lists(anything, max_size=3)), "temperature": draw(st.floats(0, 1e300))},

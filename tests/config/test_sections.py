@@ -77,13 +77,15 @@ def test_the_shapes_that_follow_from_others(
     ("section", "values"),
     [
         (RunConfig, {"seed": 0, "threads": 1, "device": "cuda:3", "compile": True}),
-        (RunConfig, {"name": "a.b-c_d", "device": "mps", "compile": False}),
+        (RunConfig, {"name": "a.b-c_d", "device": "mps", "compile": False, "kernels": "native"}),
+        (RunConfig, {"seed": 2**63 - 1, "kernels": "torch"}),
         (DataConfig, {"source": "file", "path": "a b.txt", "sha256": "0" * 64}),
         (DataConfig, {"source": "url", "url": "https://example.org/a.txt", "sha256": "a" * 64}),
         (ModelConfig, {"n_layer": 1, "n_head": 1, "n_embd": 1, "block_size": 1, "dropout": 0}),
         (ModelConfig, {"n_head": 3, "n_embd": 6, "position": "rope"}),
         (ModelConfig, {"n_head": 2, "n_embd": 6, "position": "sinusoidal"}),
         (OptimConfig, {"min_lr": 1e-3, "weight_decay": 0, "grad_clip": 0, "warmup_steps": 0, "betas": [0, 0.5]}),
+        (OptimConfig, {"ema_decay": 0, "name": "muon", "muon_rate": 1, "muon_momentum": 0, "muon_weight_decay": 2}),
         (SamplingParams, {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 1, "max_new_tokens": 0}),
     ],
 )
@@ -92,6 +94,34 @@ def test_the_smallest_and_oddest_values_that_make_sense_are_taken(section: type[
     assert {name: getattr(built, name) for name in values} == {
         name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("section", "values"),
+    [
+        (RunConfig, {"kernels": "cuda"}),
+        (RunConfig, {"seed": 2**63}),
+        (OptimConfig, {"name": "sgd"}),
+        (OptimConfig, {"ema_decay": 1}),
+        (OptimConfig, {"ema_decay": -0.1}),
+        (OptimConfig, {"name": "muon", "muon_rate": 0}),
+        (OptimConfig, {"name": "muon", "muon_momentum": 1}),
+        (OptimConfig, {"name": "muon", "muon_weight_decay": -1}),
+    ],
+)
+def test_values_just_past_those_that_make_sense_are_refused(section: type[Section], values: Any) -> None:
+    with pytest.raises(ValidationError, match=list(values)[-1]):
+        section.model_validate(values)
+
+
+def test_keys_of_muon_are_refused_where_nothing_reads_them() -> None:
+    """Otherwise a forgotten `name: muon` would train something else without a word."""
+    values = {"muon_rate": 0.03, "muon_momentum": 0.9, "muon_weight_decay": 0.1}
+    with pytest.raises(ValidationError) as caught:
+        OptimConfig.model_validate(values)
+    cause = caught.value.errors()[0]["ctx"]["error"]
+    assert cause.problems == [(key, "is only read with name: muon, and name is adamw") for key in values]
+    assert OptimConfig.model_validate({"name": "muon", **values}).muon_rate == 0.03
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "wsd"])

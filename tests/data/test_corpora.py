@@ -16,7 +16,7 @@ from gpt.data.download import Download
 from gpt.errors import DataError
 from gpt.settings import Settings
 
-OFFLINE = Settings(data_dir=None, offline=True)
+OFFLINE = Settings(data_dir=None, cache_dir=Path("unused"), offline=True)
 CONTENT = b"To be, or not to be.\n"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
@@ -141,7 +141,7 @@ def small_shakespeare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_shakespeare")
 def test_shakespeare_is_taken_from_the_folder_in_the_environment_before_data_dir(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path / "shared", offline=True)
+    settings = Settings(data_dir=tmp_path / "shared", cache_dir=tmp_path, offline=True)
     for folder in ("shared", "data"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / SHAKESPEARE.filename).write_bytes(CONTENT)
@@ -153,14 +153,14 @@ def test_shakespeare_is_taken_from_the_folder_in_the_environment_before_data_dir
 def test_a_wrong_shakespeare_is_not_taken_nor_touched_offline(tmp_path: Path) -> None:
     fake = tmp_path / SHAKESPEARE.filename
     fake.write_bytes(CONTENT)
-    said = refusal(Settings(data_dir=tmp_path, offline=True), source="shakespeare")
+    said = refusal(Settings(data_dir=tmp_path, cache_dir=tmp_path, offline=True), source="shakespeare")
     assert f"{fake} got sha256 {SHA256[:12]}" in said
     assert "data.source=file" in said
     assert fake.read_bytes() == CONTENT
 
 
 def test_a_missing_shakespeare_says_offline_what_to_put_where(tmp_path: Path) -> None:
-    said = refusal(Settings(data_dir=tmp_path, offline=True), source="shakespeare")
+    said = refusal(Settings(data_dir=tmp_path, cache_dir=tmp_path, offline=True), source="shakespeare")
     assert f"put tinyshakespeare.txt (sha256 {SHAKESPEARE.sha256}" in said
     assert str(tmp_path / "tinyshakespeare.txt") in said
 
@@ -178,7 +178,7 @@ def test_a_download_is_kept_under_a_name_of_its_address(tmp_path: Path) -> None:
 
 
 def test_offline_no_folder_is_made(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path / "typo", offline=True)
+    settings = Settings(data_dir=tmp_path / "typo", cache_dir=tmp_path, offline=True)
     with pytest.raises(DataError, match="is missing, and offline"):
         locate_corpus(DataConfig(source="shakespeare", dir=str(tmp_path / "data")), settings, print)
     assert list(tmp_path.iterdir()) == []

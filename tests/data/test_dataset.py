@@ -14,7 +14,7 @@ from gpt.data import ByteTokenizer, CharTokenizer, Dataset, dataset, open_datase
 from gpt.errors import DataError
 from gpt.settings import Settings
 
-OFFLINE = Settings(data_dir=None, offline=True)
+OFFLINE = Settings(data_dir=None, cache_dir=Path("unused"), offline=True)
 TEXT = "Who keeps the keys? asked Ada.\nThe keeper, said Tom.\n" * 20
 
 

@@ -128,7 +128,7 @@ def test_gradients_are_there_in_the_second_forward_pass_of_a_step() -> None:
 
 
 def test_an_unknown_optimizer_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no optimizer 'sgd'; there are adamw"):
+    with pytest.raises(ConfigError, match="no optimizer 'sgd'; there are adamw, muon"):
         training_memory(tiny_config(), 1, 1, Compute(CPU, torch.float32, compile=False), "sgd")
 
 
@@ -174,3 +174,14 @@ def test_a_process_grows_by_what_was_predicted() -> None:
     command = [sys.executable, "-c", PROCESS]
     result = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120, check=True)
     assert float(result.stdout) == pytest.approx(1, abs=0.1)  # 0.995 in each of three runs
+
+
+@pytest.mark.parametrize("tie_weights", [True, False])
+def test_the_state_of_muon_is_what_it_keeps(tie_weights: bool) -> None:
+    config = tiny_config(tie_weights=tie_weights, qk_norm=True)
+    model, compute = GPT(config), Compute(CPU, torch.float32, False)
+    optimizer = build_optimizer(model, OptimConfig(name="muon"), CPU)
+    Stepper(model, optimizer, compute, 1.0).step(0, 1e-3, [(torch.zeros(2, 8, dtype=torch.long),) * 2])
+    kept = [values for part in optimizer.parts.values() for values in part.state.values()]
+    state = sum(value.nbytes for values in kept for value in values.values())
+    assert training_memory(config, 2, 8, compute, "muon").optimizer == state

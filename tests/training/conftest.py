@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpt.config import LoadedConfig, parse_config
-from gpt.settings import Settings
+from gpt.settings import Settings, read_settings
 from gpt.training.session import open_session
 from gpt.training.trainer import Trainer
 from tiny import CORPUS
@@ -51,7 +51,13 @@ def _start(
     places = [f"data.path={json.dumps(str(corpus))}", f"data.dir={json.dumps(str(folder / 'data'))}"]
     places.append(f"run.dir={json.dumps(str(folder / 'runs'))}")
     config = parse_config("", "recipe", [*RECIPE, *places, *overrides])
-    return open_session(LoadedConfig(config, "run"), Settings(None, True), report, resume, allow_config_change)
+    return open_session(
+        LoadedConfig(config, "run"),
+        Settings(None, read_settings().cache_dir, True),
+        report,
+        resume,
+        allow_config_change,
+    )
 
 
 @pytest.fixture(scope="session")

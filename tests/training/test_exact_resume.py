@@ -17,6 +17,7 @@ from torch import Tensor
 from gpt.checkpoint import read_checkpoint
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
+from kernels import needs_native
 
 Start = Callable[..., Trainer]
 
@@ -168,6 +169,40 @@ def test_a_resume_by_path_is_as_exact(tmp_path: Path, start: Start, uninterrupte
     earlier = tmp_path / "runs" / "run" / "checkpoints" / "step-000003"
     start(tmp_path, *RECIPE, resume=str(earlier)).run()
     assert differing(everything(tmp_path), uninterrupted) == []
+
+
+MUON = ("optim.name=muon", "optim.muon_weight_decay=0.1", "optim.ema_decay=0.8")
+NATIVE = ("run.kernels=native", "run.dtype=bfloat16", "model.n_embd=64")
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param((*MUON, "run.kernels=torch"), id="muon"),
+        pytest.param(NATIVE, id="native", marks=needs_native),
+        pytest.param((*MUON, *NATIVE), id="both", marks=needs_native),
+    ],
+)
+def test_other_optimizers_averages_and_kernels_go_on_as_exactly(
+    tmp_path: Path, start: Start, variant: tuple[str, ...]
+) -> None:
+    """Stopped by signals in training and in an evaluation, by a crash in a sample."""
+    recipe = (*RECIPE, *variant)
+    start(tmp_path / "straight", *recipe).run()
+    straight, folder = everything(tmp_path / "straight"), tmp_path / "stopped"
+    for step, phase in ((2, "train"), (3, "evaluate"), (6, "sample"), (8, "train")):
+        trainer = start(folder, *recipe, resume="auto")
+        event = crash if phase == "sample" else lambda: signal.raise_signal(signal.SIGTERM)
+        at_a_forward_pass(trainer, step, phase, event)
+        with pytest.raises((Interrupted, Crash)):
+            trainer.run()
+        torch.manual_seed(step)
+    start(folder, *recipe, resume="auto").run()
+    assert differing(everything(folder), straight) == []
+    if "optim.name=muon" in variant:
+        kinds = {"training/optimizer/muon/state/0/momentum", "training/average/wte.weight"}
+        assert straight.keys() >= kinds
+        assert not torch.equal(straight["training/average/wte.weight"], straight["weights/wte.weight"])
 
 
 def test_what_is_watched_does_not_change_what_is_learned(

@@ -12,7 +12,7 @@ from gpt.device import Compute
 from gpt.errors import NonFiniteError
 from gpt.model import GPT
 from gpt.training.loss import Batch
-from gpt.training.optimizer import build_optimizer
+from gpt.training.optimizers import build_optimizer
 from gpt.training.step import Stepper
 from tiny import tiny_config
 
@@ -39,8 +39,9 @@ def weights(stepper: Stepper) -> list[Tensor]:
 
 
 def moments(stepper: Stepper) -> list[Tensor]:
-    states = [stepper.optimizer.state[parameter] for parameter in stepper.model.parameters()]
-    return [state[name].clone() for state in states for name in ("step", "exp_avg", "exp_avg_sq")]
+    states = [state for part in stepper.optimizer.parts.values() for state in part.state.values()]
+    assert len(states) == len(list(stepper.model.parameters()))
+    return [moment.clone() for state in states for moment in state.values()]
 
 
 def same(one: list[Tensor], other: list[Tensor]) -> bool:
@@ -72,20 +73,22 @@ def spoil_gradient(stepper: Stepper, value: float, micro_batch: int = 0) -> Call
 
 
 SPOILERS = pytest.mark.parametrize("spoil", [spoil_loss, spoil_gradient])
+OPTIMIZERS = pytest.mark.parametrize("name", ["adamw", "muon"])
 
 
 # --- values that are not finite ------------------------------------------------------------------
 
 
 @SPOILERS
+@OPTIMIZERS
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize(("count", "micro_batch"), [(1, 0), (3, 0), (3, 1), (3, 2)])
 @pytest.mark.parametrize("grad_clip", [0.0, 1.0])
 def test_a_bad_step_is_named_and_changes_nothing(
-    spoil: Callable[..., Any], value: float, count: int, micro_batch: int, grad_clip: float
+    spoil: Callable[..., Any], name: str, value: float, count: int, micro_batch: int, grad_clip: float
 ) -> None:
     """With accumulation it is enough that one of the micro-batches is bad."""
-    stepper = build_stepper(grad_clip=grad_clip)
+    stepper = build_stepper(grad_clip=grad_clip, name=name)
     for number in range(2):
         stepper.step(number, RATE, batches(count))
     before, before_moments = weights(stepper), moments(stepper)
@@ -97,9 +100,16 @@ def test_a_bad_step_is_named_and_changes_nothing(
 
 
 @SPOILERS
-def test_where_reading_costs_the_fused_optimizer_stands_still_until_the_check(spoil: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "adamw",
+        "muon",
+    ],
+)
+def test_where_reading_costs_the_optimizer_stands_still_until_the_check(spoil: Callable[..., Any], name: str) -> None:
     """As on a GPU: nothing is read at the bad step, good ones follow, and all the same nothing moves."""
-    stepper = build_stepper()
+    stepper = build_stepper(name=name)
     stepper.guard.reads_are_free = False
     for number in range(3):
         stepper.step(number, RATE, batches())
@@ -116,8 +126,9 @@ def test_where_reading_costs_the_fused_optimizer_stands_still_until_the_check(sp
         stepper.guard.check()
 
 
-def test_where_reading_costs_good_steps_are_those_of_a_cpu() -> None:
-    one, other = build_stepper(), build_stepper()
+@OPTIMIZERS
+def test_where_reading_costs_good_steps_are_those_of_a_cpu(name: str) -> None:
+    one, other = build_stepper(name=name), build_stepper(name=name)
     other.guard.reads_are_free = False
     data = [batches(2) for _ in range(5)]
     for number in range(5):
@@ -152,13 +163,25 @@ def test_gradients_are_clipped_to_the_global_norm_and_only_above_it(grad_clip: f
     assert float(left) == pytest.approx(float(result.gradient_norm) if norm is None else norm, rel=1e-3)
 
 
-def test_the_learning_rate_is_that_of_the_call() -> None:
-    stepper = build_stepper(learning_rate=123.0)
+@OPTIMIZERS
+def test_the_learning_rate_is_that_of_the_call(name: str) -> None:
+    stepper = build_stepper(learning_rate=123.0, name=name)
     before = weights(stepper)
     stepper.step(0, 0.0, batches())
     assert same(weights(stepper), before)
     stepper.step(1, RATE, batches())
     assert not same(weights(stepper), before)
+
+
+def test_every_group_has_its_share_of_the_learning_rate() -> None:
+    """The schedule is one, in units of the peak; the matrices of Muon have a peak of their own."""
+    stepper = build_stepper(learning_rate=0.01, name="muon", muon_rate=0.3)
+    stepper.step(0, 0.005, batches())
+    rates = {name: {group["lr"] for group in part.param_groups} for name, part in stepper.optimizer.parts.items()}
+    assert {name: [pytest.approx(rate) for rate in found] for name, found in rates.items()} == {
+        "muon": [0.15],
+        "adamw": [0.005],
+    }
 
 
 def test_gradients_of_an_earlier_step_do_not_add_up() -> None:
@@ -194,8 +217,9 @@ def test_loss_and_norm_are_those_of_float32_to_a_few_digits(dtype: torch.dtype) 
     torch.testing.assert_close(rounded.gradient_norm, exact.gradient_norm, rtol=3e-2, atol=0)
 
 
-def test_an_overflow_of_a_scaled_gradient_leaves_the_step_out_and_lowers_the_scale() -> None:
-    stepper = build_stepper(torch.float16)
+@OPTIMIZERS
+def test_an_overflow_of_a_scaled_gradient_leaves_the_step_out_and_lowers_the_scale(name: str) -> None:
+    stepper = build_stepper(torch.float16, name=name)
     stepper.step(0, RATE, batches())
     before, scale = weights(stepper), stepper.scaler.get_scale()
     healed = spoil_gradient(stepper, math.inf)
@@ -219,9 +243,10 @@ def test_a_loss_that_is_not_finite_ends_a_float16_run_too() -> None:
 # --- states --------------------------------------------------------------------------------------
 
 
+@OPTIMIZERS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_a_stepper_continues_from_its_state_exactly(dtype: torch.dtype) -> None:
-    one, other = build_stepper(dtype), build_stepper(dtype)
+def test_a_stepper_continues_from_its_state_exactly(dtype: torch.dtype, name: str) -> None:
+    one, other = build_stepper(dtype, name=name), build_stepper(dtype, name=name)
     data = [batches() for _ in range(6)]
     for number in range(3):
         one.step(number, RATE, data[number])

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gpt.checkpoint import RunFolder, find_checkpoint, read_checkpoint
-from gpt.errors import CheckpointError, GPTError, NonFiniteError
+from gpt.errors import CheckpointError, GPTError, InputError, NonFiniteError
 from gpt.training.evaluation import Evaluation
 from gpt.training.monitor import Monitor
 from gpt.training.signals import Interrupted
@@ -126,6 +126,32 @@ def test_attention_is_drawn_at_every_so_many_evaluations(
     trainer.run()
     assert list(pictures) == drawn
     assert all(pixels.ndim == 3 and pixels.std() > 10 for pixels in pictures.values())  # not one colour
+
+
+def test_an_early_last_evaluation_counts_as_one(tmp_path: Path, start: Start) -> None:
+    drawn: list[int] = []
+
+    class Pictures(Monitor):
+        def picture(self, step: int, name: str, pixels: Any) -> None:
+            drawn.append(step)
+
+    trainer = start(tmp_path, "train.attention_interval=2", "train.max_steps=5", "train.eval_interval=2")
+    trainer.monitor = Pictures()
+    trainer.run()
+    assert drawn == [0, 4]  # of the evaluations at 0, 2, 4 and 5
+
+
+def test_a_picture_that_fails_leaves_the_model_in_training(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise InputError("no picture")
+
+    monkeypatch.setattr("gpt.training.trainer.attention_view", fail)
+    trainer = start(tmp_path, "train.attention_interval=1", "train.max_steps=4")
+    with pytest.raises(InputError):
+        trainer.run()
+    assert trainer.model.training
 
 
 def test_pictures_without_matplotlib_are_refused_before_anything_is_written(

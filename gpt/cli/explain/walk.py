@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     vocabulary, known = loaded.model.vocab_size, loaded.tokenizer.vocab_size
     unused = f" It has {vocabulary:,} ids, of which the text it was trained on used {known}." * (vocabulary > known)
-    made_of = f"\nMade by `scripts/explain.py walk` of `{loaded.folder}`, after {loaded.config.train.max_steps} steps.{unused}\n\n"
+    steps = loaded.config.train.max_steps
+    made_of = f"\nMade by `scripts/explain.py walk` of `{loaded.folder}`, after {steps} steps.{unused}\n\n"
     write_page(arguments, HEAD + made_of + walk_page(loaded.model, loaded.tokenizer, idx))
     return 0

@@ -73,7 +73,7 @@ def test_the_tables_fit_a_terminal(workplace: Path, capsys: pytest.CaptureFixtur
         (["--batch", "0"], "--batch is 0, expected 1 to 1,000,000 (sequences)"),
         (["--batch", "1000001"], "--batch is 1,000,001, expected 1 to 1,000,000"),
         (["--seq", "1025"], "--seq is 1,025, expected 1 to 1,024 (block_size)"),
-        (["--optimizer", "sgd"], "no optimizer 'sgd'; there are adamw"),
+        (["--optimizer", "sgd"], "no optimizer 'sgd'; there are adamw, muon"),
         (["--checkpoint", "runs"], "--published and --checkpoint are two models"),
         (["--device", "tpu"], "device tpu: expected auto"),
     ],

@@ -4,7 +4,7 @@ from torch import nn
 
 from gpt.config import OptimConfig
 from gpt.model import GPT
-from gpt.training.optimizer import build_optimizer
+from gpt.training.optimizers import build_optimizer
 from tiny import tiny_config
 
 CPU = torch.device("cpu")

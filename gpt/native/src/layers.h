@@ -1,0 +1,133 @@
+// What lies between the matrix products of a block: residual sums, norms, activations. The residual
+// stream is float32, what enters a product bfloat16. Widths are multiples of 16.
+#pragma once
+#include "vector.h"
+#include <omp.h>
+#include <stddef.h>
+
+// --- residual sum and norm -----------------------------------------------------------------------
+
+struct NormShape {
+    int rows, width, threads;
+    bool centred;  // LayerNorm, else RMSNorm
+    float eps;
+};
+
+// stream = x + dropout(y), or x itself where y is null; normed = norm(stream) * gain.
+// mean and inverse (deviation) are kept per row for the backward pass.
+static void add_norm_forward(float* stream, bf16* normed, float* mean, float* inverse, const float* x, const bf16* y,
+                             const float* gain, const NormShape& s, const Dropout& drop) {
+    const int C = s.width;
+#pragma omp parallel for num_threads(s.threads) schedule(static)
+    for (int n = 0; n < s.rows; n++) {
+        const size_t at = (size_t)n * C;
+        const float* row = x + at;
+        vec total = all(0.0f), squares = all(0.0f);
+        if (y) {
+            const uint32_t key = drop.stream(n);
+            for (int c = 0; c < C; c += 16) {
+                vec v = load(y + at + c);
+                if (drop.active()) v = drop.apply(drop.kept(_mm512_add_epi32(_mm512_set1_epi32((int)key + c), lanes())), v);
+                store(stream + at + c, load(row + c) + v);
+            }
+            row = stream + at;
+        }
+        if (s.centred)
+            for (int c = 0; c < C; c += 16) total = total + load(row + c);
+        const vec m = all(sum(total) / C);
+        for (int c = 0; c < C; c += 16) {
+            vec v = load(row + c) - m;
+            squares = fma(v, v, squares);
+        }
+        const vec r = all(1.0f / sqrtf(sum(squares) / C + s.eps));
+        for (int c = 0; c < C; c += 16) store(normed + at + c, (load(row + c) - m) * r * load(gain + c));
+        mean[n] = _mm512_cvtss_f32(m), inverse[n] = _mm512_cvtss_f32(r);
+    }
+}
+
+// dx = dstream + the gradient through the norm; dy = dropout(dx), unless dy is null.
+// dgain: (threads, C), one row a thread, zero at first.
+static void add_norm_backward(float* dx, bf16* dy, float* dgain, const float* dstream, const bf16* dnormed, const float* stream,
+                              const float* mean, const float* inverse, const float* gain, const NormShape& s, const Dropout& drop) {
+    const int C = s.width;
+#pragma omp parallel num_threads(s.threads)
+    {
+        float* own = dgain + (size_t)omp_get_thread_num() * C;
+#pragma omp for schedule(static)
+        for (int n = 0; n < s.rows; n++) {
+            const size_t at = (size_t)n * C;
+            const vec m = all(mean[n]), r = all(inverse[n]);
+            vec dot = all(0.0f), total = all(0.0f);
+            for (int c = 0; c < C; c += 16) {
+                vec unit = (load(stream + at + c) - m) * r, d = load(dnormed + at + c), g = d * load(gain + c);
+                store(own + c, fma(d, unit, load(own + c)));
+                dot = fma(g, unit, dot), total = total + g;
+            }
+            const vec along = all(sum(dot) / C), shift = all(s.centred ? sum(total) / C : 0.0f);
+            const uint32_t key = drop.stream(n);
+            for (int c = 0; c < C; c += 16) {
+                vec unit = (load(stream + at + c) - m) * r, g = load(dnormed + at + c) * load(gain + c);
+                vec out = load(dstream + at + c) + r * (g - unit * along - shift);
+                store(dx + at + c, out);
+                if (!dy) continue;
+                if (drop.active()) out = drop.apply(drop.kept(_mm512_add_epi32(_mm512_set1_epi32((int)key + c), lanes())), out);
+                store(dy + at + c, out);
+            }
+        }
+    }
+}
+
+// --- residual sum alone --------------------------------------------------------------------------
+
+static void add_forward(float* out, const float* x, const bf16* y, const NormShape& s, const Dropout& drop) {
+#pragma omp parallel for num_threads(s.threads) schedule(static)
+    for (int n = 0; n < s.rows; n++) {
+        const uint32_t key = drop.stream(n);
+        for (int c = 0; c < s.width; c += 16) {
+            const size_t at = (size_t)n * s.width + c;
+            vec v = load(y + at);
+            if (drop.active()) v = drop.apply(drop.kept(_mm512_add_epi32(_mm512_set1_epi32((int)key + c), lanes())), v);
+            store(out + at, load(x + at) + v);
+        }
+    }
+}
+
+static void add_backward(bf16* dy, const float* dout, const NormShape& s, const Dropout& drop) {
+#pragma omp parallel for num_threads(s.threads) schedule(static)
+    for (int n = 0; n < s.rows; n++) {
+        const uint32_t key = drop.stream(n);
+        for (int c = 0; c < s.width; c += 16) {
+            const size_t at = (size_t)n * s.width + c;
+            vec v = load(dout + at);
+            if (drop.active()) v = drop.apply(drop.kept(_mm512_add_epi32(_mm512_set1_epi32((int)key + c), lanes())), v);
+            store(dy + at, v);
+        }
+    }
+}
+
+// --- activations ---------------------------------------------------------------------------------
+
+struct Relu {
+    static vec value(vec x) { return _mm512_max_ps(all(0.0f), x); }
+    static vec slope(vec x) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, all(0.0f), _CMP_GT_OQ), all(1.0f)); }
+};
+struct SquaredRelu {
+    static vec value(vec x) { return Relu::value(x) * Relu::value(x); }
+    static vec slope(vec x) { return all(2.0f) * Relu::value(x); }
+};
+struct Gelu {
+    static vec value(vec x) { return x * Normal(x).below; }
+    static vec slope(vec x) {
+        Normal n(x);
+        return fma(x * all(0.39894228f), n.bell, n.below);
+    }
+};
+
+template <class Activation> static void activate(bf16* y, const bf16* x, int64_t count, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < count; i += 16) store(y + i, Activation::value(load(x + i)));
+}
+template <class Activation> static void activate_backward(bf16* dx, const bf16* dy, const bf16* x, int64_t count, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < count; i += 16) store(dx + i, load(dy + i) * Activation::slope(load(x + i)));
+}

@@ -1,0 +1,95 @@
+"""Blocks that train by the kernels of `gpt.native`, with the parameters of the blocks they replace."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpt.config import ModelConfig
+from gpt.device import Compute
+from gpt.errors import DeviceError
+from gpt.model import GPT
+from gpt.model.attention import LayerCache
+from gpt.model.block import Block
+from gpt.model.positions import Rotation
+from gpt.native.training import ACTIVATIONS, Dropout, Kernels, NormOptions, activate, add, add_norm, attention, linear
+
+LARGEST_SEED = 2**32
+
+
+class NativeBlock(Block):
+    """A block whose training pass runs in a dozen calls; every other pass is the block's own.
+
+    Args:
+        block: to replace; its modules are shared, so that parameters and their names stay.
+        config: of its model.
+        kernels: compiled.
+    """
+
+    def __init__(self, block: Block, config: ModelConfig, kernels: Kernels) -> None:
+        nn.Module.__init__(self)
+        self.ln_1, self.attn, self.ln_2, self.mlp = block.ln_1, block.attn, block.ln_2, block.mlp
+        self._config, self._kernels = config, kernels
+        self._norm = NormOptions(config.norm == "layernorm", config.norm_eps)
+
+    def forward(
+        self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, cache: LayerCache | None = None
+    ) -> Tensor:
+        """(B, T, C) float32 -> (B, T, C) float32."""
+        if cache is not None or mask is not None or not torch.is_grad_enabled():
+            return super().forward(x, rotation, mask, cache)
+        kernels, config, norm = self._kernels, self._config, self._norm
+        ln_1, attn, ln_2, mlp = self._parts
+        drop_weights, drop_attn, drop_mlp = self._draw_dropout()
+        x, h = add_norm(kernels, x, None, ln_1.weight, norm, Dropout())
+        qkv = linear(h, attn.c_q.weight, attn.c_k.weight, attn.c_v.weight)
+        gains = (attn.q_norm.weight, attn.k_norm.weight) if config.qk_norm else None
+        y = attention(kernels, qkv, config.n_head, gains, rotation, config.norm_eps, drop_weights)
+        x, h = add_norm(kernels, x, linear(y, attn.c_proj.weight), ln_2.weight, norm, drop_attn)
+        h = activate(kernels, linear(h, mlp.c_fc.weight), config.mlp)
+        return add(kernels, x, linear(h, mlp.c_proj.weight), drop_mlp)
+
+    @property
+    def _parts(self) -> tuple[Any, Any, Any, Any]:
+        """The modules, whose kinds were checked before."""
+        return self.ln_1, self.attn, self.ln_2, self.mlp
+
+    def _draw_dropout(self) -> list[Dropout]:
+        """Seeds from torch's generator, which checkpoints keep."""
+        if not self.training or self._config.dropout == 0:
+            return [Dropout()] * 3
+        return [Dropout(self._config.dropout, seed) for seed in torch.randint(LARGEST_SEED, (3,)).tolist()]
+
+
+def use_native_blocks(model: GPT, compute: Compute, cache: Path) -> None:
+    """Replace every block; parameters keep their names and identity.
+
+    Args:
+        model: in float32.
+        compute: where and in what type it trains.
+        cache: folder of the compiled library.
+
+    Raises:
+        DeviceError: the kernels do not cover this model, or cannot be had here.
+    """
+    if compute.device.type != "cpu" or compute.dtype != torch.bfloat16:
+        raise DeviceError("the native kernels are for bfloat16 on a CPU")
+    reason = _uncovered(model.config)
+    if reason is not None:
+        raise DeviceError(f"the native kernels do not cover {reason}")
+    kernels = Kernels(cache)
+    model.h = nn.ModuleList(NativeBlock(block, model.config, kernels) for block in model.h)  # type: ignore[arg-type]
+
+
+def _uncovered(config: ModelConfig) -> str | None:
+    """What of an architecture there is no kernel for; None where there is one for everything."""
+    reasons = {
+        f"mlp {config.mlp}": config.mlp not in ACTIVATIONS,
+        "biases": config.bias,
+        "grouped key and value heads": config.kv_heads != config.n_head,
+        f"heads {config.head_width} wide (a multiple of 32 is needed, at most 256)": config.head_width % 32 != 0
+        or config.head_width > 256,
+        f"a hidden width of {config.mlp_hidden} (a multiple of 16 is needed)": config.mlp_hidden % 16 != 0,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)

@@ -1,0 +1,93 @@
+"""Muon: momentum whose every update is made orthogonal (Jordan et al. 2024, kellerjordan.github.io/posts/muon)."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the quintic Newton-Schulz iteration: they lift small singular values quickest."""
+
+
+class Muon(Optimizer):
+    """Muon for a set of matrices; those of one shape are made orthogonal together, as a batch.
+
+    Args:
+        params: matrices, (rows, columns) each, all in one group.
+        lr: step length; a matrix of unit spectral norm is scaled by `sqrt(max(1, rows / columns))`.
+        momentum: of the moving average of gradients, applied as Nesterov's.
+        weight_decay: decoupled: weights shrink by lr * weight_decay.
+        steps: Newton-Schulz iterations.
+    """
+
+    found_inf: Tensor | None = None
+    """1 where this update is to be left out, or None; as the fused AdamW takes it."""
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 0.02,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+        steps: int = 5,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "steps": steps})
+        assert all(p.dim() == 2 for group in self.param_groups for p in group["params"])
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Make one update of every matrix that has a gradient."""
+        assert closure is None
+        for group in self.param_groups:
+            by_shape: dict[torch.Size, list[Tensor]] = {}
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    by_shape.setdefault(parameter.shape, []).append(parameter)
+            for parameters in by_shape.values():
+                self._update(parameters, group)
+
+    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        averages = [self._average(p) for p in parameters]
+        if self.found_inf is not None:  # a gradient that is not finite would spoil a product with zero
+            gradients = [torch.where(self.found_inf > 0, a, g) for a, g in zip(averages, gradients, strict=True)]
+        torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
+        ahead = torch._foreach_lerp(gradients, averages, group["momentum"])
+        updates = orthogonalize(torch.stack(ahead), group["steps"])
+        rows, columns = parameters[0].shape
+        length = group["lr"] * math.sqrt(max(1.0, rows / columns))
+        keep = 1.0 if self.found_inf is None else 1.0 - self.found_inf
+        torch._foreach_mul_(parameters, 1 - keep * group["lr"] * group["weight_decay"])
+        torch._foreach_sub_(parameters, list((keep * length * updates.to(parameters[0].dtype)).unbind()))
+
+    def _average(self, parameter: Tensor) -> Tensor:
+        state = self.state[parameter]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(parameter)
+        return state["momentum"]
+
+
+def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
+    """Nearly the closest matrices with orthogonal rows or columns: singular values near 1.
+
+    Args:
+        matrices: (n, rows, columns).
+        steps: Newton-Schulz iterations; 5 bring singular values to about 0.7 to 1.2.
+
+    Returns:
+        The same shape, in bfloat16.
+    """
+    a, b, c = COEFFICIENTS
+    x = matrices.bfloat16()
+    is_tall = x.size(-2) > x.size(-1)
+    if is_tall:
+        x = x.mT
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(steps):
+        gram = x @ x.mT
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, polynomial, x, beta=a)
+    return x.mT if is_tall else x

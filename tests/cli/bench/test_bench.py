@@ -1,0 +1,114 @@
+"""The command line: mistakes, then each measurement once, at a size that costs seconds."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt.cli.bench import main
+from gpt.cli.bench.step import VARIANTS
+
+HF = ["--hf"] if find_spec("accelerate") and find_spec("transformers") else []
+QUICK = ["--warmup", "1", "--steps", "2", "--rounds", "1", "--matmul-sizes", "32"]
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    lines = capsys.readouterr().out.splitlines()
+    found: dict[str, Any] = json.loads(lines[-1])
+    assert found["machine"]["cpu"]
+    assert found["threads"] == 1
+    return found
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["train", "recipe"], ["train", "step"], ["train", "race"]])
+def test_help_ends_with_an_example_and_needs_no_torch(command: list[str]) -> None:
+    code = (
+        "import sys\nfrom gpt.cli.bench import main\n"
+        "try: main(sys.argv[1:])\nexcept SystemExit: pass\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, *command, "--help"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "example:\n  python scripts/bench.py train" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["step", "--variants", "native,nativ"], "there is no 'nativ', only config, native"),
+        (["step", "--rounds", "0"], "--rounds is 0, expected at least 1"),
+        (["step", "--matmul-sizes", "0"], "--matmul-sizes has 0"),
+        (["step", "--nanogpt", "."], "--nanogpt . is not a checkout of nanoGPT: it has no model.py"),
+        (["step", "run.name=x"], "run.name has no effect here"),
+        (["step", "model.n_head=3"], "is not divisible by n_head"),
+        (["step", "--json", "nowhere/x.json"], "there is no such folder"),
+        (["recipe", "run.seed=1"], "run.seed has no effect here"),
+        (["recipe", "--seeds", "1", "-2"], "--seeds has -2"),
+        (["race"], "nobody to race against"),
+        (["race", "--nanogpt", "nowhere"], "is not a checkout of nanoGPT"),
+        (["race", "--hf", "--peer-steps", "0"], "--peer-steps is 0"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], message: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind, *rest = arguments
+    assert main(["train", kind, "--config", "tiny.yaml", *rest]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_peer_that_is_not_installed_is_one_line(
+    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpt.cli.bench.options.find_spec", lambda name: None)
+    assert main(["train", "step", "--config", "tiny.yaml", "--hf"]) == 2
+    assert "pip install transformers accelerate" in capsys.readouterr().err
+
+
+def test_a_variant_that_cannot_run_here_is_one_line(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "step", "--config", "tiny.yaml", "--variants", "native", *QUICK]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: native: run.kernels is native, but ")
+
+
+def test_a_recipe_is_timed_and_judged(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "recipe", "--config", "tiny.yaml", "train.max_steps=4", "--seeds", "5", "--json", "out.json"]
+    assert main(command) == 0
+    found = last_line(capsys)
+    assert found == json.loads((workplace / "out.json").read_text())
+    assert found["overrides"] == ["train.max_steps=4"]
+    assert [one["seed"] for one in found["runs"]] == [5]
+    assert 0 < found["loss"]["mean"] < 5
+    assert not (workplace / "runs").exists()
+
+
+def test_a_step_is_timed_beside_its_peers(workplace: Path, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--config", "tiny.yaml", "--variants", "torch", "--nanogpt", str(checkout), *HF, *QUICK]
+    assert main(["train", "step", *command]) == 0
+    found = last_line(capsys)
+    peers = ["Hugging Face float32"] if HF else []
+    assert list(found["variants"]) == ["torch", *peers, "nanoGPT float32", "nanoGPT bfloat16"]
+    for row in found["variants"].values():
+        assert row["milliseconds"]["median"] > 0
+        assert row["peak_bytes"] >= row["peak_bytes_over_start"] >= 0
+        assert len(row["times_slower"]) == 1
+    assert found["variants"]["torch"]["blocks"] == "eager"
+    assert set(VARIANTS["torch"]) == {"run.kernels=torch", "run.compile=false"}
+
+
+def test_a_race_is_run_and_judged(workplace: Path, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--config", "tiny.yaml", "--nanogpt", str(checkout), *HF, "--peer-steps", "3"]
+    assert main(["train", "race", *command]) == 0
+    found = last_line(capsys)
+    assert len(found["contenders"]) == (3 if HF else 2)
+    for one in found["contenders"].values():
+        assert 0 < one["loss"]["mean"] < 6
+        assert one["seconds"]["mean"] > 0

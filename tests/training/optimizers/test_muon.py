@@ -1,0 +1,267 @@
+"""Muon against its definition, torch's own Muon, and the rules of who goes where."""
+
+import copy
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gpt.config import OptimConfig
+from gpt.model import GPT
+from gpt.training.optimizers import build_optimizer
+from gpt.training.optimizers.muon import COEFFICIENTS, Muon, orthogonalize
+from tiny import tiny_config
+
+CPU = torch.device("cpu")
+BFLOAT16 = 2**-8
+"""Relative spacing of the type that the iteration runs in."""
+
+
+def iterate(values: Tensor, steps: int = 5) -> Tensor:
+    """What the iteration makes of singular values."""
+    a, b, c = COEFFICIENTS
+    for _ in range(steps):
+        values = a * values + b * values**3 + c * values**5
+    return values
+
+
+def with_singular_values(values: Tensor, rows: int, columns: int) -> Tensor:
+    """A random matrix that has them, in float64."""
+    u = torch.linalg.qr(torch.randn(rows, len(values), dtype=torch.float64))[0]
+    v = torch.linalg.qr(torch.randn(columns, len(values), dtype=torch.float64))[0]
+    return (u * values) @ v.T
+
+
+def matrices(*shapes: tuple[int, int]) -> list[nn.Parameter]:
+    torch.manual_seed(0)
+    return [nn.Parameter(torch.randn(shape)) for shape in shapes]
+
+
+def give_gradients(*lists: list[nn.Parameter]) -> None:
+    """The same random gradients to each list."""
+    for parameters in zip(*lists, strict=True):
+        gradient = torch.randn_like(parameters[0])
+        for parameter in parameters:
+            parameter.grad = gradient.clone()
+
+
+def copies(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
+    return [nn.Parameter(parameter.detach().clone()) for parameter in parameters]
+
+
+def values_of(parameters: list[nn.Parameter]) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in parameters]
+
+
+# --- orthogonalisation ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(24, 24), (16, 100), (100, 16), (1, 40), (40, 1), (1, 1)])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e15])
+def test_singular_values_come_near_one_and_singular_vectors_stay(rows: int, columns: int, scale: float) -> None:
+    given = torch.linspace(0.2, 1, min(rows, columns), dtype=torch.float64)
+    x = with_singular_values(given, rows, columns)
+    result = orthogonalize((scale * x).float().unsqueeze(0), steps=5).squeeze(0).double()
+    assert result.shape == x.shape
+    found = torch.linalg.svdvals(result)
+    assert found.min() > 0.65
+    assert found.max() < 1.25
+    u, s, vh = torch.linalg.svd(x, full_matrices=False)
+    expected = (u * iterate(s / s.norm())) @ vh
+    assert (result - expected).norm() < 12 * BFLOAT16 * expected.norm()
+
+
+def test_directions_of_no_gradient_get_no_update() -> None:
+    """What rounding puts there is lifted, but stays small beside the rest."""
+    x = with_singular_values(torch.tensor([1.0, 0.8, 0.5], dtype=torch.float64), 20, 30)
+    found = torch.linalg.svdvals(orthogonalize(x.float().unsqueeze(0), steps=5).double()).squeeze(0)
+    assert found[:3].min() > 0.65
+    assert found[:3].max() < 1.25
+    u, _, vh = torch.linalg.svd(x, full_matrices=True)
+    rest = u[:, 3:].T @ orthogonalize(x.float().unsqueeze(0), steps=0).squeeze(0).double() @ vh[3:].T
+    assert torch.linalg.svdvals(rest).max() < BFLOAT16  # they begin as rounding, and are lifted by at most this:
+    assert found[3:].max() < COEFFICIENTS[0] ** 5 * BFLOAT16 / 2
+
+
+def test_a_gradient_of_zeros_gives_an_update_of_zeros() -> None:
+    assert torch.equal(orthogonalize(torch.zeros(2, 4, 6), steps=5), torch.zeros(2, 4, 6).bfloat16())
+
+
+def test_a_gradient_too_small_to_matter_is_not_blown_up() -> None:
+    x = torch.randn(1, 16, 16)
+    assert orthogonalize(1e-12 * x, steps=5).norm() < 0.1 * orthogonalize(x, steps=5).norm()
+
+
+def test_a_batch_is_its_matrices_one_by_one() -> None:
+    x = torch.randn(5, 12, 20) * torch.tensor([1e-3, 1, 7, 1e3, 1e6]).view(-1, 1, 1)
+    together = orthogonalize(x, steps=5).float()
+    apart = torch.cat([orthogonalize(one.unsqueeze(0), steps=5) for one in x]).float()
+    torch.testing.assert_close(together, apart, rtol=0, atol=4 * BFLOAT16)
+
+
+# --- steps ---------------------------------------------------------------------------------------
+
+SHAPES = ((16, 16), (48, 16), (16, 48), (16, 48), (16, 16), (7, 5))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.95])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.5])
+def test_ten_steps_are_those_of_torchs_muon(momentum: float, weight_decay: float) -> None:
+    """torch averages gradients too (`lerp`, unlike its documented formula), so that the steps are the same."""
+    ours = matrices(*SHAPES)
+    theirs, begin = copies(ours), copies(ours)
+    optimizer = Muon(ours, lr=0.1, momentum=momentum, weight_decay=weight_decay)
+    other = torch.optim.Muon(
+        theirs, lr=0.1, momentum=momentum, weight_decay=weight_decay, nesterov=True, adjust_lr_fn="original"
+    )
+    for _ in range(10):
+        give_gradients(ours, theirs)
+        optimizer.step()
+        other.step()
+    for mine, its, first in zip(ours, theirs, begin, strict=True):
+        assert (mine - its).norm() < 3 * BFLOAT16 * (its - first).norm()
+        torch.testing.assert_close(optimizer.state[mine]["momentum"], other.state[its]["momentum_buffer"])
+
+
+def test_a_step_is_as_long_as_its_shape_and_rate_say() -> None:
+    """The first update of all: orthogonal, times rate * sqrt(max(1, rows / columns))."""
+    for rows, columns in ((16, 16), (64, 16), (16, 64)):
+        (parameter,) = parameters = matrices((rows, columns))
+        before = values_of(parameters)[0]
+        gradient = parameter.grad = torch.randn(rows, columns)
+        Muon(parameters, lr=0.3).step()
+        update = before - parameter.detach()
+        expected = 0.3 * math.sqrt(max(1, rows / columns)) * orthogonalize(0.05 * 1.95 * gradient[None], 5)[0].float()
+        assert (update - expected).norm() < 2 * BFLOAT16 * expected.norm()
+
+
+def test_decay_shrinks_by_rate_times_decay() -> None:
+    (parameter,) = parameters = matrices((8, 8))
+    before = values_of(parameters)[0]
+    parameter.grad = torch.zeros(8, 8)
+    Muon(parameters, lr=0.1, weight_decay=0.5).step()
+    torch.testing.assert_close(parameter.detach(), before * 0.95)
+
+
+def test_steps_together_are_steps_one_by_one() -> None:
+    ours, alone = matrices((12, 20), (12, 20), (12, 20)), matrices((12, 20), (12, 20), (12, 20))
+    optimizer, single = Muon(ours), [Muon([parameter]) for parameter in alone]
+    for _ in range(3):
+        give_gradients(ours, alone)
+        for part in (optimizer, *single):
+            part.step()
+    for one, other in zip(ours, alone, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=3 * 0.02 * 4 * BFLOAT16)
+
+
+def test_a_matrix_without_a_gradient_is_left_alone() -> None:
+    parameters = matrices((8, 8), (8, 8), (4, 8))
+    optimizer = Muon(parameters, weight_decay=0.5)
+    before = values_of(parameters)
+    parameters[1].grad = torch.randn(8, 8)
+    optimizer.step()
+    moved = [not torch.equal(parameter, old) for parameter, old in zip(parameters, before, strict=True)]
+    assert moved == [False, True, False]
+    assert list(optimizer.state) == [parameters[1]]
+
+
+def test_a_rate_of_zero_changes_nothing_but_the_momentum() -> None:
+    parameters = matrices((8, 8), (4, 8))
+    optimizer = Muon(parameters, lr=0.0, momentum=0.75, weight_decay=0.5)
+    before = values_of(parameters)
+    give_gradients(parameters)
+    optimizer.step()
+    for parameter, old in zip(parameters, before, strict=True):
+        assert parameter.grad is not None
+        assert torch.equal(parameter, old)
+        torch.testing.assert_close(optimizer.state[parameter]["momentum"], 0.25 * parameter.grad)
+
+
+# --- updates that are left out -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [1.0, math.nan, math.inf])
+def test_where_something_is_not_finite_no_weight_moves(value: float) -> None:
+    """A 0 that multiplies the update is not enough: 0 times NaN is NaN."""
+    parameters = matrices((8, 8), (8, 8), (4, 8))
+    optimizer = Muon(parameters, weight_decay=0.5)
+    give_gradients(parameters)
+    optimizer.step()
+    before, momenta = values_of(parameters), copy.deepcopy(optimizer.state_dict()["state"])
+    give_gradients(parameters)
+    assert parameters[1].grad is not None
+    parameters[1].grad[0, 0] *= value
+    optimizer.found_inf = torch.tensor(1.0)
+    optimizer.step()
+    assert all(torch.equal(parameter, old) for parameter, old in zip(parameters, before, strict=True))
+    for index, state in optimizer.state_dict()["state"].items():
+        assert torch.equal(state["momentum"], momenta[index]["momentum"])
+
+
+def test_where_everything_is_finite_the_step_is_any_other() -> None:
+    ours, plain = matrices((8, 8), (4, 8)), matrices((8, 8), (4, 8))
+    optimizer, other = Muon(ours, weight_decay=0.5), Muon(plain, weight_decay=0.5)
+    optimizer.found_inf = torch.tensor(0.0)
+    for _ in range(2):
+        give_gradients(ours, plain)
+        optimizer.step()
+        other.step()
+    assert all(map(torch.equal, ours, plain))
+
+
+# --- states --------------------------------------------------------------------------------------
+
+
+def test_a_saved_state_continues_exactly() -> None:
+    ours = matrices(*SHAPES)
+    optimizer = Muon(ours, lr=0.1, momentum=0.9)
+    for _ in range(3):
+        give_gradients(ours)
+        optimizer.step()
+    theirs = copies(ours)
+    other = Muon(theirs, lr=0.1, momentum=0.9)
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for _ in range(3):
+        give_gradients(ours, theirs)
+        optimizer.step()
+        other.step()
+    assert all(map(torch.equal, ours, theirs))
+
+
+# --- who goes where ------------------------------------------------------------------------------
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"tie_weights": False},
+    {"bias": True, "qk_norm": True},
+    {"mlp": "swiglu", "n_kv_head": 2, "position": "rope", "norm": "rmsnorm"},
+]
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_the_matrices_of_the_blocks_go_to_muon_and_everything_else_to_adamw(changes: dict[str, Any]) -> None:
+    model = GPT(tiny_config(**changes))
+    optimizer = build_optimizer(model, OptimConfig(name="muon", weight_decay=0.3, muon_weight_decay=0.2), CPU)
+    names = {parameter: name for name, parameter in model.named_parameters()}  # a tied weight comes once
+    places = {
+        part: [names[parameter] for group in optimizer.parts[part].param_groups for parameter in group["params"]]
+        for part in ("muon", "adamw")
+    }
+    assert sorted(itertools.chain(*places.values())) == sorted(names.values())
+    kinds = {"attn.c_q", "attn.c_k", "attn.c_v", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}
+    kinds |= {"mlp.c_gate"} & {name.split(".", 2)[-1].removesuffix(".weight") for name in names.values()}
+    assert sorted(places["muon"]) == sorted(f"h.{layer}.{kind}.weight" for layer in range(2) for kind in kinds)
+    decayed = {names[p] for group in optimizer.param_groups if group["weight_decay"] == 0.3 for p in group["params"]}
+    assert decayed == {"wte.weight", "wpe.weight", "lm_head.weight"} & set(names.values())
+    assert {group["weight_decay"] for group in optimizer.parts["muon"].param_groups} == {0.2}
+
+
+def test_the_configuration_arrives() -> None:
+    config = OptimConfig(name="muon", learning_rate=0.01, muon_rate=0.05, muon_momentum=0.8)
+    optimizer = build_optimizer(GPT(tiny_config()), config, CPU)
+    (group,) = optimizer.parts["muon"].param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"], group["lr_factor"]) == (0.05, 0.8, 0.0, 5.0)
+    assert [group["lr_factor"] for group in optimizer.parts["adamw"].param_groups] == [1.0, 1.0]

@@ -1,0 +1,222 @@
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gpt.checkpoint import read_checkpoint
+from gpt.errors import CheckpointError
+from gpt.model import GPT
+from gpt.training.averaging import NoAverage, WeightAverage
+from gpt.training.evaluation import evaluate, full_batches
+from gpt.training.trainer import Trainer
+from tiny import tiny_config
+
+Start = Callable[..., Trainer]
+
+
+def weights(model: GPT) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    assert one.keys() == other.keys()
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+@torch.no_grad()
+def move(model: GPT) -> dict[str, Tensor]:
+    """As a step of an optimizer would, in place; returns the new weights."""
+    for weight in model.parameters():
+        weight.add_(torch.randn_like(weight))
+    return weights(model)
+
+
+def averaged(model: GPT, average: WeightAverage) -> dict[str, Tensor]:
+    with average.applied():
+        return weights(model)
+
+
+# --- the average ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.2, 0.99])
+def test_the_average_is_that_of_the_formula_short_at_first(decay: float) -> None:
+    model = GPT(tiny_config())
+    average = WeightAverage(model, decay)
+    expected = {name: weight.double() for name, weight in weights(model).items()}
+    for step, longest in ((1, 2 / 11), (2, 3 / 12), (3, 4 / 13)):
+        kept = min(decay, longest)
+        for name, weight in move(model).items():
+            expected[name] = kept * expected[name] + (1 - kept) * weight.double()
+        average.update(step)
+    for name, weight in averaged(model, average).items():
+        torch.testing.assert_close(weight.double(), expected[name], rtol=1e-6, atol=1e-6)
+
+
+def test_late_in_a_run_the_decay_is_the_one_that_was_asked_for() -> None:
+    model = GPT(tiny_config())
+    average = WeightAverage(model, 0.75)
+    before = weights(model)
+    after = move(model)
+    average.update(10**6)
+    for name, weight in averaged(model, average).items():
+        torch.testing.assert_close(weight, 0.75 * before[name] + 0.25 * after[name])
+
+
+def test_the_weights_themselves_are_not_touched_by_an_update() -> None:
+    model = GPT(tiny_config())
+    average = WeightAverage(model, 0.9)
+    after = move(model)
+    average.update(1)
+    assert same(weights(model), after)
+    assert same(average.state_dict(), after)
+
+
+@pytest.mark.parametrize("tie_weights", [True, False])
+def test_the_model_has_the_average_while_it_is_applied_and_its_own_weights_after(tie_weights: bool) -> None:
+    model = GPT(tiny_config(tie_weights=tie_weights))
+    average = WeightAverage(model, 0.5)
+    objects = list(model.parameters())
+    own = move(model)
+    average.update(1)
+    first = averaged(model, average)
+    assert not same(first, own)
+    with average.applied():
+        assert same(weights(model), first)
+        assert (model.lm_head.weight is model.wte.weight) is tie_weights
+    assert same(weights(model), own)
+    assert all(one is other for one, other in zip(model.parameters(), objects, strict=True))
+    assert same(averaged(model, average), first)  # nor does being applied change the average
+
+
+def test_an_exception_while_it_is_applied_leaves_everything_as_it_was() -> None:
+    model = GPT(tiny_config())
+    average = WeightAverage(model, 0.5)
+    own = move(model)
+    average.update(1)
+    first = averaged(model, average)
+    with contextlib.suppress(KeyboardInterrupt), average.applied():
+        raise KeyboardInterrupt
+    assert same(weights(model), own)
+    assert same(averaged(model, average), first)
+
+
+def test_a_saved_average_continues_exactly() -> None:
+    """The checkpoint's model is the average; what it keeps beside it are the weights."""
+    model, other = GPT(tiny_config()), GPT(tiny_config())
+    average, resumed = WeightAverage(model, 0.9), WeightAverage(other, 0.9)
+    for step in (1, 2):
+        move(model)
+        average.update(step)
+    state = average.state_dict()
+    with average.applied():
+        other.load_state_dict(model.state_dict())
+    resumed.load_state_dict(state)
+    assert same(weights(other), weights(model))
+    assert same(averaged(other, resumed), averaged(model, average))
+    torch.manual_seed(1)
+    move(model)
+    torch.manual_seed(1)
+    move(other)
+    for one in (average, resumed):
+        one.update(3)
+    assert same(averaged(other, resumed), averaged(model, average))
+
+
+def test_no_average_is_the_weights_as_they_are() -> None:
+    average = NoAverage()
+    average.update(1)
+    with average.applied():
+        pass
+    assert average.state_dict() == {}
+    average.load_state_dict({})
+
+
+# --- in a run ------------------------------------------------------------------------------------
+
+EMA = ("optim.ema_decay=0.5", "train.max_steps=4", "train.eval_interval=2", "train.sample_tokens=0")
+
+
+def rows(folder: Path, name: str) -> dict[int, float]:
+    lines = (folder / "runs" / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return {row["step"]: row[name] for row in map(json.loads, lines) if name in row}
+
+
+def test_a_run_evaluates_and_saves_the_average_and_keeps_the_weights_beside_it(tmp_path: Path, start: Start) -> None:
+    trainer = start(tmp_path, *EMA)
+    history: list[dict[str, Tensor]] = [weights(trainer.model)]
+    update = trainer.average.update
+
+    def watched(step: int) -> None:
+        update(step)
+        history.append(weights(trainer.model))
+
+    trainer.average.update = watched  # type: ignore[method-assign]
+    trainer.run()
+    expected = history[0]
+    for step, present in enumerate(history[1:], start=1):
+        kept = min(0.5, (1 + step) / (10 + step))
+        expected = {name: kept * expected[name] + (1 - kept) * weight for name, weight in present.items()}
+    checkpoint = read_checkpoint(trainer.run_folder.checkpoints()[0])
+    for name, weight in checkpoint.model.items():
+        torch.testing.assert_close(weight, expected[name], rtol=1e-5, atol=1e-6)
+    assert same(checkpoint.training["average"], history[-1])
+    assert same(weights(trainer.model), history[-1])
+
+
+def test_the_loss_that_was_recorded_is_that_of_the_saved_model(tmp_path: Path, start: Start) -> None:
+    trainer = start(tmp_path, *EMA)
+    trainer.run()
+    checkpoint = read_checkpoint(trainer.run_folder.checkpoints()[0])
+    model = GPT(checkpoint.config.model)
+
+    def loss_of(state: dict[str, Tensor]) -> float:
+        model.load_state_dict(state, strict=False)
+        batches = full_batches(trainer.dataset.val[:97], checkpoint.config.model.block_size, 4)
+        return evaluate(model, batches, trainer.compute, lambda: None).loss
+
+    recorded = rows(tmp_path, "val/loss")[4]
+    assert loss_of(checkpoint.model) == recorded == checkpoint.state["val_loss"]
+    assert abs(loss_of(checkpoint.training["average"]) - recorded) > 1e-4
+
+
+def test_the_average_changes_nothing_of_what_is_learned(tmp_path: Path, start: Start) -> None:
+    start(tmp_path / "with", *EMA).run()
+    start(tmp_path / "without", *EMA[1:]).run()
+    assert rows(tmp_path / "with", "train/loss") == rows(tmp_path / "without", "train/loss")
+    assert rows(tmp_path / "with", "val/loss") != rows(tmp_path / "without", "val/loss")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [(EMA[1:], EMA, "optim.ema_decay: None -> 0.5"), (EMA, EMA[1:], "optim.ema_decay: 0.5 -> None")],
+)
+def test_an_average_that_comes_or_goes_is_a_change_that_resuming_names(
+    tmp_path: Path, start: Start, before: tuple[str, ...], after: tuple[str, ...], change: str
+) -> None:
+    start(tmp_path, *before).run()
+    with pytest.raises(CheckpointError) as caught:
+        start(tmp_path, *after, "train.max_steps=6", resume="auto")
+    assert change in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_without_an_average_cannot_go_on_with_one(tmp_path: Path, start: Start) -> None:
+    """Even where changes are allowed: the checkpoint has no weights beside its model."""
+    start(tmp_path, *EMA[1:]).run()
+    with pytest.raises(CheckpointError, match="training state does not fit") as caught:
+        start(tmp_path, *EMA, "train.max_steps=6", resume="auto", allow_config_change=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_with_an_average_may_go_on_without_it_from_the_average(tmp_path: Path, start: Start) -> None:
+    start(tmp_path, *EMA).run()
+    saved: dict[str, Any] = read_checkpoint(next(iter((tmp_path / "runs/run/checkpoints").glob("*4")))).model
+    trainer = start(tmp_path, *EMA[1:], "train.max_steps=6", resume="auto", allow_config_change=True)
+    assert all(torch.equal(saved[name], weight) for name, weight in weights(trainer.model).items())
+    assert trainer.run().step == 6

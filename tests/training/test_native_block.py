@@ -1,0 +1,305 @@
+"""Models with native blocks against the same models with torch's, in bfloat16 and in float32."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gpt.cache import KVCache
+from gpt.checkpoint import read_checkpoint
+from gpt.config import OptimConfig
+from gpt.device import Compute
+from gpt.errors import CheckpointError, DeviceError
+from gpt.model import GPT
+from gpt.model.block import Block
+from gpt.settings import read_settings
+from gpt.training.loss import Batch
+from gpt.training.native_block import NativeBlock, use_native_blocks
+from gpt.training.optimizers import build_optimizer
+from gpt.training.step import Stepper
+from gpt.training.trainer import Trainer
+from kernels import needs_native
+from tiny import tiny_config
+
+Start = Callable[..., Trainer]
+
+CPU = torch.device("cpu")
+BFLOAT16 = Compute(CPU, torch.bfloat16, False)
+FLOAT32 = Compute(CPU, torch.float32, False)
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"norm": "rmsnorm", "position": "rope", "mlp": "relu2", "qk_norm": True, "logit_softcap": 15.0},
+    {"position": "sinusoidal", "mlp": "relu", "tie_weights": False},
+    {"position": "rope", "qk_norm": True, "n_head": 1},
+    {"norm": "rmsnorm", "norm_eps": 1e-3, "mlp_width": 48},
+]
+
+
+def build_model(native: bool, std: float = 0.1, **changes: Any) -> GPT:
+    """Weights so large that attention is far from uniform; the same whether native or not."""
+    torch.manual_seed(0)
+    model = GPT(tiny_config(**{"n_embd": 64, "n_head": 2, "block_size": 40, **changes}))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=std)
+    if native:
+        use_native_blocks(model, BFLOAT16, read_settings().cache_dir)
+    return model
+
+
+def build_stepper(native: bool, compute: Compute = BFLOAT16, **changes: Any) -> Stepper:
+    model = build_model(native, **changes)
+    return Stepper(model, build_optimizer(model, OptimConfig(), CPU), compute, 1.0)
+
+
+def batch(rows: int = 3, length: int = 39) -> Batch:
+    """Sequences that count upwards, but for a few steps of another width."""
+    steps = torch.where(torch.rand(rows, length + 1) < 0.2, 5, 1)
+    window = (torch.randint(23, (rows, 1)) + steps.cumsum(dim=1)) % 23
+    return window[:, :-1], window[:, 1:]
+
+
+def gradients(stepper: Stepper, data: list[Batch]) -> dict[str, Tensor]:
+    stepper.gradients(data)
+    return {name: p.grad.clone() for name, p in stepper.model.named_parameters() if p.grad is not None}
+
+
+def norm(tensors: dict[str, Tensor]) -> float:
+    return float(torch.stack([tensor.norm() for tensor in tensors.values()]).norm())
+
+
+def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return norm({name: one[name] - other[name] for name in one}) / norm(other)
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+@needs_native
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_gradients_are_at_least_as_near_to_those_of_float32_as_torchs(changes: dict[str, Any]) -> None:
+    data = [batch() for _ in range(4)]
+    right = gradients(build_stepper(False, FLOAT32, **changes), data)
+    torchs = gradients(build_stepper(False, **changes), data)
+    native = gradients(build_stepper(True, **changes), data)
+    assert difference(native, right) < 0.02
+    assert difference(native, right) < 1.1 * difference(torchs, right)
+    for name in right:  # and none is wrong that the others outweigh
+        one, other = ({name: found[name]} for found in (native, torchs))
+        assert difference(one, {name: right[name]}) < 2 * difference(other, {name: right[name]}) + 2e-3, name
+
+
+@needs_native
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_twenty_steps_go_the_way_of_float32_and_of_torch(changes: dict[str, Any]) -> None:
+    data = [[batch(), batch()] for _ in range(20)]
+    kinds = {"right": (False, FLOAT32), "torch": (False, BFLOAT16), "native": (True, BFLOAT16)}
+    losses = {}
+    for name, (native, compute) in kinds.items():
+        stepper = build_stepper(native, compute, std=0.05, **changes)
+        losses[name] = torch.tensor([float(stepper.step(n, 3e-3, micro).loss) for n, micro in enumerate(data)])
+    assert losses["right"][-1] < losses["right"][0] - 0.25
+    assert (losses["native"] - losses["right"]).abs().max() < 0.01
+    assert (losses["native"] - losses["torch"]).abs().max() < 0.01
+
+
+@needs_native
+def test_gradients_of_micro_batches_add_up() -> None:
+    stepper, data = build_stepper(True), [batch(), batch()]
+    apart = [gradients(stepper, [one]) for one in data]
+    mean = {name: (apart[0][name] + apart[1][name]) / 2 for name in apart[0]}
+    assert difference(gradients(stepper, data), mean) < 1e-6
+
+
+@needs_native
+def test_dropout_follows_torchs_generator_and_ends_with_training() -> None:
+    model = build_model(True, dropout=0.3)
+    inputs, _ = batch()
+
+    def run(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        with BFLOAT16.autocast():
+            return model(inputs).detach()
+
+    assert torch.equal(run(1), run(1))
+    assert not torch.equal(run(1), run(2))
+    model.eval()
+    assert torch.equal(run(1), run(2))
+
+
+@needs_native
+def test_dropout_keeps_what_is_expected() -> None:
+    """Many draws of the sublayers' dropout, averaged, come near to none: as near as torch's own do."""
+    inputs, _ = batch()
+    plain = build_model(False, n_layer=1).eval()
+    distances = []
+    with BFLOAT16.autocast():
+        right = plain(inputs).detach()
+        for native in (True, False):
+            model = build_model(native, n_layer=1, dropout=0.1)
+            model.drop.p = 0.0  # that of the embeddings is torch's either way
+            mean = torch.stack([model(inputs).detach() for _ in range(100)]).mean(dim=0)
+            distances.append(float((mean - right).norm() / right.norm()))
+    assert distances[0] < 0.2  # a single draw is 0.46 away; not 0, since dropout before a norm moves its mean
+    assert distances[0] == pytest.approx(distances[1], rel=0.15)
+
+
+@needs_native
+def test_where_training_makes_gradients_of_inputs_only_in_part_nothing_breaks() -> None:
+    """Frozen embeddings: the first block's input wants no gradient."""
+    stepper, plain = build_stepper(True, tie_weights=False), build_stepper(False, tie_weights=False)
+    data = [batch()]
+    for one in (stepper, plain):
+        one.model.wte.requires_grad_(False)
+        one.model.wpe.requires_grad_(False)
+    assert difference(gradients(stepper, data), gradients(plain, data)) < 0.05
+
+
+# --- what stays ----------------------------------------------------------------------------------
+
+
+@needs_native
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_parameters_keep_their_names_order_and_identity(changes: dict[str, Any]) -> None:
+    model = build_model(False, **changes)
+    before, keys = list(model.named_parameters()), list(model.state_dict())
+    use_native_blocks(model, BFLOAT16, read_settings().cache_dir)
+    assert all(isinstance(block, NativeBlock) for block in model.h)
+    after = list(model.named_parameters())
+    assert [name for name, _ in after] == [name for name, _ in before]
+    assert all(one is other for (_, one), (_, other) in zip(after, before, strict=True))
+    assert list(model.state_dict()) == keys
+
+
+@needs_native
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("changes", VARIANTS[:2])
+def test_passes_without_gradients_are_the_blocks_own(changes: dict[str, Any], training: bool) -> None:
+    """So that evaluations and samples are those of the checkpoint, bit for bit."""
+    inputs, _ = batch()
+    results = []
+    for native in (True, False):
+        model = build_model(native, **changes).train(training)
+        for autocast in (BFLOAT16.autocast(), contextlib.nullcontext()):
+            for context in (torch.no_grad, torch.inference_mode):
+                with autocast, context():
+                    results.append(model(inputs))
+    assert all(map(torch.equal, results[:4], results[4:]))
+
+
+@needs_native
+def test_passes_with_padding_or_a_cache_are_the_blocks_own() -> None:
+    inputs, _ = batch()
+    mask = torch.ones_like(inputs, dtype=torch.bool)
+    mask[0, :9] = False
+    results = []
+    for native in (True, False):
+        model = build_model(native)
+        with BFLOAT16.autocast():
+            padded = model(inputs, attention_mask=mask)
+            padded[mask].square().sum().backward()
+            cache = KVCache(model.config, batch=3)
+            cached = [model(part, cache=cache) for part in inputs.split(13, dim=1)]
+        results.append([padded, *cached, *[p.grad for p in model.parameters()]])
+    assert all(map(torch.equal, *results))
+
+
+# --- what is not covered -------------------------------------------------------------------------
+
+UNCOVERED: list[tuple[dict[str, Any], str]] = [
+    ({"mlp": "swiglu"}, "mlp swiglu"),
+    ({"mlp": "gelu_tanh"}, "mlp gelu_tanh"),
+    ({"bias": True}, "biases"),
+    ({"n_kv_head": 1}, "grouped key and value heads"),
+    ({"n_embd": 96}, "heads 48 wide"),
+    ({"n_embd": 576}, "heads 288 wide"),
+    ({"mlp_width": 24}, "a hidden width of 24"),
+]
+
+
+@pytest.mark.parametrize(("changes", "what"), UNCOVERED)
+def test_what_there_is_no_kernel_for_is_named_and_the_model_left_alone(changes: dict[str, Any], what: str) -> None:
+    model = build_model(False, n_layer=1, **changes)
+    with pytest.raises(DeviceError, match=f"^the native kernels do not cover {what}[^\n]*$"):
+        use_native_blocks(model, BFLOAT16, read_settings().cache_dir)
+    assert [type(block) for block in model.h] == [Block]
+
+
+@pytest.mark.parametrize("compute", [FLOAT32, Compute(CPU, torch.float16, False)])
+def test_another_type_than_bfloat16_is_refused(compute: Compute) -> None:
+    with pytest.raises(DeviceError, match=r"^the native kernels are for bfloat16 on a CPU$"):
+        use_native_blocks(build_model(False), compute, read_settings().cache_dir)
+
+
+# --- in a run ------------------------------------------------------------------------------------
+
+NATIVE = ("run.kernels=native", "run.dtype=bfloat16", "model.n_embd=64")
+
+
+@needs_native
+def test_a_run_by_native_kernels_says_so_and_learns(tmp_path: Path, start: Start) -> None:
+    lines: list[str] = []
+    trainer = start(tmp_path, *NATIVE, "run.kernels=auto", "run.compile=auto", report=lines.append)
+    assert "training blocks by native kernels" in lines
+    assert not any("compil" in line for line in lines[:-1])  # the summary says "eager"
+    assert lines[-1].endswith("bfloat16, eager")
+    first = trainer.run()
+    assert first.val_loss is not None
+    assert first.val_loss < 3.3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["run.dtype=float32"], "the native kernels are for bfloat16 on a CPU"),
+        (["run.dtype=bfloat16"], "the native kernels do not cover heads 8 wide"),
+        ([*NATIVE, "model.mlp=swiglu"], "the native kernels do not cover mlp swiglu"),
+        ([*NATIVE, "model.bias=true"], "the native kernels do not cover biases"),
+    ],
+)
+def test_where_they_do_not_apply_auto_says_why_and_native_refuses(
+    tmp_path: Path, start: Start, overrides: list[str], reason: str
+) -> None:
+    lines: list[str] = []
+    trainer = start(tmp_path, *overrides, "run.kernels=auto", "run.name=auto", "train.max_steps=3", report=lines.append)
+    assert [line for line in lines if line.startswith(f"no native kernels: {reason}")]
+    assert [type(block) for block in trainer.model.h] == [Block]
+    assert trainer.run().step == 3
+    with pytest.raises(DeviceError, match=f"^run.kernels is native, but {reason}[^\n]*set run.kernels=auto or torch$"):
+        start(tmp_path / "native", *overrides, "run.kernels=native")
+    assert not (tmp_path / "native" / "runs").exists()
+
+
+def test_on_another_processor_auto_says_why_and_native_refuses(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    with pytest.raises(DeviceError, match=r"^run\.kernels is native, but this processor has no AMX tiles; set "):
+        start(tmp_path, *NATIVE)
+    lines: list[str] = []
+    start(tmp_path, *NATIVE, "run.kernels=auto", report=lines.append)
+    assert "no native kernels: this processor has no AMX tiles" in lines
+
+
+def test_torch_is_taken_without_a_word_where_it_is_asked_for(tmp_path: Path, start: Start) -> None:
+    lines: list[str] = []
+    trainer = start(tmp_path, *NATIVE, "run.kernels=torch", report=lines.append)
+    assert [type(block) for block in trainer.model.h] == [Block]
+    assert not any("native" in line for line in lines)
+
+
+@needs_native
+def test_a_checkpoint_of_native_kernels_goes_on_without_them(tmp_path: Path, start: Start) -> None:
+    trainer = start(tmp_path, *NATIVE, "train.max_steps=3")
+    trainer.run()
+    saved = read_checkpoint(trainer.run_folder.checkpoints()[0]).model
+    with pytest.raises(CheckpointError, match=r"run\.kernels: native -> torch"):
+        start(tmp_path, *NATIVE, "run.kernels=torch", resume="auto")
+    there = start(tmp_path, *NATIVE, "run.kernels=torch", resume="auto", allow_config_change=True)
+    present = there.model.state_dict()
+    assert all(torch.equal(present[name], weight) for name, weight in saved.items())
+    assert there.run().step == 6
