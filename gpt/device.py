@@ -12,7 +12,6 @@ from gpt.config.sections import DEVICE_PATTERN, RunConfig
 from gpt.errors import DeviceError
 from gpt.report import Report
 
-
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt, from its malloc.h."""
 
