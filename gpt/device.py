@@ -1,10 +1,12 @@
 """What a run computes on and in: device, dtype, compiler, threads, and how fast the machine multiplies."""
 
+import contextlib
 import ctypes
 import os
 import re
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -169,6 +171,10 @@ def peak_memory_bytes(device: torch.device) -> int:
     """Most memory this process has held: on the CUDA device, else resident."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    with contextlib.suppress(OSError):  # Linux; its rusage would begin with the peak of the parent process
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+        if found := re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE):
+            return int(found.group(1)) * 1024
     try:
         import resource
     except ImportError:  # not on Windows

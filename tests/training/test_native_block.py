@@ -297,8 +297,9 @@ def test_a_checkpoint_of_native_kernels_goes_on_without_them(tmp_path: Path, sta
     trainer = start(tmp_path, *NATIVE, "train.max_steps=3")
     trainer.run()
     saved = read_checkpoint(trainer.run_folder.checkpoints()[0]).model
-    with pytest.raises(CheckpointError, match=r"run\.kernels: native -> torch"):
+    with pytest.raises(CheckpointError, match=r"train\.max_steps: 3 -> 6") as caught:
         start(tmp_path, *NATIVE, "run.kernels=torch", resume="auto")
+    assert "run.kernels" not in str(caught.value)  # they compute the same
     there = start(tmp_path, *NATIVE, "run.kernels=torch", resume="auto", allow_config_change=True)
     present = there.model.state_dict()
     assert all(torch.equal(present[name], weight) for name, weight in saved.items())
