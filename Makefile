@@ -16,7 +16,7 @@ setup: .venv/installed ## make .venv with everything in it; does nothing the sec
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,export]"
 	@touch $@
 
-demo: setup ## train for two minutes on Python's own documentation, then print text
+demo: setup ## train for a minute or two on Python's own documentation, then print text
 	$(BIN)/python scripts/train.py --config configs/quickstart.yaml --resume auto
 	$(BIN)/python scripts/sample.py --checkpoint runs/quickstart --prompt "The " --max-new-tokens 400
 
