@@ -135,6 +135,7 @@ class ModelConfig(Section):
     block_size: PositiveInt = Field(256, description="Most positions T a sequence may have.")
     vocab_size: PositiveInt | None = Field(None, description="Ids V; null: from the tokenizer.")
     dropout: Fraction = Field(0.0, description="Probability, on embeddings, attention weights and sublayer outputs.")
+    attention_dropout: Fraction | None = Field(None, description="On attention weights; null: as `dropout`.")
     bias: bool = Field(False, description="Biases in linear layers and LayerNorm.")
     norm: Literal["layernorm", "rmsnorm"] = Field("layernorm")
     norm_eps: PositiveFloat = Field(1e-5, description="Added to the variance before the root.")
@@ -164,6 +165,11 @@ class ModelConfig(Section):
     def head_width(self) -> int:
         """Width D of one head."""
         return self.n_embd // self.n_head
+
+    @property
+    def weights_dropout(self) -> float:
+        """Probability with which an attention weight is dropped."""
+        return self.dropout if self.attention_dropout is None else self.attention_dropout
 
     @property
     def mlp_hidden(self) -> int:

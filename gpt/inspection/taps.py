@@ -73,7 +73,7 @@ def tapped(model: GPT, names: Collection[str], tap: Tap) -> Iterator[None]:
             for handle in _tap_block(block, inside, tap_inside):
                 stack.callback(handle.remove)
             if inside.intersection(INSIDE_CORE):
-                stack.enter_context(with_core(block.attn, TappedCore(model.config.dropout, tap_inside)))
+                stack.enter_context(with_core(block.attn, TappedCore(model.config.weights_dropout, tap_inside)))
         yield
 
 

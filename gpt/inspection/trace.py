@@ -224,7 +224,7 @@ def _record(model: GPT, idx: Tensor, cache: KVCache | None) -> list[Operation]:
     with ExitStack() as stack:
         for block in model.h:
             assert isinstance(block, Block)
-            stack.enter_context(with_core(block.attn, ReferenceCore(model.config.dropout)))
+            stack.enter_context(with_core(block.attn, ReferenceCore(model.config.weights_dropout)))
         stack.enter_context(as_written(model))
         stack.enter_context(recorder.recording())
         logits = model(idx, cache=cache)

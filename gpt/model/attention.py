@@ -98,7 +98,7 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(self.head_width, config.norm_eps) if config.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(self.head_width, config.norm_eps) if config.qk_norm else nn.Identity()
         self.rotate = rotate if config.position == "rope" else no_rotate
-        self.core = CORES[config.attention](config.dropout)
+        self.core = CORES[config.attention](config.weights_dropout)
         self.resid_dropout = nn.Dropout(config.dropout)
 
     def forward(

@@ -121,9 +121,19 @@ def add(kernels: Kernels, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
     return _Add.apply(kernels, x, y, dropout)  # type: ignore[no-untyped-call]
 
 
+def drop_out(kernels: Kernels, x: Tensor, dropout: Dropout) -> Tensor:
+    """Dropout of x (..., C) float32, C a multiple of 16."""
+    return _DropOut.apply(kernels, x, dropout)  # type: ignore[no-untyped-call]
+
+
 def activate(kernels: Kernels, x: Tensor, name: str) -> Tensor:
     """One of `ACTIVATIONS`, (..., F) bfloat16 with a multiple of 16 elements."""
     return _Activate.apply(kernels, x, ACTIVATIONS[name])  # type: ignore[no-untyped-call]
+
+
+def gate(kernels: Kernels, x: Tensor) -> Tensor:
+    """SwiGLU's product: `silu(gate) * up`, side by side in x (..., 2 F) bfloat16, F a multiple of 16 -> (..., F)."""
+    return _Gate.apply(kernels, x)  # type: ignore[no-untyped-call]
 
 
 def attention(
@@ -221,6 +231,24 @@ class _Add(Function):
         return None, dout, dy, None
 
 
+class _DropOut(Function):
+    @staticmethod
+    def forward(ctx: Any, kernels: Kernels, x: Tensor, dropout: Dropout) -> Tensor:
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        ctx.kernels = kernels
+        ctx.settings = (x.numel() // x.size(-1), x.size(-1), dropout.seed, dropout.probability)
+        kernels.call("drop_out", out, x, *ctx.settings)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> Sequence[Tensor | None]:
+        dout = dout.contiguous()
+        dx = torch.empty_like(dout)
+        ctx.kernels.call("drop_out", dx, dout, *ctx.settings)
+        return None, dx, None
+
+
 class _Activate(Function):
     @staticmethod
     def forward(ctx: Any, kernels: Kernels, x: Tensor, kind: int) -> Tensor:
@@ -236,6 +264,24 @@ class _Activate(Function):
         dx = torch.empty_like(x)
         ctx.kernels.call("activation_backward", dx, dy.contiguous(), x, x.numel(), ctx.kind)
         return None, dx, None
+
+
+class _Gate(Function):
+    @staticmethod
+    def forward(ctx: Any, kernels: Kernels, x: Tensor) -> Tensor:
+        width = x.size(-1) // 2
+        y = x.new_empty(*x.shape[:-1], width)
+        ctx.save_for_backward(x)
+        ctx.kernels, ctx.sizes = kernels, (y.numel() // width, width)
+        kernels.call("gate_forward", y, x, *ctx.sizes)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Sequence[Tensor | None]:
+        (x,) = ctx.saved_tensors
+        dx = torch.empty_like(x)
+        ctx.kernels.call("gate_backward", dx, dy.contiguous(), x, *ctx.sizes)
+        return None, dx
 
 
 class _Attention(Function):

@@ -8,7 +8,13 @@ from torch import Tensor, nn
 
 
 class NoAverage:
-    """The weights as they are."""
+    """The weights as they are.
+
+    Attributes:
+        differs: whether the average is another thing than the weights.
+    """
+
+    differs = False
 
     def update(self, step: int) -> None:
         """Nothing to do after step `step`."""
@@ -33,6 +39,8 @@ class WeightAverage(NoAverage):
         model: whose weights are averaged; they are not touched outside `applied`.
         decay: of the average; in step t it is at most (1 + t) / (10 + t).
     """
+
+    differs = True
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._weights = dict(model.named_parameters())

@@ -13,7 +13,19 @@ from gpt.model import GPT
 from gpt.model.attention import LayerCache
 from gpt.model.block import Block
 from gpt.model.positions import Rotation
-from gpt.native.training import ACTIVATIONS, Dropout, Kernels, NormOptions, activate, add, add_norm, attention, linear
+from gpt.native.training import (
+    ACTIVATIONS,
+    Dropout,
+    Kernels,
+    NormOptions,
+    activate,
+    add,
+    add_norm,
+    attention,
+    drop_out,
+    gate,
+    linear,
+)
 
 LARGEST_SEED = 2**32
 
@@ -47,7 +59,10 @@ class NativeBlock(Block):
         gains = (attn.q_norm.weight, attn.k_norm.weight) if config.qk_norm else None
         y = attention(kernels, qkv, config.n_head, gains, rotation, config.norm_eps, drop_weights)
         x, h = add_norm(kernels, x, linear(y, attn.c_proj.weight), ln_2.weight, norm, drop_attn)
-        h = activate(kernels, linear(h, mlp.c_fc.weight), config.mlp)
+        if config.mlp == "swiglu":
+            h = gate(kernels, linear(h, mlp.c_gate.weight, mlp.c_fc.weight))
+        else:
+            h = activate(kernels, linear(h, mlp.c_fc.weight), config.mlp)
         return add(kernels, x, linear(h, mlp.c_proj.weight), drop_mlp)
 
     @property
@@ -56,14 +71,40 @@ class NativeBlock(Block):
         return self.ln_1, self.attn, self.ln_2, self.mlp
 
     def _draw_dropout(self) -> list[Dropout]:
-        """Seeds from torch's generator, which checkpoints keep."""
-        if not self.training or self._config.dropout == 0:
+        """Of the attention weights, and of both sublayers' outputs."""
+        if not self.training:
             return [Dropout()] * 3
-        return [Dropout(self._config.dropout, seed) for seed in torch.randint(LARGEST_SEED, (3,)).tolist()]
+        config = self._config
+        probabilities = (config.weights_dropout, config.dropout, config.dropout)
+        return [Dropout(p, _draw_seed() if p else 0) for p in probabilities]
+
+
+class NativeDropout(nn.Dropout):
+    """The dropout of the embeddings, in parallel, which torch's generator is not on a CPU.
+
+    Args:
+        p: probability.
+        kernels: compiled.
+    """
+
+    def __init__(self, p: float, kernels: Kernels) -> None:
+        super().__init__(p)
+        self._kernels = kernels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) float32 -> (B, T, C) float32."""
+        if not self.training or self.p == 0:
+            return x
+        return drop_out(self._kernels, x, Dropout(self.p, _draw_seed()))
+
+
+def _draw_seed() -> int:
+    """From torch's generator, whose state checkpoints keep."""
+    return int(torch.randint(LARGEST_SEED, ()))
 
 
 def use_native_blocks(model: GPT, compute: Compute, cache: Path) -> None:
-    """Replace every block; parameters keep their names and identity.
+    """Replace every block and the dropout before them; parameters keep their names and identity.
 
     Args:
         model: in float32.
@@ -79,13 +120,14 @@ def use_native_blocks(model: GPT, compute: Compute, cache: Path) -> None:
     if reason is not None:
         raise DeviceError(f"the native kernels do not cover {reason}")
     kernels = Kernels(cache)
+    model.drop = NativeDropout(model.config.dropout, kernels)
     model.h = nn.ModuleList(NativeBlock(block, model.config, kernels) for block in model.h)  # type: ignore[arg-type]
 
 
 def _uncovered(config: ModelConfig) -> str | None:
     """What of an architecture there is no kernel for; None where there is one for everything."""
     reasons = {
-        f"mlp {config.mlp}": config.mlp not in ACTIVATIONS,
+        f"mlp {config.mlp}": config.mlp not in (*ACTIVATIONS, "swiglu"),
         "biases": config.bias,
         "grouped key and value heads": config.kv_heads != config.n_head,
         f"heads {config.head_width} wide (a multiple of 32 is needed, at most 256)": config.head_width % 32 != 0

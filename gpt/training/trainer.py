@@ -1,24 +1,16 @@
 """The training loop: step, evaluate, save, until the last step, early stopping or a signal."""
 
-import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 
 from gpt.checkpoint import Checkpoint, RunFolder, weights_of
 from gpt.config import Config
 from gpt.data import BatchSampler, Dataset
 from gpt.device import Compute, measure_matmul_rate, peak_memory_bytes
-from gpt.errors import CheckpointError, NonFiniteError
-from gpt.generation import stream_text
+from gpt.errors import CheckpointError
 from gpt.inspection.flops import training_flops
-from gpt.inspection.pictures import attention_picture, to_pixels
-from gpt.inspection.views import attention_view
 from gpt.model import GPT
 from gpt.report import Report
 from gpt.training.averaging import NoAverage, WeightAverage
-from gpt.training.evaluation import evaluate, full_batches
 from gpt.training.loss import Batch
 from gpt.training.monitor import Monitor
 from gpt.training.schedule import learning_rate
@@ -26,9 +18,7 @@ from gpt.training.signals import Interrupted, SignalWatch
 from gpt.training.speed import SpeedMeter
 from gpt.training.state import TrainingState, default_generator_states, set_default_generator_states
 from gpt.training.step import Stepper, StepResult
-
-PICTURE_TOKENS = 32
-"""Length of the text whose attention is drawn."""
+from gpt.training.validation import Validation
 
 
 class Trainer:
@@ -63,6 +53,7 @@ class Trainer:
         decay = config.optim.ema_decay
         self.average = NoAverage() if decay is None else WeightAverage(model, decay)
         self._signals = SignalWatch(report)
+        self._validation = Validation(config, model, dataset, compute, self._signals.check)
         self._failed_saves = 0
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -157,65 +148,24 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluate, sample and save; nothing is recorded if a signal comes in between."""
         self.stepper.check()
-        with self._uncompiled(), self.average.applied():
-            result = evaluate(self.model, self._validation_batches(), self.compute, self._signals.check)
-            if not math.isfinite(result.loss):
-                raise NonFiniteError(f"the validation loss is not finite at step {self.state.step}; nothing was saved")
-            sample = self._sample()
-            self._draw_attention()
+        step, validation = self.state.step, self._validation
+        unaveraged = validation.loss(step).loss if self.average.differs else None
+        with self.average.applied():
+            result, sample, picture = validation.loss(step), validation.sample(), validation.attention(step)
         better = self.state.record_evaluation(result.loss)
-        self._report_evaluation(result.bits_per_char(self.dataset.chars_per_token), sample)
+        self._report_evaluation(result.bits_per_char(self.dataset.chars_per_token), unaveraged, sample)
+        if picture is not None:
+            self.monitor.picture(step, "attention", picture)
         self._save(best=better, required=self._is_finished())
         self._meter.restart()
 
-    def _uncompiled(self) -> AbstractContextManager[object]:
-        """Blocks run as written: a few passes do not earn a compilation of their own."""
-        return torch.compiler.set_stance("force_eager") if self.compute.compile else nullcontext()
-
-    def _validation_batches(self) -> Iterator[Batch]:
-        train = self.config.train
-        tokens = self.dataset.val if train.eval_max_tokens is None else self.dataset.val[: train.eval_max_tokens + 1]
-        return full_batches(tokens, self.config.model.block_size, train.eval_batch_size or train.batch_size)
-
-    def _sample(self) -> str:
-        """A text from the present weights, by its own generator."""
-        if self.config.train.sample_tokens == 0:
-            return ""
-        params = self.config.sample.model_copy(
-            update={"max_new_tokens": self.config.train.sample_tokens, "empty_prompt": "start"}
-        )
-        pieces = []
-        self.model.eval()
-        try:
-            for piece in stream_text(self.model, self.dataset.tokenizer, "", params):
-                pieces.append(piece)
-                self._signals.check()
-        finally:
-            self.model.train()
-        return "".join(pieces)
-
-    def _draw_attention(self) -> None:
-        """Where every head looks in the first validation tokens, which stay the same throughout the run."""
-        interval = self.config.train.attention_interval
-        evaluation = math.ceil(self.state.step / self.config.train.eval_interval)  # the last one may come early
-        if interval == 0 or evaluation % interval:
-            return
-        length = min(PICTURE_TOKENS, self.config.model.block_size)
-        idx = torch.from_numpy(self.dataset.val[:length].astype("int64")).to(self.compute.device)
-        self.model.eval()
-        try:
-            view = attention_view(self.model, self.dataset.tokenizer, idx)
-        finally:
-            self.model.train()
-        self.monitor.picture(self.state.step, "attention", to_pixels(attention_picture(view)))
-
-    def _report_evaluation(self, bits_per_char: float, sample: str) -> None:
+    def _report_evaluation(self, bits_per_char: float, unaveraged: float | None, sample: str) -> None:
         step, state = self.state.step, self.state
         assert state.val_loss is not None
-        seconds = self._meter.total_seconds
-        self.monitor.scalars(
-            step, {"val/loss": state.val_loss, "val/bits_per_char": bits_per_char, "speed/seconds": seconds}
-        )
+        values = {"val/loss": state.val_loss, "val/bits_per_char": bits_per_char}
+        if unaveraged is not None:
+            values["val/loss_unaveraged"] = unaveraged
+        self.monitor.scalars(step, {**values, "speed/seconds": self._meter.total_seconds})
         if sample:
             self.monitor.text(step, "sample", sample)
         if self.config.train.histograms:

@@ -22,6 +22,8 @@ from gpt.native.training import (
     add,
     add_norm,
     attention,
+    drop_out,
+    gate,
     linear,
 )
 from gpt.settings import read_settings
@@ -201,6 +203,49 @@ def test_gradients_of_an_activation_are_times_those_of_its_result(kernels: Kerne
     (dx,) = gradients([activate(kernels, x, name)], [x], [dy])
     (right,) = gradients([WRITTEN_OUT[name](x64)], [x64], [dy])
     assert error(dx, right) < ROUNDED
+
+
+# --- the gate of SwiGLU --------------------------------------------------------------------------
+
+
+def test_the_gate_is_silu_times_the_other_half(kernels: Kernels) -> None:
+    x, dy = narrow(3, 5, 96, scale=3.0), torch.randn(3, 5, 48).bfloat16()
+    x64 = double(x)
+    right = F.silu(x64[..., :48]) * x64[..., 48:]
+    y = gate(kernels, x)
+    assert error(y, right) < ROUNDED
+    assert error(*gradients([y], [x], [dy]), *gradients([right], [x64], [dy])) < ROUNDED
+
+
+@pytest.mark.parametrize("size", [90.0, 1e4, 1e30])
+def test_the_gate_of_numbers_however_large_is_open_or_shut(kernels: Kernels, size: float) -> None:
+    x = torch.ones(2, 32).bfloat16()
+    x[0, :16], x[1, :16] = size, -size
+    x.requires_grad_()
+    y = gate(kernels, x)
+    (dx,) = gradients([y], [x], [torch.ones_like(y)])
+    torch.testing.assert_close(y[0], torch.full((16,), size).bfloat16())
+    torch.testing.assert_close(y[1], torch.zeros(16).bfloat16(), atol=1e-7, rtol=0)
+    assert dx.isfinite().all()
+
+
+def test_what_is_not_a_number_stays_so_in_the_gate(kernels: Kernels) -> None:
+    x = torch.full((1, 32), math.nan).bfloat16()
+    assert gate(kernels, x).isnan().all()
+
+
+# --- dropout alone -------------------------------------------------------------------------------
+
+
+def test_dropout_alone_keeps_and_scales_and_its_gradient_does_the_same(kernels: Kernels) -> None:
+    x, dy = wide(40, 64), torch.randn(40, 64)
+    y = drop_out(kernels, x, Dropout(0.25, seed=5))
+    kept = y != 0
+    assert float(kept.float().mean()) == pytest.approx(0.75, abs=0.03)
+    torch.testing.assert_close(y[kept], x[kept] / 0.75)
+    (dx,) = gradients([y], [x], [dy])
+    torch.testing.assert_close(dx, torch.where(kept, dy / 0.75, 0.0))
+    assert torch.equal(drop_out(kernels, x, NONE), x)
 
 
 # --- attention -----------------------------------------------------------------------------------

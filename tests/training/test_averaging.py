@@ -182,7 +182,9 @@ def test_the_loss_that_was_recorded_is_that_of_the_saved_model(tmp_path: Path, s
 
     recorded = rows(tmp_path, "val/loss")[4]
     assert loss_of(checkpoint.model) == recorded == checkpoint.state["val_loss"]
-    assert abs(loss_of(checkpoint.training["average"]) - recorded) > 1e-4
+    unaveraged = rows(tmp_path, "val/loss_unaveraged")[4]
+    assert loss_of(checkpoint.training["average"]) == unaveraged
+    assert abs(unaveraged - recorded) > 1e-4
 
 
 def test_the_average_changes_nothing_of_what_is_learned(tmp_path: Path, start: Start) -> None:
@@ -190,6 +192,7 @@ def test_the_average_changes_nothing_of_what_is_learned(tmp_path: Path, start: S
     start(tmp_path / "without", *EMA[1:]).run()
     assert rows(tmp_path / "with", "train/loss") == rows(tmp_path / "without", "train/loss")
     assert rows(tmp_path / "with", "val/loss") != rows(tmp_path / "without", "val/loss")
+    assert rows(tmp_path / "with", "val/loss_unaveraged") == rows(tmp_path / "without", "val/loss")
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"position": "sinusoidal", "mlp": "relu", "tie_weights": False},
     {"position": "rope", "qk_norm": True, "n_head": 1},
     {"norm": "rmsnorm", "norm_eps": 1e-3, "mlp_width": 48},
+    {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "mlp_width": 176},
 ]
 
 
@@ -141,11 +142,37 @@ def test_dropout_keeps_what_is_expected() -> None:
         right = plain(inputs).detach()
         for native in (True, False):
             model = build_model(native, n_layer=1, dropout=0.1)
-            model.drop.p = 0.0  # that of the embeddings is torch's either way
+            model.drop.p = 0.0  # of the embeddings
             mean = torch.stack([model(inputs).detach() for _ in range(100)]).mean(dim=0)
             distances.append(float((mean - right).norm() / right.norm()))
     assert distances[0] < 0.2  # a single draw is 0.46 away; not 0, since dropout before a norm moves its mean
     assert distances[0] == pytest.approx(distances[1], rel=0.15)
+
+
+@needs_native
+def test_attention_weights_have_a_dropout_of_their_own() -> None:
+    """One layer, so that the first token, which sees itself only, is as without dropout, or half of nothing is left."""
+    inputs, _ = batch()
+    model = build_model(True, n_layer=1, attention_dropout=0.5)
+    with BFLOAT16.autocast():
+        dropped = model.train()(inputs).detach()
+        right = build_model(False, n_layer=1)(inputs).detach()
+        none = build_model(True, n_layer=1, dropout=0.0, attention_dropout=0.0)(inputs).detach()
+    assert not torch.allclose(dropped, right, atol=0.1)
+    torch.testing.assert_close(none, right, rtol=0.02, atol=0.05)
+
+
+@needs_native
+def test_dropout_of_embeddings_keeps_their_mean_and_drops_gradients_with_them() -> None:
+    model = build_model(True, dropout=0.25)
+    ones = torch.ones(8, 39, 64, requires_grad=True)
+    dropped = model.drop(ones)
+    dropped.sum().backward()
+    assert dropped.unique().tolist() == pytest.approx([0.0, 4 / 3])
+    assert float((dropped == 0).float().mean()) == pytest.approx(0.25, abs=0.02)
+    assert ones.grad is not None
+    assert torch.equal(ones.grad, dropped.detach())
+    assert torch.equal(model.eval().drop(ones), ones)
 
 
 @needs_native
@@ -211,7 +238,6 @@ def test_passes_with_padding_or_a_cache_are_the_blocks_own() -> None:
 # --- what is not covered -------------------------------------------------------------------------
 
 UNCOVERED: list[tuple[dict[str, Any], str]] = [
-    ({"mlp": "swiglu"}, "mlp swiglu"),
     ({"mlp": "gelu_tanh"}, "mlp gelu_tanh"),
     ({"bias": True}, "biases"),
     ({"n_kv_head": 1}, "grouped key and value heads"),
@@ -257,7 +283,7 @@ def test_a_run_by_native_kernels_says_so_and_learns(tmp_path: Path, start: Start
     [
         (["run.dtype=float32"], "the native kernels are for bfloat16 on a CPU"),
         (["run.dtype=bfloat16"], "the native kernels do not cover heads 8 wide"),
-        ([*NATIVE, "model.mlp=swiglu"], "the native kernels do not cover mlp swiglu"),
+        ([*NATIVE, "model.mlp=gelu_tanh"], "the native kernels do not cover mlp gelu_tanh"),
         ([*NATIVE, "model.bias=true"], "the native kernels do not cover biases"),
     ],
 )

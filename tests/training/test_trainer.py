@@ -88,7 +88,7 @@ def test_evaluations_logs_and_checkpoints_come_when_the_configuration_says(tmp_p
 def pretend_losses(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
     """The results of the next evaluations."""
     results = iter(losses)
-    monkeypatch.setattr("gpt.training.trainer.evaluate", lambda *arguments: Evaluation(next(results), 1))
+    monkeypatch.setattr("gpt.training.validation.evaluate", lambda *arguments: Evaluation(next(results), 1))
 
 
 def test_the_best_checkpoint_is_the_one_of_the_lowest_loss(
@@ -147,7 +147,7 @@ def test_a_picture_that_fails_leaves_the_model_in_training(
     def fail(*_: object) -> None:
         raise InputError("no picture")
 
-    monkeypatch.setattr("gpt.training.trainer.attention_view", fail)
+    monkeypatch.setattr("gpt.training.validation.attention_view", fail)
     trainer = start(tmp_path, "train.attention_interval=1", "train.max_steps=4")
     with pytest.raises(InputError):
         trainer.run()

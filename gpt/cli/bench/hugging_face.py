@@ -51,7 +51,7 @@ def build_gpt2(config: ModelConfig) -> Any:
             activation_function="gelu_pytorch_tanh",
             resid_pdrop=config.dropout,
             embd_pdrop=config.dropout,
-            attn_pdrop=config.dropout,
+            attn_pdrop=config.weights_dropout,
             bos_token_id=None,
             eos_token_id=None,
             use_cache=False,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt.cli.bench.machine import describe_machine
-from gpt.cli.explain.tables import Table, render_table
+from gpt.cli.tables import Table, render_table
 from gpt.errors import GPTError
 from gpt.files import write_atomic
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpt.cli.bench.spread import ratios, show_ratios, spread_of
-from gpt.cli.explain.tables import Table
+from gpt.cli.tables import Table
 
 NOTE = (
     "Seconds: whole processes in turns, compiled code not cached before, data prepared before; times: over the first.\n"

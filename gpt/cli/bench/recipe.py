@@ -13,7 +13,7 @@ from gpt.cli.bench.output import describe, finish
 from gpt.cli.bench.processes import read_process, script_command, time_process
 from gpt.cli.bench.spread import spread_of
 from gpt.cli.common import report
-from gpt.cli.explain.tables import Table
+from gpt.cli.tables import Table
 from gpt.config import load_config
 from gpt.errors import ConfigError
 from gpt.settings import read_settings

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpt.cli.bench.spread import ratios, show_ratios, spread_of
 from gpt.cli.bench.workers import Answer
-from gpt.cli.explain.tables import Table, human_bytes, human_count
+from gpt.cli.tables import Table, human_bytes, human_count
 from gpt.config import Config, ModelConfig
 from gpt.inspection.flops import training_flops
 

@@ -10,7 +10,6 @@ from gpt.cli.explain.heatmap import heat_map, numbers
 from gpt.cli.explain.outputs import add_output_options, check_outputs, write_outputs
 from gpt.cli.explain.ranges import check_range
 from gpt.cli.explain.source import load_model
-from gpt.cli.explain.tables import Table, add_format_options, print_view
 from gpt.cli.explain.text import (
     add_edit_option,
     add_memory_option,
@@ -20,6 +19,7 @@ from gpt.cli.explain.text import (
     read_ids,
 )
 from gpt.cli.explain.view import add_view
+from gpt.cli.tables import Table, add_format_options, print_view
 from gpt.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from gpt.cli.explain.ranges import check_positive, check_range
 from gpt.cli.explain.sizes import add_size_options, check_batch, read_size
 from gpt.cli.explain.source import add_model_options, find_config
-from gpt.cli.explain.tables import Table, add_format_options, human_bytes, human_count, print_view
 from gpt.cli.explain.view import add_view
+from gpt.cli.tables import Table, add_format_options, human_bytes, human_count, print_view
 from gpt.config import ModelConfig
 from gpt.errors import ConfigError
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from gpt.cli.common import report
 from gpt.cli.explain.sizes import add_size_options, check_batch, read_size
 from gpt.cli.explain.source import add_model_options, find_config
-from gpt.cli.explain.tables import Table, add_format_options, human_bytes, print_view
 from gpt.cli.explain.view import add_view
+from gpt.cli.tables import Table, add_format_options, human_bytes, print_view
 from gpt.config import Config, RunConfig
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.explain.source import NamedConfig, add_model_options, find_config
-from gpt.cli.explain.tables import Table, add_format_options, print_view
 from gpt.cli.explain.view import add_view
+from gpt.cli.tables import Table, add_format_options, print_view
 
 if TYPE_CHECKING:
     from gpt.inspection.parameters import ParameterCount

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.cli.explain.sizes import add_size_options, check_batch, read_size
 from gpt.cli.explain.source import add_model_options, find_config, load_model
-from gpt.cli.explain.tables import Table, add_format_options, print_view
 from gpt.cli.explain.text import read_ids
 from gpt.cli.explain.view import add_view
+from gpt.cli.tables import Table, add_format_options, print_view
 from gpt.errors import ConfigError
 from gpt.inspection.markdown import times
 

@@ -7,10 +7,10 @@ from gpt.cli.common import add_checkpoint_options
 from gpt.cli.explain.outputs import add_output_options, check_outputs, write_outputs
 from gpt.cli.explain.ranges import check_range
 from gpt.cli.explain.source import load_model
-from gpt.cli.explain.tables import Table, add_format_options, print_view
 from gpt.cli.explain.text import add_edit_option, add_prompt_option, read_edits, read_ids
 from gpt.cli.explain.view import add_view
 from gpt.cli.sampling_options import with_options
+from gpt.cli.tables import Table, add_format_options, print_view
 from gpt.config import SamplingParams
 
 if TYPE_CHECKING:

@@ -127,8 +127,7 @@ static float soften(bf16* weights, float* log_sum, const float* scores, int quer
     for (int j = 0; j < keys; j += 16) {
         vec e = _mm512_maskz_mov_ps(up_to(j, query), exp(load(scores + j) - peak));
         total = total + e;
-        if (drop.active()) e = drop.apply(drop.kept(_mm512_add_epi32(_mm512_set1_epi32((int)stream + j), lanes())), e);
-        store(weights + j, e);
+        store(weights + j, drop.apply(stream, j, e));
     }
     float result = sum(total);
     *log_sum = _mm512_cvtss_f32(peak) + logf(result);
@@ -227,8 +226,7 @@ static void attention_backward(const AttentionGradients& grad, const bf16* dy, c
                         for (int j = 0; j < keys; j += 16) {
                             const size_t at = (size_t)r * R + j;
                             vec w = _mm512_maskz_mov_ps(up_to(j, i + r), exp(load(scores + at) - all(logs[i + r])));
-                            vec d = load(dw + at);
-                            if (drop.active()) d = drop.apply(drop.kept(_mm512_add_epi32(_mm512_set1_epi32((int)streams[i + r] + j), lanes())), d);
+                            vec d = drop.apply(streams[i + r], j, load(dw + at));
                             store(ds + at, w * (d - all(delta[i + r])));
                         }
                     multiply(dq + (size_t)i * D, D, ds, R, kp, 2 * D, keys / 32, D / 16);

@@ -25,11 +25,7 @@ static void add_norm_forward(float* stream, bf16* normed, float* mean, float* in
         vec total = all(0.0f), squares = all(0.0f);
         if (y) {
             const uint32_t key = drop.stream(n);
-            for (int c = 0; c < C; c += 16) {
-                vec v = load(y + at + c);
-                if (drop.active()) v = drop.apply(drop.kept(_mm512_add_epi32(_mm512_set1_epi32((int)key + c), lanes())), v);
-                store(stream + at + c, load(row + c) + v);
-            }
+            for (int c = 0; c < C; c += 16) store(stream + at + c, load(row + c) + drop.apply(key, c, load(y + at + c)));
             row = stream + at;
         }
         if (s.centred)
@@ -69,9 +65,7 @@ static void add_norm_backward(float* dx, bf16* dy, float* dgain, const float* ds
                 vec unit = (load(stream + at + c) - m) * r, g = load(dnormed + at + c) * load(gain + c);
                 vec out = load(dstream + at + c) + r * (g - unit * along - shift);
                 store(dx + at + c, out);
-                if (!dy) continue;
-                if (drop.active()) out = drop.apply(drop.kept(_mm512_add_epi32(_mm512_set1_epi32((int)key + c), lanes())), out);
-                store(dy + at + c, out);
+                if (dy) store(dy + at + c, drop.apply(key, c, out));
             }
         }
     }
@@ -85,9 +79,7 @@ static void add_forward(float* out, const float* x, const bf16* y, const NormSha
         const uint32_t key = drop.stream(n);
         for (int c = 0; c < s.width; c += 16) {
             const size_t at = (size_t)n * s.width + c;
-            vec v = load(y + at);
-            if (drop.active()) v = drop.apply(drop.kept(_mm512_add_epi32(_mm512_set1_epi32((int)key + c), lanes())), v);
-            store(out + at, load(x + at) + v);
+            store(out + at, load(x + at) + drop.apply(key, c, load(y + at)));
         }
     }
 }
@@ -98,9 +90,21 @@ static void add_backward(bf16* dy, const float* dout, const NormShape& s, const 
         const uint32_t key = drop.stream(n);
         for (int c = 0; c < s.width; c += 16) {
             const size_t at = (size_t)n * s.width + c;
-            vec v = load(dout + at);
-            if (drop.active()) v = drop.apply(drop.kept(_mm512_add_epi32(_mm512_set1_epi32((int)key + c), lanes())), v);
-            store(dy + at, v);
+            store(dy + at, drop.apply(key, c, load(dout + at)));
+        }
+    }
+}
+
+// --- dropout alone -------------------------------------------------------------------------------
+
+// out = dropout(x); its own backward pass, with the same seed.
+static void drop_out(float* out, const float* x, const NormShape& s, const Dropout& drop) {
+#pragma omp parallel for num_threads(s.threads) schedule(static)
+    for (int n = 0; n < s.rows; n++) {
+        const uint32_t key = drop.stream(n);
+        for (int c = 0; c < s.width; c += 16) {
+            const size_t at = (size_t)n * s.width + c;
+            store(out + at, drop.apply(key, c, load(x + at)));
         }
     }
 }
@@ -122,6 +126,27 @@ struct Gelu {
         return fma(x * all(0.39894228f), n.bell, n.below);
     }
 };
+
+// SwiGLU: y = silu(gate) * up. x: (rows, 2 width), gate and up side by side; y: (rows, width).
+static void gate_forward(bf16* y, const bf16* x, const NormShape& s) {
+#pragma omp parallel for num_threads(s.threads) schedule(static)
+    for (int n = 0; n < s.rows; n++)
+        for (int c = 0; c < s.width; c += 16) {
+            const bf16* gate = x + (size_t)n * 2 * s.width + c;
+            vec g = load(gate);
+            store(y + (size_t)n * s.width + c, g * sigmoid(g) * load(gate + s.width));
+        }
+}
+static void gate_backward(bf16* dx, const bf16* dy, const bf16* x, const NormShape& s) {
+#pragma omp parallel for num_threads(s.threads) schedule(static)
+    for (int n = 0; n < s.rows; n++)
+        for (int c = 0; c < s.width; c += 16) {
+            const size_t at = (size_t)n * 2 * s.width + c;
+            vec g = load(x + at), share = sigmoid(g), d = load(dy + (size_t)n * s.width + c);
+            store(dx + at, d * load(x + at + s.width) * share * fma(g, all(1.0f) - share, all(1.0f)));
+            store(dx + at + s.width, d * g * share);
+        }
+}
 
 template <class Activation> static void activate(bf16* y, const bf16* x, int64_t count, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)

@@ -6,15 +6,16 @@ extern "C" {
 
 int gpt_request_tiles() { return request_tiles(); }
 
-void gpt_attention_forward(bf16* y, float* log_sums, const bf16* qkv, const float* q_gain, const float* k_gain, const float* cosine, const float* sine, float eps, int batch, int length,
-                           int heads, int width, uint32_t seed, float dropout, int threads) {
+void gpt_attention_forward(bf16* y, float* log_sums, const bf16* qkv, const float* q_gain, const float* k_gain,
+                           const float* cosine, const float* sine, float eps, int batch, int length, int heads, int width, uint32_t seed, float dropout, int threads) {
     AttentionInputs in = {qkv, {q_gain, cosine, sine, eps}, {k_gain, cosine, sine, eps}};
     attention_forward(y, log_sums, in, {batch, length, heads, width, threads}, Dropout(seed, dropout));
 }
 
 void gpt_attention_backward(bf16* dqkv, float* dq_gain, float* dk_gain, const bf16* dy, const bf16* y,
-                            const float* log_sums, const bf16* qkv, const float* q_gain, const float* k_gain, const float* cosine, const float* sine, float eps, int batch, int length,
-                            int heads, int width, uint32_t seed, float dropout, int threads) {
+                            const float* log_sums, const bf16* qkv, const float* q_gain, const float* k_gain,
+                            const float* cosine, const float* sine, float eps, int batch, int length, int heads,
+                            int width, uint32_t seed, float dropout, int threads) {
     AttentionInputs in = {qkv, {q_gain, cosine, sine, eps}, {k_gain, cosine, sine, eps}};
     AttentionGradients grad = {dqkv, dq_gain, dk_gain};
     attention_backward(grad, dy, y, log_sums, in, {batch, length, heads, width, threads}, Dropout(seed, dropout));
@@ -41,6 +42,10 @@ void gpt_add_backward(bf16* dy, const float* dout, int rows, int width, uint32_t
     add_backward(dy, dout, {rows, width, threads, false, 0.0f}, Dropout(seed, dropout));
 }
 
+void gpt_drop_out(float* out, const float* x, int rows, int width, uint32_t seed, float dropout, int threads) {
+    drop_out(out, x, {rows, width, threads, false, 0.0f}, Dropout(seed, dropout));
+}
+
 // kind: 0 relu, 1 relu squared, 2 gelu
 void gpt_activation_forward(bf16* y, const bf16* x, int64_t count, int kind, int threads) {
     if (kind == 0) activate<Relu>(y, x, count, threads);
@@ -52,6 +57,14 @@ void gpt_activation_backward(bf16* dx, const bf16* dy, const bf16* x, int64_t co
     if (kind == 0) activate_backward<Relu>(dx, dy, x, count, threads);
     if (kind == 1) activate_backward<SquaredRelu>(dx, dy, x, count, threads);
     if (kind == 2) activate_backward<Gelu>(dx, dy, x, count, threads);
+}
+
+void gpt_gate_forward(bf16* y, const bf16* x, int rows, int width, int threads) {
+    gate_forward(y, x, {rows, width, threads, false, 0.0f});
+}
+
+void gpt_gate_backward(bf16* dx, const bf16* dy, const bf16* x, int rows, int width, int threads) {
+    gate_backward(dx, dy, x, {rows, width, threads, false, 0.0f});
 }
 
 }  // extern "C"

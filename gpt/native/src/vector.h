@@ -32,6 +32,8 @@ static inline vec exp(vec x) {
     return _mm512_scalef_ps(fma(p, f, all(1.0f)), n);
 }
 
+static inline vec sigmoid(vec x) { return all(1.0f) / (all(1.0f) + exp(_mm512_min_ps(all(87.0f), all(0.0f) - x))); }
+
 // Normal distribution: its density without the factor 1 / sqrt(2 pi), and the share of it below x, with an
 // absolute error below 1e-7 (Abramowitz and Stegun 7.1.26 for the error function).
 struct Normal {
@@ -77,4 +79,8 @@ struct Dropout {
         return _mm512_cmpge_epu32_mask(hash(stream_plus_index), _mm512_set1_epi32((int)threshold));
     }
     vec apply(__mmask16 kept, vec x) const { return _mm512_maskz_mul_ps(kept, x, all(scale)); }
+    // Elements i to i + 15 of a stream.
+    vec apply(uint32_t stream, int i, vec x) const {
+        return active() ? apply(kept(_mm512_add_epi32(_mm512_set1_epi32((int)stream + i), lanes())), x) : x;
+    }
 };

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from gpt.cli.explain.tables import (
+from gpt.cli.tables import (
     Table,
     add_format_options,
     human_bytes,
