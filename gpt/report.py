@@ -4,3 +4,7 @@ from collections.abc import Callable
 
 Report = Callable[[str], None]
 """Takes one line for the user."""
+
+
+def silent(line: str) -> None:
+    """Say nothing."""

@@ -17,4 +17,6 @@ def _missing() -> str | None:
 NO_NATIVE = _missing()
 """Why the kernels cannot run here; None where they must."""
 
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
+
 needs_native = pytest.mark.skipif(NO_NATIVE is not None, reason=NO_NATIVE or "")

@@ -4,7 +4,6 @@ import contextlib
 import sys
 from importlib import import_module
 
-from gpt.checkpoint import Loaded
 from gpt.cli.common import report
 from gpt.cli.sample_writers import TextWriter
 from gpt.cli.sampling_options import with_options
@@ -12,7 +11,7 @@ from gpt.config import SamplingParams
 from gpt.config.strict_yaml import YAMLSyntaxError, parse_value
 from gpt.data import Tokenizer
 from gpt.errors import GPTError
-from gpt.generation import DecodeOptions, build_backend, stream_pieces
+from gpt.generation import Runtime, TextBatch
 
 HELP = """\
 Type a prompt and see how the model goes on. Ctrl-C stops a text, Ctrl-D ends.
@@ -21,7 +20,7 @@ Type a prompt and see how the model goes on. Ctrl-C stops a text, Ctrl-D ends.
   /help              show this"""
 
 
-def run_interactive(loaded: Loaded, tokenizer: Tokenizer, params: SamplingParams, options: DecodeOptions) -> int:
+def run_interactive(runtime: Runtime, tokenizer: Tokenizer, params: SamplingParams) -> int:
     """Read prompts until the end of input; arrow keys bring back earlier ones where there is readline."""
     with contextlib.suppress(ImportError):
         import_module("readline")  # which gives `input` a history
@@ -38,7 +37,7 @@ def run_interactive(loaded: Loaded, tokenizer: Tokenizer, params: SamplingParams
             if line.startswith("/"):
                 params = _command(line[1:], params)
             else:
-                _answer(loaded, tokenizer, line, params, options)
+                _answer(runtime, tokenizer, line, params)
         except GPTError as error:
             report(f"error: {error}")
 
@@ -64,12 +63,11 @@ def _command(line: str, params: SamplingParams) -> SamplingParams:
     return params
 
 
-def _answer(loaded: Loaded, tokenizer: Tokenizer, prompt: str, params: SamplingParams, options: DecodeOptions) -> None:
-    backend = build_backend(loaded.model, params, options)
-    pieces = stream_pieces(loaded.model, tokenizer, [prompt], params, None, backend)
+def _answer(runtime: Runtime, tokenizer: Tokenizer, prompt: str, params: SamplingParams) -> None:
+    batch = TextBatch(runtime, tokenizer, [prompt], params)
     writer = TextWriter([prompt], sys.stdout)
     try:
-        for piece in pieces:
+        for piece in batch:
             writer.take(piece)
     except KeyboardInterrupt:
         print()

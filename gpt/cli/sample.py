@@ -15,8 +15,7 @@ from gpt.errors import GenerationError, GPTError
 
 if TYPE_CHECKING:
     from gpt.data import Tokenizer
-    from gpt.generation import DecodeOptions
-    from gpt.model import GPT
+    from gpt.generation import Runtime
 
 GROUP = 64
 """Samples decoded together."""
@@ -46,7 +45,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--unknown", choices=("error", "replace", "drop"), default="error", help="characters the model has never seen"
     )
-    parser.add_argument("--backend", choices=("auto", "eager"), default="auto", help="who computes (default: auto)")
+    parser.add_argument(
+        "--backend", choices=("auto", "eager", "native"), default="auto", help="who computes (default: auto)"
+    )
     parser.add_argument("--no-cache", action="store_true", help="compute the whole window for every token")
     parser.add_argument(
         "--kv-dtype", choices=("fp32", "bf16", "fp16", "int8"), help="what the cache holds (default: fp32)"
@@ -74,7 +75,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from gpt.cli.interactive import run_interactive
     from gpt.data import CharTokenizer
     from gpt.device import choose_device
-    from gpt.generation import DecodeOptions
+    from gpt.generation import DecodeOptions, build_runtime
     from gpt.generation.prompts import encode_prompt
 
     path = Path(arguments.checkpoint) if arguments.checkpoint else None
@@ -88,15 +89,16 @@ def _run(arguments: argparse.Namespace) -> int:
     options = DecodeOptions(
         arguments.backend, not arguments.no_cache, arguments.kv_dtype or "fp32", arguments.prefill_chunk
     )
+    runtime = build_runtime(loaded.model, options, report=report)
     if arguments.interactive:
-        return run_interactive(loaded, tokenizer, params, options)
+        return run_interactive(runtime, tokenizer, params)
     for prompt in prompts:  # all of them before anything is printed or a file is opened
         encode_prompt(tokenizer, prompt, params, loaded.config.model.block_size)
     with _Output(arguments.output) as file:
         if arguments.beam is not None:
-            _beam(arguments, loaded.model, tokenizer, prompts, params, options, file)
+            _beam(arguments, runtime, tokenizer, prompts, params, file)
         else:
-            _sample(arguments, loaded.model, tokenizer, prompts, params, options, file)
+            _sample(arguments, runtime, tokenizer, prompts, params, file)
     return 0
 
 
@@ -127,57 +129,56 @@ def _refuse_ignored(arguments: argparse.Namespace) -> None:
 
 def _sample(
     arguments: argparse.Namespace,
-    model: "GPT",
+    runtime: "Runtime",
     tokenizer: "Tokenizer",
     prompts: list[str],
     params: SamplingParams,
-    options: "DecodeOptions",
     file: TextIO,
 ) -> None:
     """Decode every prompt `num_samples` times, in groups."""
     from gpt.cli.sample_writers import JSONWriter, TextWriter, Writer
     from gpt.cli.stats import Meter
-    from gpt.generation import build_backend, stream_pieces
+    from gpt.generation import TextBatch
 
     requests = [(prompt, params.seed + i) for prompt in prompts for i in range(arguments.num_samples)]
     for begin in range(0, len(requests), GROUP):
         texts, seeds = zip(*requests[begin : begin + GROUP], strict=True)
-        backend = build_backend(model, params, options)
-        pieces = stream_pieces(model, tokenizer, texts, params, seeds, backend)
+        batch = TextBatch(runtime, tokenizer, texts, params, seeds)
         writer: Writer = (
             JSONWriter(texts, seeds, tokenizer, file) if arguments.json else TextWriter(texts, file, begin == 0)
         )
         meter = Meter(len(texts))
-        for piece in meter.watch(pieces):
+        for piece in meter.watch(batch):
             writer.take(piece)
-            meter.cache_bytes = max(meter.cache_bytes, backend.cache_bytes)
+            meter.cache_bytes = max(meter.cache_bytes, batch.cache_bytes)
         if arguments.stats:
-            report(f"{backend.name}: {meter}")
+            report(f"{runtime.name}: {meter}")
 
 
 def _beam(
     arguments: argparse.Namespace,
-    model: "GPT",
+    runtime: "Runtime",
     tokenizer: "Tokenizer",
     prompts: list[str],
     params: SamplingParams,
-    options: "DecodeOptions",
     file: TextIO,
 ) -> None:
     """Print the best hypotheses of every prompt, best first."""
-    from gpt.generation import beam_search, build_backend
+    from gpt.generation import beam_search
     from gpt.generation.prompts import encode_prompt
     from gpt.generation.text import text_of
 
     def is_finished(tokens: Sequence[int]) -> bool:
         return tokens[-1] == params.end_id or any(text_of(tokenizer, tokens).endswith(stop) for stop in params.stop)
 
+    block_size = runtime.model.config.block_size
     for prompt in prompts:
-        ids = encode_prompt(tokenizer, prompt, params, model.config.block_size)
-        backend = build_backend(model, params, options)
-        room = model.config.block_size + 1 - len(ids) if params.overflow == "stop" else params.max_new_tokens
+        ids = encode_prompt(tokenizer, prompt, params, block_size)
+        room = block_size + 1 - len(ids) if params.overflow == "stop" else params.max_new_tokens
         length, penalty = min(params.max_new_tokens, room), arguments.length_penalty
-        found = beam_search(backend, ids, arguments.beam, length, 1.0 if penalty is None else penalty, is_finished)
+        found = beam_search(
+            runtime.backend(params), ids, arguments.beam, length, 1.0 if penalty is None else penalty, is_finished
+        )
         for hypothesis in found:
             text = text_of(tokenizer, (token for token in hypothesis.tokens if token != params.end_id), params.stop)
             if arguments.json:

@@ -1,7 +1,7 @@
 """How fast text came: `scripts/sample.py --stats`."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from gpt.generation import Piece
 
@@ -20,7 +20,7 @@ class Meter:
         self._tokens = 0
         self.cache_bytes = 0
 
-    def watch(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
+    def watch(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
         """Pass pieces on and note when they came."""
         for piece in pieces:
             self._last = self._clock()

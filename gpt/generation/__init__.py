@@ -4,9 +4,8 @@ from gpt.generation.beam import Hypothesis, beam_search
 from gpt.generation.decoder import Drawn
 from gpt.generation.generator import (
     Completion,
-    DecodeOptions,
     Piece,
-    build_backend,
+    TextBatch,
     complete,
     generate,
     generate_tokens,
@@ -14,17 +13,21 @@ from gpt.generation.generator import (
     stream_pieces,
     stream_text,
 )
+from gpt.generation.runtime import DecodeOptions, EagerRuntime, Runtime, build_runtime
 from gpt.generation.scoring import Score, score_text
 
 __all__ = [
     "Completion",
     "DecodeOptions",
     "Drawn",
+    "EagerRuntime",
     "Hypothesis",
     "Piece",
+    "Runtime",
     "Score",
+    "TextBatch",
     "beam_search",
-    "build_backend",
+    "build_runtime",
     "complete",
     "generate",
     "generate_tokens",

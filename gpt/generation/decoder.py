@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -26,6 +27,29 @@ class Drawn:
     token: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
+
+
+class Decoder(Protocol):
+    """Draws tokens for several rows.
+
+    Attributes:
+        active: rows that still draw, by their number among the prompts.
+    """
+
+    active: list[int]
+
+    def step(self) -> dict[int, Drawn]:
+        """The next token of every active row."""
+        ...
+
+    def finish(self, rows: set[int]) -> None:
+        """Draw no more for these rows."""
+        ...
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of keys and values held now."""
+        ...
 
 
 class BatchDecoder:
@@ -71,7 +95,9 @@ class BatchDecoder:
         tokens = draw(probabilities, uniform).tolist()
         for context, token in zip(contexts, tokens, strict=True):
             context.append(token)
-        return dict(zip(self.active, self._describe(logits, tokens), strict=True))
+        count = self._params.logprobs
+        drawn = [Drawn(token) for token in tokens] if count is None else describe(logits, tokens, count)
+        return dict(zip(self.active, drawn, strict=True))
 
     def finish(self, rows: set[int]) -> None:
         """Draw no more for these rows."""
@@ -80,20 +106,29 @@ class BatchDecoder:
             self._backend.select(keep)
         self.active = [self.active[place] for place in keep]
 
-    def _describe(self, logits: Tensor, tokens: list[int]) -> list[Drawn]:
-        count = self._params.logprobs
-        if count is None:
-            return [Drawn(token) for token in tokens]
-        logprobs = logits.log_softmax(dim=-1)
-        best = logprobs.topk(min(count, logprobs.size(-1)), dim=-1)
-        tops = [
-            tuple(zip(ids, values, strict=True))
-            for ids, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        ]
-        return [
-            Drawn(token, float(logprobs[row, token]), top)
-            for row, (token, top) in enumerate(zip(tokens, tops, strict=True))
-        ]
+    @property
+    def cache_bytes(self) -> int:
+        return self._backend.cache_bytes
+
+
+def describe(logits: Tensor, tokens: Sequence[int], count: int) -> list[Drawn]:
+    """Drawn tokens with their log-probabilities.
+
+    Args:
+        logits: (B, V) that each was drawn from.
+        tokens: B ids.
+        count: of the most likely tokens beside each.
+    """
+    logprobs = logits.log_softmax(dim=-1)
+    best = logprobs.topk(min(count, logprobs.size(-1)), dim=-1)
+    tops = [
+        tuple(zip(ids, values, strict=True))
+        for ids, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]
+    return [
+        Drawn(token, float(logprobs[row, token]), top)
+        for row, (token, top) in enumerate(zip(tokens, tops, strict=True))
+    ]
 
 
 def check_finite(logits: Tensor, contexts: Sequence[Sequence[int]]) -> None:
@@ -105,6 +140,9 @@ def check_finite(logits: Tensor, contexts: Sequence[Sequence[int]]) -> None:
     finite = torch.isfinite(logits).all(dim=-1)
     if not finite.all():
         row = int((~finite).nonzero()[0])
-        raise GenerationError(
-            f"the model's logits after position {len(contexts[row]) - 1} are not finite; its weights are damaged"
-        )
+        raise not_finite(len(contexts[row]) - 1)
+
+
+def not_finite(position: int) -> GenerationError:
+    """The error for logits after some position of a text."""
+    return GenerationError(f"the model's logits after position {position} are not finite; its weights are damaged")

@@ -4,47 +4,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
-from gpt.cache import KV_DTYPES
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError
-from gpt.generation.backends import Backend, CachedBackend, UncachedBackend
-from gpt.generation.decoder import BatchDecoder, Drawn
+from gpt.generation.decoder import Drawn
 from gpt.generation.prompts import encode_prompt
+from gpt.generation.runtime import Runtime, build_runtime
 from gpt.generation.text import TextStream
 from gpt.model import GPT
 
 Finish = Literal["length", "stop", "end", "window"]
 """Why a text ended: `max_new_tokens`, a stop text, the end token, or the edge of the window."""
-
-
-BACKENDS = {"auto": CachedBackend, "eager": CachedBackend}
-"""Who computes with a cache: `eager` is PyTorch, operator by operator; `auto` the quickest there is."""
-
-
-@dataclass(frozen=True)
-class DecodeOptions:
-    """How logits are computed; none of it changes what is drawn, but for the rounding of a smaller cache.
-
-    Attributes:
-        backend: one of `BACKENDS`.
-        cache: keep keys and values; False computes the whole window for every token.
-        kv_dtype: what the cache holds: fp32, bf16, fp16 or int8.
-        prefill_chunk: most positions of a prompt computed at a time; None: all.
-    """
-
-    backend: str = "auto"
-    cache: bool = True
-    kv_dtype: str = "fp32"
-    prefill_chunk: int | None = None
-
-    def __post_init__(self) -> None:
-        """Raise GenerationError where a value is not one of those above."""
-        for name, value, known in (("backend", self.backend, BACKENDS), ("kv_dtype", self.kv_dtype, KV_DTYPES)):
-            if value not in known:
-                raise GenerationError(f"{name} {value!r}: expected one of {', '.join(known)}")
-        if self.prefill_chunk is not None and self.prefill_chunk < 1:
-            raise GenerationError(f"prefill_chunk is {self.prefill_chunk}, expected at least 1")
 
 
 @dataclass(frozen=True)
@@ -83,15 +53,8 @@ class Completion:
     drawn: list[Drawn] = field(default_factory=list)
 
 
-def build_backend(model: GPT, params: SamplingParams, options: DecodeOptions) -> Backend:
-    """The backend that some options name."""
-    if options.cache:
-        return BACKENDS[options.backend](model, params.slide_chunk, options.kv_dtype, options.prefill_chunk)
-    return UncachedBackend(model, params.slide_chunk)
-
-
 def generate_tokens(
-    model: GPT, prompt: Sequence[int], params: SamplingParams, options: DecodeOptions | None = None
+    model: GPT, prompt: Sequence[int], params: SamplingParams, runtime: Runtime | None = None
 ) -> Iterator[int]:
     """Yield token ids after a prompt, each as soon as it is drawn; the end token, if any, is the last.
 
@@ -99,19 +62,91 @@ def generate_tokens(
         model: in eval mode.
         prompt: at least one id.
         params: `stop` is text and has no effect here.
-        options: how to compute; None: with a cache.
+        runtime: of this model; None: the quickest there is.
 
     Raises:
         GenerationError: the prompt is empty, or the logits are not finite.
         InputError: an id is outside the vocabulary.
     """
-    backend = build_backend(model, params, options or DecodeOptions())
-    decoder = BatchDecoder(backend, [prompt], params, [params.seed])
+    decoder = (runtime or build_runtime(model)).decoder([prompt], params, [params.seed])
     for count in range(1, params.max_new_tokens + 1):
         token = decoder.step()[0].token
         yield token
-        if token == params.end_id or _at_edge(len(prompt) + count, model, params):
+        if token == params.end_id or _at_edge(len(prompt) + count, model.config.block_size, params):
             return
+
+
+class TextBatch:
+    """The texts of several prompts, drawn together; iterating, once, gives their pieces as they come.
+
+    Args:
+        runtime: of the model.
+        tokenizer: the one the model was trained with.
+        prompts: of any lengths up to `block_size`.
+        params: of all of them.
+        seeds: one each; None: `params.seed` for all.
+
+    Raises:
+        DataError: a prompt has characters outside the vocabulary.
+        GenerationError: a prompt is empty or too long and `params` refuses that; in an iteration: the
+            logits are not finite.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        tokenizer: Tokenizer,
+        prompts: Sequence[str],
+        params: SamplingParams,
+        seeds: Sequence[int] | None = None,
+    ) -> None:
+        ids = [encode_prompt(tokenizer, prompt, params, runtime.model.config.block_size) for prompt in prompts]
+        seeds = [params.seed] * len(ids) if seeds is None else seeds
+        if len(seeds) != len(ids):
+            raise GenerationError(f"{len(seeds)} seeds for {len(ids)} prompts; give one each")
+        self._lengths, self._params, self._block_size = (
+            [len(row) for row in ids],
+            params,
+            runtime.model.config.block_size,
+        )
+        self._texts = [TextStream(tokenizer, params.stop) for _ in ids]
+        self._decoder = runtime.decoder(ids, params, seeds)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of keys and values held now."""
+        return self._decoder.cache_bytes
+
+    def __iter__(self) -> Iterator[Piece]:
+        if self._params.max_new_tokens == 0:
+            yield from (Piece(row, "", None, "length") for row in range(len(self._texts)))
+            return
+        count = 0
+        while self._decoder.active:
+            count += 1
+            done = set()
+            for row, drawn in self._decoder.step().items():
+                piece = self._piece(row, drawn, count)
+                if piece.finish is not None:
+                    done.add(row)
+                yield piece
+            self._decoder.finish(done)
+
+    def _piece(self, row: int, drawn: Drawn, count: int) -> Piece:
+        """What token number `count` of a row adds."""
+        params, text = self._params, self._texts[row]
+        is_end = drawn.token == params.end_id
+        shown = "" if is_end else text.feed(drawn.token)
+        finish: Finish | None = None
+        if is_end:
+            finish = "end"
+        elif text.stopped:
+            finish = "stop"
+        elif count == params.max_new_tokens:
+            finish = "length"
+        elif _at_edge(self._lengths[row] + count, self._block_size, params):
+            finish = "window"
+        return Piece(row, shown if finish is None else shown + text.flush(), drawn, finish)
 
 
 def stream_pieces(
@@ -120,60 +155,19 @@ def stream_pieces(
     prompts: Sequence[str],
     params: SamplingParams,
     seeds: Sequence[int] | None = None,
-    backend: Backend | None = None,
+    runtime: Runtime | None = None,
 ) -> Iterator[Piece]:
-    """Yield the texts of a whole batch, piece by piece.
+    """The pieces of a `TextBatch`, whose arguments and errors these are; what is wrong with a prompt is raised at once.
 
     Args:
         model: in eval mode.
-        tokenizer: the one the model was trained with.
-        prompts: of any lengths up to `block_size`.
-        params: of all of them.
-        seeds: one each; None: `params.seed` for all.
-        backend: a fresh one; None: with a cache.
-
-    Raises:
-        DataError: a prompt has characters outside the vocabulary; raised by the call, as is the next.
-        GenerationError: a prompt is empty or too long and `params` refuses that; later: the logits are
-            not finite.
+        tokenizer: see there.
+        prompts: see there.
+        params: see there.
+        seeds: see there.
+        runtime: of this model; None: the quickest there is.
     """
-    ids = [encode_prompt(tokenizer, prompt, params, model.config.block_size) for prompt in prompts]
-    seeds = [params.seed] * len(ids) if seeds is None else seeds
-    if len(seeds) != len(ids):
-        raise GenerationError(f"{len(seeds)} seeds for {len(ids)} prompts; give one each")
-    backend = backend or build_backend(model, params, DecodeOptions())
-    decoder = BatchDecoder(backend, ids, params, seeds)
-    return _run(model, tokenizer, decoder, [len(row) for row in ids], params)
-
-
-def _run(
-    model: GPT, tokenizer: Tokenizer, decoder: BatchDecoder, lengths: list[int], params: SamplingParams
-) -> Iterator[Piece]:
-    texts = [TextStream(tokenizer, params.stop) for _ in lengths]
-    if params.max_new_tokens == 0:
-        yield from (Piece(row, "", None, "length") for row in range(len(lengths)))
-        return
-    count = 0
-    while decoder.active:
-        count += 1
-        done = set()
-        for row, drawn in decoder.step().items():
-            is_end = drawn.token == params.end_id
-            text = "" if is_end else texts[row].feed(drawn.token)
-            finish: Finish | None = None
-            if is_end:
-                finish = "end"
-            elif texts[row].stopped:
-                finish = "stop"
-            elif count == params.max_new_tokens:
-                finish = "length"
-            elif _at_edge(lengths[row] + count, model, params):
-                finish = "window"
-            if finish is not None:
-                done.add(row)
-                text += texts[row].flush()
-            yield Piece(row, text, drawn, finish)
-        decoder.finish(done)
+    return iter(TextBatch(runtime or build_runtime(model), tokenizer, prompts, params, seeds))
 
 
 def complete(
@@ -182,12 +176,12 @@ def complete(
     prompts: Sequence[str],
     params: SamplingParams,
     seeds: Sequence[int] | None = None,
-    backend: Backend | None = None,
+    runtime: Runtime | None = None,
 ) -> list[Completion]:
     """Finished texts of a batch, with their tokens; see `stream_pieces`."""
     seeds = seeds or [params.seed] * len(prompts)
     completions = [Completion(prompt, "", seed) for prompt, seed in zip(prompts, seeds, strict=True)]
-    for piece in stream_pieces(model, tokenizer, prompts, params, seeds, backend):
+    for piece in stream_pieces(model, tokenizer, prompts, params, seeds, runtime):
         completion = completions[piece.row]
         completion.text += piece.text
         completion.finish = piece.finish or completion.finish
@@ -212,9 +206,12 @@ def stream(model: GPT, tokenizer: Tokenizer, prompt: str, **params: Any) -> Iter
     return stream_text(model, tokenizer, prompt, SamplingParams(**params))
 
 
-def stream_text(model: GPT, tokenizer: Tokenizer, prompt: str, params: SamplingParams) -> Iterator[str]:
+def stream_text(
+    model: GPT, tokenizer: Tokenizer, prompt: str, params: SamplingParams, runtime: Runtime | None = None
+) -> Iterator[str]:
     """`stream` with the parameters in one object."""
-    return (piece.text for piece in stream_pieces(model, tokenizer, [prompt], params) if piece.text)
+    pieces = stream_pieces(model, tokenizer, [prompt], params, runtime=runtime)
+    return (piece.text for piece in pieces if piece.text)
 
 
 @overload
@@ -232,6 +229,6 @@ def generate(model: GPT, tokenizer: Tokenizer, prompts: str | Sequence[str], **p
     return [completion.text for completion in complete(model, tokenizer, prompts, SamplingParams(**params))]
 
 
-def _at_edge(length: int, model: GPT, params: SamplingParams) -> bool:
+def _at_edge(length: int, block_size: int, params: SamplingParams) -> bool:
     """Whether a text of `length` tokens, which no longer fits the window, is to end."""
-    return params.overflow == "stop" and length > model.config.block_size
+    return params.overflow == "stop" and length > block_size

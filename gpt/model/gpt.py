@@ -111,10 +111,12 @@ class GPT(nn.Module):
         if idx.device.type == "cpu" and idx.numel():  # a CUDA lookup asserts this without a synchronisation
             low, high = (int(bound) for bound in idx.aminmax())
             if low < 0 or high >= self.vocab_size:
-                wrong = low if low < 0 else high
-                raise InputError(
-                    f"token id {wrong} is outside the vocabulary of {self.vocab_size} ids (0 to {self.vocab_size - 1})"
-                )
+                raise outside_vocabulary(low if low < 0 else high, self.vocab_size)
+
+
+def outside_vocabulary(token: int, vocab_size: int) -> InputError:
+    """The error for an id that there is no embedding for."""
+    return InputError(f"token id {token} is outside the vocabulary of {vocab_size} ids (0 to {vocab_size - 1})")
 
 
 def _positions_and_mask(idx: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -8,27 +8,33 @@ import ctypes
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from gpt.errors import DeviceError
+from gpt.report import Report, silent
 
 SOURCES = Path(__file__).parent / "src"
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
 COMPILERS = ("c++", "g++", "clang++")
 
 
-def load_library(name: str, cache: Path) -> ctypes.CDLL:
+def load_library(name: str, cache: Path, report: Report = silent, flags: Sequence[str] = ()) -> ctypes.CDLL:
     """The library built from `src/<name>.cpp`; compiled if it is not in the cache yet.
 
     Two processes may do this at once: each compiles into a file of its own, and renames it.
 
     Args:
         name: of the source, without its ending.
-        cache: folder that keeps libraries; where it cannot be written, a temporary one is used.
+        cache: folder that keeps libraries; where it cannot be written, the system's temporary folder does.
+        report: told of a compilation, how long it took and where its result lies.
+        flags: for the compiler, beside those it always gets.
 
     Raises:
         DeviceError: there is no compiler, it fails (its message is kept in a log beside the library), or the
@@ -37,11 +43,13 @@ def load_library(name: str, cache: Path) -> ctypes.CDLL:
     compiler = find_compiler()
     if compiler is None:
         raise DeviceError("no C++ compiler was found (c++, g++ or clang++)")
-    command = [compiler, *FLAGS, *_openmp_of_torch()]
+    command = [compiler, *FLAGS, *flags, *_openmp_of_torch()]
     folder = _writable(cache / "native")
     library = folder / f"{name}-{_fingerprint(command)}.so"
     if not library.is_file():
+        start = time.monotonic()
         _compile(command, SOURCES / f"{name}.cpp", library)
+        report(f"compiled {name}.cpp in {time.monotonic() - start:.1f} s; kept as {library}")
     try:
         return ctypes.CDLL(str(library))
     except OSError as error:
@@ -94,8 +102,22 @@ def _openmp_of_torch() -> list[str]:
 
 
 def _writable(folder: Path) -> Path:
+    """The folder, or one of this user's among the temporary files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return Path(tempfile.mkdtemp(prefix="gpt-native-"))
-    return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="gpt-native-"))
+        return _own_temporary()
+    return folder if os.access(folder, os.W_OK) else _own_temporary()
+
+
+def _own_temporary() -> Path:
+    """One folder a user, so that a library is compiled once; what others could have put there is not loaded."""
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    folder = Path(tempfile.gettempdir()) / f"gpt-native-{user}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == user and not status.st_mode & 0o077
+    except OSError:
+        is_own = False
+    return folder if is_own else Path(tempfile.mkdtemp(prefix="gpt-native-"))

@@ -9,15 +9,25 @@ import gpt
 from gpt.cache import KVCache
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
-from gpt.generation import DecodeOptions, build_backend, complete, generate_tokens
-from gpt.generation.backends import CachedBackend, UncachedBackend, pad
+from gpt.generation import DecodeOptions, build_runtime, complete, generate_tokens
+from gpt.generation.backends import Backend, CachedBackend, UncachedBackend, pad
+from gpt.model import GPT
+from kernels import needs_compiler
 from tiny import sharp_model
 
+TOLERANCE = 5e-5
+"""Of logits of a few units, whose terms are summed in another order."""
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
 POSITIONS = ("learned", "sinusoidal", "rope")
 NORMS = ("layernorm", "rmsnorm")
 MLPS = ("gelu", "gelu_tanh", "relu", "relu2", "swiglu")
-OPTIONS = [DecodeOptions(), DecodeOptions(prefill_chunk=3), DecodeOptions(cache=False)]
+OPTIONS = [
+    DecodeOptions(),
+    DecodeOptions("eager"),
+    DecodeOptions("eager", prefill_chunk=3),
+    DecodeOptions("eager", cache=False),
+]
+every_backend = pytest.mark.parametrize("kind", ["cached", pytest.param("native", marks=needs_compiler)])
 every_position = pytest.mark.parametrize("position", POSITIONS)
 
 
@@ -25,70 +35,85 @@ def random_ids(length: int) -> list[int]:
     return torch.randint(23, (length,)).tolist()
 
 
+def build(kind: str, model: GPT, slide_chunk: int | None = None, prefill_chunk: int | None = None) -> Backend:
+    """A backend with an fp32 cache."""
+    runtime = build_runtime(
+        model, DecodeOptions("native" if kind == "native" else "eager", prefill_chunk=prefill_chunk)
+    )
+    return runtime.backend(SamplingParams(slide_chunk=slide_chunk))
+
+
 @torch.inference_mode()
-def assert_same_logits(cached: CachedBackend, uncached: UncachedBackend, lengths: Sequence[int], steps: int) -> None:
+def assert_same_logits(cached: Backend, uncached: UncachedBackend, lengths: Sequence[int], steps: int) -> None:
     """Both give the same logits while every row, of one of the lengths, grows by some tokens."""
     texts = [random_ids(length + steps) for length in lengths]
     for step in range(steps):
         contexts = [text[: length + step] for text, length in zip(texts, lengths, strict=True)]
         expected = uncached.next_logits(contexts)
-        torch.testing.assert_close(cached.next_logits(contexts), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(cached.next_logits(contexts), expected, rtol=1e-5, atol=TOLERANCE)
         assert (expected.std(dim=-1) > 0.3).all()
 
 
+@every_backend
 @pytest.mark.parametrize("tie_weights", [True, False])
 @pytest.mark.parametrize("n_kv_head", [4, 2, 1])
 @pytest.mark.parametrize(("position", "norm", "mlp"), list(itertools.product(POSITIONS, NORMS, MLPS)))
 def test_cached_logits_are_the_uncached_ones_for_every_model(
-    position: str, norm: str, mlp: str, n_kv_head: int, tie_weights: bool
+    kind: str, position: str, norm: str, mlp: str, n_kv_head: int, tie_weights: bool
 ) -> None:
     model = sharp_model(std=0.25, position=position, norm=norm, mlp=mlp, n_kv_head=n_kv_head, tie_weights=tie_weights)
-    assert_same_logits(CachedBackend(model), UncachedBackend(model), lengths=[13], steps=6)
-    assert_same_logits(CachedBackend(model), UncachedBackend(model), lengths=[1, 15, 10], steps=8)
+    assert_same_logits(build(kind, model), UncachedBackend(model), lengths=[13], steps=6)
+    assert_same_logits(build(kind, model), UncachedBackend(model), lengths=[1, 15, 10], steps=8)
 
 
+@every_backend
 @pytest.mark.parametrize("changes", [{"qk_norm": True}, {"logit_softcap": 3.0}, {"bias": True}, {"attention": "sdpa"}])
 @every_position
-def test_cached_logits_are_the_uncached_ones_for_every_other_choice(position: str, changes: dict[str, object]) -> None:
+def test_cached_logits_are_the_uncached_ones_for_every_other_choice(
+    kind: str, position: str, changes: dict[str, object]
+) -> None:
     model = sharp_model(std=0.25, position=position, n_kv_head=2, **changes)
-    assert_same_logits(CachedBackend(model), UncachedBackend(model), lengths=[1, 15, 10], steps=8)
+    assert_same_logits(build(kind, model), UncachedBackend(model), lengths=[1, 15, 10], steps=8)
 
 
+@every_backend
 @every_position
 @pytest.mark.parametrize("prefill_chunk", [None, 1, 3])
 def test_cached_logits_are_the_uncached_ones_for_every_length_of_prompt(
-    position: str, prefill_chunk: int | None
+    kind: str, position: str, prefill_chunk: int | None
 ) -> None:
     model = sharp_model(std=0.25, position=position, n_kv_head=2)
     for length in range(1, 17):
-        cached = CachedBackend(model, prefill_chunk=prefill_chunk)
+        cached = build(kind, model, prefill_chunk=prefill_chunk)
         assert_same_logits(cached, UncachedBackend(model), lengths=[length], steps=1)
-    cached = CachedBackend(model, prefill_chunk=prefill_chunk)
+    cached = build(kind, model, prefill_chunk=prefill_chunk)
     assert_same_logits(cached, UncachedBackend(model), lengths=range(1, 17), steps=3)
 
 
+@every_backend
 @every_position
 @pytest.mark.parametrize("slide_chunk", [None, 1, 5, 16, 99])
 def test_cached_logits_are_the_uncached_ones_far_past_the_edge_of_the_window(
-    position: str, slide_chunk: int | None
+    kind: str, position: str, slide_chunk: int | None
 ) -> None:
     model = sharp_model(std=0.25, position=position, n_kv_head=2)
-    cached, uncached = CachedBackend(model, slide_chunk), UncachedBackend(model, slide_chunk)
+    cached, uncached = build(kind, model, slide_chunk), UncachedBackend(model, slide_chunk)
     assert_same_logits(cached, uncached, lengths=[14, 3, 40], steps=36)
 
 
+@every_backend
 @pytest.mark.parametrize("rows", [[2], [2, 0], [0, 0, 1, 2, 1]])
-def test_logits_stay_the_same_where_rows_were_dropped_reordered_or_multiplied(rows: list[int]) -> None:
+def test_logits_stay_the_same_where_rows_were_dropped_reordered_or_multiplied(kind: str, rows: list[int]) -> None:
     model = sharp_model(std=0.25, position="rope")
     texts = [random_ids(30) for _ in range(3)]
-    cached, uncached = CachedBackend(model), UncachedBackend(model)
+    cached, uncached = build(kind, model), UncachedBackend(model)
     with torch.inference_mode():
         cached.next_logits([text[:length] for text, length in zip(texts, (9, 1, 14), strict=True)])
         cached.select(rows)
         for step in range(1, 12):
             contexts = [texts[row][: (9, 1, 14)[row] + step] for row in rows]
             torch.testing.assert_close(
-                cached.next_logits(contexts), uncached.next_logits(contexts), rtol=1e-5, atol=1e-5
+                cached.next_logits(contexts), uncached.next_logits(contexts), rtol=1e-5, atol=TOLERANCE
             )
 
 
@@ -152,9 +177,10 @@ def test_a_text_is_the_same_cached_uncached_streamed_batched_and_alone(position:
     assert texts == ["".join(gpt.stream(model, LETTERS, prompt, **params.model_dump())) for prompt in prompts]
     assert texts == [gpt.generate(model, LETTERS, prompt, **params.model_dump()) for prompt in prompts]
     for options in OPTIONS:
-        together = complete(model, LETTERS, prompts, params, backend=build_backend(model, params, options))
+        runtime = build_runtime(model, options)
+        together = complete(model, LETTERS, prompts, params, runtime=runtime)
         assert texts == [completion.text for completion in together]
         ids = [LETTERS.encode(prompt or "\n").tolist() for prompt in prompts]
-        assert texts == [LETTERS.decode(list(generate_tokens(model, each, params, options))) for each in ids]
+        assert texts == [LETTERS.decode(list(generate_tokens(model, each, params, runtime))) for each in ids]
     assert len(set(texts)) == 4
     assert all(len(text) == 30 for text in texts)

@@ -1,0 +1,222 @@
+"""A model run by the C++ engine of `gpt.native`: its weights laid out, and a backend over them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpt.config import SamplingParams
+from gpt.errors import DeviceError
+from gpt.generation.backends import Context
+from gpt.generation.window import default_chunk, window_start
+from gpt.model import GPT
+from gpt.model.block import Block
+from gpt.model.gpt import outside_vocabulary
+from gpt.model.positions import LearnedPositions, Rotary, SinusoidalPositions
+from gpt.native.decoding import Engine, LayerWeights, Matrix, Weights, filled_up
+
+MakeEngine = Callable[[int], Engine]
+"""An engine with caches for so many rows."""
+
+
+def weights_of(model: GPT) -> Weights:
+    """A model's weights as the engine wants them; a copy, which later changes of the model do not reach.
+
+    Raises:
+        DeviceError: it is not on the CPU, or its modules are not those that a configuration builds.
+    """
+    if next(model.parameters()).device.type != "cpu":
+        raise DeviceError("the native backend is for a CPU")
+    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+        raise DeviceError("the native backend does not call hooks, and the model has some")
+    rotation: Any = model.rotation
+    return Weights(
+        model.config,
+        _floats(model.wte.weight),
+        _added_positions(model.wpe),
+        (_floats(rotation.cos), _floats(rotation.sin)) if isinstance(rotation, Rotary) else None,
+        [_layer(block) for block in model.h],  # type: ignore[arg-type]
+        _norm(model.ln_f),
+        _matrix(model.lm_head),
+    )
+
+
+def _layer(block: Block) -> LayerWeights:
+    attn: Any = block.attn
+    mlp: Any = block.mlp
+    has_head_norms = not isinstance(attn.q_norm, nn.Identity)
+    return LayerWeights(
+        qkv=_matrix(attn.c_q, attn.c_k, attn.c_v),
+        projection=_matrix(attn.c_proj),
+        gate=_matrix(mlp.c_gate) if hasattr(mlp, "c_gate") else None,
+        up=_matrix(mlp.c_fc),
+        down=_matrix(mlp.c_proj),
+        norms=(*_norm(block.ln_1), *_norm(block.ln_2)),
+        head_norms=(_floats(attn.q_norm.weight), _floats(attn.k_norm.weight)) if has_head_norms else None,
+    )
+
+
+def _matrix(*layers: nn.Linear) -> Matrix:
+    """Linear layers of one input as one matrix."""
+    weight = torch.cat([layer.weight.detach().float() for layer in layers])
+    biases = [layer.bias.detach().float() for layer in layers if layer.bias is not None]
+    return Matrix.from_floats(weight, torch.cat(biases) if biases else None)
+
+
+def _norm(norm: nn.Module) -> tuple[Tensor, Tensor | None]:
+    parts: Any = norm
+    gain = filled_up(parts.weight)
+    assert gain is not None
+    return gain, filled_up(getattr(parts, "bias", None))
+
+
+def _added_positions(module: nn.Module) -> Tensor | None:
+    match module:
+        case LearnedPositions():
+            return _floats(module.weight)
+        case SinusoidalPositions():
+            return _floats(module.table)
+    return None
+
+
+def _floats(x: Tensor) -> Tensor:
+    return x.detach().float().contiguous()
+
+
+class NativeBackend:
+    """Next-token logits from an engine, and tokens drawn inside it.
+
+    Args:
+        make_engine: called at the first use, when it is known how many rows there are.
+        model: that the engine runs.
+        slide_chunk: see `window_start`; None: `default_chunk`.
+        prefill_chunk: most positions computed at a time; None: as many as the engine has room for.
+    """
+
+    name = "native, fp32 cache"
+
+    def __init__(
+        self, make_engine: MakeEngine, model: GPT, slide_chunk: int | None = None, prefill_chunk: int | None = None
+    ) -> None:
+        self.block_size, self.vocab_size = model.config.block_size, model.vocab_size
+        self.chunk = min(slide_chunk or default_chunk(self.block_size), self.block_size)
+        self._make_engine, self._prefill_chunk = make_engine, prefill_chunk
+        self._engine: Engine | None = None
+        self._rows: list[int] = []  # of the engine's cache, for each row of ours
+        self._held: list[list[int]] = []  # tokens stored in each row of the engine's
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._engine.cache_bytes if self._engine is not None else 0
+
+    def next_logits(self, contexts: Sequence[Context]) -> Tensor:
+        windows = self._windows(contexts)
+        engine = self._store_all_but_newest(windows)
+        newest = [window[-1] for window in windows]
+        positions = [len(window) - 1 for window in windows]
+        logits = [
+            engine.forward(newest[part], self._rows[part], positions[part], range(len(newest[part])))
+            for part in _parts(len(windows), engine.slots)
+        ]
+        for row, token in zip(self._rows, newest, strict=True):
+            self._held[row].append(token)
+        return torch.cat(logits)
+
+    def room(self, contexts: Sequence[Context]) -> int:
+        """How many tokens `draw` can draw before a window has to move."""
+        return self.block_size + 1 - max(len(window) for window in self._windows(contexts))
+
+    def draw(
+        self,
+        contexts: Sequence[Context],
+        uniforms: Tensor,
+        params: SamplingParams,
+        seen: Tensor | None,
+        keep_logits: bool,
+    ) -> tuple[list[list[int]], Tensor | None]:
+        """Draw several tokens after each context; arguments and result are those of `Engine.generate`.
+
+        Raises:
+            NotFiniteError: logits are not finite.
+        """
+        windows = self._windows(contexts)
+        engine = self._store_all_but_newest(windows)
+        newest, positions = [window[-1] for window in windows], [len(window) - 1 for window in windows]
+        drawn, logits = engine.generate(self._rows, newest, positions, uniforms, params, seen, keep_logits)
+        for row, token, more in zip(self._rows, newest, drawn, strict=True):
+            self._held[row] += [token, *more[:-1]]
+        return drawn, logits
+
+    def select(self, rows: Sequence[int]) -> None:
+        if self._engine is None:
+            return
+        wanted = [self._rows[row] for row in rows]
+        if len(wanted) > self._engine.rows:
+            self._engine = None  # the next call makes a larger one
+            return
+        free = (row for row in range(self._engine.rows) if row not in wanted)
+        chosen: list[int] = []
+        for source in wanted:
+            row = source
+            if source in chosen:
+                row = next(free)
+                self._engine.copy(row, source, len(self._held[source]))
+                self._held[row] = list(self._held[source])
+            chosen.append(row)
+        self._rows = chosen
+
+    def _check(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            if not 0 <= token < self.vocab_size:  # the engine would read past its embedding
+                raise outside_vocabulary(token, self.vocab_size)
+
+    def _windows(self, contexts: Sequence[Context]) -> list[Context]:
+        return [context[window_start(len(context), self.block_size, self.chunk) :] for context in contexts]
+
+    def _store_all_but_newest(self, windows: Sequence[Context]) -> Engine:
+        """Compute what is not in the cache yet; windows that are equal are computed once.
+
+        Raises:
+            InputError: a token is outside the vocabulary.
+        """
+        self._check([window[-1] for window in windows])
+        if self._engine is None:
+            self._engine = self._make_engine(len(windows))
+            self._rows = list(range(len(windows)))
+            self._held = [[] for _ in windows]
+        missing: dict[tuple[int, ...], list[int]] = {}
+        for row, window in zip(self._rows, windows, strict=True):
+            old = list(window[:-1])
+            if self._held[row][: len(old)] != old:
+                missing.setdefault(tuple(old), []).append(row)
+            else:
+                del self._held[row][len(old) :]
+        self._prefill((rows[0], window) for window, rows in missing.items())
+        for window, (first, *others) in missing.items():
+            for row in others:
+                self._engine.copy(row, first, len(window))
+                self._held[row] = list(window)
+        return self._engine
+
+    def _prefill(self, windows: Iterable[tuple[int, tuple[int, ...]]]) -> None:
+        """Store the tokens of some rows, from the first that is not stored on."""
+        assert self._engine is not None
+        slots: list[tuple[int, int, int]] = []
+        for row, window in windows:
+            start = _common(self._held[row], window)
+            self._check(window[start:])
+            slots += [(window[position], row, position) for position in range(start, len(window))]
+            self._held[row] = list(window)
+        for part in _parts(len(slots), min(self._prefill_chunk or self._engine.slots, self._engine.slots)):
+            tokens, cached, positions = (list(column) for column in zip(*slots[part], strict=True))
+            self._engine.forward(tokens, cached, positions, wanted=())
+
+
+def _parts(count: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, count, size)]
+
+
+def _common(held: Sequence[int], window: Sequence[int]) -> int:
+    """Length of the beginning that both share."""
+    return next((i for i, (a, b) in enumerate(zip(held, window, strict=False)) if a != b), min(len(held), len(window)))

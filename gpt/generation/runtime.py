@@ -1,0 +1,156 @@
+"""What computes a model's tokens: PyTorch operator by operator, or the native engine."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from gpt.cache import KV_DTYPES
+from gpt.config import SamplingParams
+from gpt.errors import DeviceError, GenerationError
+from gpt.generation.ahead import AheadDecoder
+from gpt.generation.backends import Backend, CachedBackend, UncachedBackend
+from gpt.generation.decoder import BatchDecoder, Decoder
+from gpt.generation.native import NativeBackend, weights_of
+from gpt.model import GPT
+from gpt.native.decoding import Engine
+from gpt.report import Report, silent
+from gpt.settings import Settings, read_settings
+
+BACKENDS = ("auto", "eager", "native")
+"""Who computes: `eager` is PyTorch, operator by operator, `native` the C++ engine, `auto` the quicker that is there."""
+
+
+@dataclass(frozen=True)
+class DecodeOptions:
+    """How logits are computed; none of it changes what is drawn, but for the rounding of a smaller cache.
+
+    Attributes:
+        backend: one of `BACKENDS`.
+        cache: keep keys and values; False computes the whole window for every token.
+        kv_dtype: what the cache holds: fp32, bf16, fp16 or int8.
+        prefill_chunk: most positions of a prompt computed at a time; None: all.
+    """
+
+    backend: str = "auto"
+    cache: bool = True
+    kv_dtype: str = "fp32"
+    prefill_chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise GenerationError where a value is not one of those above, or two do not go together."""
+        for name, value, known in (("backend", self.backend, BACKENDS), ("kv_dtype", self.kv_dtype, KV_DTYPES)):
+            if value not in known:
+                raise GenerationError(f"{name} {value!r}: expected one of {', '.join(known)}")
+        if self.prefill_chunk is not None and self.prefill_chunk < 1:
+            raise GenerationError(f"prefill_chunk is {self.prefill_chunk}, expected at least 1")
+        if self.backend == "native" and self.needs_eager:
+            raise GenerationError("the native backend has an fp32 cache and no other; take backend auto or eager")
+
+    @property
+    def needs_eager(self) -> bool:
+        """Whether only PyTorch can do this."""
+        return not self.cache or self.kv_dtype != "fp32"
+
+
+class Runtime(Protocol):
+    """A model, ready to be decoded from.
+
+    Attributes:
+        model: in eval mode.
+        name: what computes, for a person.
+    """
+
+    model: GPT
+    name: str
+
+    def backend(self, params: SamplingParams) -> Backend:
+        """Next-token logits, for searches."""
+        ...
+
+    def decoder(self, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]) -> Decoder:
+        """Tokens drawn for a batch of prompts, one seed each.
+
+        Raises:
+            GenerationError: a prompt is empty.
+        """
+        ...
+
+
+class EagerRuntime:
+    """PyTorch.
+
+    Args:
+        model: in eval mode.
+        options: their backend is not looked at.
+    """
+
+    def __init__(self, model: GPT, options: DecodeOptions) -> None:
+        self.model, self._options = model, options
+        self.name = f"eager, {options.kv_dtype} cache" if options.cache else "eager, no cache"
+
+    def backend(self, params: SamplingParams) -> Backend:
+        if not self._options.cache:
+            return UncachedBackend(self.model, params.slide_chunk)
+        return CachedBackend(self.model, params.slide_chunk, self._options.kv_dtype, self._options.prefill_chunk)
+
+    def decoder(self, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]) -> Decoder:
+        return BatchDecoder(self.backend(params), prompts, params, seeds)
+
+
+class NativeRuntime:
+    """The C++ engine, with a copy of the model's weights.
+
+    Args:
+        model: on the CPU.
+        options: those of the cache are not looked at.
+        settings: where compiled code is kept.
+        report: told of a compilation.
+
+    Raises:
+        DeviceError: the engine cannot be had here, or not for this model.
+    """
+
+    name = "native, fp32 cache"
+
+    def __init__(self, model: GPT, options: DecodeOptions, settings: Settings, report: Report) -> None:
+        self.model, self._options = model, options
+        weights = weights_of(model)
+        self._make_engine = partial(Engine, weights, cache=settings.cache_dir, report=report)
+        self._make_engine(1)  # so that what is missing is missed now
+
+    def backend(self, params: SamplingParams) -> NativeBackend:
+        return NativeBackend(self._make_engine, self.model, params.slide_chunk, self._options.prefill_chunk)
+
+    def decoder(self, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]) -> Decoder:
+        return AheadDecoder(self.backend(params), prompts, params, seeds)
+
+
+def build_runtime(
+    model: GPT,
+    options: DecodeOptions | None = None,
+    settings: Settings | None = None,
+    report: Report = silent,
+) -> Runtime:
+    """What some options come to on this machine.
+
+    Args:
+        model: in eval mode.
+        options: None: the quickest, with a cache.
+        settings: None: those of the environment.
+        report: told of a compilation, and why there is no native engine where there could be one.
+
+    Raises:
+        DeviceError: native was asked for by name and cannot be had.
+    """
+    options = options or DecodeOptions()
+    if options.backend == "eager" or options.needs_eager:
+        return EagerRuntime(model, options)
+    try:
+        return NativeRuntime(model, options, settings or read_settings(), report)
+    except DeviceError as error:
+        if options.backend == "native":
+            raise DeviceError(f"no native backend: {error}; take backend auto or eager") from None
+        if next(model.parameters()).device.type == "cpu":
+            report(f"no native backend, which is several times quicker: {error}")
+        return EagerRuntime(model, options)
