@@ -4,10 +4,10 @@ PROMPT ?= ROMEO:
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample tensorboard test lint format schema docs bench clean
+.PHONY: help setup demo train sample tensorboard test test-native lint format schema docs bench clean
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: .venv/installed ## make .venv with everything in it; does nothing the second time
 
@@ -31,6 +31,14 @@ tensorboard: setup ## show the curves of all runs in a browser
 
 test: setup ## run the tests
 	$(BIN)/python -m pytest
+
+test-native: setup ## run the engine's tests under the address and undefined behaviour sanitizers (g++, Linux)
+	mkdir -p build/sanitized
+	printf '#!/bin/sh\nexec g++ -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer "$$@"\n' > build/sanitized/c++
+	chmod +x build/sanitized/c++
+	PATH="$(CURDIR)/build/sanitized:$$PATH" XDG_CACHE_HOME="$(CURDIR)/build/sanitized" ASAN_OPTIONS=detect_leaks=0 \
+		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
+		$(BIN)/python -m pytest -p no:cacheprovider tests/native/test_decoding.py tests/generation/test_speculative.py
 
 lint: setup ## check style and types
 	$(BIN)/ruff check .

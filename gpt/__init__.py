@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpt.inspection.surprisal import surprisal
     from gpt.inspection.trace import trace_shapes
     from gpt.model import GPT
+    from gpt.model.quantized import quantize
 
 _HOME = {
     "GPT": "gpt.model",
@@ -40,6 +41,7 @@ _HOME = {
     "load": "gpt.api",
     "load_config": "gpt.config",
     "logit_lens": "gpt.inspection.lens",
+    "quantize": "gpt.model.quantized",
     "run_with_cache": "gpt.inspection.activations",
     "stream": "gpt.generation",
     "surprisal": "gpt.inspection.surprisal",
@@ -63,6 +65,7 @@ __all__ = [
     "load",
     "load_config",
     "logit_lens",
+    "quantize",
     "run_with_cache",
     "stream",
     "surprisal",

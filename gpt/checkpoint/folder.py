@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from gpt.config import Config, dump_config, parse_config
+from gpt.data.ngrams import NgramTable
 from gpt.data.tokenizers import Tokenizer, tokenizer_from_json, tokenizer_to_json
 from gpt.errors import CheckpointError
 from gpt.files import sync_file, sync_folder
@@ -28,6 +29,7 @@ FORMAT = 1
 """Version of the layout; a reader refuses a newer one."""
 
 MANIFEST = "manifest.json"
+NGRAMS = "ngrams.safetensors"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Checkpoint:
         state: step, losses and counters, as JSON values.
         config: the resolved configuration.
         tokenizer: the one the weights were trained with.
+        ngrams: of the training text, or None.
     """
 
     model: dict[str, Tensor]
@@ -47,6 +50,7 @@ class Checkpoint:
     state: dict[str, Any]
     config: Config
     tokenizer: Tokenizer
+    ngrams: NgramTable | None = None
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
@@ -87,11 +91,13 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         config = parse_config(files[name].decode("utf-8"), str(folder / name))
         name = "tokenizer.json"
         tokenizer = tokenizer_from_json(files[name].decode("utf-8"))
+        name = NGRAMS
+        ngrams = NgramTable.from_tensors(safetensors.torch.load(files[name])) if name in files else None
     except Exception as error:  # an unpickler throws many kinds at bytes that a stranger wrote
         if name not in files:
             raise CheckpointError(f"{folder / MANIFEST} does not list {name}") from None
         raise CheckpointError(f"{folder / name} cannot be read: {_reason(error)}") from None
-    return Checkpoint(model, training, state, config, tokenizer)
+    return Checkpoint(model, training, state, config, tokenizer, ngrams)
 
 
 def verify_checkpoint(folder: Path) -> None:
@@ -106,12 +112,14 @@ def verify_checkpoint(folder: Path) -> None:
 def _serialize(checkpoint: Checkpoint) -> dict[str, bytes]:
     training = io.BytesIO()
     torch.save(checkpoint.training, training)
+    ngrams = checkpoint.ngrams
     return {
         "model.safetensors": safetensors.torch.save({k: v.detach().contiguous() for k, v in checkpoint.model.items()}),
         "optimizer.pt": training.getvalue(),
         "state.json": json.dumps(checkpoint.state, indent=1).encode(),
         "config.yaml": dump_config(checkpoint.config).encode(),
         "tokenizer.json": tokenizer_to_json(checkpoint.tokenizer).encode(),
+        **({} if ngrams is None else {NGRAMS: safetensors.torch.save(ngrams.to_tensors())}),
     }
 
 

@@ -9,9 +9,11 @@ from torch import Tensor
 from gpt.checkpoint.folder import Checkpoint, read_checkpoint
 from gpt.checkpoint.runs import find_checkpoint
 from gpt.config import Config
+from gpt.data.ngrams import NgramTable
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import CheckpointError
 from gpt.model import GPT
+from gpt.model.quantized import quantize, weights_format
 
 HEAD = "lm_head.weight"
 
@@ -26,6 +28,7 @@ class Loaded:
         config: of the run.
         folder: the checkpoint it came from.
         data: fingerprint of the dataset it was trained on.
+        ngrams: of the text it was trained on, or None.
     """
 
     model: GPT
@@ -33,18 +36,31 @@ class Loaded:
     config: Config
     folder: Path
     data: str
+    ngrams: NgramTable | None
 
 
-def load_trained(path: Path | None, runs: Path, device: torch.device) -> Loaded:
+def load_trained(path: Path | None, runs: Path, device: torch.device, weights: str | None = None) -> Loaded:
     """Load what `find_checkpoint` finds.
+
+    Args:
+        path: what the user said; None: the newest run.
+        runs: folder of run folders.
+        device: where the model is to be.
+        weights: format to have them in, see `gpt.quantize`; None: as they were saved.
 
     Raises:
         CheckpointError: there is none, or it is damaged or does not fit its own configuration.
+        InputError: the weights were saved in another format than float32 and the one asked for.
     """
     folder = find_checkpoint(path, runs)
     checkpoint = read_checkpoint(folder)
-    model = build_model(checkpoint, folder).to(device).eval()
-    return Loaded(model, checkpoint.tokenizer, checkpoint.config, folder, str(checkpoint.state.get("data")))
+    model = build_model(checkpoint, folder)
+    if weights is not None and weights != weights_format(model):
+        model = quantize(model, weights)
+    model = model.to(device).eval()
+    return Loaded(
+        model, checkpoint.tokenizer, checkpoint.config, folder, str(checkpoint.state.get("data")), checkpoint.ngrams
+    )
 
 
 def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
@@ -60,6 +76,9 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
         )
     with torch.random.fork_rng(devices=[]):  # the fresh weights are thrown away; nobody's randomness moves
         model = GPT(config)
+        weights = format_of(checkpoint.model)
+        if weights != "float32":
+            model = quantize(model, weights)
     load_weights(model, checkpoint.model, folder)
     return model
 
@@ -69,6 +88,12 @@ def weights_of(model: GPT) -> dict[str, Tensor]:
     return {
         name: value for name, value in model.state_dict().items() if not (model.config.tie_weights and name == HEAD)
     }
+
+
+def format_of(weights: dict[str, Tensor]) -> str:
+    """float32, or the format of `gpt.quantize` that saved weights are in."""
+    types = {value.dtype for name, value in weights.items() if name.endswith(".integers")}
+    return {torch.int8: "int8", torch.uint8: "int4"}[types.pop()] if types else "float32"
 
 
 def load_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:

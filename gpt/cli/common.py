@@ -92,7 +92,14 @@ def parser_format(description: str, example: str) -> dict[str, Any]:
     }
 
 
-def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
+def add_weights_option(parser: argparse.ArgumentParser) -> None:
+    """`--weights`."""
+    parser.add_argument(
+        "--weights", choices=("float32", "int8", "int4"), help="bits of the blocks' weights (default: as saved)"
+    )
+
+
+def add_checkpoint_options(parser: argparse.ArgumentParser, with_device: bool = True) -> None:
     """`--checkpoint`, `--runs` and `--device`."""
     parser.add_argument(
         "--checkpoint",
@@ -100,4 +107,5 @@ def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
         help="run folder, checkpoint folder, or best/last inside a run; default: the newest run",
     )
     parser.add_argument("--runs", default="runs", metavar="DIR", help="folder of run folders (default: runs)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
+    if with_device:
+        parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import add_checkpoint_options, build_parser, read_text, report, run_command
+from gpt.cli.common import add_checkpoint_options, add_weights_option, build_parser, read_text, report, run_command
 from gpt.config import RunConfig
 from gpt.errors import CheckpointError, ConfigError
 from gpt.settings import read_settings
@@ -29,6 +29,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "python scripts/evaluate.py --checkpoint runs/shakespeare --protocol full",
     )
     add_checkpoint_options(parser)
+    add_weights_option(parser)
     parser.add_argument("--split", choices=("train", "val"), default="val", help="default: val")
     parser.add_argument(
         "--protocol",
@@ -66,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
     path = Path(arguments.checkpoint) if arguments.checkpoint else None
     device = str(choose_device(arguments.device))  # here, because RunConfig refuses a wrong name in pydantic's words
     compute = choose_compute(RunConfig(device=device, compile=False), report)
-    loaded = load_trained(path, Path(arguments.runs), compute.device)
+    loaded = load_trained(path, Path(arguments.runs), compute.device, arguments.weights)
     block_size = loaded.config.model.block_size
     stride = (
         min(arguments.stride or max(1, block_size // 4), block_size) if arguments.protocol == "sliding" else block_size

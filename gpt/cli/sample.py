@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from gpt.cli.common import add_checkpoint_options, build_parser, read_text, report, run_command
+from gpt.cli.common import add_checkpoint_options, add_weights_option, build_parser, read_text, report, run_command
+from gpt.cli.drafting import make_drafter_of
 from gpt.cli.sampling_options import add_sampling_options, given_options, with_options
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError, GPTError
@@ -33,6 +34,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         'python scripts/sample.py --prompt "ROMEO:" --temperature 0.8 --top-k 40 --seed 7',
     )
     add_checkpoint_options(parser)
+    add_weights_option(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--prompt", help="text to go on from; - reads standard input (default: a line end)")
     source.add_argument("--prompt-file", metavar="FILE", help="read the prompt from a UTF-8 file")
@@ -47,6 +49,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--backend", choices=("auto", "eager", "native"), default="auto", help="who computes (default: auto)"
+    )
+    parser.add_argument(
+        "--speculate",
+        metavar="WHAT",
+        help="guess tokens and check several at once; the text is the same: ngram (from the training text), lookup "
+        "(from the text so far), or a smaller checkpoint",
     )
     parser.add_argument("--no-cache", action="store_true", help="compute the whole window for every token")
     parser.add_argument(
@@ -79,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from gpt.generation.prompts import encode_prompt
 
     path = Path(arguments.checkpoint) if arguments.checkpoint else None
-    loaded = load_trained(path, Path(arguments.runs), choose_device(arguments.device))
+    loaded = load_trained(path, Path(arguments.runs), choose_device(arguments.device), arguments.weights)
     if path is None:
         report(f"using {loaded.folder}")
     params = with_options(loaded.config.sample, given)
@@ -89,7 +97,8 @@ def _run(arguments: argparse.Namespace) -> int:
     options = DecodeOptions(
         arguments.backend, not arguments.no_cache, arguments.kv_dtype or "fp32", arguments.prefill_chunk
     )
-    runtime = build_runtime(loaded.model, options, report=report)
+    make_drafter = make_drafter_of(arguments.speculate, loaded, Path(arguments.runs))
+    runtime = build_runtime(loaded.model, options, report=report, make_drafter=make_drafter)
     if arguments.interactive:
         return run_interactive(runtime, tokenizer, params)
     for prompt in prompts:  # all of them before anything is printed or a file is opened
@@ -115,7 +124,7 @@ def _refuse_ignored(arguments: argparse.Namespace) -> None:
     one_text = {"stats", "logprobs", "num_samples"}
     ignored_by = {
         "--interactive": chosen & ({"json", "output", "beam"} | one_text) if arguments.interactive else set(),
-        "--beam": chosen & (drawing | one_text) if arguments.beam is not None else set(),
+        "--beam": chosen & (drawing | one_text | {"speculate"}) if arguments.beam is not None else set(),
         "plain sampling, without --beam": chosen & {"length_penalty"} if arguments.beam is None else set(),
         "text output, without --json": chosen & {"logprobs"} if not arguments.json else set(),
         "--no-cache": chosen & {"kv_dtype", "prefill_chunk"} if arguments.no_cache else set(),
@@ -152,7 +161,8 @@ def _sample(
             writer.take(piece)
             meter.cache_bytes = max(meter.cache_bytes, batch.cache_bytes)
         if arguments.stats:
-            report(f"{runtime.name}: {meter}")
+            accepted = "" if batch.acceptance is None else f"; {batch.acceptance:.0%} of drafts stood"
+            report(f"{runtime.name}: {meter}{accepted}")
 
 
 def _beam(

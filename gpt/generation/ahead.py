@@ -18,6 +18,26 @@ PATIENCE = 0.03
 MOST_AHEAD = 64
 
 
+class Uniforms:
+    """The numbers in [0, 1) that decide a row's tokens, one after the other, from a generator of its own."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+        self._drawn: list[float] = []
+
+    def peek(self, count: int) -> list[float]:
+        """The next ones, which stay the next ones."""
+        while len(self._drawn) < count:
+            self._drawn += torch.rand(64, generator=self._generator).tolist()
+        return self._drawn[:count]
+
+    def take(self, count: int) -> list[float]:
+        """The next ones, which are used up."""
+        taken = self.peek(count)
+        del self._drawn[:count]
+        return taken
+
+
 class AheadDecoder:
     """`BatchDecoder` for a backend that draws by itself; the tokens are the same.
 
@@ -42,9 +62,14 @@ class AheadDecoder:
         self.active = list(range(len(prompts)))
         self._backend, self._params = backend, params
         self._contexts = [list(prompt) for prompt in prompts]
-        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self._goals = [len(prompt) + params.max_new_tokens for prompt in prompts]
+        self._uniforms = [Uniforms(seed) for seed in seeds]
         self._queues: list[deque[Drawn]] = [deque() for _ in prompts]
-        self._left, self._ahead = params.max_new_tokens, 1
+        self._ahead = 1
+
+    @property
+    def acceptance(self) -> float | None:
+        return None
 
     @property
     def cache_bytes(self) -> int:
@@ -56,7 +81,7 @@ class AheadDecoder:
         Raises:
             GenerationError: the model's logits are not finite.
         """
-        if not self._queues[self.active[0]]:
+        if not all(self._queues[row] for row in self.active):
             self._draw()
         return {row: self._queues[row].popleft() for row in self.active}
 
@@ -69,8 +94,9 @@ class AheadDecoder:
 
     def _draw(self) -> None:
         contexts = [self._contexts[row] for row in self.active]
-        steps = max(1, min(self._ahead, self._left, self._backend.room(contexts)))
-        uniforms = torch.stack([torch.rand(steps, generator=self._generators[row]) for row in self.active])
+        left = max(self._goals[row] - len(self._contexts[row]) for row in self.active)
+        steps = max(1, min(self._ahead, left, self._backend.room(contexts)))
+        uniforms = torch.tensor([self._uniforms[row].take(steps) for row in self.active])
         start = time.perf_counter()
         try:
             drawn, logits = self._backend.draw(
@@ -80,7 +106,6 @@ class AheadDecoder:
             raise not_finite(len(contexts[error.row]) - 1 + error.step) from None
         seconds = (time.perf_counter() - start) / steps
         self._ahead = max(1, min(2 * self._ahead, MOST_AHEAD, int(PATIENCE / seconds)))
-        self._left -= steps
         for context, tokens in zip(contexts, drawn, strict=True):
             context += tokens
         self._enqueue(drawn, logits)

@@ -51,6 +51,11 @@ class Decoder(Protocol):
         """Bytes of keys and values held now."""
         ...
 
+    @property
+    def acceptance(self) -> float | None:
+        """Share of guessed tokens that stood; None where none were guessed."""
+        ...
+
 
 class BatchDecoder:
     """Draws one token after another for every active row.
@@ -105,6 +110,8 @@ class BatchDecoder:
         if keep and len(keep) < len(self.active):
             self._backend.select(keep)
         self.active = [self.active[place] for place in keep]
+
+    acceptance: float | None = None
 
     @property
     def cache_bytes(self) -> int:

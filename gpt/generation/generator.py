@@ -117,6 +117,11 @@ class TextBatch:
         """Bytes of keys and values held now."""
         return self._decoder.cache_bytes
 
+    @property
+    def acceptance(self) -> float | None:
+        """Share of guessed tokens that stood; None where none were guessed."""
+        return self._decoder.acceptance
+
     def __iter__(self) -> Iterator[Piece]:
         if self._params.max_new_tokens == 0:
             yield from (Piece(row, "", None, "length") for row in range(len(self._texts)))

@@ -1,5 +1,6 @@
 """A model run by the C++ engine of `gpt.native`: its weights laid out, and a backend over them."""
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from gpt.model import GPT
 from gpt.model.block import Block
 from gpt.model.gpt import outside_vocabulary
 from gpt.model.positions import LearnedPositions, Rotary, SinusoidalPositions
+from gpt.model.quantized import QuantizedLinear
 from gpt.native.decoding import Engine, LayerWeights, Matrix, Weights, filled_up
 
 MakeEngine = Callable[[int], Engine]
@@ -57,11 +59,14 @@ def _layer(block: Block) -> LayerWeights:
     )
 
 
-def _matrix(*layers: nn.Linear) -> Matrix:
+def _matrix(*layers: Any) -> Matrix:
     """Linear layers of one input as one matrix."""
-    weight = torch.cat([layer.weight.detach().float() for layer in layers])
     biases = [layer.bias.detach().float() for layer in layers if layer.bias is not None]
-    return Matrix.from_floats(weight, torch.cat(biases) if biases else None)
+    bias = torch.cat(biases) if biases else None
+    if isinstance(layers[0], QuantizedLinear):
+        integers, scales = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("unpacked", "scales"))
+        return Matrix.from_integers(integers, scales, bias, layers[0].bits)
+    return Matrix.from_floats(torch.cat([layer.weight.detach().float() for layer in layers]), bias)
 
 
 def _norm(norm: nn.Module) -> tuple[Tensor, Tensor | None]:
@@ -147,6 +152,50 @@ class NativeBackend:
         for row, token, more in zip(self._rows, newest, drawn, strict=True):
             self._held[row] += [token, *more[:-1]]
         return drawn, logits
+
+    def verify(
+        self,
+        contexts: Sequence[Context],
+        drafts: Sequence[Sequence[int]],
+        uniforms: Sequence[Sequence[float]],
+        params: SamplingParams,
+        seen: Tensor | None,
+        keep_logits: bool,
+    ) -> list[tuple[list[int], Tensor | None]]:
+        """What would be drawn after each context, and after each of its drafts if the ones before it stand.
+
+        Args:
+            contexts: B of them.
+            drafts: of each, at most as many as its window has room for.
+            uniforms: one for the context and one for each draft.
+            params: how to draw.
+            seen: (B, V), see `Engine.generate`; spoiled.
+            keep_logits: return them too.
+
+        Returns:
+            For each context its tokens, one more than drafts, -1 where logits are not finite; and the
+            logits (tokens, V) or None.
+        """
+        windows = self._windows(contexts)
+        engine = self._store_all_but_newest(windows)
+        tokens: list[int] = []
+        rows: list[int] = []
+        positions: list[int] = []
+        for row, window, draft in zip(self._rows, windows, drafts, strict=True):
+            self._check(draft)
+            tokens += [window[-1], *draft]
+            rows += [row] * (1 + len(draft))
+            positions += range(len(window) - 1, len(window) + len(draft))
+            self._held[row] += [window[-1], *draft]
+        drawn, logits = engine.verify(
+            tokens, rows, positions, [u for each in uniforms for u in each], params, seen, keep_logits
+        )
+        sizes = [1 + len(draft) for draft in drafts]
+        ends = list(itertools.accumulate(sizes))
+        return [
+            (drawn[end - size : end], None if logits is None else logits[end - size : end])
+            for size, end in zip(sizes, ends, strict=True)
+        ]
 
     def select(self, rows: Sequence[int]) -> None:
         if self._engine is None:

@@ -1,6 +1,6 @@
 """What computes a model's tokens: PyTorch operator by operator, or the native engine."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -11,12 +11,17 @@ from gpt.errors import DeviceError, GenerationError
 from gpt.generation.ahead import AheadDecoder
 from gpt.generation.backends import Backend, CachedBackend, UncachedBackend
 from gpt.generation.decoder import BatchDecoder, Decoder
+from gpt.generation.drafts import Drafter
 from gpt.generation.native import NativeBackend, weights_of
+from gpt.generation.speculative import MOST_DRAFTS, SpeculativeDecoder
 from gpt.model import GPT
+from gpt.model.quantized import weights_format
 from gpt.native.decoding import Engine
 from gpt.report import Report, silent
 from gpt.settings import Settings, read_settings
 
+MakeDrafter = Callable[[SamplingParams], Drafter]
+"""A drafter for one batch."""
 BACKENDS = ("auto", "eager", "native")
 """Who computes: `eager` is PyTorch, operator by operator, `native` the C++ engine, `auto` the quicker that is there."""
 
@@ -87,7 +92,7 @@ class EagerRuntime:
 
     def __init__(self, model: GPT, options: DecodeOptions) -> None:
         self.model, self._options = model, options
-        self.name = f"eager, {options.kv_dtype} cache" if options.cache else "eager, no cache"
+        self.name = _describe("eager", model, f"{options.kv_dtype} cache" if options.cache else "no cache")
 
     def backend(self, params: SamplingParams) -> Backend:
         if not self._options.cache:
@@ -106,24 +111,39 @@ class NativeRuntime:
         options: those of the cache are not looked at.
         settings: where compiled code is kept.
         report: told of a compilation.
+        make_drafter: guesses tokens for a batch; None: nothing is guessed.
 
     Raises:
         DeviceError: the engine cannot be had here, or not for this model.
     """
 
-    name = "native, fp32 cache"
-
-    def __init__(self, model: GPT, options: DecodeOptions, settings: Settings, report: Report) -> None:
-        self.model, self._options = model, options
+    def __init__(
+        self,
+        model: GPT,
+        options: DecodeOptions,
+        settings: Settings,
+        report: Report,
+        make_drafter: MakeDrafter | None = None,
+    ) -> None:
+        self._make_drafter = make_drafter
+        self.model, self._options, self.name = model, options, _describe("native", model, "fp32 cache")
         weights = weights_of(model)
-        self._make_engine = partial(Engine, weights, cache=settings.cache_dir, report=report)
+        slots = 1 if make_drafter is None else 1 + MOST_DRAFTS
+        self._make_engine = partial(Engine, weights, cache=settings.cache_dir, report=report, slots_per_row=slots)
         self._make_engine(1)  # so that what is missing is missed now
 
     def backend(self, params: SamplingParams) -> NativeBackend:
         return NativeBackend(self._make_engine, self.model, params.slide_chunk, self._options.prefill_chunk)
 
     def decoder(self, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]) -> Decoder:
-        return AheadDecoder(self.backend(params), prompts, params, seeds)
+        if self._make_drafter is None:
+            return AheadDecoder(self.backend(params), prompts, params, seeds)
+        return SpeculativeDecoder(self.backend(params), self._make_drafter(params), prompts, params, seeds)
+
+
+def _describe(backend: str, model: GPT, cache: str) -> str:
+    weights = weights_format(model)
+    return f"{backend}, {cache}" if weights == "float32" else f"{backend}, {weights} weights, {cache}"
 
 
 def build_runtime(
@@ -131,6 +151,7 @@ def build_runtime(
     options: DecodeOptions | None = None,
     settings: Settings | None = None,
     report: Report = silent,
+    make_drafter: MakeDrafter | None = None,
 ) -> Runtime:
     """What some options come to on this machine.
 
@@ -139,18 +160,25 @@ def build_runtime(
         options: None: the quickest, with a cache.
         settings: None: those of the environment.
         report: told of a compilation, and why there is no native engine where there could be one.
+        make_drafter: for speculative decoding, by the native engine; None: plain decoding.
 
     Raises:
         DeviceError: native was asked for by name and cannot be had.
     """
     options = options or DecodeOptions()
     if options.backend == "eager" or options.needs_eager:
-        return EagerRuntime(model, options)
+        return _eager(model, options, report, make_drafter)
     try:
-        return NativeRuntime(model, options, settings or read_settings(), report)
+        return NativeRuntime(model, options, settings or read_settings(), report, make_drafter)
     except DeviceError as error:
         if options.backend == "native":
             raise DeviceError(f"no native backend: {error}; take backend auto or eager") from None
         if next(model.parameters()).device.type == "cpu":
             report(f"no native backend, which is several times quicker: {error}")
-        return EagerRuntime(model, options)
+        return _eager(model, options, report, make_drafter)
+
+
+def _eager(model: GPT, options: DecodeOptions, report: Report, make_drafter: MakeDrafter | None) -> EagerRuntime:
+    if make_drafter is not None:
+        report("decoding without speculation, which the native backend alone can do; the text is the same")
+    return EagerRuntime(model, options)

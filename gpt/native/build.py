@@ -21,7 +21,7 @@ from gpt.errors import DeviceError
 from gpt.report import Report, silent
 
 SOURCES = Path(__file__).parent / "src"
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-Wno-psabi")
 COMPILERS = ("c++", "g++", "clang++")
 
 

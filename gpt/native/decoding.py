@@ -174,18 +174,21 @@ class Engine:
         rows: that there is a cache for.
         cache: folder that keeps the compiled library.
         report: told where and how fast that was compiled.
+        slots_per_row: tokens that a pass is to have room for, for every row.
 
     Raises:
         DeviceError: there is no compiler, or it fails, or the memory does not suffice.
     """
 
-    def __init__(self, weights: Weights, rows: int, cache: Path, report: Report = silent) -> None:
+    def __init__(
+        self, weights: Weights, rows: int, cache: Path, report: Report = silent, slots_per_row: int = 1
+    ) -> None:
         self._library = load_library("decode", cache, report)
         for name in ("create", "free", "cache_bytes", "generate"):
             getattr(self._library, f"gpt_decoder_{name}").restype = (
                 ctypes.c_void_p if name == "create" else ctypes.c_int64
             )
-        self.rows, self.slots = rows, max(MOST_SLOTS, rows)
+        self.rows, self.slots = rows, max(MOST_SLOTS, rows * slots_per_row)
         self._weights, self._layers = weights, [_layer_in_c(layer) for layer in weights.layers]
         model = _model_in_c(weights, (_Layer * len(self._layers))(*self._layers))
         threads = torch.get_num_threads()
@@ -260,20 +263,13 @@ class Engine:
         assert max(positions) + steps <= self._weights.config.block_size
         logits = torch.empty(steps, batch, self._vocab_size) if keep_logits else None
         drawn = (ctypes.c_int32 * (batch * steps))()
-        sampling = _Sampling(
-            max(params.temperature, torch.finfo(torch.float32).tiny) if params.temperature else 0.0,
-            params.top_p,
-            params.min_p,
-            params.repetition_penalty,
-            params.top_k,
-        )
         uniforms = uniforms.contiguous()
         failed = self._library.gpt_decoder_generate(
             self._decoder,
             batch,
             *map(_integers, (rows, tokens, positions)),
             steps,
-            ctypes.byref(sampling),
+            ctypes.byref(_sampling_in_c(params)),
             _pointer(uniforms),
             _pointer(seen),
             drawn,
@@ -283,6 +279,46 @@ class Engine:
             raise NotFiniteError((failed - 1) % batch, (failed - 1) // batch)
         flat = list(drawn)
         return [flat[i : i + steps] for i in range(0, batch * steps, steps)], logits
+
+    def verify(
+        self,
+        tokens: Sequence[int],
+        rows: Sequence[int],
+        positions: Sequence[int],
+        uniforms: Sequence[float],
+        params: SamplingParams,
+        seen: Tensor | None = None,
+        keep_logits: bool = False,
+    ) -> tuple[list[int], Tensor | None]:
+        """What would be drawn after each of some tokens, all of them given: after drafts, for example.
+
+        Args:
+            tokens: as for `forward`.
+            rows: as for `forward`.
+            positions: as for `forward`.
+            uniforms: one for each token.
+            params: how to draw.
+            seen: (rows that occur, V) uint8, as for `generate`, before their first token here; spoiled.
+            keep_logits: return them.
+
+        Returns:
+            The token drawn after each, -1 where the logits are not finite; and the logits (tokens, V) or None.
+        """
+        count = len(tokens)
+        assert count <= self.slots
+        logits = torch.empty(count, self._vocab_size) if keep_logits else None
+        drawn = (ctypes.c_int32 * count)()
+        self._library.gpt_decoder_verify(
+            self._decoder,
+            count,
+            *map(_integers, (tokens, rows, positions)),
+            ctypes.byref(_sampling_in_c(params)),
+            (ctypes.c_float * count)(*uniforms),
+            _pointer(seen),
+            drawn,
+            _pointer(logits),
+        )
+        return list(drawn), logits
 
     def copy(self, to: int, source: int, positions: int) -> None:
         """Make the first positions of one row what they are in another."""
@@ -302,6 +338,11 @@ def _integers(values: Sequence[int]) -> ctypes.Array[ctypes.c_int32]:
 def _pointer(x: Tensor | None) -> ctypes.c_void_p:
     assert x is None or x.is_contiguous()
     return ctypes.c_void_p(None if x is None else x.data_ptr())
+
+
+def _sampling_in_c(params: SamplingParams) -> _Sampling:
+    temperature = max(params.temperature, torch.finfo(torch.float32).tiny) if params.temperature else 0.0
+    return _Sampling(temperature, params.top_p, params.min_p, params.repetition_penalty, params.top_k)
 
 
 def _matrix_in_c(matrix: Matrix | None) -> _Matrix:

@@ -84,17 +84,18 @@ class NormOptions:
     eps: float
 
 
-def linear(x: Tensor, *weights: Tensor) -> Tensor:
-    """`x weight^T` in bfloat16, side by side where there are several weights.
+def linear(kernels: Kernels, x: Tensor, *weights: Tensor) -> Tensor:
+    """`x weight^T` in bfloat16, side by side where there are several weights; gradients of weights in float32.
 
     Args:
-        x: (..., C) bfloat16.
-        weights: each (F, C) float32.
+        kernels: compiled.
+        x: (..., C) bfloat16, C a multiple of 16.
+        weights: each (F, C) float32, the sum of F a multiple of 16.
 
     Returns:
         (..., sum of F) bfloat16.
     """
-    return _Linear.apply(x, *weights)  # type: ignore[no-untyped-call]
+    return _Linear.apply(kernels, x, *weights)  # type: ignore[no-untyped-call]
 
 
 def add_norm(
@@ -166,18 +167,18 @@ def attention(
 
 class _Linear(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, kernels: Kernels, x: Tensor, *weights: Tensor) -> Tensor:
         narrow = torch.cat([weight.to(torch.bfloat16) for weight in weights])
         ctx.save_for_backward(x, narrow)
-        ctx.sizes = [weight.size(0) for weight in weights]
+        ctx.kernels, ctx.sizes = kernels, [weight.size(0) for weight in weights]
         return F.linear(x, narrow)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Sequence[Tensor]:
+    def backward(ctx: Any, dy: Tensor) -> Sequence[Tensor | None]:
         x, weight = ctx.saved_tensors
-        rows = dy.flatten(0, -2)
-        dweight = (rows.t() @ x.flatten(0, -2)).float()
-        return (rows @ weight).view(x.shape), *dweight.split(ctx.sizes)
+        rows, dweight = dy.contiguous().flatten(0, -2), torch.empty(weight.shape)
+        ctx.kernels.call("weight_gradient", dweight, rows, x.contiguous(), len(rows), *weight.shape)
+        return None, (rows @ weight).view(x.shape), *dweight.split(ctx.sizes)
 
 
 class _AddNorm(Function):

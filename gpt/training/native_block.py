@@ -55,15 +55,15 @@ class NativeBlock(Block):
         ln_1, attn, ln_2, mlp = self._parts
         drop_weights, drop_attn, drop_mlp = self._draw_dropout()
         x, h = add_norm(kernels, x, None, ln_1.weight, norm, Dropout())
-        qkv = linear(h, attn.c_q.weight, attn.c_k.weight, attn.c_v.weight)
+        qkv = linear(kernels, h, attn.c_q.weight, attn.c_k.weight, attn.c_v.weight)
         gains = (attn.q_norm.weight, attn.k_norm.weight) if config.qk_norm else None
         y = attention(kernels, qkv, config.n_head, gains, rotation, config.norm_eps, drop_weights)
-        x, h = add_norm(kernels, x, linear(y, attn.c_proj.weight), ln_2.weight, norm, drop_attn)
+        x, h = add_norm(kernels, x, linear(kernels, y, attn.c_proj.weight), ln_2.weight, norm, drop_attn)
         if config.mlp == "swiglu":
-            h = gate(kernels, linear(h, mlp.c_gate.weight, mlp.c_fc.weight))
+            h = gate(kernels, linear(kernels, h, mlp.c_gate.weight, mlp.c_fc.weight))
         else:
-            h = activate(kernels, linear(h, mlp.c_fc.weight), config.mlp)
-        return add(kernels, x, linear(h, mlp.c_proj.weight), drop_mlp)
+            h = activate(kernels, linear(kernels, h, mlp.c_fc.weight), config.mlp)
+        return add(kernels, x, linear(kernels, h, mlp.c_proj.weight), drop_mlp)
 
     @property
     def _parts(self) -> tuple[Any, Any, Any, Any]:

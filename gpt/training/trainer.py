@@ -1,10 +1,13 @@
 """The training loop: step, evaluate, save, until the last step, early stopping or a signal."""
 
+from functools import cached_property
+
 import torch
 
 from gpt.checkpoint import Checkpoint, RunFolder, weights_of
 from gpt.config import Config
 from gpt.data import BatchSampler, Dataset
+from gpt.data.ngrams import NgramTable
 from gpt.device import Compute, measure_matmul_rate, peak_memory_bytes
 from gpt.errors import CheckpointError
 from gpt.inspection.flops import training_flops
@@ -186,7 +189,9 @@ class Trainer:
         state = {**self.state.to_dict(), "data": self.dataset.fingerprint}
         try:
             with self.average.applied():
-                checkpoint = Checkpoint(weights_of(self.model), training, state, self.config, self.dataset.tokenizer)
+                checkpoint = Checkpoint(
+                    weights_of(self.model), training, state, self.config, self.dataset.tokenizer, self._ngrams
+                )
                 self.run_folder.save(checkpoint, best, self.config.train.keep_last)
         except CheckpointError as error:
             if required:
@@ -195,6 +200,12 @@ class Trainer:
             self.report(
                 f"warning: {error}; training goes on with the last checkpoint kept ({self._failed_saves} failed)"
             )
+
+    @cached_property
+    def _ngrams(self) -> NgramTable | None:
+        if not self.config.train.ngrams:
+            return None
+        return NgramTable.learn(self.dataset.train, self.dataset.tokenizer.vocab_size)
 
     def _start_meter(self) -> SpeedMeter:
         train, model = self.config.train, self.config.model

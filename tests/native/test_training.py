@@ -86,24 +86,36 @@ def norm_of(x: Tensor, gain: Tensor, options: NormOptions) -> Tensor:
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 32), (3, 7, 32), (2, 33, 80)])
-def test_linear(shape: tuple[int, ...]) -> None:
+def test_linear(kernels: Kernels, shape: tuple[int, ...]) -> None:
     x, weight = narrow(*shape), wide(48, shape[-1])
-    y, dy = linear(x, weight), torch.randn(*shape[:-1], 48).bfloat16()
+    y, dy = linear(kernels, x, weight), torch.randn(*shape[:-1], 48).bfloat16()
     rounded = double(weight.bfloat16())
     right = F.linear(double(x), rounded)
     assert y.dtype == torch.bfloat16
     assert error(y, right) < ROUNDED
     dx, dw = gradients([y], [x, weight], [dy])
     assert error(dx, dy.double() @ rounded) < ROUNDED
-    assert error(dw, dy.double().flatten(0, -2).T @ x.double().flatten(0, -2)) < ROUNDED
+    assert error(dw, dy.double().flatten(0, -2).T @ x.double().flatten(0, -2)) < EXACT
     assert (dx.dtype, dw.dtype) == (torch.bfloat16, torch.float32)
 
 
-def test_products_with_several_weights_lie_side_by_side() -> None:
+@pytest.mark.parametrize("rows", [1, 31, 32, 33, 512, 513, 1100])
+@pytest.mark.parametrize(("outputs", "inputs"), [(16, 16), (48, 16), (16, 48), (64, 96), (112, 80), (32, 272)])
+def test_gradients_of_weights_of_every_shape(kernels: Kernels, rows: int, outputs: int, inputs: int) -> None:
+    dy, x, dw = (
+        torch.randn(rows, outputs).bfloat16(),
+        torch.randn(rows, inputs).bfloat16(),
+        torch.empty(outputs, inputs),
+    )
+    kernels.call("weight_gradient", dw, dy, x, rows, outputs, inputs)
+    assert error(dw, dy.double().T @ x.double()) < EXACT
+
+
+def test_products_with_several_weights_lie_side_by_side(kernels: Kernels) -> None:
     """As one product, and each weight gets its own gradient."""
     x, weights = narrow(3, 7, 32), [wide(width, 32) for width in (16, 48, 32)]
     dy = torch.randn(3, 7, 96).bfloat16()
-    y, apart = linear(x, *weights), [linear(x, weight) for weight in weights]
+    y, apart = linear(kernels, x, *weights), [linear(kernels, x, weight) for weight in weights]
     assert torch.equal(y, torch.cat(apart, dim=-1))
     dx, *dw = gradients([y], [x, *weights], [dy])
     right_dx, *right_dw = gradients(apart, [x, *weights], list(dy.split([16, 48, 32], dim=-1)))

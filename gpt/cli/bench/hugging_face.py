@@ -38,8 +38,8 @@ def import_library() -> Any:
     return library
 
 
-def build_gpt2(config: ModelConfig) -> Any:
-    """GPT2LMHeadModel of the same shape. Its GELU is the same function, in torch's kernel: "gelu_new" is slower."""
+def build_gpt2(config: ModelConfig, activation: str = "gelu_pytorch_tanh") -> Any:
+    """GPT2LMHeadModel of the same shape. Its GELU is GPT-2's, in torch's kernel: "gelu_new" is slower."""
     library = import_library()
     return library.GPT2LMHeadModel(
         library.GPT2Config(
@@ -48,7 +48,7 @@ def build_gpt2(config: ModelConfig) -> Any:
             n_embd=config.n_embd,
             n_layer=config.n_layer,
             n_head=config.n_head,
-            activation_function="gelu_pytorch_tanh",
+            activation_function=activation,
             resid_pdrop=config.dropout,
             embd_pdrop=config.dropout,
             attn_pdrop=config.weights_dropout,

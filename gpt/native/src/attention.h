@@ -6,6 +6,7 @@
 // The forward pass keeps the logarithm of each query's softmax sum; the backward pass computes the
 // weights again from it (Dao et al. 2022, 2205.14135, appendix B.4).
 #pragma once
+#include "scratch.h"
 #include "tiles.h"
 #include <omp.h>
 
@@ -20,24 +21,16 @@ struct AttentionShape {
     size_t projected_start(int b, int h) const { return (size_t)b * length * 3 * stride() + (size_t)h * width; }
 };
 
+// Fetches a row that is some steps of a strided loop away.
+static inline void fetch_row(const bf16* row, int width) {
+    for (int d = 0; d < width; d += 32) _mm_prefetch((const char*)(row + d), _MM_HINT_T0);
+}
+static const int ROWS_AHEAD = 16;
+
 // What happens to queries and keys before the product; each pointer may be null.
 struct Preparation {
     const float *gain, *cosine, *sine;  // (D), (T, D), (T, D)
     float eps;
-};
-
-// Memory of one thread, cut into pieces, freed at the end of the scope.
-class Scratch {
-    char *start, *next;
-
-  public:
-    explicit Scratch(size_t bytes) : start((char*)aligned_alloc(64, (bytes + 4095) / 64 * 64)), next(start) {}
-    ~Scratch() { free(start); }
-    template <class T> T* take(size_t count) {
-        T* piece = (T*)next;
-        next += (count * sizeof(T) + 63) / 64 * 64;
-        return piece;
-    }
 };
 
 // Which of 16 lanes from `first` on are at most `last`.
@@ -55,6 +48,7 @@ static void prepare(bf16* out, float* inverse_rms, const bf16* x, const Attentio
     const int D = s.width, half = D / 2;
     for (int t = 0; t < s.length; t++) {
         const bf16* row = x + (size_t)t * 3 * s.stride();
+        fetch_row(row + (size_t)ROWS_AHEAD * 3 * s.stride(), D);
         vec squares = all(0.0f);
         for (int d = 0; d < D; d += 16) {
             vec v = load(row + d);
@@ -99,6 +93,7 @@ static void prepare_backward(bf16* dx, float* dgain, const float* dout, const fl
         } else
             for (int d = 0; d < D; d += 16) store(g + d, load(d_row + d) * all(scale));
         bf16* out = dx + (size_t)t * 3 * s.stride();
+        fetch_row(out + (size_t)ROWS_AHEAD * 3 * s.stride(), D);
         if (p.gain) {
             vec r = all(inverse_rms[t]), dot = all(0.0f);
             for (int d = 0; d < D; d += 16) {
@@ -115,7 +110,10 @@ static void prepare_backward(bf16* dx, float* dgain, const float* dout, const fl
 }
 
 static void copy_head(bf16* out, const bf16* x, int stride, const AttentionShape& s) {
-    for (int t = 0; t < s.length; t++) memcpy(out + (size_t)t * s.width, x + (size_t)t * stride, s.width * sizeof(bf16));
+    for (int t = 0; t < s.length; t++) {
+        fetch_row(x + (size_t)(t + ROWS_AHEAD) * stride, s.width);
+        memcpy(out + (size_t)t * s.width, x + (size_t)t * stride, s.width * sizeof(bf16));
+    }
     memset(out + (size_t)s.length * s.width, 0, (size_t)(s.rows() - s.length) * s.width * sizeof(bf16));
 }
 
@@ -211,6 +209,7 @@ static void attention_backward(const AttentionGradients& grad, const bf16* dy, c
                 pack_transposed(qt, q, R, D), pack_transposed(kt, k, R, D), pack_transposed(vt, v, R, D), pack_transposed(gt, g, R, D);
                 pack(qp, q, R, D), pack(kp, k, R, D), pack(gp, g, R, D);
                 for (int t = 0; t < R; t++) {  // delta: the gradient of each query's weights, averaged by the weights
+                    fetch_row(y + start + (size_t)(t + ROWS_AHEAD) * s.stride(), D);
                     vec products = all(0.0f);
                     for (int d = 0; t < T && d < D; d += 16)
                         products = fma(load(g + (size_t)t * D + d), load(y + start + (size_t)t * s.stride() + d), products);

@@ -96,7 +96,7 @@ static float weight_of(const Matrix& m, int output, int input) {
         case INT8: return ((const int8_t*)m.weights)[at] * scale;
         default: {
             int8_t pair = ((const int8_t*)m.weights)[(block * (m.inputs / 2) + input / 2) * BLOCK + place];
-            return (input % 2 ? pair >> 4 : (int8_t)(pair << 4) >> 4) * scale;
+            return (input % 2 ? pair >> 4 : (int8_t)((uint8_t)pair << 4) >> 4) * scale;
         }
     }
 }
@@ -168,16 +168,15 @@ static void multiply_block(float* y, int ldy, const float* x, int ldx, const Mat
 template <class Weights>
 static void multiply_as(const Worker& w, float* y, int ldy, const float* x, int ldx, int slots, const Matrix& m, bool add) {
     const int blocks = round_up(m.outputs, BLOCK) / BLOCK;
-    for (int block = w.first(blocks); block < w.last(blocks); block++) {
-        int s = 0;
-        auto next = [&](auto kernel, int count) {
-            for (; s + count <= slots; s += count) kernel(y + (size_t)s * ldy + block * BLOCK, ldy, x + (size_t)s * ldx, ldx, m, block, add);
-        };
-        next(multiply_block<Weights, 6>, 6);
-        next(multiply_block<Weights, 4>, 4);
-        next(multiply_block<Weights, 2>, 2);
-        next(multiply_block<Weights, 1>, 1);
-    }
+    static const auto kernels = {multiply_block<Weights, 1>, multiply_block<Weights, 2>, multiply_block<Weights, 3>,
+                                 multiply_block<Weights, 4>, multiply_block<Weights, 5>, multiply_block<Weights, 6>};
+    const int most = (int)kernels.size();
+    for (int block = w.first(blocks); block < w.last(blocks); block++)
+        for (int s = 0; s < slots;) {
+            const int parts = (slots - s + most - 1) / most, count = (slots - s + parts - 1) / parts;  // of like size
+            kernels.begin()[count - 1](y + (size_t)s * ldy + block * BLOCK, ldy, x + (size_t)s * ldx, ldx, m, block, add);
+            s += count;
+        }
 }
 
 // y = x m^T, or y += x m^T; blocks of outputs are shared among the workers. x: (slots, ldx), y: (slots, ldy).
@@ -600,6 +599,29 @@ int64_t gpt_decoder_generate(Decoder* d, int count, const int32_t* rows, int32_t
         }
     });
     return failed == INT64_MAX ? 0 : failed.load();
+}
+
+// As forward, with the token that each slot's logits and number in `uniforms` (count) pick, to drawn (count); -1 where
+// logits are not finite. The slots of a row stand together. seen: (rows in this pass, vocabulary) before its first
+// slot, or null; overwritten. logits: (count, vocabulary), or null.
+void gpt_decoder_verify(Decoder* d, int count, const int32_t* tokens, const int32_t* rows, const int32_t* positions,
+                        const Sampling* sampling, const float* uniforms, uint8_t* seen, int32_t* drawn, float* logits) {
+    const int V = d->m.vocabulary;
+    in_parallel(*d, [&](const Worker& w) {
+        for (int i = w.first(count); i < w.last(count); i++) d->embed(i, tokens[i], positions[i]);
+        w.wait();
+        d->pass(w, {count, tokens, rows, positions});
+        d->head(w, d->all_slots.data(), count);
+        uint8_t* known = seen;
+        for (int i = 0; i < count; i++) {  // in order, since a slot's token counts as seen for those behind it
+            if (i > 0 && rows[i] != rows[i - 1] && known) known += V;
+            if (rows[i] % w.count != w.index) continue;
+            float* x = d->logits + (size_t)i * d->vocabulary;
+            if (logits) memcpy(logits + (size_t)i * V, x, V * sizeof(float));
+            if (known) known[tokens[i]] = 1;
+            drawn[i] = is_finite(x, V) ? draw(x, V, *sampling, uniforms[i], known, d->own_ranks[w.index].data(), d->own_order[w.index].data()) : -1;
+        }
+    });
 }
 
 // Row `to` becomes what row `from` is, as far as some positions.

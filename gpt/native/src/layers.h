@@ -25,7 +25,10 @@ static void add_norm_forward(float* stream, bf16* normed, float* mean, float* in
         vec total = all(0.0f), squares = all(0.0f);
         if (y) {
             const uint32_t key = drop.stream(n);
-            for (int c = 0; c < C; c += 16) store(stream + at + c, load(row + c) + drop.apply(key, c, load(y + at + c)));
+            for (int c = 0; c < C; c += 16) {
+                ahead(row + c), ahead(y + at + c), ahead(stream + at + c);
+                store(stream + at + c, load(row + c) + drop.apply(key, c, load(y + at + c)));
+            }
             row = stream + at;
         }
         if (s.centred)
@@ -36,7 +39,10 @@ static void add_norm_forward(float* stream, bf16* normed, float* mean, float* in
             squares = fma(v, v, squares);
         }
         const vec r = all(1.0f / sqrtf(sum(squares) / C + s.eps));
-        for (int c = 0; c < C; c += 16) store(normed + at + c, (load(row + c) - m) * r * load(gain + c));
+        for (int c = 0; c < C; c += 16) {
+            ahead(normed + at + c);
+            store(normed + at + c, (load(row + c) - m) * r * load(gain + c));
+        }
         mean[n] = _mm512_cvtss_f32(m), inverse[n] = _mm512_cvtss_f32(r);
     }
 }
@@ -55,6 +61,7 @@ static void add_norm_backward(float* dx, bf16* dy, float* dgain, const float* ds
             const vec m = all(mean[n]), r = all(inverse[n]);
             vec dot = all(0.0f), total = all(0.0f);
             for (int c = 0; c < C; c += 16) {
+                ahead(stream + at + c), ahead(dnormed + at + c), ahead(dstream + at + c);
                 vec unit = (load(stream + at + c) - m) * r, d = load(dnormed + at + c), g = d * load(gain + c);
                 store(own + c, fma(d, unit, load(own + c)));
                 dot = fma(g, unit, dot), total = total + g;
@@ -79,6 +86,7 @@ static void add_forward(float* out, const float* x, const bf16* y, const NormSha
         const uint32_t key = drop.stream(n);
         for (int c = 0; c < s.width; c += 16) {
             const size_t at = (size_t)n * s.width + c;
+            ahead(x + at), ahead(y + at), ahead(out + at);
             store(out + at, load(x + at) + drop.apply(key, c, load(y + at)));
         }
     }
@@ -90,6 +98,7 @@ static void add_backward(bf16* dy, const float* dout, const NormShape& s, const 
         const uint32_t key = drop.stream(n);
         for (int c = 0; c < s.width; c += 16) {
             const size_t at = (size_t)n * s.width + c;
+            ahead(dout + at), ahead(dy + at);
             store(dy + at, drop.apply(key, c, load(dout + at)));
         }
     }
@@ -104,6 +113,7 @@ static void drop_out(float* out, const float* x, const NormShape& s, const Dropo
         const uint32_t key = drop.stream(n);
         for (int c = 0; c < s.width; c += 16) {
             const size_t at = (size_t)n * s.width + c;
+            ahead(x + at), ahead(out + at);
             store(out + at, drop.apply(key, c, load(x + at)));
         }
     }
@@ -133,26 +143,36 @@ static void gate_forward(bf16* y, const bf16* x, const NormShape& s) {
     for (int n = 0; n < s.rows; n++)
         for (int c = 0; c < s.width; c += 16) {
             const bf16* gate = x + (size_t)n * 2 * s.width + c;
+            bf16* out = y + (size_t)n * s.width + c;
+            ahead(gate), ahead(gate + s.width), ahead(out);
             vec g = load(gate);
-            store(y + (size_t)n * s.width + c, g * sigmoid(g) * load(gate + s.width));
+            store(out, g * sigmoid(g) * load(gate + s.width));
         }
 }
 static void gate_backward(bf16* dx, const bf16* dy, const bf16* x, const NormShape& s) {
 #pragma omp parallel for num_threads(s.threads) schedule(static)
     for (int n = 0; n < s.rows; n++)
         for (int c = 0; c < s.width; c += 16) {
-            const size_t at = (size_t)n * 2 * s.width + c;
-            vec g = load(x + at), share = sigmoid(g), d = load(dy + (size_t)n * s.width + c);
-            store(dx + at, d * load(x + at + s.width) * share * fma(g, all(1.0f) - share, all(1.0f)));
-            store(dx + at + s.width, d * g * share);
+            const bf16 *gate = x + (size_t)n * 2 * s.width + c, *from = dy + (size_t)n * s.width + c;
+            bf16* out = dx + (size_t)n * 2 * s.width + c;
+            ahead(gate), ahead(gate + s.width), ahead(from), ahead(out), ahead(out + s.width);
+            vec g = load(gate), share = sigmoid(g), d = load(from);
+            store(out, d * load(gate + s.width) * share * fma(g, all(1.0f) - share, all(1.0f)));
+            store(out + s.width, d * g * share);
         }
 }
 
 template <class Activation> static void activate(bf16* y, const bf16* x, int64_t count, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < count; i += 16) store(y + i, Activation::value(load(x + i)));
+    for (int64_t i = 0; i < count; i += 16) {
+        ahead(x + i), ahead(y + i);
+        store(y + i, Activation::value(load(x + i)));
+    }
 }
 template <class Activation> static void activate_backward(bf16* dx, const bf16* dy, const bf16* x, int64_t count, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < count; i += 16) store(dx + i, load(dy + i) * Activation::slope(load(x + i)));
+    for (int64_t i = 0; i < count; i += 16) {
+        ahead(x + i), ahead(dy + i), ahead(dx + i);
+        store(dx + i, load(dy + i) * Activation::slope(load(x + i)));
+    }
 }

@@ -1,5 +1,6 @@
 // The kernels of a training step, with a C interface. See the headers for what they compute.
 #include "attention.h"
+#include "gradient.h"
 #include "layers.h"
 
 extern "C" {
@@ -65,6 +66,10 @@ void gpt_gate_forward(bf16* y, const bf16* x, int rows, int width, int threads) 
 
 void gpt_gate_backward(bf16* dx, const bf16* dy, const bf16* x, int rows, int width, int threads) {
     gate_backward(dx, dy, x, {rows, width, threads, false, 0.0f});
+}
+
+void gpt_weight_gradient(float* dw, const bf16* dy, const bf16* x, int rows, int outputs, int inputs, int threads) {
+    weight_gradient(dw, dy, x, {rows, outputs, inputs, threads});
 }
 
 }  // extern "C"

@@ -1,0 +1,138 @@
+"""What a decode measurement found, as a table and for JSON."""
+
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpt.cache import cache_bytes
+from gpt.cli.bench.spread import percentile, ratios, show_ratios
+from gpt.cli.tables import Table
+from gpt.config import ModelConfig
+from gpt.inspection.flops import decode_flops
+from gpt.inspection.parameters import count_parameters
+
+NOTE = (
+    "Tokens/s: of all texts together, the median of all rounds, first token included. First: until every text has its\n"
+    "first token. Slowest: of a hundred waits for a token, where it can be seen. Read: weights, keys and values that\n"
+    "a step needs, a second. Arithmetic: FLOP/s over the rate of a square float32 product. Times: how many times the\n"
+    "first row is as quick, round by round: median, and lowest to highest round."
+)
+BYTES = {"float32": 4.0, "int8": 1.0, "int4": 0.5 + 4 / 32}
+"""Of a weight, scales included."""
+
+
+@dataclass(frozen=True)
+class DecodeSetting:
+    """What all rows share.
+
+    Attributes:
+        shape: of the model, as it was given.
+        config: the same.
+        batch: texts at once.
+        prompt: tokens of each before the first.
+        tokens: drawn for each.
+        rate: FLOP/s of a square float32 product.
+    """
+
+    shape: str
+    config: ModelConfig
+    batch: int
+    prompt: int
+    tokens: int
+    rate: float
+
+    def bytes_per_step(self, weights: str) -> float:
+        """Read for one token of every text, on average."""
+        keys = min(self.prompt + self.tokens // 2, self.config.block_size)
+        held = cache_bytes(self.config, self.batch, keys, "fp32")
+        return count_parameters(self.config).read_per_token * BYTES[weights] + held
+
+    @property
+    def flops_per_step(self) -> int:
+        """Of one token of every text, on average."""
+        return decode_flops(self.config, self.batch, min(self.prompt + self.tokens // 2, self.config.block_size))
+
+
+@dataclass
+class Timings:
+    """Of one entrant, a number a round.
+
+    Attributes:
+        weights: float32, int8 or int4.
+        seconds: of the whole text.
+        first: until the first token; None where it cannot be seen.
+        waits: seconds between tokens, of all rounds.
+    """
+
+    weights: str
+    seconds: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+
+    def add(self, ticks: Sequence[float], end: float) -> None:
+        """A round: when it began and when each token came, and when it ended."""
+        self.seconds.append(end - ticks[0])
+        if len(ticks) > 1:
+            self.first.append(ticks[1] - ticks[0])
+            self.waits += [after - before for before, after in itertools.pairwise(ticks[1:])]
+
+
+def table_of(setting: DecodeSetting, timings: Mapping[str, Timings]) -> Table:
+    """A line for each entrant."""
+    first = next(iter(timings.values()))
+    rows = []
+    for name, timing in timings.items():
+        result = _result(setting, timing)
+        rows.append(
+            (
+                name,
+                f"{result['tokens_per_second']:,.0f}",
+                _milliseconds(result["first_seconds"]),
+                _milliseconds(result["slowest_wait_seconds"]),
+                f"{result['bytes_per_second'] / 1e9:.1f} GB/s",
+                f"{result['arithmetic_share']:.1%}",
+                show_ratios(ratios(first.seconds, timing.seconds)),
+            )
+        )
+    header = ("", "tokens/s", "first ms", "slowest ms", "read", "arithmetic", "times")
+    title = f"{setting.shape}, window {setting.config.block_size}, {setting.batch} x {setting.tokens} tokens"
+    return Table(title, header, rows, "<>>>>>>")
+
+
+def summary_of(setting: DecodeSetting, timings: Mapping[str, Timings]) -> dict[str, Any]:
+    """The same for JSON."""
+    first = next(iter(timings.values()))
+    return {
+        "shape": setting.shape,
+        "window": setting.config.block_size,
+        "batch": setting.batch,
+        "tokens": setting.tokens,
+        "float32_flops_per_second": setting.rate,
+        "rows": {
+            name: {
+                **_result(setting, timing),
+                "seconds": timing.seconds,
+                "times": ratios(first.seconds, timing.seconds),
+            }
+            for name, timing in timings.items()
+        },
+    }
+
+
+def _result(setting: DecodeSetting, timing: Timings) -> dict[str, Any]:
+    seconds = statistics.median(timing.seconds)
+    steps = setting.tokens / seconds
+    return {
+        "weights": timing.weights,
+        "tokens_per_second": steps * setting.batch,
+        "first_seconds": statistics.median(timing.first) if timing.first else None,
+        "slowest_wait_seconds": percentile(timing.waits, 0.99) if timing.waits else None,
+        "bytes_per_second": steps * setting.bytes_per_step(timing.weights),
+        "arithmetic_share": steps * setting.flops_per_step / setting.rate,
+    }
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1000:.2f}"

@@ -1,0 +1,48 @@
+"""`scripts/quantize.py`: a checkpoint with few bits a weight, made from a trained one."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpt.cli.common import add_checkpoint_options, build_parser, report, run_command
+from gpt.cli.tables import human_bytes
+from gpt.errors import CheckpointError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
+    arguments = _parse(argv)
+    return run_command(lambda: _run(arguments))
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = build_parser(
+        "Write a copy of a checkpoint whose blocks have weights of few bits. It can be sampled and evaluated like "
+        "any other, and not be trained.",
+        "python scripts/quantize.py --checkpoint runs/shakespeare --weights int8 --output runs/shakespeare-int8",
+    )
+    add_checkpoint_options(parser, with_device=False)
+    parser.add_argument("--weights", choices=("int8", "int4"), default="int8", help="default: int8")
+    parser.add_argument("--output", required=True, metavar="DIR", help="checkpoint folder to write")
+    return parser.parse_args(argv)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    output = Path(arguments.output)
+    if output.exists():
+        raise CheckpointError(f"{output} is there already; give a new --output, or remove it")
+
+    import torch
+
+    from gpt.checkpoint import build_model, find_checkpoint, read_checkpoint, weights_of, write_checkpoint
+    from gpt.model.quantized import quantize
+
+    folder = find_checkpoint(Path(arguments.checkpoint) if arguments.checkpoint else None, Path(arguments.runs))
+    checkpoint = read_checkpoint(folder)
+    with torch.no_grad():
+        weights = weights_of(quantize(build_model(checkpoint, folder), arguments.weights))
+    write_checkpoint(output, replace(checkpoint, model=weights, training={}))
+    before, after = (sum(value.nbytes for value in each.values()) for each in (checkpoint.model, weights))
+    report(f"{folder}: {human_bytes(before)} of weights became {human_bytes(after)} in {output}")
+    return 0

@@ -1,0 +1,135 @@
+"""Speculative decoding: several tokens a pass, by guessing them first (Leviathan et al. 2022, 2211.17192).
+
+A pass over the newest token and its drafts gives what would be drawn after each. Every position has
+one uniform number of its own, with which plain decoding would draw its token too; a draft stands if it
+is that token. So the text is the one of plain decoding, to the letter, and a draft x stands with
+probability p(x): as often as the paper's rule accepts a draft that was not drawn at random.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpt.config import SamplingParams
+from gpt.generation.ahead import AheadDecoder
+from gpt.generation.decoder import Drawn, describe, not_finite
+from gpt.generation.drafts import Drafter
+from gpt.generation.native import NativeBackend
+
+MOST_DRAFTS = 8
+"""For one pass and row."""
+TRIAL = 6
+"""Passes with drafts, after which their speed is compared with that without."""
+FIRST_STRETCH, FIRST_PAUSE = 8, 200
+"""Tokens without drafts at first, to see how quick that is; and after a trial that was lost, then twice as many."""
+
+
+class SpeculativeDecoder(AheadDecoder):
+    """`AheadDecoder` that tries drafts, and goes on with them while that is quicker.
+
+    Whether it is, is measured; the text does not depend on it.
+
+    Attributes:
+        drafted: tokens that were guessed.
+        accepted: how many of them stood.
+
+    Args:
+        backend: not used before, with room for `MOST_DRAFTS` more tokens a row.
+        drafter: guesses.
+        prompts: token ids, at least one each.
+        params: of all rows.
+        seeds: one per row.
+
+    Raises:
+        GenerationError: a prompt is empty.
+    """
+
+    def __init__(
+        self,
+        backend: NativeBackend,
+        drafter: Drafter,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams,
+        seeds: Sequence[int],
+    ) -> None:
+        super().__init__(backend, prompts, params, seeds)
+        self.drafted = self.accepted = 0
+        self._drafter, self._count = drafter, MOST_DRAFTS // 2
+        self._plain_left, self._pause = FIRST_STRETCH, FIRST_PAUSE
+        self._plain_seconds = math.inf  # a token, of the latest call
+        self._trial = _Trial()
+
+    @property
+    def acceptance(self) -> float | None:
+        return self.accepted / self.drafted if self.drafted else None
+
+    def _draw(self) -> None:
+        start, before = time.perf_counter(), self._positions()
+        if self._plain_left > 0:
+            super()._draw()
+            tokens = self._positions() - before
+            self._plain_seconds = (time.perf_counter() - start) / tokens
+            self._plain_left -= tokens // len(self.active)
+            return
+        self._draw_with_drafts()
+        self._trial.add(time.perf_counter() - start, self._positions() - before)
+        if self._trial.passes == TRIAL:
+            if self._trial.seconds > self._plain_seconds * self._trial.tokens:
+                self._plain_left, self._pause = self._pause, 2 * self._pause
+            self._trial = _Trial()
+
+    def _draw_with_drafts(self) -> None:
+        contexts = [self._contexts[row] for row in self.active]
+        drafts = [
+            self._drafter.draft(row, context, self._uniforms[row].peek(self._room_for_drafts(context)))
+            for row, context in zip(self.active, contexts, strict=True)
+        ]
+        uniforms = [self._uniforms[row].peek(len(draft) + 1) for row, draft in zip(self.active, drafts, strict=True)]
+        results = self._backend.verify(
+            contexts, drafts, uniforms, self._params, self._seen(contexts), self._params.logprobs is not None
+        )
+        for row, context, draft, (drawn, logits) in zip(self.active, contexts, drafts, results, strict=True):
+            tokens = drawn[: 1 + _standing(draft, drawn)]
+            if tokens[-1] < 0:
+                raise not_finite(len(context) + len(tokens) - 2)
+            self._uniforms[row].take(len(tokens))
+            self._queues[row] += (
+                map(Drawn, tokens)
+                if logits is None
+                else describe(logits[: len(tokens)], tokens, self._params.logprobs or 0)
+            )
+            context += tokens
+            self.drafted += len(draft)
+            self.accepted += len(tokens) - 1
+            self._adapt(len(tokens) - 1, len(draft))
+
+    def _room_for_drafts(self, context: Sequence[int]) -> int:
+        return min(self._count, self._backend.room([context]) - 1)
+
+    def _adapt(self, stood: int, drafted: int) -> None:
+        """More drafts where all stood, fewer where most fell."""
+        if stood == drafted:
+            self._count = min(self._count + 1, MOST_DRAFTS)
+        elif 2 * stood < drafted:
+            self._count = max(self._count - 1, 1)
+
+    def _positions(self) -> int:
+        return sum(len(self._contexts[row]) for row in self.active)
+
+
+@dataclass
+class _Trial:
+    """Passes with drafts: how long they took, and what came of them."""
+
+    passes: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+
+    def add(self, seconds: float, tokens: int) -> None:
+        self.passes, self.seconds, self.tokens = self.passes + 1, self.seconds + seconds, self.tokens + tokens
+
+
+def _standing(draft: Sequence[int], drawn: Sequence[int]) -> int:
+    """How many drafts are what was drawn in their place, up to the first that is not."""
+    return next((i for i, (guess, token) in enumerate(zip(draft, drawn, strict=False)) if guess != token), len(draft))

@@ -1,0 +1,138 @@
+"""Weights of few bits: integers times a scale, for the linear layers of a trained model's blocks."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpt.errors import InputError
+from gpt.model.gpt import GPT
+
+TRIED_SCALES = 24
+"""Of each group, between 60% of what its largest weight needs, and all of it."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """How weights are kept.
+
+    Attributes:
+        bits: of an integer, 8 or 4.
+        group: inputs that share a scale; None: all inputs of an output.
+    """
+
+    bits: int
+    group: int | None
+
+    @property
+    def largest(self) -> int:
+        """Magnitude of the largest integer."""
+        return int(2 ** (self.bits - 1) - 1)
+
+
+FORMATS = {"int8": Format(8, None), "int4": Format(4, 32)}
+"""By name. Smaller groups are nearer to the weights, and have more scales."""
+
+
+class QuantizedLinear(nn.Module):
+    """`x W^T + bias` with `W = integers * scales`; the bias stays as it was.
+
+    Symmetric, rounded to nearest; the scale of each group is the one of `TRIED_SCALES` that leaves the
+    smallest squared error.
+
+    Args:
+        linear: whose weights are taken.
+        format: of the weights; a group that does not divide the inputs is replaced by all of them.
+    """
+
+    integers: Tensor
+    scales: Tensor
+
+    def __init__(self, linear: nn.Linear, format: Format) -> None:
+        super().__init__()
+        weight = linear.weight.detach().float()
+        self.bits, inputs = format.bits, weight.size(1)
+        group = format.group if format.group and inputs % format.group == 0 else inputs
+        integers, scales = round_to_integers(weight.unflatten(1, (-1, group)), format.largest)  # type: ignore[no-untyped-call]
+        self.register_buffer("integers", pack(integers.flatten(1)) if self.bits == 4 else integers.flatten(1))
+        self.register_buffer("scales", scales.squeeze(-1))
+        self.bias = linear.bias
+
+    @property
+    def unpacked(self) -> Tensor:
+        """The integers one by one, (F, C) int8."""
+        return unpack(self.integers) if self.bits == 4 else self.integers
+
+    @property
+    def weight(self) -> Tensor:
+        """What the integers stand for, (F, C) float32."""
+        return (self.unpacked.view(*self.scales.shape, -1) * self.scales.unsqueeze(-1)).flatten(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., C) -> (..., F)."""
+        return F.linear(x, self.weight.to(x.dtype), self.bias)
+
+
+def round_to_integers(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
+    """Groups (..., n) as integers of at most some magnitude, int8, and scales (..., 1)."""
+    needed = weight.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / largest
+    best_error = torch.full_like(needed, torch.inf)
+    best_scale = needed
+    for share in torch.linspace(0.6, 1.0, TRIED_SCALES).tolist():
+        scale = needed * share
+        rounded = (weight / scale).round().clamp(-largest, largest)
+        error = (rounded * scale - weight).square().sum(dim=-1, keepdim=True)
+        best_scale = torch.where(error <= best_error, scale, best_scale)
+        best_error = torch.minimum(error, best_error)
+    return (weight / best_scale).round().clamp(-largest, largest).to(torch.int8), best_scale
+
+
+def pack(integers: Tensor) -> Tensor:
+    """(F, C) int8 from -8 to 7 -> (F, C / 2) uint8: of two neighbours the first in the lower half."""
+    return (integers[:, 0::2] & 15 | integers[:, 1::2] << 4).view(torch.uint8)
+
+
+def unpack(pairs: Tensor) -> Tensor:
+    """The way back from `pack`."""
+    both = pairs.view(torch.int8)
+    return torch.stack((both << 4 >> 4, both >> 4), dim=-1).flatten(1)
+
+
+def quantize(model: GPT, weights: str) -> GPT:
+    """A copy whose blocks have quantized linear layers; embeddings, norms and head stay float32.
+
+    It can be run, saved and loaded, and not be trained.
+
+    Args:
+        model: with float32 weights.
+        weights: int8 (a scale for each output) or int4 (a scale for 32 inputs of an output).
+
+    Raises:
+        InputError: there is no such format, the model is quantized already, or it has a layer with an odd
+            number of inputs and int4 is asked for.
+    """
+    present = weights_format(model)
+    if present != "float32":
+        raise InputError(f"the model's weights are {present} already; take the float32 ones that they were made from")
+    if weights not in FORMATS:
+        raise InputError(f"weights {weights!r}: expected one of {', '.join(FORMATS)}")
+    quantized = copy.deepcopy(model).requires_grad_(False)
+    for block in quantized.h:
+        for parent in (block.attn, block.mlp):
+            assert isinstance(parent, nn.Module)
+            for name, layer in list(parent.named_children()):
+                if isinstance(layer, nn.Linear):
+                    if FORMATS[weights].bits == 4 and layer.in_features % 2:
+                        raise InputError(
+                            f"int4 needs even widths, and {name} has {layer.in_features} inputs; take int8"
+                        )
+                    setattr(parent, name, QuantizedLinear(layer, FORMATS[weights]))
+    return quantized
+
+
+def weights_format(model: GPT) -> str:
+    """float32, or the name of the format its linear layers are in."""
+    bits = {layer.bits for layer in model.modules() if isinstance(layer, QuantizedLinear)}
+    return next((name for name, format in FORMATS.items() if {format.bits} == bits), "float32")

@@ -1,0 +1,84 @@
+"""The n-gram table against counting by hand."""
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+import torch
+
+from gpt.data import ngrams
+from gpt.data.ngrams import LONGEST_CONTEXT, NgramTable
+
+
+def learn(text: list[int], vocab_size: int = 5) -> NgramTable:
+    return NgramTable.learn(np.array(text, dtype=np.uint16), vocab_size)
+
+
+def by_counting(text: list[int], context: list[int], longest: int = LONGEST_CONTEXT) -> int | None:
+    """What followed the longest end of the context that the text has anything behind; of equals the lowest."""
+    followers: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+    for length in range(1, longest + 1):
+        for start in range(len(text) - length):
+            followers[tuple(text[start : start + length])][text[start + length]] += 1
+    for length in range(min(longest, len(context)), 0, -1):
+        found = followers.get(tuple(context[-length:]))
+        if found:
+            return min(found, key=lambda token: (-found[token], token))
+    return None
+
+
+def test_the_table_gives_what_counting_gives() -> None:
+    text = torch.randint(5, (300,)).tolist()
+    table = learn(text)
+    for _ in range(300):
+        context = torch.randint(5, (int(torch.randint(1, 12, ())),)).tolist()
+        assert table.next(context) == by_counting(text, context)
+    for end in range(1, 300):
+        assert table.next(text[:end]) == by_counting(text, text[:end])
+
+
+def test_a_token_that_nothing_ever_followed_has_no_next() -> None:
+    table = learn([0, 1, 2, 0, 1, 2, 4])
+    assert table.next([4]) is None
+    assert table.next([0]) == 1
+    assert table.next([4, 0, 1]) == 2
+    assert table.next([]) is None
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 5])
+def test_texts_however_short_have_a_table(length: int) -> None:
+    table = learn([1, 2, 1, 2, 1][:length])
+    assert table.next([1]) == (2 if length > 1 else None)
+
+
+def test_a_context_that_changes_nothing_is_not_kept() -> None:
+    table = learn([0, 1] * 50)
+    assert [len(keys) for keys in table.keys] == [2] + [0] * (LONGEST_CONTEXT - 1)
+
+
+def test_a_large_text_keeps_its_most_frequent_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ngrams, "MOST_BYTES", 40 * ngrams.ENTRY_BYTES)
+    text = ([0, 1, 2, 3] * 20 + torch.randint(5, (20,)).tolist()) * 10
+    table = learn(text)
+    tensors = table.to_tensors()
+    assert sum(tensors[f"{n}.keys"].numel() for n in range(1, len(table.keys) + 1)) <= 40
+    assert table.next([0, 1, 2]) == 3
+
+
+def test_contexts_of_a_large_vocabulary_are_shorter_so_that_their_numbers_fit() -> None:
+    text = torch.randint(60_000, (2_000,)).tolist()
+    table = NgramTable.learn(np.array(text * 2, dtype=np.uint16), 60_000)
+    assert len(table.keys) == 2
+    assert all(int(keys.max()) < 2**62 for keys in table.keys if len(keys))
+    for end in range(1, 2_000, 97):
+        assert table.next(text[:end]) == by_counting(text * 2, text[:end], longest=2)
+
+
+def test_a_table_comes_back_from_its_tensors() -> None:
+    text = torch.randint(5, (200,)).tolist()
+    table = learn(text)
+    again = NgramTable.from_tensors(table.to_tensors())
+    assert again.vocab_size == 5
+    assert all(again.next(text[:end]) == table.next(text[:end]) for end in range(1, 200))
+    with pytest.raises(KeyError):
+        NgramTable.from_tensors({"vocab_size": torch.tensor(5), "2.keys": torch.zeros(1), "2.tokens": torch.zeros(1)})

@@ -1,0 +1,117 @@
+"""Weights of few bits: what they stand for, what they cost, and what is refused."""
+
+import pytest
+import torch
+from torch import nn
+
+import gpt
+from gpt.errors import InputError
+from gpt.model.quantized import FORMATS, Format, QuantizedLinear, pack, round_to_integers, unpack, weights_format
+from tiny import sharp_model
+
+every_format = pytest.mark.parametrize("weights", sorted(FORMATS))
+
+
+def linear(outputs: int = 24, inputs: int = 64, bias: bool = True) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs, bias=bias)
+    nn.init.normal_(layer.weight)
+    return layer
+
+
+@every_format
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_quantized_layer_multiplies_by_what_its_integers_stand_for(weights: str, bias: bool) -> None:
+    layer, x = linear(bias=bias), torch.randn(2, 5, 64)
+    quantized = QuantizedLinear(layer, FORMATS[weights])
+    expected = x @ quantized.weight.T + (layer.bias if bias else 0)
+    torch.testing.assert_close(quantized(x), expected)
+
+
+@every_format
+def test_no_weight_is_further_from_its_own_than_clipping_and_half_a_step(weights: str) -> None:
+    layer = linear()
+    quantized = QuantizedLinear(layer, FORMATS[weights])
+    groups = layer.weight.detach().view(*quantized.scales.shape, -1)
+    found = quantized.weight.view(groups.shape)
+    scales = quantized.scales.unsqueeze(-1)
+    clipped = groups.clamp(-FORMATS[weights].largest * scales, FORMATS[weights].largest * scales)
+    assert ((found - clipped).abs() <= scales / 2 * 1.0001).all()
+
+
+@pytest.mark.parametrize(("weights", "error"), [("int8", 0.007), ("int4", 0.11)])
+def test_the_error_of_normal_weights_is_that_of_so_many_bits(weights: str, error: float) -> None:
+    layer = linear(64, 256)
+    found, weight = QuantizedLinear(layer, FORMATS[weights]).weight, layer.weight.detach()
+    relative = float((found - weight).norm() / weight.norm())
+    assert error / 2 < relative < error
+
+
+def test_the_scale_of_a_group_is_the_best_of_those_tried() -> None:
+    weight = torch.tensor(
+        [[0.5, -0.5, 0.5, -0.5, 1.0]]
+    )  # 1 bit and a sign: clipping the 1 is better than losing the others
+    integers, scale = round_to_integers(weight, largest=1)
+    assert float(scale) == pytest.approx(0.6, abs=0.02)
+    assert integers.tolist() == [[1, -1, 1, -1, 1]]
+
+
+def test_weights_that_are_all_zero_stay_so() -> None:
+    layer = linear()
+    nn.init.zeros_(layer.weight)
+    for format in FORMATS.values():
+        assert (QuantizedLinear(layer, format).weight == 0).all()
+
+
+def test_packing_keeps_every_number_of_four_bits() -> None:
+    every = torch.arange(-8, 8, dtype=torch.int8)
+    pairs = torch.cartesian_prod(every, every)
+    assert torch.equal(unpack(pack(pairs)), pairs)
+    assert pack(pairs).shape == (256, 1)
+
+
+def test_a_group_that_does_not_divide_the_inputs_becomes_all_of_them() -> None:
+    assert QuantizedLinear(linear(inputs=48), Format(4, 32)).scales.shape == (24, 1)
+    assert QuantizedLinear(linear(inputs=64), Format(4, 32)).scales.shape == (24, 2)
+
+
+@every_format
+@pytest.mark.parametrize(
+    "changes", [{}, {"mlp": "swiglu", "n_kv_head": 2}, {"bias": True, "tie_weights": True}], ids=str
+)
+def test_a_quantized_model_is_near_its_own_and_leaves_it_alone(weights: str, changes: dict[str, object]) -> None:
+    model = sharp_model(**changes)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    quantized = gpt.quantize(model, weights)
+    assert weights_format(model) == "float32"
+    assert weights_format(quantized) == weights
+    idx = torch.randint(23, (2, 16))
+    logits, expected = quantized(idx), model(idx)
+    assert 0 < (logits - expected).norm() < {"int8": 0.03, "int4": 0.4}[weights] * expected.norm()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(parameter.requires_grad for parameter in quantized.parameters())
+    layers = [layer for block in quantized.h for layer in block.modules()]
+    assert not any(isinstance(layer, nn.Linear) for layer in layers)
+    assert isinstance(quantized.lm_head, nn.Linear)
+
+
+def test_int4_takes_an_eighth_of_float32_and_a_scale_for_32_of_them() -> None:
+    layer = QuantizedLinear(linear(64, 256), FORMATS["int4"])
+    assert layer.integers.nbytes == 64 * 256 // 2
+    assert layer.scales.nbytes == 64 * 256 // 32 * 4
+
+
+@every_format
+def test_a_quantized_model_is_not_quantized_again(weights: str) -> None:
+    quantized = gpt.quantize(sharp_model(), "int8")
+    with pytest.raises(InputError, match=r"^the model's weights are int8 already; take the float32 ones"):
+        gpt.quantize(quantized, weights)
+
+
+def test_another_format_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^weights 'int2': expected one of int8, int4$"):
+        gpt.quantize(sharp_model(), "int2")
+
+
+def test_int4_needs_even_widths() -> None:
+    with pytest.raises(InputError, match=r"^int4 needs even widths, and c_proj has 33 inputs; take int8$"):
+        gpt.quantize(sharp_model(mlp_width=33), "int4")
