@@ -20,6 +20,9 @@ class KVCache:
     Attributes:
         lengths: positions stored, per row.
         capacity: most positions a row can have.
+        keys: the store of all layers' keys.
+        values: the same of values.
+        device: where it lives.
 
     Args:
         config: the model's.
@@ -41,14 +44,14 @@ class KVCache:
         if not 1 <= self.capacity <= config.block_size:
             raise InputError(f"a cache holds 1 to block_size {config.block_size} positions, not {self.capacity}")
         self.lengths = [0] * batch
-        self._device = torch.device(device)
+        self.device = torch.device(device)
         self._layers = config.n_layer
-        self._set_stores(*(build_store(config, batch, self.capacity, kv_dtype, self._device) for _ in "kv"))
+        self._set_stores(*(build_store(config, batch, self.capacity, kv_dtype, self.device) for _ in "kv"))
 
     @property
     def nbytes(self) -> int:
         """Bytes of all keys and values, all of it from the start."""
-        return self._keys.nbytes + self._values.nbytes
+        return self.keys.nbytes + self.values.nbytes
 
     def positions(self, new: int) -> Tensor:
         """Positions of the next `new` tokens: (T,), or (B, T) where rows have different lengths.
@@ -59,16 +62,16 @@ class KVCache:
         longest = max(self.lengths)
         if longest + new > self.capacity:
             raise InputError(f"{new} tokens after {longest} do not fit into a cache of {self.capacity} positions")
-        fresh = torch.arange(new, device=self._device)
+        fresh = torch.arange(new, device=self.device)
         if self._is_uniform:
             return fresh + longest
-        return torch.tensor(self.lengths, device=self._device).unsqueeze(1) + fresh
+        return torch.tensor(self.lengths, device=self.device).unsqueeze(1) + fresh
 
     def mask(self, new: int) -> Tensor | None:
         """None where plain causal attention is right, else (B, 1, T, S): keys up to each query's position."""
         if self._is_uniform:
             return None
-        keys = torch.arange(max(self.lengths) + new, device=self._device)
+        keys = torch.arange(max(self.lengths) + new, device=self.device)
         return keys <= self.positions(new)[:, None, :, None]
 
     def layer(self, index: int) -> "LayerView":
@@ -89,18 +92,18 @@ class KVCache:
     def select(self, rows: Sequence[int]) -> "KVCache":
         """A cache whose row i is row `rows[i]` of this one: to drop, reorder or multiply rows."""
         chosen = KVCache.__new__(KVCache)
-        chosen.capacity, chosen._device, chosen._layers = self.capacity, self._device, self._layers
+        chosen.capacity, chosen.device, chosen._layers = self.capacity, self.device, self._layers
         chosen.lengths = [self.lengths[row] for row in rows]
-        index, longest = torch.tensor(rows, device=self._device), max(chosen.lengths)
-        chosen._set_stores(self._keys.select(index, longest), self._values.select(index, longest))
+        index, longest = torch.tensor(rows, device=self.device), max(chosen.lengths)
+        chosen._set_stores(self.keys.select(index, longest), self.values.select(index, longest))
         return chosen
 
     def assign(self, rows: Sequence[int], other: "KVCache") -> None:
         """Overwrite row `rows[i]` by row i of another cache of the same model and type."""
-        index = torch.tensor(rows, device=self._device)
+        index = torch.tensor(rows, device=self.device)
         longest = max(other.lengths)
-        self._keys.assign(index, other._keys, longest)
-        self._values.assign(index, other._values, longest)
+        self.keys.assign(index, other.keys, longest)
+        self.values.assign(index, other.values, longest)
         for row, length in zip(rows, other.lengths, strict=True):
             self.lengths[row] = length
 
@@ -109,18 +112,18 @@ class KVCache:
         return len(set(self.lengths)) == 1
 
     def _set_stores(self, keys: Store, values: Store) -> None:
-        self._keys, self._values = keys, values
+        self.keys, self.values = keys, values
         self._views = [LayerView(self, index) for index in range(self._layers)]
 
     def _append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         longest, new = max(self.lengths), k.size(2)
-        for store, x in ((self._keys, k), (self._values, v)):
+        for store, x in ((self.keys, k), (self.values, v)):
             if self._is_uniform:
                 store.write(layer, longest, x)
             else:
                 store.write_ragged(layer, self.positions(new), x)
         total = longest + new
-        return self._keys.read(layer, total, k.dtype), self._values.read(layer, total, v.dtype)
+        return self.keys.read(layer, total, k.dtype), self.values.read(layer, total, v.dtype)
 
 
 class LayerView:

@@ -92,8 +92,8 @@ def weights_of(model: GPT) -> dict[str, Tensor]:
 
 def format_of(weights: dict[str, Tensor]) -> str:
     """float32, or the format of `gpt.quantize` that saved weights are in."""
-    types = {value.dtype for name, value in weights.items() if name.endswith(".integers")}
-    return {torch.int8: "int8", torch.uint8: "int4"}[types.pop()] if types else "float32"
+    types = {value.dtype for name, value in weights.items() if name.endswith((".integers", ".rounded"))}
+    return {torch.int8: "int8", torch.uint8: "int4", torch.bfloat16: "bf16"}[types.pop()] if types else "float32"
 
 
 def load_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:

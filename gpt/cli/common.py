@@ -95,7 +95,7 @@ def parser_format(description: str, example: str) -> dict[str, Any]:
 def add_weights_option(parser: argparse.ArgumentParser) -> None:
     """`--weights`."""
     parser.add_argument(
-        "--weights", choices=("float32", "int8", "int4"), help="bits of the blocks' weights (default: as saved)"
+        "--weights", choices=("float32", "bf16", "int8", "int4"), help="bits of the blocks' weights (default: as saved)"
     )
 
 

@@ -23,7 +23,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "python scripts/quantize.py --checkpoint runs/shakespeare --weights int8 --output runs/shakespeare-int8",
     )
     add_checkpoint_options(parser, with_device=False)
-    parser.add_argument("--weights", choices=("int8", "int4"), default="int8", help="default: int8")
+    parser.add_argument("--weights", choices=("bf16", "int8", "int4"), default="int8", help="default: int8")
     parser.add_argument("--output", required=True, metavar="DIR", help="checkpoint folder to write")
     return parser.parse_args(argv)
 

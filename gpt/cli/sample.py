@@ -48,7 +48,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--unknown", choices=("error", "replace", "drop"), default="error", help="characters the model has never seen"
     )
     parser.add_argument(
-        "--backend", choices=("auto", "eager", "native"), default="auto", help="who computes (default: auto)"
+        "--backend",
+        choices=("auto", "eager", "compiled", "native"),
+        default="auto",
+        help="who computes (default: auto)",
     )
     parser.add_argument(
         "--speculate",

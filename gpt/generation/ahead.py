@@ -66,6 +66,7 @@ class AheadDecoder:
         self._uniforms = [Uniforms(seed) for seed in seeds]
         self._queues: list[deque[Drawn]] = [deque() for _ in prompts]
         self._ahead = 1
+        self._ready = 0  # tokens that every active row has in its queue
 
     @property
     def acceptance(self) -> float | None:
@@ -81,8 +82,10 @@ class AheadDecoder:
         Raises:
             GenerationError: the model's logits are not finite.
         """
-        if not all(self._queues[row] for row in self.active):
+        if self._ready == 0:
             self._draw()
+            self._ready = min(len(self._queues[row]) for row in self.active)
+        self._ready -= 1
         return {row: self._queues[row].popleft() for row in self.active}
 
     def finish(self, rows: set[int]) -> None:
@@ -105,7 +108,7 @@ class AheadDecoder:
         except NotFiniteError as error:
             raise not_finite(len(contexts[error.row]) - 1 + error.step) from None
         seconds = (time.perf_counter() - start) / steps
-        self._ahead = max(1, min(2 * self._ahead, MOST_AHEAD, int(PATIENCE / seconds)))
+        self._ahead = max(1, min(2 * self._ahead, MOST_AHEAD, int(PATIENCE / max(seconds, 1e-9))))
         for context, tokens in zip(contexts, drawn, strict=True):
             context += tokens
         self._enqueue(drawn, logits)

@@ -34,11 +34,6 @@ class Backend(Protocol):
         """Bytes of keys and values held now."""
         ...
 
-    @property
-    def name(self) -> str:
-        """What it is, for a person."""
-        ...
-
 
 class UncachedBackend:
     """The reference: the whole window through the model for every token.
@@ -49,7 +44,6 @@ class UncachedBackend:
     """
 
     cache_bytes = 0
-    name = "eager, no cache"
 
     def __init__(self, model: GPT, slide_chunk: int | None = None) -> None:
         self.model = model
@@ -93,10 +87,6 @@ class CachedBackend:
         self._starts: list[int] = []
 
     @property
-    def name(self) -> str:
-        return f"eager, {self.kv_dtype} cache"
-
-    @property
     def cache_bytes(self) -> int:
         return self._cache.nbytes if self._cache is not None else 0
 
@@ -105,13 +95,17 @@ class CachedBackend:
         cache = self._cache = self._fill(contexts, starts)
         self._starts = starts
         newest = torch.tensor([[context[-1]] for context in contexts], device=self.device)
-        logits: Tensor = self.model(newest, cache=cache)
-        return logits[:, -1]
+        return self._step(cache, newest)[:, -1]
 
     def select(self, rows: Sequence[int]) -> None:
         if self._cache is not None:
             self._cache = self._cache.select(rows)
             self._starts = [self._starts[row] for row in rows]
+
+    def _step(self, cache: KVCache, newest: Tensor) -> Tensor:
+        """Logits (B, 1, V) after the newest tokens (B, 1), whose keys and values are stored."""
+        logits: Tensor = self.model(newest, cache=cache)
+        return logits
 
     def _fill(self, contexts: Sequence[Context], starts: list[int]) -> KVCache:
         """A cache that holds each row's window but for its newest token."""

@@ -1,8 +1,7 @@
 """The decoding loop over a batch: logits, distribution, draw, append; every row with its own generator."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,8 +12,7 @@ from gpt.generation.backends import Backend
 from gpt.generation.sampling import draw, next_token_probabilities
 
 
-@dataclass(frozen=True)
-class Drawn:
+class Drawn(NamedTuple):
     """A token that was drawn.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
@@ -17,8 +17,7 @@ Finish = Literal["length", "stop", "end", "window"]
 """Why a text ended: `max_new_tokens`, a stop text, the end token, or the edge of the window."""
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """What one drawn token adds to a row.
 
     Attributes:

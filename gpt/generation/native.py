@@ -15,9 +15,11 @@ from gpt.model import GPT
 from gpt.model.block import Block
 from gpt.model.gpt import outside_vocabulary
 from gpt.model.positions import LearnedPositions, Rotary, SinusoidalPositions
-from gpt.model.quantized import QuantizedLinear
+from gpt.model.quantized import BFloat16Linear, QuantizedLinear
 from gpt.native.decoding import Engine, LayerWeights, Matrix, Weights, filled_up
 
+KNOWN_MODULES = ("gpt.model", "gpt.training", "torch")
+"""Where the classes of a model come from that the engine can stand for."""
 MakeEngine = Callable[[int], Engine]
 """An engine with caches for so many rows."""
 
@@ -30,8 +32,11 @@ def weights_of(model: GPT) -> Weights:
     """
     if next(model.parameters()).device.type != "cpu":
         raise DeviceError("the native backend is for a CPU")
-    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
-        raise DeviceError("the native backend does not call hooks, and the model has some")
+    for module in model.modules():
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise DeviceError("the native backend does not call hooks, and the model has some")
+        if not type(module).__module__.startswith(KNOWN_MODULES):
+            raise DeviceError(f"the native backend does not know what {type(module).__name__} computes")
     rotation: Any = model.rotation
     return Weights(
         model.config,
@@ -66,6 +71,8 @@ def _matrix(*layers: Any) -> Matrix:
     if isinstance(layers[0], QuantizedLinear):
         integers, scales = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("unpacked", "scales"))
         return Matrix.from_integers(integers, scales, bias, layers[0].bits)
+    if isinstance(layers[0], BFloat16Linear):
+        return Matrix.from_floats(torch.cat([layer.rounded for layer in layers]), bias)
     return Matrix.from_floats(torch.cat([layer.weight.detach().float() for layer in layers]), bias)
 
 
@@ -86,7 +93,7 @@ def _added_positions(module: nn.Module) -> Tensor | None:
 
 
 def _floats(x: Tensor) -> Tensor:
-    return x.detach().float().contiguous()
+    return x.detach().to(torch.float32, copy=True).contiguous()
 
 
 class NativeBackend:
@@ -98,8 +105,6 @@ class NativeBackend:
         slide_chunk: see `window_start`; None: `default_chunk`.
         prefill_chunk: most positions computed at a time; None: as many as the engine has room for.
     """
-
-    name = "native, fp32 cache"
 
     def __init__(
         self, make_engine: MakeEngine, model: GPT, slide_chunk: int | None = None, prefill_chunk: int | None = None

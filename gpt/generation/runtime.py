@@ -10,20 +10,22 @@ from gpt.config import SamplingParams
 from gpt.errors import DeviceError, GenerationError
 from gpt.generation.ahead import AheadDecoder
 from gpt.generation.backends import Backend, CachedBackend, UncachedBackend
+from gpt.generation.compiled import CompiledBackend
 from gpt.generation.decoder import BatchDecoder, Decoder
 from gpt.generation.drafts import Drafter
 from gpt.generation.native import NativeBackend, weights_of
 from gpt.generation.speculative import MOST_DRAFTS, SpeculativeDecoder
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
-from gpt.native.decoding import Engine
+from gpt.native.decoding import Engine, load_engine
 from gpt.report import Report, silent
 from gpt.settings import Settings, read_settings
 
 MakeDrafter = Callable[[SamplingParams], Drafter]
 """A drafter for one batch."""
-BACKENDS = ("auto", "eager", "native")
-"""Who computes: `eager` is PyTorch, operator by operator, `native` the C++ engine, `auto` the quicker that is there."""
+BACKENDS = ("auto", "eager", "compiled", "native")
+"""Who computes: `eager` is PyTorch, operator by operator; `compiled` the same in a step of fixed shape, a CUDA graph on
+a GPU; `native` the C++ engine, on a CPU; `auto` is native where it can be had, else eager."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class DecodeOptions:
             raise GenerationError(f"prefill_chunk is {self.prefill_chunk}, expected at least 1")
         if self.backend == "native" and self.needs_eager:
             raise GenerationError("the native backend has an fp32 cache and no other; take backend auto or eager")
+        if self.backend == "compiled" and (not self.cache or self.kv_dtype == "int8"):
+            raise GenerationError("the compiled backend needs a cache of floats; take backend auto or eager")
 
     @property
     def needs_eager(self) -> bool:
@@ -87,17 +91,20 @@ class EagerRuntime:
 
     Args:
         model: in eval mode.
-        options: their backend is not looked at.
+        options: of the backends compiled or not.
     """
 
     def __init__(self, model: GPT, options: DecodeOptions) -> None:
         self.model, self._options = model, options
-        self.name = _describe("eager", model, f"{options.kv_dtype} cache" if options.cache else "no cache")
+        self._is_compiled = options.backend == "compiled"
+        cache = f"{options.kv_dtype} cache" if options.cache else "no cache"
+        self.name = _describe("compiled" if self._is_compiled else "eager", model, cache)
 
     def backend(self, params: SamplingParams) -> Backend:
         if not self._options.cache:
             return UncachedBackend(self.model, params.slide_chunk)
-        return CachedBackend(self.model, params.slide_chunk, self._options.kv_dtype, self._options.prefill_chunk)
+        kind = CompiledBackend if self._is_compiled else CachedBackend
+        return kind(self.model, params.slide_chunk, self._options.kv_dtype, self._options.prefill_chunk)
 
     def decoder(self, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]) -> Decoder:
         return BatchDecoder(self.backend(params), prompts, params, seeds)
@@ -129,8 +136,8 @@ class NativeRuntime:
         self.model, self._options, self.name = model, options, _describe("native", model, "fp32 cache")
         weights = weights_of(model)
         slots = 1 if make_drafter is None else 1 + MOST_DRAFTS
-        self._make_engine = partial(Engine, weights, cache=settings.cache_dir, report=report, slots_per_row=slots)
-        self._make_engine(1)  # so that what is missing is missed now
+        library = load_engine(settings.cache_dir, report)
+        self._make_engine = partial(Engine, library, weights, slots_per_row=slots)
 
     def backend(self, params: SamplingParams) -> NativeBackend:
         return NativeBackend(self._make_engine, self.model, params.slide_chunk, self._options.prefill_chunk)
@@ -166,7 +173,7 @@ def build_runtime(
         DeviceError: native was asked for by name and cannot be had.
     """
     options = options or DecodeOptions()
-    if options.backend == "eager" or options.needs_eager:
+    if options.backend in ("eager", "compiled") or options.needs_eager:
         return _eager(model, options, report, make_drafter)
     try:
         return NativeRuntime(model, options, settings or read_settings(), report, make_drafter)

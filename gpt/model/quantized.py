@@ -1,4 +1,4 @@
-"""Weights of few bits: integers times a scale, for the linear layers of a trained model's blocks."""
+"""Weights of fewer bits for the linear layers of a trained model's blocks: integers times a scale, or bfloat16."""
 
 import copy
 from dataclasses import dataclass
@@ -33,7 +33,10 @@ class Format:
 
 
 FORMATS = {"int8": Format(8, None), "int4": Format(4, 32)}
-"""By name. Smaller groups are nearer to the weights, and have more scales."""
+"""Of integers, by name. Smaller groups are nearer to the weights, and have more scales."""
+BFLOAT16 = "bf16"
+NAMES = (BFLOAT16, *FORMATS)
+"""What weights can be made."""
 
 
 class QuantizedLinear(nn.Module):
@@ -75,6 +78,30 @@ class QuantizedLinear(nn.Module):
         return F.linear(x, self.weight.to(x.dtype), self.bias)
 
 
+class BFloat16Linear(nn.Module):
+    """`x W^T + bias` with W rounded to bfloat16; the bias stays as it was.
+
+    Args:
+        linear: whose weights are taken.
+    """
+
+    rounded: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.register_buffer("rounded", linear.weight.detach().bfloat16())
+        self.bias = linear.bias
+
+    @property
+    def weight(self) -> Tensor:
+        """(F, C) float32."""
+        return self.rounded.float()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., C) -> (..., F)."""
+        return F.linear(x, self.rounded.to(x.dtype), self.bias)
+
+
 def round_to_integers(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
     """Groups (..., n) as integers of at most some magnitude, int8, and scales (..., 1)."""
     needed = weight.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / largest
@@ -107,7 +134,7 @@ def quantize(model: GPT, weights: str) -> GPT:
 
     Args:
         model: with float32 weights.
-        weights: int8 (a scale for each output) or int4 (a scale for 32 inputs of an output).
+        weights: bf16, int8 (a scale for each output) or int4 (a scale for 32 inputs of an output).
 
     Raises:
         InputError: there is no such format, the model is quantized already, or it has a layer with an odd
@@ -116,23 +143,29 @@ def quantize(model: GPT, weights: str) -> GPT:
     present = weights_format(model)
     if present != "float32":
         raise InputError(f"the model's weights are {present} already; take the float32 ones that they were made from")
-    if weights not in FORMATS:
-        raise InputError(f"weights {weights!r}: expected one of {', '.join(FORMATS)}")
+    if weights not in NAMES:
+        raise InputError(f"weights {weights!r}: expected one of {', '.join(NAMES)}")
     quantized = copy.deepcopy(model).requires_grad_(False)
     for block in quantized.h:
         for parent in (block.attn, block.mlp):
             assert isinstance(parent, nn.Module)
             for name, layer in list(parent.named_children()):
                 if isinstance(layer, nn.Linear):
-                    if FORMATS[weights].bits == 4 and layer.in_features % 2:
+                    if weights == "int4" and layer.in_features % 2:
                         raise InputError(
                             f"int4 needs even widths, and {name} has {layer.in_features} inputs; take int8"
                         )
-                    setattr(parent, name, QuantizedLinear(layer, FORMATS[weights]))
+                    setattr(parent, name, _narrowed(layer, weights))
     return quantized
+
+
+def _narrowed(layer: nn.Linear, weights: str) -> nn.Module:
+    return BFloat16Linear(layer) if weights == BFLOAT16 else QuantizedLinear(layer, FORMATS[weights])
 
 
 def weights_format(model: GPT) -> str:
     """float32, or the name of the format its linear layers are in."""
+    if any(isinstance(layer, BFloat16Linear) for layer in model.modules()):
+        return BFLOAT16
     bits = {layer.bits for layer in model.modules() if isinstance(layer, QuantizedLinear)}
     return next((name for name, format in FORMATS.items() if {format.bits} == bits), "float32")

@@ -23,6 +23,8 @@ BLOCK = 64
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 INT4 = 3
 ACTIVATIONS = {"gelu": 0, "gelu_tanh": 1, "relu": 2, "relu2": 3, "swiglu": 4}
+RESULTS = {"create": ctypes.c_void_p, "free": None, "cache_bytes": ctypes.c_int64, "generate": ctypes.c_int64}
+"""What functions of the library return."""
 MOST_SLOTS = 64
 """Positions computed in one pass: more of them read the weights less often, and take more memory."""
 
@@ -73,7 +75,7 @@ def _blocks(weight: Tensor) -> Tensor:
 
 def filled_up(vector: Tensor | None) -> Tensor | None:
     """With zeros, to a multiple of 64."""
-    return None if vector is None else F.pad(vector.detach().float(), (0, -vector.numel() % BLOCK)).contiguous()
+    return None if vector is None else F.pad(vector.detach().float(), (0, -vector.numel() % BLOCK)).clone()
 
 
 @dataclass(frozen=True)
@@ -164,30 +166,35 @@ class NotFiniteError(ArithmeticError):
         self.row, self.step = row, step
 
 
+def load_engine(cache: Path, report: Report = silent, flags: Sequence[str] = ()) -> ctypes.CDLL:
+    """The compiled library of engines; see `load_library`.
+
+    Raises:
+        DeviceError: there is no compiler, or it fails.
+    """
+    library = load_library("decode", cache, report, flags)
+    for name, result in RESULTS.items():
+        getattr(library, f"gpt_decoder_{name}").restype = result
+    return library
+
+
 class Engine:
     """Passes of a model over rows that each have a key and value cache.
 
     All memory is taken here; a pass takes none but for what it returns.
 
     Args:
+        library: from `load_engine`.
         weights: kept, not copied.
         rows: that there is a cache for.
-        cache: folder that keeps the compiled library.
-        report: told where and how fast that was compiled.
         slots_per_row: tokens that a pass is to have room for, for every row.
 
     Raises:
-        DeviceError: there is no compiler, or it fails, or the memory does not suffice.
+        DeviceError: the memory does not suffice.
     """
 
-    def __init__(
-        self, weights: Weights, rows: int, cache: Path, report: Report = silent, slots_per_row: int = 1
-    ) -> None:
-        self._library = load_library("decode", cache, report)
-        for name in ("create", "free", "cache_bytes", "generate"):
-            getattr(self._library, f"gpt_decoder_{name}").restype = (
-                ctypes.c_void_p if name == "create" else ctypes.c_int64
-            )
+    def __init__(self, library: ctypes.CDLL, weights: Weights, rows: int, slots_per_row: int = 1) -> None:
+        self._library = library
         self.rows, self.slots = rows, max(MOST_SLOTS, rows * slots_per_row)
         self._weights, self._layers = weights, [_layer_in_c(layer) for layer in weights.layers]
         model = _model_in_c(weights, (_Layer * len(self._layers))(*self._layers))

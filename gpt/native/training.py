@@ -178,7 +178,7 @@ class _Linear(Function):
         x, weight = ctx.saved_tensors
         rows, dweight = dy.contiguous().flatten(0, -2), torch.empty(weight.shape)
         ctx.kernels.call("weight_gradient", dweight, rows, x.contiguous(), len(rows), *weight.shape)
-        return None, (rows @ weight).view(x.shape), *dweight.split(ctx.sizes)
+        return None, (rows @ weight).view(x.shape), *torch.split(dweight, ctx.sizes)
 
 
 class _AddNorm(Function):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,19 @@ from gpt.checkpoint import (
     verify_checkpoint,
     write_checkpoint,
 )
-from gpt.checkpoint.folder import FORMAT, MANIFEST
+from gpt.checkpoint.folder import FORMAT, MANIFEST, NGRAMS
 from gpt.errors import CheckpointError
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ["config.yaml", "manifest.json", "model.safetensors", "optimizer.pt", "state.json", "tokenizer.json"]
+NAMES = [
+    "config.yaml",
+    "manifest.json",
+    "model.safetensors",
+    "ngrams.safetensors",
+    "optimizer.pt",
+    "state.json",
+    "tokenizer.json",
+]
 
 
 @pytest.fixture
@@ -95,6 +104,11 @@ def test_what_was_written_is_read_back_bit_by_bit(
     assert read.state == written.state
     assert read.config == written.config
     assert read.tokenizer.to_dict() == written.tokenizer.to_dict()
+    assert read.ngrams is not None
+    assert written.ngrams is not None
+    assert_equal_trees(
+        dict(sorted(read.ngrams.to_tensors().items())), dict(sorted(written.ngrams.to_tensors().items()))
+    )
     assert ("lm_head.weight" in read.model) is not tie_weights
     model = build_model(read, tmp_path / "c")
     assert (model.lm_head.weight is model.wte.weight) is tie_weights
@@ -116,7 +130,7 @@ def test_values_that_are_not_finite_or_very_small_come_back_as_they_were(
     assert torch.equal(read_checkpoint(tmp_path / "c").model["odd"].view(torch.int32), odd.view(torch.int32))
 
 
-def test_the_folder_holds_the_six_files_and_nothing_is_beside_it(folder: Path) -> None:
+def test_the_folder_holds_these_files_and_nothing_is_beside_it(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == NAMES
     assert list(folder.parent.iterdir()) == [folder]
 
@@ -131,8 +145,8 @@ def test_every_file_is_flushed_before_the_folder_gets_its_name_and_then_the_name
     monkeypatch.setattr(folder_module, "sync_folder", lambda path: events.append(f"{path.name[:5]}/"))
     monkeypatch.setattr(Path, "rename", lambda self, target: (events.append("rename"), rename(self, target))[1])
     write_checkpoint(tmp_path / "c", checkpoint)
-    assert sorted(events[:6]) == NAMES
-    assert events[5:] == [MANIFEST, ".tmp-/", "rename", f"{tmp_path.name[:5]}/"]
+    assert sorted(events[: len(NAMES)]) == NAMES
+    assert events[len(NAMES) - 1 :] == [MANIFEST, ".tmp-/", "rename", f"{tmp_path.name[:5]}/"]
 
 
 def test_an_existing_checkpoint_is_replaced_as_a_whole(
@@ -197,11 +211,17 @@ def test_a_missing_file_is_named(folder: Path, name: str) -> None:
         read_checkpoint(folder)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != MANIFEST])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in (MANIFEST, NGRAMS)])
 def test_a_file_that_the_manifest_leaves_out_is_named(folder: Path, name: str) -> None:
     edit_manifest(folder, lambda manifest: manifest["files"].pop(name))
     with pytest.raises(CheckpointError, match=f"does not list {name}"):
         read_checkpoint(folder)
+
+
+def test_a_checkpoint_need_not_have_n_grams(tmp_path: Path, checkpoint: Checkpoint) -> None:
+    write_checkpoint(tmp_path / "c", replace(checkpoint, ngrams=None))
+    assert not (tmp_path / "c" / NGRAMS).exists()
+    assert read_checkpoint(tmp_path / "c").ngrams is None
 
 
 def test_swapped_manifests_are_noticed(folder: Path, make_checkpoint: Callable[..., Checkpoint]) -> None:

@@ -564,3 +564,73 @@ def test_beam_search_ends_at_the_edge_of_the_window_where_that_is_asked_for(
     text = text_of(capsys, "--prompt", "It", "--beam", "2", "--max-new-tokens", "40", "--overflow", "stop")
     first = text.split("\n[log-probability")[0]
     assert len(first) == 16 + 1  # the window, and the token that it gives
+
+
+# --- speculation ---------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize("source", ["ngram", "lookup", "runs/tiny"])
+@pytest.mark.parametrize(
+    "options", [["--greedy"], ["--num-samples", "3"], ["--top-k", "5", "--repetition-penalty", "1.3"]], ids=" ".join
+)
+def test_the_text_is_the_same_with_drafts(capsys: pytest.CaptureFixture[str], source: str, options: list[str]) -> None:
+    common = ["--prompt", "It was", "--max-new-tokens", "60", *options]
+    assert text_of(capsys, *common, "--speculate", source) == text_of(capsys, *common)
+
+
+@needs_compiler
+def test_stats_say_how_many_drafts_stood(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpt.generation.speculative.FIRST_STRETCH", 0)
+    assert (
+        sample.main(["--checkpoint", "runs/tiny", "--max-new-tokens", "30", "--stats", "--speculate", "runs/tiny"]) == 0
+    )
+    assert re.search(r"cache [\d,]+ bytes; 100% of drafts stood\n$", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--speculate", "nowhere"], "nowhere"),
+        (["--speculate", "ngram", "--beam", "2"], "--speculate has no effect with --beam"),
+        (["--speculate", "runs/other"], "--speculate runs/other: its vocabulary is not that of"),
+        (["--speculate", "ngram", "--checkpoint", "runs/other"], "has no n-gram table"),
+    ],
+    ids=str,
+)
+def test_drafts_that_cannot_be_had_are_one_line(
+    options: list[str],
+    message: str,
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "tiny").symlink_to(trained / "runs" / "tiny")
+    (tmp_path / "corpus.txt").write_text("quite another alphabet\n" * 40, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    if "runs/other" in options:
+        config = ["--config", str(trained / "tiny.yaml"), "run.name=other", "train.ngrams=false", "train.max_steps=3"]
+        assert train.main(config) == 0
+        capsys.readouterr()
+    checkpoint = [] if "--checkpoint" in options else ["--checkpoint", "runs/tiny"]
+    assert sample.main([*checkpoint, *options]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_without_a_compiler_decoding_goes_on_eagerly_and_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = text_of(capsys, "--backend", "eager", "--prompt", "It")
+    monkeypatch.setenv("PATH", "")
+    assert sample.main(["--prompt", "It"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == expected
+    assert "no native backend, which is several times quicker: no C++ compiler was found" in captured.err
+    assert sample.main(["--prompt", "It", "--backend", "native"]) == 2
+    assert "error: no native backend: no C++ compiler was found" in capsys.readouterr().err
+    assert sample.main(["--prompt", "It", "--backend", "native", "--kv-dtype", "int8"]) == 2
+    assert "the native backend has an fp32 cache and no other" in capsys.readouterr().err

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError
-from gpt.generation import Hypothesis, beam_search, generate_tokens
+from gpt.generation import DecodeOptions, Hypothesis, beam_search, build_runtime, generate_tokens
 from gpt.generation.backends import CachedBackend, UncachedBackend
 from gpt.model import GPT
+from kernels import needs_compiler
 from tiny import sharp_model
 
 Tokens = tuple[int, ...]
@@ -100,9 +101,11 @@ def test_a_beam_finds_what_greedy_misses() -> None:
 
 @pytest.mark.parametrize(("beam", "length"), [(1, 30), (3, 30), (8, 5)])
 @pytest.mark.parametrize("position", ["learned", "rope"])
-def test_a_cache_changes_no_hypothesis(position: str, beam: int, length: int) -> None:
+@pytest.mark.parametrize("kind", ["eager", pytest.param("native", marks=needs_compiler)])
+def test_a_cache_changes_no_hypothesis(kind: str, position: str, beam: int, length: int) -> None:
     model = sharp_model(position=position, n_kv_head=2)
-    cached = beam_search(CachedBackend(model), [3, 1, 4], beam, length, is_finished=lambda tokens: tokens[-1] == 3)
+    backend = build_runtime(model, DecodeOptions(kind)).backend(SamplingParams())
+    cached = beam_search(backend, [3, 1, 4], beam, length, is_finished=lambda tokens: tokens[-1] == 3)
     plain = beam_search(UncachedBackend(model), [3, 1, 4], beam, length, is_finished=lambda tokens: tokens[-1] == 3)
     assert_ranked(cached, [(hypothesis.tokens, hypothesis.logprob) for hypothesis in plain])
 

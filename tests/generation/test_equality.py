@@ -11,6 +11,7 @@ from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.generation import DecodeOptions, build_runtime, complete, generate_tokens
 from gpt.generation.backends import Backend, CachedBackend, UncachedBackend, pad
+from gpt.generation.compiled import CompiledBackend
 from gpt.model import GPT
 from kernels import needs_compiler
 from tiny import sharp_model
@@ -115,6 +116,38 @@ def test_logits_stay_the_same_where_rows_were_dropped_reordered_or_multiplied(ki
             torch.testing.assert_close(
                 cached.next_logits(contexts), uncached.next_logits(contexts), rtol=1e-5, atol=TOLERANCE
             )
+
+
+@every_position
+def test_a_step_of_fixed_shape_gives_the_uncached_logits(position: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its shapes are what is tested here, so that the compiler is left out."""
+    monkeypatch.setattr(torch, "compile", lambda step, dynamic: step)
+    model = sharp_model(std=0.25, position=position, n_kv_head=2, qk_norm=True)
+    assert_same_logits(CompiledBackend(model), UncachedBackend(model), lengths=[13], steps=30)
+    assert_same_logits(CompiledBackend(model), UncachedBackend(model), lengths=[1, 15, 10], steps=30)
+    shapes: set[tuple[torch.Size, ...]] = set()
+    backend = CompiledBackend(model)
+    for core in (block.attn.core for block in model.h):  # type: ignore[union-attr]
+        core.register_forward_pre_hook(lambda _, inputs: shapes.add(tuple(x.shape for x in inputs)))  # type: ignore[union-attr, arg-type]
+    with torch.inference_mode():
+        backend.next_logits([[1], [2]])
+        shapes.clear()
+        for length in range(2, 14):
+            backend.next_logits([[1] * length, [2] * length])
+    assert len(shapes) == 1
+
+
+def test_rows_that_leave_a_step_of_fixed_shape_take_nothing_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda step, dynamic: step)
+    model, texts = sharp_model(std=0.25), [random_ids(30) for _ in range(3)]
+    backend, uncached = CompiledBackend(model), UncachedBackend(model)
+    with torch.inference_mode():
+        backend.next_logits([text[:5] for text in texts])
+        backend.select([2, 0])
+        for length in range(6, 25):
+            contexts = [texts[2][:length], texts[0][:length]]
+            expected = uncached.next_logits(contexts)
+            torch.testing.assert_close(backend.next_logits(contexts), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("kv_dtype", "tolerance"), [("bf16", 0.02), ("fp16", 0.003), ("int8", 0.04)])

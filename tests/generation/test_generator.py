@@ -1,15 +1,18 @@
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import gpt
 from gpt.config import SamplingParams
 from gpt.data import ByteTokenizer, CharTokenizer
-from gpt.errors import DataError, GenerationError, InputError
-from gpt.generation import DecodeOptions, generate_tokens, stream_pieces
+from gpt.errors import DataError, DeviceError, GenerationError, InputError
+from gpt.generation import DecodeOptions, build_runtime, generate_tokens, stream_pieces
 from gpt.generation.sampling import draw, next_token_probabilities
 from gpt.model import GPT
+from kernels import needs_compiler
 from tiny import tiny_config
 
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
@@ -106,7 +109,7 @@ def test_logits_that_are_not_finite_are_an_error_that_names_the_position(tiny_mo
 
 
 def test_a_backend_that_there_is_not_is_refused() -> None:
-    with pytest.raises(GenerationError, match="expected one of auto, eager"):
+    with pytest.raises(GenerationError, match="expected one of auto, eager, compiled, native"):
         DecodeOptions(backend="quantum")
 
 
@@ -119,3 +122,67 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, object]) -> N
 def test_every_prompt_needs_its_seed(tiny_model: GPT) -> None:
     with pytest.raises(GenerationError, match="1 seeds for 2 prompts"):
         stream_pieces(tiny_model, LETTERS, ["a", "b"], SamplingParams(), [1])
+
+
+# --- who computes --------------------------------------------------------------------------------
+
+
+def runtime_name(model: GPT, backend: str = "auto", **options: Any) -> tuple[str, list[str]]:
+    lines: list[str] = []
+    return build_runtime(model, DecodeOptions(backend, **options), report=lines.append).name, lines
+
+
+@needs_compiler
+def test_the_native_backend_is_taken_where_it_can_be(tiny_model: GPT) -> None:
+    assert runtime_name(tiny_model)[0] == "native, fp32 cache"
+    assert runtime_name(gpt.quantize(tiny_model, "int8"))[0] == "native, int8 weights, fp32 cache"
+    assert runtime_name(tiny_model, kv_dtype="bf16")[0] == "eager, bf16 cache"
+    assert runtime_name(tiny_model, cache=False)[0] == "eager, no cache"
+    assert runtime_name(tiny_model, "compiled")[0] == "compiled, fp32 cache"
+
+
+@needs_compiler
+def test_a_model_that_someone_looks_into_or_has_changed_is_run_as_it_is(tiny_model: GPT) -> None:
+    handle = tiny_model.h[0].register_forward_hook(lambda *_: None)
+    name, lines = runtime_name(tiny_model)
+    assert name == "eager, fp32 cache"
+    assert lines == [
+        "no native backend, which is several times quicker: "
+        "the native backend does not call hooks, and the model has some"
+    ]
+    handle.remove()
+
+    class Doubled(nn.Identity):
+        pass
+
+    tiny_model.softcap = Doubled()
+    name, (line,) = runtime_name(tiny_model)
+    assert name == "eager, fp32 cache"
+    assert "does not know what Doubled computes" in line
+    with pytest.raises(DeviceError, match=r"^no native backend: .* Doubled computes; take backend auto or eager$"):
+        runtime_name(tiny_model, "native")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backend": "native", "kv_dtype": "int8"}, "the native backend has an fp32 cache and no other"),
+        ({"backend": "native", "cache": False}, "the native backend has an fp32 cache and no other"),
+        ({"backend": "compiled", "kv_dtype": "int8"}, "the compiled backend needs a cache of floats"),
+        ({"backend": "compiled", "cache": False}, "the compiled backend needs a cache of floats"),
+    ],
+    ids=str,
+)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(GenerationError, match=message):
+        DecodeOptions(**options)
+
+
+@needs_compiler
+def test_a_runtime_keeps_the_weights_it_was_built_with(tiny_model: GPT) -> None:
+    runtime, params = build_runtime(tiny_model), SamplingParams(max_new_tokens=20)
+    before = list(generate_tokens(tiny_model, [1], params, runtime))
+    with torch.no_grad():
+        tiny_model.lm_head.weight.mul_(-1)
+    assert list(generate_tokens(tiny_model, [1], params, runtime)) == before
+    assert list(generate_tokens(tiny_model, [1], params)) != before

@@ -235,10 +235,8 @@ def test_logits_that_are_not_finite_are_an_error_that_names_the_position() -> No
     model = sharp_model()
     with torch.no_grad():
         model.wpe.weight[9] = math.nan  # type: ignore[index, union-attr]
-    decoder = runtime_with(model, DRAFTERS["lookup"]).decoder([[1, 2, 3]], SamplingParams(max_new_tokens=20), [1])
     with pytest.raises(GenerationError, match="position 9 are not finite"):
-        for _ in range(20):
-            decoder.step()
+        tokens_of(model, [[1, 2, 3]], SamplingParams(max_new_tokens=20), DRAFTERS["lookup"])
 
 
 def test_where_there_is_no_native_backend_it_goes_on_without_drafts_and_says_so() -> None:

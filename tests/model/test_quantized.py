@@ -107,8 +107,22 @@ def test_a_quantized_model_is_not_quantized_again(weights: str) -> None:
         gpt.quantize(quantized, weights)
 
 
+def test_weights_in_bfloat16_are_rounded_and_nothing_else() -> None:
+    model = sharp_model()
+    rounded = gpt.quantize(model, "bf16")
+    assert weights_format(rounded) == "bf16"
+    weights = dict(model.named_parameters())
+    for name, buffer in rounded.named_buffers():
+        if name.endswith(".rounded"):
+            assert torch.equal(buffer, weights[name.replace(".rounded", ".weight")].bfloat16())
+    idx = torch.randint(23, (2, 16))
+    assert 0 < (rounded(idx) - model(idx)).norm() < 0.02 * model(idx).norm()
+    with pytest.raises(InputError, match="weights are bf16 already"):
+        gpt.quantize(rounded, "int8")
+
+
 def test_another_format_is_refused() -> None:
-    with pytest.raises(InputError, match=r"^weights 'int2': expected one of int8, int4$"):
+    with pytest.raises(InputError, match=r"^weights 'int2': expected one of bf16, int8, int4$"):
         gpt.quantize(sharp_model(), "int2")
 
 

@@ -2,8 +2,8 @@
 
 import ctypes
 import math
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +15,7 @@ from gpt.errors import DeviceError
 from gpt.generation.native import weights_of
 from gpt.model import GPT
 from gpt.model.quantized import quantize
-from gpt.native import decoding
-from gpt.native.build import load_library
-from gpt.native.decoding import Engine, Matrix, NotFiniteError
+from gpt.native.decoding import Engine, Matrix, NotFiniteError, load_engine
 from gpt.settings import read_settings
 from kernels import needs_compiler
 from tiny import sharp_model
@@ -32,7 +30,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"mlp": "relu2", "n_embd": 40, "n_head": 2, "norm": "rmsnorm", "block_size": 70},
 ]
 every_variant = pytest.mark.parametrize("changes", VARIANTS, ids=str)
-WEIGHTS = ("float32", "bfloat16", "int8", "int4")
+WEIGHTS = ("float32", "bf16", "int8", "int4")
 
 
 @pytest.fixture(autouse=True)
@@ -43,13 +41,11 @@ def _threads() -> Iterator[None]:
 
 
 def engine_of(model: GPT, rows: int = 1) -> Engine:
-    return Engine(weights_of(model), rows, read_settings().cache_dir)
+    return Engine(load_engine(read_settings().cache_dir), weights_of(model), rows)
 
 
 def in_format(model: GPT, weights: str) -> GPT:
     """The model with its weights rounded to a format."""
-    if weights == "bfloat16":
-        return model.to(torch.bfloat16).float()
     return model if weights == "float32" else quantize(model, weights)
 
 
@@ -84,17 +80,10 @@ def test_logits_are_those_of_the_model_in_float64(changes: dict[str, Any], weigh
 @torch.inference_mode()
 @pytest.mark.parametrize("weights", WEIGHTS)
 @every_variant
-def test_the_plain_loops_compute_the_same(
-    changes: dict[str, Any], weights: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plain_loops_compute_the_same(changes: dict[str, Any], weights: str) -> None:
     model, texts = in_format(sharp_model(std=0.25, **changes), weights), texts_of(16, 1, 9)
-    fast = prefill(engine_of(model, rows=3), texts)
-
-    def plain(name: str, cache: Path, report: Callable[[str], None]) -> ctypes.CDLL:
-        return load_library(name, cache, report, flags=("-DPLAIN",))
-
-    monkeypatch.setattr(decoding, "load_library", plain)
-    torch.testing.assert_close(prefill(engine_of(model, rows=3), texts), fast, rtol=1e-5, atol=5e-5)
+    plain = Engine(load_engine(read_settings().cache_dir, flags=["-DPLAIN"]), weights_of(model), 3)
+    torch.testing.assert_close(prefill(plain, texts), prefill(engine_of(model, rows=3), texts), rtol=1e-5, atol=5e-5)
 
 
 @torch.inference_mode()
@@ -204,6 +193,10 @@ def test_logits_that_are_not_finite_are_an_error_that_says_which() -> None:
 # --- what it costs -------------------------------------------------------------------------------
 
 
+MALLINFO2 = ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]
+"""Its fields, from glibc's malloc.h."""
+
+
 def test_decoding_takes_no_memory() -> None:
     """What the C library has given out is the same before and after thousands of tokens."""
     library = ctypes.CDLL(None)
@@ -211,10 +204,7 @@ def test_decoding_takes_no_memory() -> None:
         pytest.skip("this C library does not tell")
 
     class Usage(ctypes.Structure):
-        _fields_ = [
-            (name, ctypes.c_size_t)
-            for name in ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]
-        ]
+        _fields_ = [(name, ctypes.c_size_t) for name in MALLINFO2]
 
     library.mallinfo2.restype = Usage
     engine, params = engine_of(sharp_model(block_size=1000), rows=2), SamplingParams(top_k=5, top_p=0.9)
@@ -229,18 +219,10 @@ def test_decoding_takes_no_memory() -> None:
     assert after.uordblks - before.uordblks < 20_000  # of Python
 
 
-def test_caches_that_do_not_fit_into_memory_are_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = weights_of(sharp_model())
-    load = decoding.load_library
-
-    def without_memory(*arguments: Any) -> Any:
-        library = load(*arguments)
-        library.gpt_decoder_create = lambda *_: None
-        return library
-
-    monkeypatch.setattr(decoding, "load_library", without_memory)
+def test_caches_that_do_not_fit_into_memory_are_an_error_of_one_line() -> None:
+    library: Any = SimpleNamespace(gpt_decoder_create=lambda *_: None)
     with pytest.raises(DeviceError, match=r"^there is not enough memory for the caches of 7 rows$"):
-        Engine(weights, 7, read_settings().cache_dir)
+        Engine(library, weights_of(sharp_model()), 7)
 
 
 def test_the_caches_have_the_size_that_is_said() -> None:

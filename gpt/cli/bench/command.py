@@ -3,11 +3,13 @@
 import argparse
 from collections.abc import Sequence
 
-from gpt.cli.bench import decode, race, recipe, step
+from gpt.cli.bench import decode, race, recipe, start, step
 from gpt.cli.common import build_parser, parser_format, run_command
 
 MEASUREMENTS = (recipe, step, race)
 """Of training. Each has `add_parser(subparsers)`, which makes its own parser and names its `run`."""
+
+OTHERS = (decode, start)
 
 EXAMPLE = "python scripts/bench.py train step --config configs/shakespeare.yaml --variants native,torch"
 
@@ -32,5 +34,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     for measurement in MEASUREMENTS:
         measurement.add_parser(measurements)
-    decode.add_parser(kinds)
+    for measurement in OTHERS:
+        measurement.add_parser(kinds)
     return parser.parse_args(argv)

@@ -19,7 +19,7 @@ NOTE = (
     "a step needs, a second. Arithmetic: FLOP/s over the rate of a square float32 product. Times: how many times the\n"
     "first row is as quick, round by round: median, and lowest to highest round."
 )
-BYTES = {"float32": 4.0, "int8": 1.0, "int4": 0.5 + 4 / 32}
+BYTES = {"float32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5 + 4 / 32}
 """Of a weight, scales included."""
 
 
@@ -28,31 +28,34 @@ class DecodeSetting:
     """What all rows share.
 
     Attributes:
-        shape: of the model, as it was given.
-        config: the same.
+        name: of the model.
+        prompt: token ids before the first drawn one.
+        config: of the model.
         batch: texts at once.
-        prompt: tokens of each before the first.
         tokens: drawn for each.
         rate: FLOP/s of a square float32 product.
     """
 
-    shape: str
+    name: str
+    prompt: Sequence[int]
     config: ModelConfig
     batch: int
-    prompt: int
     tokens: int
     rate: float
 
     def bytes_per_step(self, weights: str) -> float:
         """Read for one token of every text, on average."""
-        keys = min(self.prompt + self.tokens // 2, self.config.block_size)
-        held = cache_bytes(self.config, self.batch, keys, "fp32")
+        held = cache_bytes(self.config, self.batch, self._keys, "fp32")
         return count_parameters(self.config).read_per_token * BYTES[weights] + held
 
     @property
     def flops_per_step(self) -> int:
         """Of one token of every text, on average."""
-        return decode_flops(self.config, self.batch, min(self.prompt + self.tokens // 2, self.config.block_size))
+        return decode_flops(self.config, self.batch, self._keys)
+
+    @property
+    def _keys(self) -> int:
+        return min(len(self.prompt) + self.tokens // 2, self.config.block_size)
 
 
 @dataclass
@@ -71,12 +74,13 @@ class Timings:
     first: list[float] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
 
-    def add(self, ticks: Sequence[float], end: float) -> None:
-        """A round: when it began and when each token came, and when it ended."""
-        self.seconds.append(end - ticks[0])
-        if len(ticks) > 1:
-            self.first.append(ticks[1] - ticks[0])
-            self.waits += [after - before for before, after in itertools.pairwise(ticks[1:])]
+    def add(self, ticks: Sequence[float]) -> None:
+        """A round: when it began, when each token came, and when it ended."""
+        self.seconds.append(ticks[-1] - ticks[0])
+        tokens = ticks[1:-1]
+        if tokens:
+            self.first.append(tokens[0] - ticks[0])
+            self.waits += [after - before for before, after in itertools.pairwise(tokens)]
 
 
 def table_of(setting: DecodeSetting, timings: Mapping[str, Timings]) -> Table:
@@ -97,7 +101,7 @@ def table_of(setting: DecodeSetting, timings: Mapping[str, Timings]) -> Table:
             )
         )
     header = ("", "tokens/s", "first ms", "slowest ms", "read", "arithmetic", "times")
-    title = f"{setting.shape}, window {setting.config.block_size}, {setting.batch} x {setting.tokens} tokens"
+    title = f"{setting.name}, window {setting.config.block_size}, {setting.batch} x {setting.tokens} tokens"
     return Table(title, header, rows, "<>>>>>>")
 
 
@@ -105,7 +109,7 @@ def summary_of(setting: DecodeSetting, timings: Mapping[str, Timings]) -> dict[s
     """The same for JSON."""
     first = next(iter(timings.values()))
     return {
-        "shape": setting.shape,
+        "model": setting.name,
         "window": setting.config.block_size,
         "batch": setting.batch,
         "tokens": setting.tokens,

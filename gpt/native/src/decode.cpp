@@ -2,338 +2,16 @@
 // A pass takes "slots": each is one token at one position of one row. A step of decoding has a slot for
 // every row, a prefill many slots of one row. What a slot gets does not depend on the other slots, to the
 // last bit, nor on the number of threads.
-//
-// With PLAIN defined, the loops are written as one would first write them; they are the reference.
-#include "floats.h"
-#include <atomic>
-#include <algorithm>
-#include <numeric>
+#include "decode_layers.h"
+#include "decode_model.h"
+#include "decode_products.h"
+#include "decode_sampling.h"
+#include "decode_workers.h"
+#include <memory>
+#include <new>
 #include <omp.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <vector>
-
-// --- what Python fills in: gpt/native/decoding.py has the same ------------------------------------
-
-static const int BLOCK = 64;  // outputs of a matrix that lie side by side
-
-enum Kind : int32_t { FLOAT32, BFLOAT16, INT8, INT4 };
-
-// Weights in blocks of 64 outputs: (outputs / 64, inputs, 64); of int4 a byte holds inputs k and k + 1.
-// Scales, where there are any: (outputs / 64, inputs / group, 64). Outputs are filled up with zeros.
-struct Matrix {
-    const void* weights;
-    const float *scales, *bias;
-    int32_t kind, outputs, inputs, group;
-};
-
-struct Layer {
-    Matrix qkv, projection, gate, up, down;
-    const float *norm_1, *norm_1_bias, *norm_2, *norm_2_bias, *q_norm, *k_norm;
-};
-
-enum Activation : int32_t { GELU, GELU_TANH, RELU, RELU_SQUARED, GATED_SILU };
-
-struct Model {
-    int32_t layers, heads, kv_heads, head_width, width, hidden, vocabulary, window;
-    int32_t is_centred, activation;
-    float eps, softcap;  // softcap 0: none
-    const float *tokens, *positions, *cosine, *sine, *norm, *norm_bias;
-    Matrix head;
-    const Layer* layer;
-};
-
-struct Sampling {
-    float temperature, top_p, min_p, penalty;
-    int32_t top_k;
-};
-
-// --- threads -------------------------------------------------------------------------------------
-
-struct Barrier {
-    alignas(64) std::atomic<int> arrived{0};
-    alignas(64) std::atomic<int> round{0};
-};
-
-// One of the threads that work on the same pass.
-struct Worker {
-    int index, count;
-    Barrier* barrier;
-
-    // The part of n pieces that is this worker's.
-    int first(int n) const { return (int)((int64_t)n * index / count); }
-    int last(int n) const { return (int)((int64_t)n * (index + 1) / count); }
-
-    void wait() const {
-        if (count == 1) return;
-        const int round = barrier->round.load(std::memory_order_relaxed);
-        if (barrier->arrived.fetch_add(1, std::memory_order_acq_rel) == count - 1) {
-            barrier->arrived.store(0, std::memory_order_relaxed);
-            barrier->round.store(round + 1, std::memory_order_release);
-            return;
-        }
-        for (int spins = 0; barrier->round.load(std::memory_order_acquire) == round; spins++)
-            if (spins > 4000) sched_yield();  // someone else may need this processor
-            else __builtin_ia32_pause();
-    }
-};
-
-// --- matrix products -----------------------------------------------------------------------------
-
-#ifdef PLAIN
-
-static float weight_of(const Matrix& m, int output, int input) {
-    const size_t block = output / BLOCK, place = output % BLOCK, at = (block * m.inputs + input) * BLOCK + place;
-    float scale = m.scales ? m.scales[(block * (m.inputs / m.group) + input / m.group) * BLOCK + place] : 1.0f;
-    switch (m.kind) {
-        case FLOAT32: return ((const float*)m.weights)[at];
-        case BFLOAT16: {
-            uint32_t bits = (uint32_t)((const uint16_t*)m.weights)[at] << 16;
-            float x;
-            memcpy(&x, &bits, 4);
-            return x;
-        }
-        case INT8: return ((const int8_t*)m.weights)[at] * scale;
-        default: {
-            int8_t pair = ((const int8_t*)m.weights)[(block * (m.inputs / 2) + input / 2) * BLOCK + place];
-            return (input % 2 ? pair >> 4 : (int8_t)((uint8_t)pair << 4) >> 4) * scale;
-        }
-    }
-}
-
-// y = x m^T, blocks of outputs shared among the workers. x: (slots, .), y: (slots, .).
-static void multiply(const Worker& w, float* y, int ldy, const float* x, int ldx, int slots, const Matrix& m, bool add) {
-    const int blocks = round_up(m.outputs, BLOCK) / BLOCK;
-    for (int n = w.first(blocks) * BLOCK; n < std::min(m.outputs, w.last(blocks) * BLOCK); n++)
-        for (int s = 0; s < slots; s++) {
-            float total = 0.0f;
-            for (int k = 0; k < m.inputs; k++) total += x[(size_t)s * ldx + k] * weight_of(m, n, k);
-            float* out = y + (size_t)s * ldy + n;
-            *out = total + (m.bias ? m.bias[n] : 0.0f) + (add ? *out : 0.0f);
-        }
-}
-
-#else
-
-// How to read the k-th row of 64 weights of a block.
-struct Float32 {
-    const float* p;
-    Float32(const Matrix& m, int block) : p((const float*)m.weights + (size_t)block * m.inputs * BLOCK) {}
-    floats at(int k, int i) const { return load(p + (size_t)k * BLOCK + i); }
-};
-struct BFloat16 {
-    const uint16_t* p;
-    BFloat16(const Matrix& m, int block) : p((const uint16_t*)m.weights + (size_t)block * m.inputs * BLOCK) {}
-    floats at(int k, int i) const { return from_bfloat16(p + (size_t)k * BLOCK + i); }
-};
-struct Int8 {
-    const int8_t* p;
-    Int8(const Matrix& m, int block) : p((const int8_t*)m.weights + (size_t)block * m.inputs * BLOCK) {}
-    floats at(int k, int i) const { return from_int8(p + (size_t)k * BLOCK + i); }
-};
-struct Int4 {
-    const int8_t* p;
-    Int4(const Matrix& m, int block) : p((const int8_t*)m.weights + (size_t)block * (m.inputs / 2) * BLOCK) {}
-    floats at(int k, int i) const { return from_int4(p + (size_t)(k / 2) * BLOCK + i, k % 2); }
-};
-
-static const int VECTORS = BLOCK / LANES;
-
-// One block of outputs for SLOTS slots; their sums stay in registers.
-template <class Weights, int SLOTS>
-static void multiply_block(float* y, int ldy, const float* x, int ldx, const Matrix& m, int block, bool add) {
-    const Weights weights(m, block);
-    const float* scales = m.scales ? m.scales + (size_t)block * (m.inputs / m.group) * BLOCK : nullptr;
-    floats total[SLOTS][VECTORS] = {};
-    for (int k = 0; k < m.inputs;) {
-        floats part[SLOTS][VECTORS] = {};
-        for (const int end = k + m.group; k < end; k++) {
-            floats row[VECTORS];
-            for (int v = 0; v < VECTORS; v++) row[v] = weights.at(k, v * LANES);
-            for (int s = 0; s < SLOTS; s++)
-                for (int v = 0; v < VECTORS; v++) part[s][v] += x[(size_t)s * ldx + k] * row[v];
-        }
-        for (int s = 0; s < SLOTS; s++)
-            for (int v = 0; v < VECTORS; v++) total[s][v] += scales ? part[s][v] * load(scales + v * LANES) : part[s][v];
-        if (scales) scales += BLOCK;
-    }
-    for (int s = 0; s < SLOTS; s++)
-        for (int v = 0; v < VECTORS; v++) {
-            float* out = y + (size_t)s * ldy + v * LANES;
-            if (m.bias) total[s][v] += load(m.bias + (size_t)block * BLOCK + v * LANES);
-            store(out, add ? total[s][v] + load(out) : total[s][v]);
-        }
-}
-
-template <class Weights>
-static void multiply_as(const Worker& w, float* y, int ldy, const float* x, int ldx, int slots, const Matrix& m, bool add) {
-    const int blocks = round_up(m.outputs, BLOCK) / BLOCK;
-    static const auto kernels = {multiply_block<Weights, 1>, multiply_block<Weights, 2>, multiply_block<Weights, 3>,
-                                 multiply_block<Weights, 4>, multiply_block<Weights, 5>, multiply_block<Weights, 6>};
-    const int most = (int)kernels.size();
-    for (int block = w.first(blocks); block < w.last(blocks); block++)
-        for (int s = 0; s < slots;) {
-            const int parts = (slots - s + most - 1) / most, count = (slots - s + parts - 1) / parts;  // of like size
-            kernels.begin()[count - 1](y + (size_t)s * ldy + block * BLOCK, ldy, x + (size_t)s * ldx, ldx, m, block, add);
-            s += count;
-        }
-}
-
-// y = x m^T, or y += x m^T; blocks of outputs are shared among the workers. x: (slots, ldx), y: (slots, ldy).
-static void multiply(const Worker& w, float* y, int ldy, const float* x, int ldx, int slots, const Matrix& m, bool add) {
-    switch (m.kind) {
-        case FLOAT32: return multiply_as<Float32>(w, y, ldy, x, ldx, slots, m, add);
-        case BFLOAT16: return multiply_as<BFloat16>(w, y, ldy, x, ldx, slots, m, add);
-        case INT8: return multiply_as<Int8>(w, y, ldy, x, ldx, slots, m, add);
-        default: return multiply_as<Int4>(w, y, ldy, x, ldx, slots, m, add);
-    }
-}
-
-#endif
-
-// --- elementwise: rows of floats, filled up to a multiple of 16 ------------------------------------
-
-#ifdef PLAIN
-
-static void normalise(float* y, const float* x, const float* gain, const float* bias, int width, bool is_centred, float eps) {
-    double mean = 0.0, squares = 0.0;
-    for (int c = 0; c < width && is_centred; c++) mean += x[c] / (double)width;
-    for (int c = 0; c < width; c++) squares += (x[c] - mean) * (x[c] - mean);
-    for (int c = 0; c < width; c++) y[c] = (x[c] - mean) / std::sqrt(squares / width + eps) * gain[c] + (bias ? bias[c] : 0.0f);
-}
-
-static void activate(float* y, const float* gate, int from, int to, Activation kind) {
-    for (int i = from; i < to; i++) {
-        const float x = y[i];
-        switch (kind) {
-            case GELU: y[i] = x * 0.5f * (1.0f + std::erf(x * 0.70710678f)); break;
-            case GELU_TANH: y[i] = 0.5f * x * (1.0f + std::tanh(0.79788456f * (x + 0.044715f * x * x * x))); break;
-            case RELU: y[i] = std::max(x, 0.0f); break;
-            case RELU_SQUARED: y[i] = std::max(x, 0.0f) * std::max(x, 0.0f); break;
-            case GATED_SILU: y[i] = x * gate[i] / (1.0f + std::exp(-gate[i]));
-        }
-    }
-}
-
-static void cap_logits(float* x, int count, float cap) {
-    for (int i = 0; i < count; i++) x[i] = cap * std::tanh(x[i] / cap);
-}
-
-#else
-
-// LayerNorm where it is centred, else RMSNorm. What lies past the width is 0 in x and in gain.
-static void normalise(float* y, const float* x, const float* gain, const float* bias, int width, bool is_centred, float eps) {
-    floats total = {}, squares = {};
-    for (int c = 0; c < width && is_centred; c += LANES) total += load(x + c);
-    const float mean = is_centred ? sum(total) / width : 0.0f;
-    for (int c = 0; c < width; c += LANES) {
-        floats v = load(x + c) - mean;
-        if (c + LANES > width) v = lanes() < width - c ? v : floats{};
-        squares += v * v;
-    }
-    const float inverse = 1.0f / std::sqrt(sum(squares) / width + eps);
-    for (int c = 0; c < width; c += LANES) {
-        floats v = (load(x + c) - mean) * inverse * load(gain + c);
-        store(y + c, bias ? v + load(bias + c) : v);
-    }
-}
-
-static floats activated(floats x, floats gate, Activation kind) {
-    switch (kind) {
-        case GELU: return x * normal_below(x);
-        case GELU_TANH: return 0.5f * x * (1.0f + tanh(0.79788456f * (x + 0.044715f * x * x * x)));
-        case RELU: return larger(x, floats{});
-        case RELU_SQUARED: return larger(x, floats{}) * larger(x, floats{});
-        default: return x * gate / (1.0f + exp(-gate));
-    }
-}
-
-static void activate(float* y, const float* gate, int from, int to, Activation kind) {
-    for (int i = from; i < to; i += LANES) store(y + i, activated(load(y + i), kind == GATED_SILU ? load(gate + i) : floats{}, kind));
-}
-
-static void cap_logits(float* x, int count, float cap) {
-    for (int i = 0; i < count; i += LANES) store(x + i, cap * tanh(load(x + i) / cap));
-}
-
-#endif
-
-// --- attention -----------------------------------------------------------------------------------
-
-// Of one query head over the first positions of its row. Keys lie transposed, (D, capacity), so that
-// scores need no sum across lanes; values (capacity, padded D). weights: (capacity), scratch.
-#ifdef PLAIN
-
-static void attend(float* y, const float* q, const float* keys, const float* values, int positions, int capacity, int D, float* weights) {
-    float top = -INFINITY, total = 0.0f;
-    for (int j = 0; j < positions; j++) {
-        weights[j] = 0.0f;
-        for (int d = 0; d < D; d++) weights[j] += q[d] * keys[(size_t)d * capacity + j];
-        top = std::max(top, weights[j]);
-    }
-    for (int j = 0; j < positions; j++) total += weights[j] = std::exp(weights[j] - top);
-    for (int d = 0; d < D; d++) {
-        float value = 0.0f;
-        for (int j = 0; j < positions; j++) value += weights[j] * values[(size_t)j * round_up(D, LANES) + d];
-        y[d] = value / total;
-    }
-}
-
-#else
-
-static void attend(float* y, const float* q, const float* keys, const float* values, int positions, int capacity, int D, float* weights) {
-    floats top = all(-INFINITY), total = {};
-    for (int j = 0; j < positions; j += 4 * LANES) {
-        floats scores[4] = {};
-        for (int d = 0; d < D; d++)
-            for (int v = 0; v < 4; v++) scores[v] += q[d] * load(keys + (size_t)d * capacity + j + v * LANES);
-        for (int v = 0; v < 4; v++) {
-            scores[v] = lanes() < positions - j - v * LANES ? scores[v] : all(-INFINITY);
-            top = larger(top, scores[v]);
-            store(weights + j + v * LANES, scores[v]);
-        }
-    }
-    const float peak = largest(top);
-    for (int j = 0; j < positions; j += LANES) {
-        floats e = exp(load(weights + j) - peak);
-        e = lanes() < positions - j ? e : floats{};
-        store(weights + j, e);
-        total += e;
-    }
-    const float inverse = 1.0f / sum(total);
-    const int padded = round_up(D, LANES);
-    for (int d = 0; d < D; d += LANES) {
-        floats part[4] = {};  // of every fourth position
-        int j = 0;
-        for (; j + 4 <= positions; j += 4)
-            for (int i = 0; i < 4; i++) part[i] += weights[j + i] * load(values + (size_t)(j + i) * padded + d);
-        for (; j < positions; j++) part[0] += weights[j] * load(values + (size_t)j * padded + d);
-        const floats value = ((part[0] + part[1]) + (part[2] + part[3])) * inverse;
-        if (d + LANES <= D) store(y + d, value);
-        else for (int i = 0; i < D - d; i++) y[d + i] = value[i];
-    }
-}
-
-#endif
-
-// A head's vector, normed, turned and scaled; y may be x.
-static void prepare_head(float* y, const float* x, const Model& m, const float* gain, int position, float scale) {
-    const int D = m.head_width, half = D / 2;
-    float inverse = scale;
-    if (gain) {
-        float squares = 0.0f;
-        for (int d = 0; d < D; d++) squares += x[d] * x[d];
-        inverse = scale / std::sqrt(squares / D + m.eps);
-    }
-    for (int d = 0; d < D; d++) y[d] = x[d] * inverse * (gain ? gain[d] : 1.0f);
-    if (!m.cosine) return;
-    const float *cosine = m.cosine + (size_t)position * D, *sine = m.sine + (size_t)position * D;
-    for (int d = 0; d < half; d++) {
-        const float a = y[d], b = y[half + d];
-        y[d] = a * cosine[d] - b * sine[d];
-        y[half + d] = b * cosine[half + d] + a * sine[half + d];
-    }
-}
 
 // --- a pass --------------------------------------------------------------------------------------
 
@@ -350,7 +28,7 @@ struct Decoder {
     std::vector<Layer> layers;
     int rows, slots, threads, capacity, width, hidden, qkv, vocabulary;  // widths filled up to blocks
     size_t keys_of_head, values_of_head;
-    std::vector<void*> taken;
+    std::vector<std::unique_ptr<void, void (*)(void*)>> taken;
     float *x, *normed, *projected, *mixed, *up, *gate, *logits;  // (slots, width of its kind)
     float *keys, *values;                                         // (layers, rows, kv heads, of a head)
     std::vector<float*> own_normed, own_weights, own_query;       // one a worker
@@ -360,15 +38,12 @@ struct Decoder {
     Barrier barrier;
 
     Decoder(const Model& model, int rows, int slots, int threads);
-    ~Decoder() {
-        for (void* piece : taken) free(piece);
-    }
     float* take(size_t count) {
         const size_t size = (count * sizeof(float) + 127) / 64 * 64;
         void* piece = aligned_alloc(64, size);
         if (!piece) throw std::bad_alloc();
-        taken.push_back(memset(piece, 0, size));
-        return (float*)piece;
+        taken.emplace_back(piece, free);
+        return (float*)memset(piece, 0, size);
     }
     float* keys_of(int layer, int row, int head) const { return keys + (((size_t)layer * rows + row) * m.kv_heads + head) * keys_of_head; }
     float* values_of(int layer, int row, int head) const { return values + (((size_t)layer * rows + row) * m.kv_heads + head) * values_of_head; }
@@ -385,7 +60,7 @@ Decoder::Decoder(const Model& model, int rows, int slots, int threads)
       capacity(round_up(m.window, BLOCK)), width(round_up(m.width, BLOCK)), hidden(round_up(m.hidden, BLOCK)),
       qkv(round_up((m.heads + 2 * m.kv_heads) * m.head_width, BLOCK)), vocabulary(round_up(m.vocabulary, BLOCK)),
       keys_of_head((size_t)m.head_width * capacity), values_of_head((size_t)round_up(m.head_width, LANES) * capacity),
-      own_order(threads, std::vector<int32_t>(m.vocabulary)), own_ranks(threads, std::vector<float>(m.vocabulary)), all_slots(slots) {
+      own_order(threads, std::vector<int32_t>(m.vocabulary)), own_ranks(threads, std::vector<float>(m.vocabulary)) {
     x = take((size_t)slots * width), normed = take((size_t)slots * width), mixed = take((size_t)slots * width);
     projected = take((size_t)slots * qkv), up = take((size_t)slots * hidden), gate = take((size_t)slots * hidden);
     logits = take((size_t)slots * vocabulary);
@@ -396,6 +71,7 @@ Decoder::Decoder(const Model& model, int rows, int slots, int threads)
         own_weights.push_back(take(capacity));
         own_query.push_back(take(m.head_width));
     }
+    all_slots.resize(slots);
     std::iota(all_slots.begin(), all_slots.end(), 0);
 }
 
@@ -471,64 +147,6 @@ void Decoder::head(const Worker& w, const int32_t* which, int count) {
     const int from = w.first(vocabulary / BLOCK) * BLOCK, to = w.last(vocabulary / BLOCK) * BLOCK;
     for (int i = 0; i < count && m.softcap > 0; i++) cap_logits(logits + (size_t)i * vocabulary + from, to - from, m.softcap);
     w.wait();
-}
-
-// --- sampling: as gpt/generation/sampling.py -------------------------------------------------------
-
-static void softmax(float* x, int count) {
-    float top = *std::max_element(x, x + count), total = 0.0f;
-    for (int i = 0; i < count; i++) total += x[i] = std::exp(x[i] - top);
-    for (int i = 0; i < count; i++) x[i] /= total;
-}
-
-// Logits that stay; the others become -inf. `ranks` and `order` are scratch.
-static void filter(float* x, int count, const Sampling& p, float* ranks, int32_t* order) {
-    if (p.top_k > 0 && p.top_k < count) {
-        std::copy(x, x + count, ranks);
-        std::nth_element(ranks, ranks + p.top_k - 1, ranks + count, [](float a, float b) { return a > b; });
-        const float least = ranks[p.top_k - 1];
-        for (int i = 0; i < count; i++) x[i] = x[i] < least ? -INFINITY : x[i];
-    }
-    if (p.top_p < 1.0f) {
-        std::copy(x, x + count, ranks);
-        softmax(ranks, count);
-        std::iota(order, order + count, 0);
-        std::sort(order, order + count, [&](int a, int b) { return ranks[a] > ranks[b] || (ranks[a] == ranks[b] && a < b); });
-        float before = 0.0f;
-        for (int i = 0; i < count; before += ranks[order[i]], i++)
-            if (before >= p.top_p && before > 0.0f) x[order[i]] = -INFINITY;
-    }
-    if (p.min_p > 0.0f) {
-        std::copy(x, x + count, ranks);
-        softmax(ranks, count);
-        const float least = p.min_p * *std::max_element(ranks, ranks + count);
-        for (int i = 0; i < count; i++) x[i] = ranks[i] < least ? -INFINITY : x[i];
-    }
-}
-
-// The token that a number in [0, 1) picks. `x` is overwritten; seen: which tokens the penalty is for, or null.
-static int draw(float* x, int count, const Sampling& p, float uniform, const uint8_t* seen, float* ranks, int32_t* order) {
-    for (int i = 0; i < count && seen; i++)
-        if (seen[i]) x[i] = x[i] > 0.0f ? x[i] / p.penalty : x[i] * p.penalty;
-    const float top = *std::max_element(x, x + count);
-    if (p.temperature == 0.0f) return (int)(std::max_element(x, x + count) - x);
-    for (int i = 0; i < count; i++) x[i] = (x[i] - top) / p.temperature;
-    filter(x, count, p, ranks, order);
-    softmax(x, count);
-    double total = 0.0, reached = 0.0;
-    for (int i = 0; i < count; i++) total += x[i];
-    int last = 0;
-    for (int i = 0; i < count; i++) {
-        if (x[i] > 0.0f) last = i;
-        if ((reached += x[i]) > uniform * total) return i;
-    }
-    return last;
-}
-
-static bool is_finite(const float* x, int count) {
-    float product = 0.0f;
-    for (int i = 0; i < count; i++) product += x[i] * 0.0f;  // 0, or not a number
-    return product == 0.0f;
 }
 
 // --- the interface -------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 
 from gpt.cli.bench import main
 from gpt.cli.bench.step import VARIANTS
+from kernels import needs_compiler
 
 HF = ["--hf"] if find_spec("accelerate") and find_spec("transformers") else []
 QUICK = ["--warmup", "1", "--steps", "2", "--rounds", "1", "--matmul-sizes", "32"]
@@ -24,7 +25,10 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["train", "recipe"], ["train", "step"], ["train", "race"]])
+COMMANDS = [[], ["train"], ["train", "recipe"], ["train", "step"], ["train", "race"], ["decode"], ["start"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_ends_with_an_example_and_needs_no_torch(command: list[str]) -> None:
     code = (
         "import sys\nfrom gpt.cli.bench import main\n"
@@ -34,7 +38,7 @@ def test_help_ends_with_an_example_and_needs_no_torch(command: list[str]) -> Non
     result = subprocess.run(
         [sys.executable, "-c", code, *command, "--help"], capture_output=True, text=True, timeout=60, check=True
     )
-    assert "example:\n  python scripts/bench.py train" in result.stdout
+    assert f"example:\n  python scripts/bench.py {(command or ['train'])[0]}" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -112,3 +116,68 @@ def test_a_race_is_run_and_judged(workplace: Path, checkout: Path, capsys: pytes
     for one in found["contenders"].values():
         assert 0 < one["loss"]["mean"] < 6
         assert one["seconds"]["mean"] > 0
+
+
+# --- decoding ------------------------------------------------------------------------------------
+
+SMALL = ["--tokens", "5", "--rounds", "1"]
+
+
+@needs_compiler
+def test_decoding_is_timed_beside_peers(capsys: pytest.CaptureFixture[str]) -> None:
+    variants = "native,eager,eager-no-cache,native-int8,native-int4"
+    command = ["--shapes", "1/2/16", "2/2/32", "--window", "24", "--batch", "1", "3", "--variants", variants, *SMALL]
+    assert main(["decode", *command, *HF[:1]]) == 0
+    found = last_line(capsys)
+    assert [(result["model"], result["batch"]) for result in found["results"]] == [
+        ("1/2/16", 1),
+        ("1/2/16", 3),
+        ("2/2/32", 1),
+        ("2/2/32", 3),
+    ]
+    for result in found["results"]:
+        assert list(result["rows"]) == [*variants.split(","), *(["Hugging Face"] if HF else [])]
+        assert all(row["tokens_per_second"] > 0 for row in result["rows"].values())
+        assert result["rows"]["native"]["times"] == [1.0]
+        assert result["rows"]["native"]["first_seconds"] > 0
+
+
+@needs_compiler
+def test_a_trained_model_is_decoded_with_and_without_drafts(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    variants = "native,native-ngram,native-lookup,native-int8-ngram"
+    assert main(["decode", "--checkpoint", str(trained / "runs/tiny"), "--variants", variants, *SMALL]) == 0
+    (result,) = last_line(capsys)["results"]
+    assert list(result["rows"]) == variants.split(",")
+    assert result["rows"]["native-int8-ngram"]["weights"] == "int8"
+
+
+def test_a_cold_start_is_timed_beside_importing_torch(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["start", "--checkpoint", str(trained / "runs/tiny"), "--rounds", "1"]) == 0
+    found = last_line(capsys)
+    assert found["seconds"]["sample.py"][0] > 0.5 * found["seconds"]["import torch"][0] > 0
+    assert len(found["times"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["decode", "--variants", "nativ"], "--variants: 'nativ' is none of eager,"),
+        (["decode", "--variants", "native-ngram"], "--variants: native-ngram needs a --checkpoint"),
+        (["decode", "--shapes", "4/4"], "--shapes 4/4: expected layers/heads/width such as 4/4/128"),
+        (["decode", "--shapes", "4/3/128"], "n_embd"),
+        (["decode", "--batch", "0"], "--batch has 0, expected at least 1"),
+        (["decode", "--rounds", "0"], "--rounds is 0"),
+        (["decode", "--json", "nowhere/x.json"], "there is no such folder"),
+        (["decode", "--nanogpt", "."], "--nanogpt . is not a checkout of nanoGPT"),
+        (["decode", "--checkpoint", "nowhere"], "nowhere"),
+        (["decode", "--checkpoint", "nowhere", "--hf"], "--checkpoint has no peers"),
+        (["start", "--checkpoint", "nowhere"], "--checkpoint nowhere: there is no such folder"),
+        (["start", "--checkpoint", "."], "failed"),
+    ],
+)
+def test_mistakes_in_decoding_are_one_line(
+    arguments: list[str], message: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error.splitlines()[-1]
