@@ -24,6 +24,7 @@ def test_a_run_leaves_the_folder_that_the_readme_describes(trained: Path) -> Non
     assert names == {"config.yaml", "metrics.jsonl", "events", "samples", "checkpoints", "best.json", "last.json"}
     assert {path.name for path in (run / "checkpoints" / "step-000006").iterdir()} == {
         "model.safetensors",
+        "ngrams.safetensors",
         "optimizer.pt",
         "state.json",
         "config.yaml",
