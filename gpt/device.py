@@ -80,8 +80,10 @@ def _choose_dtype(name: str, device: torch.device) -> torch.dtype:
         return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    amx = device.type == "cpu" and torch.cpu._is_amx_tile_supported()
-    return torch.bfloat16 if amx else torch.float32
+    if device.type != "cpu":
+        return torch.float32
+    has_products = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if has_products else torch.float32
 
 
 def choose_compile(choice: str | bool, device: torch.device, report: Report) -> bool:

@@ -28,9 +28,12 @@ def test_a_word_that_is_no_device_is_refused() -> None:
         choose_device("gpu")
 
 
-@pytest.mark.parametrize(("amx", "expected"), [(True, torch.bfloat16), (False, torch.float32)])
-def test_the_dtype_follows_the_cpu(monkeypatch: pytest.MonkeyPatch, amx: bool, expected: torch.dtype) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+@pytest.mark.parametrize("has_tiles", [True, False])
+@pytest.mark.parametrize("has_dots", [True, False])
+def test_the_dtype_follows_the_cpu(monkeypatch: pytest.MonkeyPatch, has_tiles: bool, has_dots: bool) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_dots)
+    expected = torch.bfloat16 if has_tiles or has_dots else torch.float32
     assert choose(device="cpu", compile=False).dtype == expected
 
 

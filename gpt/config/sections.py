@@ -79,8 +79,8 @@ class RunConfig(Section):
     )
     kernels: Literal["auto", "torch", "native"] = Field(
         "auto",
-        description="Who computes a training block on a CPU. native: C++ kernels of this package, for bfloat16 on AMX; "
-        "auto: native where it applies.",
+        description="Who computes a training block on a CPU. native: C++ kernels of this package, for bfloat16 "
+        "on processors with AMX or AVX-512 BF16; auto: native where it applies.",
     )
     deterministic: bool = Field(
         False,

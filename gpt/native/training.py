@@ -1,7 +1,8 @@
 """The operations between the matrix products of a training step, as one kernel each, with their gradients.
 
-For CPUs with AMX. The residual stream is float32, what enters a product bfloat16. Each equals a few
-modules of `gpt.model` under bfloat16 autocast, and rounds less often than they do.
+For CPUs with AMX, or with AVX-512's products of bfloat16. The residual stream is float32, what enters a
+product bfloat16. Each equals a few modules of `gpt.model` under bfloat16 autocast, and rounds less often
+than they do.
 """
 
 import ctypes
@@ -22,22 +23,38 @@ ACTIVATIONS = {"relu": 0, "relu2": 1, "gelu": 2}
 """Those of `ModelConfig.mlp` that there is a kernel for, by its number."""
 
 
+PRODUCTS = {"AMX tiles": ("-DGPT_TILES",), "AVX-512": ()}
+"""What matrix products inside the kernels are made with, the quicker first, and the compiler's flags for it."""
+
+
+def products_here() -> list[str]:
+    """Those of `PRODUCTS` that this processor has."""
+    supported = (torch.cpu._is_amx_tile_supported(), torch.cpu._is_avx512_bf16_supported())
+    return [name for name, is_supported in zip(PRODUCTS, supported, strict=True) if is_supported]
+
+
 class Kernels:
     """The compiled library.
 
+    Attributes:
+        products: the one of `PRODUCTS` in use.
+
     Args:
         cache: folder that keeps it.
+        products: to choose from, the best first; None: all that the processor has.
 
     Raises:
         DeviceError: the processor or the compiler does not do.
     """
 
-    def __init__(self, cache: Path) -> None:
-        if not torch.cpu._is_amx_tile_supported():
-            raise DeviceError("this processor has no AMX tiles")
-        self._library = load_library("training", cache)
-        if self._library.gpt_request_tiles() != 0:
-            raise DeviceError("the system does not give this process the AMX tiles")
+    def __init__(self, cache: Path, products: Sequence[str] | None = None) -> None:
+        reason = "this processor has neither AMX tiles nor AVX-512 products of bfloat16"
+        for name in products_here() if products is None else products:
+            self.products, self._library = name, load_library("training", cache, flags=PRODUCTS[name])
+            if self._library.gpt_request_products() == 0:
+                return
+            reason = f"the system does not give this process the {name}"
+        raise DeviceError(reason)
 
     def call(self, name: str, *arguments: object) -> None:
         """Call a kernel: tensors become pointers, None a null pointer, the number of threads comes last."""

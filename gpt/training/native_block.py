@@ -103,13 +103,16 @@ def _draw_seed() -> int:
     return int(torch.randint(LARGEST_SEED, ()))
 
 
-def use_native_blocks(model: GPT, compute: Compute, cache: Path) -> None:
+def use_native_blocks(model: GPT, compute: Compute, cache: Path) -> str:
     """Replace every block and the dropout before them; parameters keep their names and identity.
 
     Args:
         model: in float32.
         compute: where and in what type it trains.
         cache: folder of the compiled library.
+
+    Returns:
+        What products are made with, for a person.
 
     Raises:
         DeviceError: the kernels do not cover this model, or cannot be had here.
@@ -122,6 +125,7 @@ def use_native_blocks(model: GPT, compute: Compute, cache: Path) -> None:
     kernels = Kernels(cache)
     model.drop = NativeDropout(model.config.dropout, kernels)
     model.h = nn.ModuleList(NativeBlock(block, model.config, kernels) for block in model.h)  # type: ignore[arg-type]
+    return kernels.products
 
 
 def _uncovered(config: ModelConfig) -> str | None:

@@ -96,8 +96,8 @@ def _choose_blocks(model: GPT, run: RunConfig, compute: Compute, settings: Setti
     """
     if run.kernels == "native" or (run.kernels == "auto" and compute.device.type == "cpu"):
         try:
-            use_native_blocks(model, compute, settings.cache_dir)
-            report("training blocks by native kernels")
+            products = use_native_blocks(model, compute, settings.cache_dir)
+            report(f"training blocks by native kernels ({products})")
             return compute
         except DeviceError as error:
             if run.kernels == "native":

@@ -22,7 +22,7 @@ from gpt.training.native_block import NativeBlock, use_native_blocks
 from gpt.training.optimizers import build_optimizer
 from gpt.training.step import Stepper
 from gpt.training.trainer import Trainer
-from kernels import needs_native
+from kernels import PRODUCTS_HERE, needs_native
 from tiny import tiny_config
 
 Start = Callable[..., Trainer]
@@ -270,7 +270,7 @@ NATIVE = ("run.kernels=native", "run.dtype=bfloat16", "model.n_embd=64")
 def test_a_run_by_native_kernels_says_so_and_learns(tmp_path: Path, start: Start) -> None:
     lines: list[str] = []
     trainer = start(tmp_path, *NATIVE, "run.kernels=auto", "run.compile=auto", report=lines.append)
-    assert "training blocks by native kernels" in lines
+    assert f"training blocks by native kernels ({PRODUCTS_HERE[0]})" in lines
     assert not any("compil" in line for line in lines[:-1])  # the summary says "eager"
     assert lines[-1].endswith("bfloat16, eager")
     first = trainer.run()
@@ -303,12 +303,14 @@ def test_where_they_do_not_apply_auto_says_why_and_native_refuses(
 def test_on_another_processor_auto_says_why_and_native_refuses(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    with pytest.raises(DeviceError, match=r"^run\.kernels is native, but this processor has no AMX tiles; set "):
+    for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: False)
+    with pytest.raises(DeviceError, match=r"^run\.kernels is native, but this processor has neither AMX .*; set "):
         start(tmp_path, *NATIVE)
     lines: list[str] = []
     start(tmp_path, *NATIVE, "run.kernels=auto", report=lines.append)
-    assert "no native kernels: this processor has no AMX tiles" in lines
+    reason = "this processor has neither AMX tiles nor AVX-512 products of bfloat16"
+    assert f"no native kernels: {reason}" in lines
 
 
 def test_torch_is_taken_without_a_word_where_it_is_asked_for(tmp_path: Path, start: Start) -> None:

@@ -6,8 +6,9 @@
 // The forward pass keeps the logarithm of each query's softmax sum; the backward pass computes the
 // weights again from it (Dao et al. 2022, 2205.14135, appendix B.4).
 #pragma once
+#include "packing.h"
+#include "products.h"
 #include "scratch.h"
-#include "tiles.h"
 #include <omp.h>
 
 static const int MAX_WIDTH = 256;  // of a head
@@ -142,7 +143,7 @@ static void attention_forward(bf16* y, float* log_sums, const AttentionInputs& i
     const float scale = 1.0f / sqrtf((float)D);
 #pragma omp parallel num_threads(s.threads)
     {
-        TileScope tiles;
+        ProductScope scope;
         Scratch scratch((s.head_size() * 5 + 16 * (size_t)R) * sizeof(bf16) + ((size_t)17 * R + 16 * D) * sizeof(float) + 4096);
         bf16 *q = scratch.take<bf16>(s.head_size()), *k = scratch.take<bf16>(s.head_size()), *kt = scratch.take<bf16>(s.head_size());
         bf16 *v = scratch.take<bf16>(s.head_size()), *vp = scratch.take<bf16>(s.head_size()), *weights = scratch.take<bf16>(16 * (size_t)R);
@@ -185,7 +186,7 @@ static void attention_backward(const AttentionGradients& grad, const bf16* dy, c
     const float scale = 1.0f / sqrtf((float)D);
 #pragma omp parallel num_threads(s.threads)
     {
-        TileScope tiles;
+        ProductScope scope;
         Scratch scratch((size * 11 + 32 * (size_t)R) * sizeof(bf16) + (size * 3 + 37 * (size_t)R) * sizeof(float) + 8192);
         bf16 *q = scratch.take<bf16>(size), *k = scratch.take<bf16>(size), *v = scratch.take<bf16>(size), *g = scratch.take<bf16>(size);
         bf16 *qt = scratch.take<bf16>(size), *kt = scratch.take<bf16>(size), *vt = scratch.take<bf16>(size), *gt = scratch.take<bf16>(size);

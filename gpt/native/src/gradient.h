@@ -1,12 +1,12 @@
 // The gradient of a linear layer's weights, dw = dy^T x: a product over all positions, of which both factors lie
-// the wrong way round for the tile unit. They are turned block by block, while they are in the cache.
+// the wrong way round. They are turned block by block, while they are in the cache.
 #pragma once
+#include "packing.h"
+#include "products.h"
 #include "scratch.h"
-#include "tiles.h"
 #include <omp.h>
 
-static const int TILE = 16 * 32;  // elements of a tile of bfloat16
-static const int DEPTH = 512;     // positions of a block
+static const int DEPTH = 512;  // positions of a block
 
 struct GradientShape {
     int rows, outputs, inputs, threads;  // outputs and inputs are multiples of 16
@@ -25,33 +25,6 @@ static inline void pack_rows(__m512i pairs[16], const bf16* x, int stride, int f
     }
 }
 
-// Adds a block of positions to M x N tiles of c.
-template <int M, int N> static inline void add_tiles(float* c, int stride, const bf16* a, const bf16* b, int b_stride, int depth, bool is_first) {
-    float *right = c + 16, *below = c + (size_t)16 * stride, *across = below + 16;
-    if (is_first) {
-        _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
-    } else {
-        _tile_loadd(0, c, stride * 4);
-        if (N > 1) _tile_loadd(1, right, stride * 4);
-        if (M > 1) _tile_loadd(2, below, stride * 4);
-        if (M > 1 && N > 1) _tile_loadd(3, across, stride * 4);
-    }
-    for (int k = 0; k < depth; k++) {
-        _tile_loadd(4, a + (size_t)k * TILE, 64);
-        if (M > 1) _tile_loadd(5, a + (size_t)(DEPTH / 32 + k) * TILE, 64);
-        _tile_loadd(6, b + (size_t)k * b_stride, 64);
-        if (N > 1) _tile_loadd(7, b + (size_t)k * b_stride + TILE, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        if (N > 1) _tile_dpbf16ps(1, 4, 7);
-        if (M > 1) _tile_dpbf16ps(2, 5, 6);
-        if (M > 1 && N > 1) _tile_dpbf16ps(3, 5, 7);
-    }
-    _tile_stored(0, c, stride * 4);
-    if (N > 1) _tile_stored(1, right, stride * 4);
-    if (M > 1) _tile_stored(2, below, stride * 4);
-    if (M > 1 && N > 1) _tile_stored(3, across, stride * 4);
-}
-
 // c = a^T b: a (rows, A), b (rows, B), c (A, B) float. Workers share the columns of a; b is packed once for all.
 static void multiply_turned(float* c, const bf16* a, const bf16* b, int rows, int A, int B, int threads) {
     const int b_stride = B / 16 * TILE, tiles = A / 16;
@@ -59,7 +32,7 @@ static void multiply_turned(float* c, const bf16* a, const bf16* b, int rows, in
     bf16* packed_b = shared.take<bf16>((size_t)DEPTH / 32 * b_stride);
 #pragma omp parallel num_threads(threads)
     {
-        TileScope scope;
+        ProductScope scope;
         Scratch own((size_t)2 * DEPTH / 32 * TILE * sizeof(bf16) + 4096);
         bf16* packed_a = own.take<bf16>((size_t)2 * DEPTH / 32 * TILE);
         __m512i words[16];
@@ -83,7 +56,8 @@ static void multiply_turned(float* c, const bf16* a, const bf16* b, int rows, in
                 for (int n = 0; n < B; n += 32) {
                     const bool is_wide = n + 16 < B;
                     auto add = wide == 2 ? (is_wide ? add_tiles<2, 2> : add_tiles<2, 1>) : (is_wide ? add_tiles<1, 2> : add_tiles<1, 1>);
-                    add(c + (size_t)16 * tile * B + n, B, packed_a, packed_b + (size_t)n / 16 * TILE, b_stride, depth, first == 0);
+                    add(c + (size_t)16 * tile * B + n, B, packed_a, (size_t)DEPTH / 32 * TILE, packed_b + (size_t)n / 16 * TILE, b_stride, depth,
+                        first == 0);
                 }
             }
         }

@@ -1,16 +1,18 @@
 // Matrix products of bfloat16 by the AMX tile unit (Intel, Instruction Set Extensions, chapter 3).
 #pragma once
 #include "vector.h"
-#include <stdlib.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+static const int TILE = 16 * 32;  // elements of a tile of bfloat16
+
 // Linux gives the tile registers only to processes that ask; 0 where they are given.
-static int request_tiles() { return (int)syscall(SYS_arch_prctl, 0x1023, 18); }
+static int request_products() { return (int)syscall(SYS_arch_prctl, 0x1023, 18); }
 
 // While it lives, all eight tiles are 16 rows of 64 bytes; what other code had set up comes back.
-class TileScope {
+class ProductScope {
     struct alignas(64) Config {
         uint8_t palette, start, reserved[14];
         uint16_t row_bytes[16];
@@ -18,7 +20,7 @@ class TileScope {
     } before;
 
   public:
-    TileScope() {
+    ProductScope() {
         _tile_storeconfig(&before);
         Config mine;
         memset(&mine, 0, sizeof mine);
@@ -26,7 +28,7 @@ class TileScope {
         for (int i = 0; i < 8; i++) mine.row_bytes[i] = 64, mine.rows[i] = 16;
         _tile_loadconfig(&mine);
     }
-    ~TileScope() {
+    ~ProductScope() {
         if (before.palette) _tile_loadconfig(&before);
         else _tile_release();
     }
@@ -60,47 +62,32 @@ static inline void multiply(float* c, int ldc, const bf16* a, int lda, const bf1
     }
 }
 
-// Swaps rows and columns of 16 x 16 words of 32 bits.
-static inline void transpose(__m512i r[16]) {
-    __m512i t[16];
-    for (int i = 0; i < 16; i += 2) t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]), t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    for (int i = 0; i < 16; i += 4)
-        for (int j = 0; j < 2; j++) {
-            r[i + 2 * j] = _mm512_unpacklo_epi64(t[i + j], t[i + j + 2]);
-            r[i + 2 * j + 1] = _mm512_unpackhi_epi64(t[i + j], t[i + j + 2]);
-        }
-    for (int j = 0; j < 4; j++)  // of each four rows: quarters 0 and 2, 1 and 3
-        for (int i = 0; i < 16; i += 8) {
-            t[i + j] = _mm512_shuffle_i32x4(r[i + j], r[i + 4 + j], 0x88);
-            t[i + 4 + j] = _mm512_shuffle_i32x4(r[i + j], r[i + 4 + j], 0xdd);
-        }
-    for (int j = 0; j < 8; j++) {
-        r[j] = _mm512_shuffle_i32x4(t[j], t[8 + j], 0x88);
-        r[8 + j] = _mm512_shuffle_i32x4(t[j], t[8 + j], 0xdd);
+// c += a b, or c = a b where `is_first`: a is M x depth tiles, b depth x N packed ones, c M x N of float. A tile's 512
+// elements lie together: of a those of one row of tiles follow each other, `next_a` elements before the other row's; of b
+// those of one depth, `next_b` before the next depth's.
+template <int M, int N>
+static inline void add_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth, bool is_first) {
+    float *right = c + 16, *below = c + (size_t)16 * stride, *across = below + 16;
+    if (is_first) {
+        _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+    } else {
+        _tile_loadd(0, c, stride * 4);
+        if (N > 1) _tile_loadd(1, right, stride * 4);
+        if (M > 1) _tile_loadd(2, below, stride * 4);
+        if (M > 1 && N > 1) _tile_loadd(3, across, stride * 4);
     }
-}
-
-// Packs the transpose of x (rows x cols): pairs lie within its rows. For products with x^T.
-static void pack_transposed(bf16* out, const bf16* x, int rows, int cols) {
-    for (int r = 0; r < rows; r += 16)
-        for (int c = 0; c < cols; c += 32) {
-            __m512i words[16];
-            for (int i = 0; i < 16; i++) words[i] = _mm512_loadu_si512(x + (size_t)(r + i) * cols + c);
-            transpose(words);
-            for (int i = 0; i < 16; i++) _mm512_storeu_si512(out + 2 * ((size_t)(c / 2 + i) * rows + r), words[i]);
-        }
-}
-
-// Two rows of 16, interleaved.
-static inline __m512i interleave(const bf16* even, const bf16* odd) {
-    __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)even));
-    __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)odd));
-    return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
-}
-
-// Packs x (rows x cols): pairs are of neighbouring rows. For products with x.
-static void pack(bf16* out, const bf16* x, int rows, int cols) {
-    for (int r = 0; r < rows; r += 2)
-        for (int c = 0; c < cols; c += 16)
-            _mm512_storeu_si512(out + (size_t)r * cols + 2 * c, interleave(x + (size_t)r * cols + c, x + (size_t)(r + 1) * cols + c));
+    for (int k = 0; k < depth; k++) {
+        _tile_loadd(4, a + (size_t)k * TILE, 64);
+        if (M > 1) _tile_loadd(5, a + next_a + (size_t)k * TILE, 64);
+        _tile_loadd(6, b + (size_t)k * next_b, 64);
+        if (N > 1) _tile_loadd(7, b + (size_t)k * next_b + TILE, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        if (N > 1) _tile_dpbf16ps(1, 4, 7);
+        if (M > 1) _tile_dpbf16ps(2, 5, 6);
+        if (M > 1 && N > 1) _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, c, stride * 4);
+    if (N > 1) _tile_stored(1, right, stride * 4);
+    if (M > 1) _tile_stored(2, below, stride * 4);
+    if (M > 1 && N > 1) _tile_stored(3, across, stride * 4);
 }

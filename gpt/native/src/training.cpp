@@ -5,7 +5,8 @@
 
 extern "C" {
 
-int gpt_request_tiles() { return request_tiles(); }
+// 0, or the system keeps from this process what products are made with.
+int gpt_request_products() { return request_products(); }
 
 void gpt_attention_forward(bf16* y, float* log_sums, const bf16* qkv, const float* q_gain, const float* k_gain,
                            const float* cosine, const float* sine, float eps, int batch, int length, int heads, int width, uint32_t seed, float dropout, int threads) {

@@ -77,7 +77,7 @@ def test_a_wrong_edit_gives_one_line(refuse: Refuse, view: str, edit: str, words
 @every_text_view
 @pytest.mark.parametrize("options", [[], ["--json"], ["--html", "x.html"], ["--png", "x.png"]], ids=" ".join)
 def test_an_edit_that_gives_no_numbers_gives_one_line(refuse: Refuse, view: str, options: list[str]) -> None:
-    edit = ["--edit", "blocks.0.attn.hook_k=1e38", "--edit", "blocks.0.attn.hook_q=1e38"]
+    edit = ["--edit", "blocks.0.attn.hook_q=1e38", "--edit", "blocks.0.attn.hook_attn_scores=1e38"]
     assert "values that are not finite" in refuse(view, "--prompt", "It was", *edit, *options)
 
 
