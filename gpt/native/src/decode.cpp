@@ -11,6 +11,7 @@
 #include <new>
 #include <omp.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <vector>
 
 // --- a pass --------------------------------------------------------------------------------------
@@ -38,12 +39,17 @@ struct Decoder {
     Barrier barrier;
 
     Decoder(const Model& model, int rows, int slots, int threads);
-    float* take(size_t count) {
-        const size_t size = (count * sizeof(float) + 127) / 64 * 64;
-        void* piece = aligned_alloc(64, size);
+    float* take(size_t count) { return (float*)memset(take_as_is(count), 0, count * sizeof(float)); }
+    // In large pages where the system has some: what is read from end to end asks for fewer translations of addresses.
+    float* take_as_is(size_t count) {
+        const size_t page = 1 << 21, bytes = count * sizeof(float), unit = bytes < page ? 64 : page;
+        void* piece = aligned_alloc(unit, (bytes + unit) / unit * unit);
         if (!piece) throw std::bad_alloc();
         taken.emplace_back(piece, free);
-        return (float*)memset(piece, 0, size);
+#ifdef MADV_HUGEPAGE
+        if (unit == page) madvise(piece, bytes, MADV_HUGEPAGE);
+#endif
+        return (float*)piece;
     }
     float* keys_of(int layer, int row, int head) const { return keys + (((size_t)layer * rows + row) * m.kv_heads + head) * keys_of_head; }
     float* values_of(int layer, int row, int head) const { return values + (((size_t)layer * rows + row) * m.kv_heads + head) * values_of_head; }
@@ -64,8 +70,8 @@ Decoder::Decoder(const Model& model, int rows, int slots, int threads)
     x = take((size_t)slots * width), normed = take((size_t)slots * width), mixed = take((size_t)slots * width);
     projected = take((size_t)slots * qkv), up = take((size_t)slots * hidden), gate = take((size_t)slots * hidden);
     logits = take((size_t)slots * vocabulary);
-    keys = take((size_t)m.layers * rows * m.kv_heads * keys_of_head);
-    values = take((size_t)m.layers * rows * m.kv_heads * values_of_head);
+    keys = take_as_is((size_t)m.layers * rows * m.kv_heads * keys_of_head);
+    values = take_as_is((size_t)m.layers * rows * m.kv_heads * values_of_head);
     for (int t = 0; t < threads; t++) {
         own_normed.push_back(take((size_t)FEW * width));
         own_weights.push_back(take(capacity));
@@ -108,11 +114,11 @@ void Decoder::attention(const Worker& w, int layer, const Slots& s) {
             float* query = own_query[w.index];
             float *keys = keys_of(layer, s.rows[i], k), *values = values_of(layer, s.rows[i], k);
             prepare_head(query, q + (m.heads + k) * D, m, l.k_norm, position, 1.0f);
-            for (int d = 0; d < D; d++) keys[(size_t)d * capacity + position] = query[d];
+            for (int d = 0; d < D; d++) keys[key_at(position, D) + (size_t)d * BLOCK] = query[d];
             memcpy(values + (size_t)position * round_up(D, LANES), q + (m.heads + m.kv_heads + k) * D, D * sizeof(float));
             for (int h = k * share; h < (k + 1) * share; h++) {
                 prepare_head(query, q + h * D, m, l.q_norm, position, 1.0f / std::sqrt((float)D));
-                attend(mixed + (size_t)i * width + h * D, query, keys, values, position + 1, capacity, D, own_weights[w.index]);
+                attend(mixed + (size_t)i * width + h * D, query, keys, values, position + 1, D, own_weights[w.index]);
             }
         }
     }
@@ -247,9 +253,8 @@ void gpt_decoder_copy(Decoder* d, int to, int from, int positions) {
     const int padded = round_up(d->m.head_width, LANES);
     for (int layer = 0; layer < d->m.layers; layer++)
         for (int k = 0; k < d->m.kv_heads; k++) {
-            float *keys = d->keys_of(layer, to, k), *others = d->keys_of(layer, from, k);
-            for (int i = 0; i < d->m.head_width; i++)
-                memcpy(keys + (size_t)i * d->capacity, others + (size_t)i * d->capacity, positions * sizeof(float));
+            const size_t keys = (size_t)round_up(positions, BLOCK) * d->m.head_width;
+            memcpy(d->keys_of(layer, to, k), d->keys_of(layer, from, k), keys * sizeof(float));
             memcpy(d->values_of(layer, to, k), d->values_of(layer, from, k), (size_t)positions * padded * sizeof(float));
         }
 }

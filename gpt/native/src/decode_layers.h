@@ -75,15 +75,18 @@ static void cap_logits(float* x, int count, float cap) {
 
 // --- attention -----------------------------------------------------------------------------------
 
-// Of one query head over the first positions of its row. Keys lie transposed, (D, capacity), so that
-// scores need no sum across lanes; values (capacity, padded D). weights: (capacity), scratch.
+// Where the first number of a key lies; the others follow at a distance of BLOCK. Keys are turned in blocks of 64
+// positions, (capacity / 64, D, 64), so that scores need no sum across lanes and a pass reads memory in order.
+static size_t key_at(int position, int D) { return (size_t)(position / BLOCK) * BLOCK * D + position % BLOCK; }
+
+// Of one query head over the first positions of its row; values (capacity, padded D). weights: (capacity), scratch.
 #ifdef PLAIN
 
-static void attend(float* y, const float* q, const float* keys, const float* values, int positions, int capacity, int D, float* weights) {
+static void attend(float* y, const float* q, const float* keys, const float* values, int positions, int D, float* weights) {
     float top = -INFINITY, total = 0.0f;
     for (int j = 0; j < positions; j++) {
         weights[j] = 0.0f;
-        for (int d = 0; d < D; d++) weights[j] += q[d] * keys[(size_t)d * capacity + j];
+        for (int d = 0; d < D; d++) weights[j] += q[d] * keys[key_at(j, D) + (size_t)d * BLOCK];
         top = std::max(top, weights[j]);
     }
     for (int j = 0; j < positions; j++) total += weights[j] = std::exp(weights[j] - top);
@@ -96,13 +99,32 @@ static void attend(float* y, const float* q, const float* keys, const float* val
 
 #else
 
-static void attend(float* y, const float* q, const float* keys, const float* values, int positions, int capacity, int D, float* weights) {
+// Columns d to d + 16 N of the weighted sum of values.
+template <int N>
+static void add_values(float* y, const float* values, int d, int positions, int D, const float* weights, float inverse) {
+    const int padded = round_up(D, LANES);
+    floats part[4][N] = {};  // of every fourth position
+    int j = 0;
+    for (; j + 4 <= positions; j += 4)
+        for (int i = 0; i < 4; i++)
+            for (int n = 0; n < N; n++) part[i][n] += weights[j + i] * load(values + (size_t)(j + i) * padded + d + n * LANES);
+    for (; j < positions; j++)
+        for (int n = 0; n < N; n++) part[0][n] += weights[j] * load(values + (size_t)j * padded + d + n * LANES);
+    for (int n = 0; n < N; n++, d += LANES) {
+        const floats value = ((part[0][n] + part[1][n]) + (part[2][n] + part[3][n])) * inverse;
+        if (d + LANES <= D) store(y + d, value);
+        else for (int i = 0; i < D - d; i++) y[d + i] = value[i];
+    }
+}
+
+static void attend(float* y, const float* q, const float* keys, const float* values, int positions, int D, float* weights) {
     floats top = all(-INFINITY), total = {};
-    for (int j = 0; j < positions; j += 4 * LANES) {
-        floats scores[4] = {};
+    for (int j = 0; j < positions; j += BLOCK) {
+        const float* block = keys + key_at(j, D);
+        floats scores[VECTORS] = {};
         for (int d = 0; d < D; d++)
-            for (int v = 0; v < 4; v++) scores[v] += q[d] * load(keys + (size_t)d * capacity + j + v * LANES);
-        for (int v = 0; v < 4; v++) {
+            for (int v = 0; v < VECTORS; v++) scores[v] += q[d] * load(block + (size_t)d * BLOCK + v * LANES);
+        for (int v = 0; v < VECTORS; v++) {
             scores[v] = lanes() < positions - j - v * LANES ? scores[v] : all(-INFINITY);
             top = larger(top, scores[v]);
             store(weights + j + v * LANES, scores[v]);
@@ -116,16 +138,9 @@ static void attend(float* y, const float* q, const float* keys, const float* val
         total += e;
     }
     const float inverse = 1.0f / sum(total);
-    const int padded = round_up(D, LANES);
-    for (int d = 0; d < D; d += LANES) {
-        floats part[4] = {};  // of every fourth position
-        int j = 0;
-        for (; j + 4 <= positions; j += 4)
-            for (int i = 0; i < 4; i++) part[i] += weights[j + i] * load(values + (size_t)(j + i) * padded + d);
-        for (; j < positions; j++) part[0] += weights[j] * load(values + (size_t)j * padded + d);
-        const floats value = ((part[0] + part[1]) + (part[2] + part[3])) * inverse;
-        if (d + LANES <= D) store(y + d, value);
-        else for (int i = 0; i < D - d; i++) y[d + i] = value[i];
+    for (int d = 0; d < D; d += 4 * LANES) {
+        static const auto kernels = {add_values<1>, add_values<2>, add_values<3>, add_values<4>};
+        kernels.begin()[std::min(3, (D - d - 1) / LANES)](y, values, d, positions, D, weights, inverse);
     }
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-static const int BLOCK = 64;  // outputs of a matrix that lie side by side
+static const int BLOCK = 64;  // outputs of a matrix that lie side by side, and positions of keys
 
 enum Kind : int32_t { FLOAT32, BFLOAT16, INT8, INT4 };
 

@@ -63,39 +63,48 @@ struct Int4 {
     floats at(int k, int i) const { return from_int4(p + (size_t)(k / 2) * BLOCK + i, k % 2); }
 };
 
-static const int VECTORS = BLOCK / LANES;
-
-// One block of outputs for SLOTS slots; their sums stay in registers.
-template <class Weights, int SLOTS>
-static void multiply_block(float* y, int ldy, const float* x, int ldx, const Matrix& m, int block, bool add) {
+// Part of a block of outputs, 16 N from `first` on, for SLOTS slots; their sums stay in registers.
+template <class Weights, int SLOTS, int N>
+static void multiply_part(float* y, int ldy, const float* x, int ldx, const Matrix& m, int block, int first, bool add) {
     const Weights weights(m, block);
-    const float* scales = m.scales ? m.scales + (size_t)block * (m.inputs / m.group) * BLOCK : nullptr;
-    floats total[SLOTS][VECTORS] = {};
+    const float* scales = m.scales ? m.scales + (size_t)block * (m.inputs / m.group) * BLOCK + first : nullptr;
+    floats total[SLOTS][N] = {};
     for (int k = 0; k < m.inputs;) {
-        floats part[SLOTS][VECTORS] = {};
+        floats part[SLOTS][N] = {};
         for (const int end = k + m.group; k < end; k++) {
-            floats row[VECTORS];
-            for (int v = 0; v < VECTORS; v++) row[v] = weights.at(k, v * LANES);
+            floats row[N];
+            for (int v = 0; v < N; v++) row[v] = weights.at(k, first + v * LANES);
             for (int s = 0; s < SLOTS; s++)
-                for (int v = 0; v < VECTORS; v++) part[s][v] += x[(size_t)s * ldx + k] * row[v];
+                for (int v = 0; v < N; v++) part[s][v] += x[(size_t)s * ldx + k] * row[v];
         }
         for (int s = 0; s < SLOTS; s++)
-            for (int v = 0; v < VECTORS; v++) total[s][v] += scales ? part[s][v] * load(scales + v * LANES) : part[s][v];
+            for (int v = 0; v < N; v++) total[s][v] += scales ? part[s][v] * load(scales + v * LANES) : part[s][v];
         if (scales) scales += BLOCK;
     }
     for (int s = 0; s < SLOTS; s++)
-        for (int v = 0; v < VECTORS; v++) {
-            float* out = y + (size_t)s * ldy + v * LANES;
-            if (m.bias) total[s][v] += load(m.bias + (size_t)block * BLOCK + v * LANES);
+        for (int v = 0; v < N; v++) {
+            float* out = y + (size_t)s * ldy + first + v * LANES;
+            if (m.bias) total[s][v] += load(m.bias + (size_t)block * BLOCK + first + v * LANES);
             store(out, add ? total[s][v] + load(out) : total[s][v]);
         }
+}
+
+// A whole block: for few slots at once, so that each weight is read once; for many in two halves, so that there are
+// registers for twice as many slots.
+template <class Weights, int SLOTS>
+static void multiply_block(float* y, int ldy, const float* x, int ldx, const Matrix& m, int block, bool add) {
+    static const int N = SLOTS <= 6 ? VECTORS : VECTORS / 2;
+    for (int first = 0; first < BLOCK; first += N * LANES)
+        multiply_part<Weights, SLOTS, N>(y, ldy, x, ldx, m, block, first, add);
 }
 
 template <class Weights>
 static void multiply_as(const Worker& w, float* y, int ldy, const float* x, int ldx, int slots, const Matrix& m, bool add) {
     const int blocks = round_up(m.outputs, BLOCK) / BLOCK;
     static const auto kernels = {multiply_block<Weights, 1>, multiply_block<Weights, 2>, multiply_block<Weights, 3>,
-                                 multiply_block<Weights, 4>, multiply_block<Weights, 5>, multiply_block<Weights, 6>};
+                                 multiply_block<Weights, 4>, multiply_block<Weights, 5>, multiply_block<Weights, 6>,
+                                 multiply_block<Weights, 7>, multiply_block<Weights, 8>, multiply_block<Weights, 9>,
+                                 multiply_block<Weights, 10>, multiply_block<Weights, 11>, multiply_block<Weights, 12>};
     const int most = (int)kernels.size();
     for (int block = w.first(blocks); block < w.last(blocks); block++)
         for (int s = 0; s < slots;) {

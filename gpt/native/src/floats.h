@@ -15,6 +15,8 @@ typedef int16_t shorts __attribute__((vector_size(32)));
 typedef uint16_t halves __attribute__((vector_size(32)));
 static const int LANES = 16;
 
+static const int VECTORS = 4;  // of a block of 64
+
 static inline int round_up(int n, int step) { return (n + step - 1) / step * step; }
 
 template <class Vector> static inline Vector read(const void* from) {
