@@ -32,6 +32,7 @@ class CompiledBackend(CachedBackend):
         self._owner: KVCache | None = None
 
     def _step(self, cache: KVCache, newest: Tensor) -> Tensor:
+        self.model.check(newest)
         if cache is not self._owner:  # rows came or went
             self._open(cache)
         self._tokens.copy_(newest)

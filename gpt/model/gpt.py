@@ -86,7 +86,8 @@ class GPT(nn.Module):
                 is an assertion of the device), the sequence is longer than `block_size`, or both a mask and
                 a cache are given.
         """
-        self._check(idx)
+        if not torch.compiler.is_compiling():  # whoever compiles a whole step checks before it: this reads ids back
+            self.check(idx)
         if cache is not None and attention_mask is not None:
             raise InputError("attention_mask is for calls without a cache, which knows the length of each row itself")
         if cache is not None:
@@ -101,7 +102,8 @@ class GPT(nn.Module):
             cache.advance(idx.size(1))
         return self.softcap(self.lm_head(self.ln_f(x)).float())
 
-    def _check(self, idx: Tensor) -> None:
+    def check(self, idx: Tensor) -> None:
+        """Raise InputError where `forward` would not take these ids; their values are not read on a CUDA device."""
         if idx.dim() != 2:
             raise InputError(f"token ids must be (batch, time), got shape {tuple(idx.shape)}")
         if idx.dtype not in (torch.int64, torch.int32):
