@@ -38,7 +38,7 @@ test-native: setup ## run the engine's tests under the address and undefined beh
 	chmod +x build/sanitized/c++
 	PATH="$(CURDIR)/build/sanitized:$$PATH" XDG_CACHE_HOME="$(CURDIR)/build/sanitized" ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-		$(BIN)/python -m pytest -p no:cacheprovider tests/native/test_decoding.py tests/generation/test_speculative.py
+		$(BIN)/python -m pytest -p no:cacheprovider tests/native/test_engine.py tests/generation/speculation
 
 lint: setup ## check style and types
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """`--speculate`: where the drafts of speculative decoding come from."""
 
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ def make_drafter_of(choice: str | None, loaded: "Loaded", runs: Path) -> "MakeDr
         CheckpointError: the checkpoint has no n-gram table, or that of the drafts cannot be read or has
             another vocabulary.
     """
-    from gpt.generation.drafts import LookupDrafter, NgramDrafter
+    from gpt.generation.speculation.drafts import LookupDrafter, NgramDrafter
 
     if choice is None:
         return None
@@ -43,13 +43,18 @@ def _model_drafter(path: Path, loaded: "Loaded", runs: Path) -> "MakeDrafter":
     import torch
 
     from gpt.checkpoint import load_trained
-    from gpt.generation.drafts import ModelDrafter
     from gpt.generation.runtime import DecodeOptions, NativeRuntime
+    from gpt.generation.speculation.drafts import ModelDrafter
     from gpt.report import silent
     from gpt.settings import read_settings
 
     draft = load_trained(path, runs, torch.device("cpu"))
-    if draft.tokenizer.to_dict() != loaded.tokenizer.to_dict():
+    same_ids = draft.model.vocab_size == loaded.model.vocab_size
+    if not same_ids or draft.tokenizer.to_dict() != loaded.tokenizer.to_dict():
         raise CheckpointError(f"--speculate {path}: its vocabulary is not that of {loaded.folder}")
-    runtime = NativeRuntime(draft.model, DecodeOptions(), read_settings(), silent)
-    return lambda params: ModelDrafter(partial(runtime.backend, params), params)
+
+    @cache
+    def runtime() -> NativeRuntime:  # only where the model itself has one
+        return NativeRuntime(draft.model, DecodeOptions(), read_settings(), silent)
+
+    return lambda params: ModelDrafter(partial(runtime().backend, params), params)

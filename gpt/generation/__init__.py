@@ -1,7 +1,7 @@
 """Sampling, and text from a model."""
 
 from gpt.generation.beam import Hypothesis, beam_search
-from gpt.generation.decoder import Drawn
+from gpt.generation.decoding.decoder import Drawn
 from gpt.generation.generator import (
     Completion,
     Piece,

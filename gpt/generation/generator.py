@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, overload
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError
-from gpt.generation.decoder import Drawn
+from gpt.generation.decoding.decoder import Drawn
 from gpt.generation.prompts import encode_prompt
 from gpt.generation.runtime import Runtime, build_runtime
 from gpt.generation.text import TextStream
@@ -183,9 +183,10 @@ def complete(
     runtime: Runtime | None = None,
 ) -> list[Completion]:
     """Finished texts of a batch, with their tokens; see `stream_pieces`."""
-    seeds = seeds or [params.seed] * len(prompts)
+    seeds = [params.seed] * len(prompts) if seeds is None else seeds
+    pieces = stream_pieces(model, tokenizer, prompts, params, seeds, runtime)
     completions = [Completion(prompt, "", seed) for prompt, seed in zip(prompts, seeds, strict=True)]
-    for piece in stream_pieces(model, tokenizer, prompts, params, seeds, runtime):
+    for piece in pieces:
         completion = completions[piece.row]
         completion.text += piece.text
         completion.finish = piece.finish or completion.finish

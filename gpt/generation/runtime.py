@@ -8,16 +8,18 @@ from typing import Protocol
 from gpt.cache import KV_DTYPES
 from gpt.config import SamplingParams
 from gpt.errors import DeviceError, GenerationError
-from gpt.generation.ahead import AheadDecoder
-from gpt.generation.backends import Backend, CachedBackend, UncachedBackend
-from gpt.generation.compiled import CompiledBackend
-from gpt.generation.decoder import BatchDecoder, Decoder
-from gpt.generation.drafts import Drafter
-from gpt.generation.native import NativeBackend, weights_of
-from gpt.generation.speculative import MOST_DRAFTS, SpeculativeDecoder
+from gpt.generation.backends import Backend
+from gpt.generation.backends.compiled import CompiledBackend
+from gpt.generation.backends.eager import CachedBackend, UncachedBackend
+from gpt.generation.backends.native import NativeBackend
+from gpt.generation.backends.native_weights import weights_of
+from gpt.generation.decoding.ahead import AheadDecoder
+from gpt.generation.decoding.decoder import Decoder, StepDecoder
+from gpt.generation.speculation.decoder import MOST_DRAFTS, SpeculativeDecoder
+from gpt.generation.speculation.drafts import Drafter
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
-from gpt.native.decoding import Engine, load_engine
+from gpt.native.engine import Engine, load_engine
 from gpt.report import Report, silent
 from gpt.settings import Settings, read_settings
 
@@ -30,7 +32,7 @@ a GPU; `native` the C++ engine, on a CPU; `auto` is native where it can be had, 
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """How logits are computed; none of it changes what is drawn, but for the rounding of a smaller cache.
+    """How logits are computed; none of it changes what is drawn, but for rounding.
 
     Attributes:
         backend: one of `BACKENDS`.
@@ -107,7 +109,7 @@ class EagerRuntime:
         return kind(self.model, params.slide_chunk, self._options.kv_dtype, self._options.prefill_chunk)
 
     def decoder(self, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]) -> Decoder:
-        return BatchDecoder(self.backend(params), prompts, params, seeds)
+        return StepDecoder(self.backend(params), prompts, params, seeds)
 
 
 class NativeRuntime:

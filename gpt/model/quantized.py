@@ -169,3 +169,16 @@ def weights_format(model: GPT) -> str:
         return BFLOAT16
     bits = {layer.bits for layer in model.modules() if isinstance(layer, QuantizedLinear)}
     return next((name for name, format in FORMATS.items() if {format.bits} == bits), "float32")
+
+
+def matrix_bytes(model: GPT) -> int:
+    """Bytes of the matrices, in the format they are kept in, that a token is multiplied by."""
+    total = 0
+    for layer in model.modules():
+        if isinstance(layer, QuantizedLinear):
+            total += layer.integers.nbytes + layer.scales.nbytes
+        elif isinstance(layer, BFloat16Linear):
+            total += layer.rounded.nbytes
+        elif isinstance(layer, nn.Linear):
+            total += layer.weight.nbytes
+    return total

@@ -37,23 +37,33 @@ def load_library(name: str, cache: Path, report: Report = silent, flags: Sequenc
         flags: for the compiler, beside those it always gets.
 
     Raises:
-        DeviceError: there is no compiler, it fails (its message is kept in a log beside the library), or the
-            library cannot be loaded.
+        DeviceError: there is no compiler, it fails (its message is kept in a log beside the library), the
+            disk is full, or the library cannot be loaded.
     """
     compiler = find_compiler()
     if compiler is None:
         raise DeviceError("no C++ compiler was found (c++, g++ or clang++)")
     command = [compiler, *FLAGS, *flags, *_openmp_of_torch()]
-    folder = _writable(cache / "native")
-    library = folder / f"{name}-{_fingerprint(command)}.so"
-    if not library.is_file():
-        start = time.monotonic()
-        _compile(command, SOURCES / f"{name}.cpp", library)
-        report(f"compiled {name}.cpp in {time.monotonic() - start:.1f} s; kept as {library}")
+    try:
+        library = _find_or_compile(command, name, cache / "native", report)
+    except OSError as error:
+        raise DeviceError(f"{name}.cpp cannot be compiled: {error}") from None
     try:
         return ctypes.CDLL(str(library))
     except OSError as error:
         raise DeviceError(f"{library} cannot be loaded: {error}; remove it to have it made again") from None
+
+
+def _find_or_compile(command: list[str], name: str, folder: Path, report: Report) -> Path:
+    file = f"{name}-{_fingerprint(command)}.so"
+    if (folder / file).is_file():  # perhaps put there by somebody else, and not to be written
+        return folder / file
+    library = _writable(folder) / file
+    if not library.is_file():
+        start = time.monotonic()
+        _compile(command, SOURCES / f"{name}.cpp", library)
+        report(f"compiled {name}.cpp in {time.monotonic() - start:.1f} s; kept as {library}")
+    return library
 
 
 def find_compiler() -> str | None:

@@ -579,9 +579,22 @@ def test_the_text_is_the_same_with_drafts(capsys: pytest.CaptureFixture[str], so
     assert text_of(capsys, *common, "--speculate", source) == text_of(capsys, *common)
 
 
+@pytest.mark.parametrize("source", ["ngram", "lookup", "runs/tiny"])
+def test_without_a_compiler_it_goes_on_without_drafts_and_says_so(
+    source: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = ["--prompt", "It was", "--max-new-tokens", "20", "--backend", "eager"]
+    plain = text_of(capsys, *common)
+    monkeypatch.setattr("gpt.native.build.find_compiler", lambda: None)
+    assert sample.main(["--checkpoint", "runs/tiny", *common, "--speculate", source]) == 0
+    written = capsys.readouterr()
+    assert written.out == plain
+    assert "decoding without speculation" in written.err
+
+
 @needs_compiler
 def test_stats_say_how_many_drafts_stood(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpt.generation.speculative.FIRST_STRETCH", 0)
+    monkeypatch.setattr("gpt.generation.speculation.decoder.FIRST_STRETCH", 0)
     assert (
         sample.main(["--checkpoint", "runs/tiny", "--max-new-tokens", "30", "--stats", "--speculate", "runs/tiny"]) == 0
     )

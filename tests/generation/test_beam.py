@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError
 from gpt.generation import DecodeOptions, Hypothesis, beam_search, build_runtime, generate_tokens
-from gpt.generation.backends import CachedBackend, UncachedBackend
+from gpt.generation.backends.eager import CachedBackend, UncachedBackend
 from gpt.model import GPT
 from kernels import needs_compiler
 from tiny import sharp_model

@@ -10,7 +10,7 @@ from gpt.config import SamplingParams
 from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.errors import DataError, DeviceError, GenerationError, InputError
 from gpt.generation import DecodeOptions, build_runtime, generate_tokens, stream_pieces
-from gpt.generation.sampling import draw, next_token_probabilities
+from gpt.generation.decoding.sampling import draw, next_token_probabilities
 from gpt.model import GPT
 from kernels import needs_compiler
 from tiny import tiny_config

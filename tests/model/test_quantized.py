@@ -6,8 +6,19 @@ from torch import nn
 
 import gpt
 from gpt.errors import InputError
-from gpt.model.quantized import FORMATS, Format, QuantizedLinear, pack, round_to_integers, unpack, weights_format
-from tiny import sharp_model
+from gpt.model import GPT
+from gpt.model.quantized import (
+    FORMATS,
+    Format,
+    QuantizedLinear,
+    matrix_bytes,
+    pack,
+    quantize,
+    round_to_integers,
+    unpack,
+    weights_format,
+)
+from tiny import sharp_model, tiny_config
 
 every_format = pytest.mark.parametrize("weights", sorted(FORMATS))
 
@@ -129,3 +140,13 @@ def test_another_format_is_refused() -> None:
 def test_int4_needs_even_widths() -> None:
     with pytest.raises(InputError, match=r"^int4 needs even widths, and c_proj has 33 inputs; take int8$"):
         gpt.quantize(sharp_model(mlp_width=33), "int4")
+
+
+@pytest.mark.parametrize(("weights", "bits"), [("bf16", 16), ("int8", 8), ("int4", 4)])
+def test_the_bytes_of_matrices_are_those_of_their_integers_and_scales(weights: str, bits: int) -> None:
+    model = GPT(tiny_config(n_embd=64, n_layer=1))
+    head, inside = 23 * 64 * 4, 12 * 64 * 64
+    assert matrix_bytes(model) == head + inside * 4
+    outputs = 64 * 3 + 64 + 256 + 64
+    scales = {"bf16": 0, "int8": outputs * 4, "int4": inside // 32 * 4}[weights]
+    assert matrix_bytes(quantize(model, weights)) == head + inside * bits // 8 + scales

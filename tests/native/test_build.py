@@ -1,3 +1,4 @@
+import errno
 import multiprocessing
 import os
 import subprocess
@@ -117,6 +118,25 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_temporary_folder(
     assert files(cache) == []
     (folder,) = tmp_path.glob("gpt-native-*")
     assert [path.suffix for path in folder.iterdir()] == [".so"]
+
+
+def test_a_library_in_a_cache_that_cannot_be_written_is_used(
+    cache: Path, compilations: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_library("answer", cache)
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
+    assert load_library("answer", cache).answer() == 42
+    assert len(compilations) == 1
+
+
+def test_a_full_disk_is_an_error_of_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    with pytest.raises(DeviceError, match=r"^answer\.cpp cannot be compiled: \[Errno 28\] No space left on device$"):
+        load_library("answer", cache)
 
 
 def test_a_file_in_the_place_of_the_cache_is_no_harm(

@@ -1,4 +1,4 @@
-"""`scripts/bench.py`: how fast training is, here and elsewhere, one module for each measurement."""
+"""`scripts/bench.py`: how fast training and decoding are, here and elsewhere, one module for each measurement."""
 
 from gpt.cli.bench.command import main
 

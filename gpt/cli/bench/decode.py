@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpt.cli.bench.options import check_counts, check_peers
+from gpt.cli.bench.options import check_counts, check_json, check_peers
 from gpt.cli.bench.output import describe, finish
 from gpt.cli.common import parser_format
 from gpt.config import ModelConfig
@@ -64,13 +64,14 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """One model size and batch after the other; within one everybody in turns."""
     check_counts(arguments, "window", "tokens", "rounds")
-    check_peers(arguments)
+    check_json(arguments)
+    check_peers(arguments.hf or arguments.hf_compiled, arguments.nanogpt)
     if min(arguments.batch) < 1:
         raise ConfigError(f"--batch has {min(arguments.batch)}, expected at least 1")
-    if arguments.json is not None and not Path(arguments.json).absolute().parent.is_dir():
-        raise ConfigError(f"--json {arguments.json}: there is no such folder")
-    if arguments.checkpoint is not None and (arguments.shapes or arguments.hf or arguments.nanogpt):
-        raise ConfigError("--checkpoint has no peers, and goes without --shapes, --hf and --nanogpt")
+    if arguments.checkpoint is not None and (
+        arguments.shapes or arguments.hf or arguments.hf_compiled or arguments.nanogpt
+    ):
+        raise ConfigError("--checkpoint has no peers, and goes without --shapes, --hf, --hf-compiled and --nanogpt")
     shapes = {shape: _config(shape, arguments.window) for shape in arguments.shapes or DEFAULT_SHAPES}
     names = [name.strip() for name in arguments.variants.split(",")]
     for name in names:

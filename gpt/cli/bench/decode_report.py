@@ -11,16 +11,13 @@ from gpt.cli.bench.spread import percentile, ratios, show_ratios
 from gpt.cli.tables import Table
 from gpt.config import ModelConfig
 from gpt.inspection.flops import decode_flops
-from gpt.inspection.parameters import count_parameters
 
 NOTE = (
     "Tokens/s: of all texts together, the median of all rounds, first token included. First: until every text has its\n"
-    "first token. Slowest: of a hundred waits for a token, where it can be seen. Read: weights, keys and values that\n"
+    "first token. Slowest: of a hundred waits for a token, where it can be seen. Read: matrices, keys and values that\n"
     "a step needs, a second. Arithmetic: FLOP/s over the rate of a square float32 product. Times: how many times the\n"
     "first row is as quick, round by round: median, and lowest to highest round."
 )
-BYTES = {"float32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5 + 4 / 32}
-"""Of a weight, scales included."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +40,10 @@ class DecodeSetting:
     tokens: int
     rate: float
 
-    def bytes_per_step(self, weights: str) -> float:
-        """Read for one token of every text, on average."""
-        held = cache_bytes(self.config, self.batch, self._keys, "fp32")
-        return count_parameters(self.config).read_per_token * BYTES[weights] + held
+    @property
+    def cache_bytes_per_step(self) -> int:
+        """Of keys and values, read for one token of every text, on average."""
+        return cache_bytes(self.config, self.batch, self._keys, "fp32")
 
     @property
     def flops_per_step(self) -> int:
@@ -63,13 +60,15 @@ class Timings:
     """Of one entrant, a number a round.
 
     Attributes:
-        weights: float32, int8 or int4.
+        weights: float32, bf16, int8 or int4.
+        weight_bytes: of the matrices that a step reads.
         seconds: of the whole text.
         first: until the first token; None where it cannot be seen.
         waits: seconds between tokens, of all rounds.
     """
 
     weights: str
+    weight_bytes: int
     seconds: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
@@ -133,7 +132,7 @@ def _result(setting: DecodeSetting, timing: Timings) -> dict[str, Any]:
         "tokens_per_second": steps * setting.batch,
         "first_seconds": statistics.median(timing.first) if timing.first else None,
         "slowest_wait_seconds": percentile(timing.waits, 0.99) if timing.waits else None,
-        "bytes_per_second": steps * setting.bytes_per_step(timing.weights),
+        "bytes_per_second": steps * (timing.weight_bytes + setting.cache_bytes_per_step),
         "arithmetic_share": steps * setting.flops_per_step / setting.rate,
     }
 

@@ -3,29 +3,22 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from gpt.checkpoint import load_trained
+from gpt.checkpoint import Loaded, load_trained
 from gpt.cli.bench.decode_peers import HuggingFace, NanoGPT, check_agreement
 from gpt.cli.bench.decode_report import DecodeSetting, Timings
-from gpt.cli.bench.spread import in_turns
+from gpt.cli.bench.spread import PAUSE, in_turns
 from gpt.cli.common import report
+from gpt.cli.drafting import make_drafter_of
 from gpt.config import ModelConfig, SamplingParams
-from gpt.data.ngrams import NgramTable
-from gpt.errors import ConfigError
 from gpt.generation import DecodeOptions, EagerRuntime, build_runtime, generate_tokens
-from gpt.generation.drafts import LookupDrafter, NgramDrafter
 from gpt.generation.prompts import encode_prompt
-from gpt.generation.runtime import MakeDrafter
 from gpt.model import GPT
-from gpt.model.quantized import NAMES, quantize
-
-PAUSE = 0.3
-"""Seconds between two turns, in which the threads of the last one fall asleep."""
+from gpt.model.quantized import NAMES, matrix_bytes, quantize, weights_format
 
 Tick = Callable[[], None]
 Decode = Callable[[Tensor, SamplingParams, Tick], None]
@@ -39,12 +32,12 @@ class Entrant:
     Attributes:
         name: shown to the user.
         decode: draws `max_new_tokens` for every row.
-        weights: float32, int8 or int4.
+        model: whose weights are read.
     """
 
     name: str
     decode: Decode
-    weights: str = "float32"
+    model: GPT
 
 
 @dataclass(frozen=True)
@@ -55,13 +48,13 @@ class Subject:
         name: shown to the user.
         model: in eval mode.
         prompt: token ids.
-        ngrams: of the text it was trained on, or None.
+        loaded: what the model came with, or None where its weights are random.
     """
 
     name: str
     model: GPT
     prompt: Sequence[int]
-    ngrams: NgramTable | None = None
+    loaded: Loaded | None = None
 
 
 def from_shape(name: str, config: ModelConfig, prompt: int) -> Subject:
@@ -81,7 +74,7 @@ def from_checkpoint(path: Path, prompt: int) -> Subject:
     start = encode_prompt(loaded.tokenizer, "", SamplingParams(), loaded.config.model.block_size)
     params = SamplingParams(max_new_tokens=prompt - 1)
     tokens = generate_tokens(loaded.model, start, params, EagerRuntime(loaded.model, DecodeOptions()))
-    return Subject(str(path), loaded.model, [*start, *tokens], loaded.ngrams)
+    return Subject(str(path), loaded.model, [*start, *tokens], loaded)
 
 
 def ours(variant: str, subject: Subject) -> Entrant:
@@ -89,18 +82,13 @@ def ours(variant: str, subject: Subject) -> Entrant:
 
     Raises:
         DeviceError: it is a native one, and there is no native backend here.
-        ConfigError: it guesses by n-grams, and there is no table.
+        CheckpointError: it guesses by n-grams, and there is no table.
     """
     backend, *rest = variant.split("-")
-    weights = next((name for name in rest if name in NAMES), "float32")
-    drafter: MakeDrafter | None = None
-    if "lookup" in rest:
-        drafter = _lookup
-    if "ngram" in rest:
-        if subject.ngrams is None:
-            raise ConfigError(f"{subject.name} has no n-gram table (train.ngrams: false, or an older run)")
-        drafter = partial(_ngram, subject.ngrams)
-    model = subject.model if weights == "float32" else quantize(subject.model, weights)
+    weights = next((name for name in rest if name in NAMES), None)
+    guesses = next((name for name in rest if name in ("ngram", "lookup")), None)
+    drafter = make_drafter_of(guesses, subject.loaded, Path("runs")) if subject.loaded is not None else None
+    model = subject.model if weights is None else quantize(subject.model, weights)
     options = DecodeOptions(backend, cache="cache" not in rest)
     runtime = build_runtime(model, options, report=report, make_drafter=drafter)
 
@@ -110,15 +98,7 @@ def ours(variant: str, subject: Subject) -> Entrant:
             assert len(decoder.step()) == len(idx)
             tick()
 
-    return Entrant(variant, decode, weights)
-
-
-def _lookup(params: SamplingParams) -> LookupDrafter:
-    return LookupDrafter()
-
-
-def _ngram(table: NgramTable, params: SamplingParams) -> NgramDrafter:
-    return NgramDrafter(table)
+    return Entrant(variant, decode, model)
 
 
 def peers(model: GPT, hugging_face: bool, compiled: bool, nanogpt: Path | None) -> list[Entrant]:
@@ -136,7 +116,7 @@ def peers(model: GPT, hugging_face: bool, compiled: bool, nanogpt: Path | None) 
         found["nanoGPT"] = NanoGPT(model, nanogpt)
     for peer in found.values():
         check_agreement(peer, model)
-    return [Entrant(name, _decode_of(peer)) for name, peer in found.items()]
+    return [Entrant(name, _decode_of(peer), model) for name, peer in found.items()]
 
 
 def _decode_of(peer: HuggingFace | NanoGPT) -> Decode:
@@ -151,7 +131,9 @@ def take_turns(entrants: Sequence[Entrant], setting: DecodeSetting, rounds: int)
     params = SamplingParams(max_new_tokens=setting.tokens, temperature=0.8)
     idx = torch.tensor([setting.prompt] * setting.batch)
     by_name = {entrant.name: entrant for entrant in entrants}
-    timings = {entrant.name: Timings(entrant.weights) for entrant in entrants}
+    timings = {
+        entrant.name: Timings(weights_format(entrant.model), matrix_bytes(entrant.model)) for entrant in entrants
+    }
     for number, order in enumerate(in_turns(list(by_name), rounds + 1)):
         for name in order:
             time.sleep(PAUSE)

@@ -41,22 +41,36 @@ def check_common(arguments: argparse.Namespace, own_keys: Sequence[str] = OWN_KE
         key = override.partition("=")[0].strip()
         if key in own_keys:
             raise ConfigError(f"{key} has no effect here; the measurement sets it")
+    check_json(arguments)
+
+
+def check_json(arguments: argparse.Namespace) -> None:
+    """Make sure that there is a folder for the JSON file.
+
+    Raises:
+        ConfigError: there is not.
+    """
     if arguments.json is not None and not Path(arguments.json).absolute().parent.is_dir():
         raise ConfigError(f"--json {arguments.json}: there is no such folder")
 
 
-def check_peers(arguments: argparse.Namespace, needed: Sequence[str] = ("model.py",)) -> None:
+def check_peers(hugging_face: bool, nanogpt: Path | None, needed: Sequence[str] = ("model.py",)) -> None:
     """Make sure that the peers are there.
+
+    Args:
+        hugging_face: whether its libraries are wanted.
+        nanogpt: the checkout that is wanted, or None.
+        needed: files of it.
 
     Raises:
         ConfigError: one is not.
     """
-    missing = [name for name in ("transformers", "accelerate") if arguments.hf and find_spec(name) is None]
+    missing = [name for name in ("transformers", "accelerate") if hugging_face and find_spec(name) is None]
     if missing:
         raise ConfigError(f"--hf needs {' and '.join(missing)}; pip install {' '.join(missing)}")
     for name in needed:
-        if arguments.nanogpt is not None and not (arguments.nanogpt / name).is_file():
-            raise ConfigError(f"--nanogpt {arguments.nanogpt} is not a checkout of nanoGPT: it has no {name}")
+        if nanogpt is not None and not (nanogpt / name).is_file():
+            raise ConfigError(f"--nanogpt {nanogpt} is not a checkout of nanoGPT: it has no {name}")
 
 
 def check_counts(arguments: argparse.Namespace, *names: str) -> None:

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_counts(arguments, "rounds", "peer_steps")
     if arguments.nanogpt is None and not arguments.hf:
         raise ConfigError("nobody to race against; give --nanogpt PATH, --hf or both")
-    check_peers(arguments, NANOGPT_FILES)
+    check_peers(arguments.hf, arguments.nanogpt, NANOGPT_FILES)
     loaded = load_config(Path(arguments.config), arguments.overrides)
 
     import torch

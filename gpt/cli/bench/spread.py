@@ -4,6 +4,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+PAUSE = 0.3
+"""Seconds between two turns, in which the threads of the last one fall asleep."""
+
 
 @dataclass(frozen=True)
 class Spread:

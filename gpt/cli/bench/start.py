@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpt.cli.bench.options import check_counts
+from gpt.cli.bench.options import check_counts, check_json
 from gpt.cli.bench.output import describe, finish
 from gpt.cli.bench.processes import environment, script_command
 from gpt.cli.bench.spread import in_turns, ratios, show_ratios
@@ -35,6 +35,7 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """A round that does not count, which compiles what is not compiled yet, then the others."""
     check_counts(arguments, "rounds")
+    check_json(arguments)
     if not Path(arguments.checkpoint).is_dir():
         raise ConfigError(f"--checkpoint {arguments.checkpoint}: there is no such folder")
     sample = [*script_command("sample"), "--checkpoint", arguments.checkpoint, "--max-new-tokens", "1"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpt.cli.bench.options import add_measurement, add_peer_options, check_common, check_counts, check_peers
 from gpt.cli.bench.output import describe, finish
-from gpt.cli.bench.spread import in_turns
+from gpt.cli.bench.spread import PAUSE, in_turns
 from gpt.cli.bench.step_report import StepSetting, rates_table, summary_of, table_of
 from gpt.cli.bench.workers import Answer, Job, Worker
 from gpt.cli.common import report
@@ -25,9 +25,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "float32": (*EAGER, "run.dtype=float32"),
 }
 """Overrides by name; `config` is the run as its file has it."""
-
-PAUSE = 0.3
-"""Seconds between two turns, in which the threads of the last one fall asleep."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -63,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Start everything, then let one after the other take its turns."""
     check_common(arguments)
     check_counts(arguments, "warmup", "steps", "rounds")
-    check_peers(arguments)
+    check_peers(arguments.hf, arguments.nanogpt)
     if min(arguments.matmul_sizes) < 1:
         raise ConfigError(f"--matmul-sizes has {min(arguments.matmul_sizes)}, expected at least 1")
     loaded = load_config(Path(arguments.config), arguments.overrides)

@@ -91,7 +91,7 @@ void Decoder::embed(int slot, int token, int position) {
 const float* Decoder::norm(const Worker& w, const int32_t* which, int count, const float* gain, const float* bias) {
     const bool is_shared = count > FEW;
     float* y = is_shared ? normed : own_normed[w.index];
-    for (int i = is_shared ? w.first(count) : 0; i < (is_shared ? w.last(count) : count); i++)
+    for (int i = is_shared ? w.first(count) : 0; i < (is_shared ? w.end(count) : count); i++)
         normalise(y + (size_t)i * width, x + (size_t)which[i] * width, gain, bias, m.width, m.is_centred, m.eps);
     if (is_shared) w.wait();
     return y;
@@ -104,11 +104,11 @@ void Decoder::attention(const Worker& w, int layer, const Slots& s) {
     const int D = m.head_width, share = m.heads / m.kv_heads;
     int groups = 0;
     for (int i = 0; i < s.count; i++) groups += i == 0 || s.rows[i] != s.rows[i - 1];
-    const int items = groups * m.kv_heads, first = w.first(items), last = w.last(items);
+    const int items = groups * m.kv_heads, first = w.first(items), end = w.end(items);
     for (int i = 0, group = -1; i < s.count; i++) {
         group += i == 0 || s.rows[i] != s.rows[i - 1];
         for (int k = 0; k < m.kv_heads; k++) {
-            if (group * m.kv_heads + k < first || group * m.kv_heads + k >= last) continue;
+            if (group * m.kv_heads + k < first || group * m.kv_heads + k >= end) continue;
             const int position = s.positions[i];
             const float* q = projected + (size_t)i * qkv;
             float* query = own_query[w.index];
@@ -138,7 +138,7 @@ void Decoder::pass(const Worker& w, const Slots& s) {
         h = norm(w, all_slots.data(), s.count, l.norm_2, l.norm_2_bias);
         if (m.activation == GATED_SILU) multiply(w, gate, hidden, h, width, s.count, l.gate, false);
         multiply(w, up, hidden, h, width, s.count, l.up, false);
-        const int from = w.first(hidden / BLOCK) * BLOCK, to = w.last(hidden / BLOCK) * BLOCK;  // what it wrote itself
+        const int from = w.first(hidden / BLOCK) * BLOCK, to = w.end(hidden / BLOCK) * BLOCK;  // what it wrote itself
         for (int t = 0; t < s.count; t++) activate(up + (size_t)t * hidden, gate + (size_t)t * hidden, from, to, (Activation)m.activation);
         w.wait();
         multiply(w, x, width, up, hidden, s.count, l.down, true);
@@ -150,7 +150,7 @@ void Decoder::pass(const Worker& w, const Slots& s) {
 void Decoder::head(const Worker& w, const int32_t* which, int count) {
     const float* h = norm(w, which, count, m.norm, m.norm_bias);
     multiply(w, logits, vocabulary, h, width, count, m.head, false);
-    const int from = w.first(vocabulary / BLOCK) * BLOCK, to = w.last(vocabulary / BLOCK) * BLOCK;
+    const int from = w.first(vocabulary / BLOCK) * BLOCK, to = w.end(vocabulary / BLOCK) * BLOCK;
     for (int i = 0; i < count && m.softcap > 0; i++) cap_logits(logits + (size_t)i * vocabulary + from, to - from, m.softcap);
     w.wait();
 }
@@ -181,11 +181,11 @@ void gpt_decoder_forward(Decoder* d, int count, const int32_t* tokens, const int
                          int wanted, const int32_t* which, float* logits) {
     const Slots s = {count, tokens, rows, positions};
     in_parallel(*d, [&](const Worker& w) {
-        for (int i = w.first(count); i < w.last(count); i++) d->embed(i, tokens[i], positions[i]);
+        for (int i = w.first(count); i < w.end(count); i++) d->embed(i, tokens[i], positions[i]);
         w.wait();
         d->pass(w, s);
         if (wanted) d->head(w, which, wanted);
-        for (int i = w.first(wanted); i < w.last(wanted); i++)
+        for (int i = w.first(wanted); i < w.end(wanted); i++)
             memcpy(logits + (size_t)i * d->m.vocabulary, d->logits + (size_t)i * d->vocabulary, d->m.vocabulary * sizeof(float));
     });
 }
@@ -199,12 +199,12 @@ int64_t gpt_decoder_generate(Decoder* d, int count, const int32_t* rows, int32_t
     const int V = d->m.vocabulary;
     std::atomic<int64_t> failed{INT64_MAX};
     in_parallel(*d, [&](const Worker& w) {
-        for (int b = w.first(count); b < w.last(count); b++) d->embed(b, tokens[b], positions[b]);
+        for (int b = w.first(count); b < w.end(count); b++) d->embed(b, tokens[b], positions[b]);
         w.wait();
         for (int step = 0; step < steps; step++) {
             d->pass(w, {count, tokens, rows, positions});
             d->head(w, d->all_slots.data(), count);
-            for (int b = w.first(count); b < w.last(count); b++) {
+            for (int b = w.first(count); b < w.end(count); b++) {
                 float* x = d->logits + (size_t)b * d->vocabulary;
                 if (logits) memcpy(logits + ((size_t)step * count + b) * V, x, V * sizeof(float));
                 if (!is_finite(x, V)) {
@@ -232,7 +232,7 @@ void gpt_decoder_verify(Decoder* d, int count, const int32_t* tokens, const int3
                         const Sampling* sampling, const float* uniforms, uint8_t* seen, int32_t* drawn, float* logits) {
     const int V = d->m.vocabulary;
     in_parallel(*d, [&](const Worker& w) {
-        for (int i = w.first(count); i < w.last(count); i++) d->embed(i, tokens[i], positions[i]);
+        for (int i = w.first(count); i < w.end(count); i++) d->embed(i, tokens[i], positions[i]);
         w.wait();
         d->pass(w, {count, tokens, rows, positions});
         d->head(w, d->all_slots.data(), count);

@@ -23,8 +23,8 @@ static void activate(float* y, const float* gate, int from, int to, Activation k
         switch (kind) {
             case GELU: y[i] = x * 0.5f * (1.0f + std::erf(x * 0.70710678f)); break;
             case GELU_TANH: y[i] = 0.5f * x * (1.0f + std::tanh(0.79788456f * (x + 0.044715f * x * x * x))); break;
-            case RELU: y[i] = std::max(x, 0.0f); break;
-            case RELU_SQUARED: y[i] = std::max(x, 0.0f) * std::max(x, 0.0f); break;
+            case RELU: y[i] = larger(0.0f, x); break;
+            case RELU_SQUARED: y[i] = larger(0.0f, x) * larger(0.0f, x); break;
             case GATED_SILU: y[i] = x * gate[i] / (1.0f + std::exp(-gate[i]));
         }
     }
@@ -57,8 +57,8 @@ static floats activated(floats x, floats gate, Activation kind) {
     switch (kind) {
         case GELU: return x * normal_below(x);
         case GELU_TANH: return 0.5f * x * (1.0f + tanh(0.79788456f * (x + 0.044715f * x * x * x)));
-        case RELU: return larger(x, floats{});
-        case RELU_SQUARED: return larger(x, floats{}) * larger(x, floats{});
+        case RELU: return larger(floats{}, x);
+        case RELU_SQUARED: return larger(floats{}, x) * larger(floats{}, x);
         default: return x * gate / (1.0f + exp(-gate));
     }
 }

@@ -1,4 +1,4 @@
-// What a model is made of, as gpt/native/decoding.py fills it in.
+// What a model is made of, as gpt/native/engine.py fills it in.
 #pragma once
 #include <stdint.h>
 

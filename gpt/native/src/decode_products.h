@@ -30,7 +30,7 @@ static float weight_of(const Matrix& m, int output, int input) {
 // y = x m^T, blocks of outputs shared among the workers. x: (slots, .), y: (slots, .).
 static void multiply(const Worker& w, float* y, int ldy, const float* x, int ldx, int slots, const Matrix& m, bool add) {
     const int blocks = round_up(m.outputs, BLOCK) / BLOCK;
-    for (int n = w.first(blocks) * BLOCK; n < std::min(m.outputs, w.last(blocks) * BLOCK); n++)
+    for (int n = w.first(blocks) * BLOCK; n < std::min(m.outputs, w.end(blocks) * BLOCK); n++)
         for (int s = 0; s < slots; s++) {
             float total = 0.0f;
             for (int k = 0; k < m.inputs; k++) total += x[(size_t)s * ldx + k] * weight_of(m, n, k);
@@ -106,7 +106,7 @@ static void multiply_as(const Worker& w, float* y, int ldy, const float* x, int 
                                  multiply_block<Weights, 7>, multiply_block<Weights, 8>, multiply_block<Weights, 9>,
                                  multiply_block<Weights, 10>, multiply_block<Weights, 11>, multiply_block<Weights, 12>};
     const int most = (int)kernels.size();
-    for (int block = w.first(blocks); block < w.last(blocks); block++)
+    for (int block = w.first(blocks); block < w.end(blocks); block++)
         for (int s = 0; s < slots;) {
             const int parts = (slots - s + most - 1) / most, count = (slots - s + parts - 1) / parts;  // of like size
             kernels.begin()[count - 1](y + (size_t)s * ldy + block * BLOCK, ldy, x + (size_t)s * ldx, ldx, m, block, add);

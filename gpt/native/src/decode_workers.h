@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 // Tells the processor that this is a loop that waits.
-static inline void pause() {
+static inline void relax() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -23,9 +23,9 @@ struct Worker {
     int index, count;
     Barrier* barrier;
 
-    // The part of n pieces that is this worker's.
+    // The part of n pieces that is this worker's: from first to before end.
     int first(int n) const { return (int)((int64_t)n * index / count); }
-    int last(int n) const { return (int)((int64_t)n * (index + 1) / count); }
+    int end(int n) const { return (int)((int64_t)n * (index + 1) / count); }
 
     void wait() const {
         if (count == 1) return;
@@ -37,6 +37,6 @@ struct Worker {
         }
         for (int spins = 0; barrier->round.load(std::memory_order_acquire) == round; spins++)
             if (spins > 4000) sched_yield();  // someone else may need this processor
-            else pause();
+            else relax();
     }
 };

@@ -28,8 +28,9 @@ static inline floats load(const float* p) { return read<floats>(p); }
 static inline void store(float* p, floats x) { memcpy(p, &x, sizeof x); }
 static inline floats all(float x) { return floats{} + x; }
 static inline ints lanes() { return ints{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
-static inline floats larger(floats a, floats b) { return a > b ? a : b; }
-static inline floats smaller(floats a, floats b) { return a < b ? a : b; }
+// What is not a number stays so in b, and only there.
+template <class Number> static inline Number larger(Number a, Number b) { return a > b ? a : b; }
+template <class Number> static inline Number smaller(Number a, Number b) { return a < b ? a : b; }
 
 // Other types of number in memory, as floats. Compilers make one conversion to four times the width number by
 // number, so it is two steps where there is no instruction for it.
@@ -47,18 +48,18 @@ static inline floats from_int4(const int8_t* p, int upper) {
 }
 
 template <class Combine> static inline float reduce(floats x, Combine combine) {
-    x = combine(x, __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
-    x = combine(x, __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
-    x = combine(x, __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
-    x = combine(x, __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
-    return x[0];
+    float of[LANES];
+    store(of, x);
+    for (int n = LANES / 2; n > 0; n /= 2)
+        for (int i = 0; i < n; i++) of[i] = combine(of[i], of[i + n]);
+    return of[0];
 }
-static inline float sum(floats x) { return reduce(x, [](floats a, floats b) { return a + b; }); }
-static inline float largest(floats x) { return reduce(x, larger); }
+static inline float sum(floats x) { return reduce(x, [](float a, float b) { return a + b; }); }
+static inline float largest(floats x) { return reduce(x, larger<float>); }
 
 // e^x as 2^n 2^f, n whole, f in [-1/2, 1/2], by a polynomial of degree 6; relative error below 2e-7.
 static inline floats exp(floats x) {
-    floats t = smaller(larger(x, all(-87.0f)), all(88.0f)) * 1.44269504f;
+    floats t = smaller(all(88.0f), larger(all(-87.0f), x)) * 1.44269504f;
     floats n = (t + 12582912.0f) - 12582912.0f;  // so large a number has no bits left for a fraction
     floats f = t - n;
     floats p = f * 1.54035304e-4f + 1.33335581e-3f;

@@ -171,6 +171,7 @@ def test_a_cold_start_is_timed_beside_importing_torch(trained: Path, capsys: pyt
         (["decode", "--nanogpt", "."], "--nanogpt . is not a checkout of nanoGPT"),
         (["decode", "--checkpoint", "nowhere"], "nowhere"),
         (["decode", "--checkpoint", "nowhere", "--hf"], "--checkpoint has no peers"),
+        (["decode", "--checkpoint", "nowhere", "--hf-compiled"], "--checkpoint has no peers"),
         (["start", "--checkpoint", "nowhere"], "--checkpoint nowhere: there is no such folder"),
         (["start", "--checkpoint", "."], "failed"),
     ],

@@ -11,11 +11,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from gpt.config import SamplingParams
-from gpt.generation.ahead import AheadDecoder
-from gpt.generation.decoder import Drawn, describe, not_finite
-from gpt.generation.drafts import Drafter
-from gpt.generation.native import NativeBackend
+from gpt.generation.backends.native import NativeBackend
+from gpt.generation.decoding.ahead import AheadDecoder
+from gpt.generation.decoding.decoder import Drawn, describe, not_finite
+from gpt.generation.speculation.drafts import Drafter
 
 MOST_DRAFTS = 8
 """For one pass and row."""
@@ -80,32 +82,47 @@ class SpeculativeDecoder(AheadDecoder):
             self._trial = _Trial()
 
     def _draw_with_drafts(self) -> None:
-        contexts = [self._contexts[row] for row in self.active]
+        rows = [row for row in self.active if not self._queues[row]]
+        contexts = [self._contexts[row] for row in rows]
         drafts = [
-            self._drafter.draft(row, context, self._uniforms[row].peek(self._room_for_drafts(context)))
-            for row, context in zip(self.active, contexts, strict=True)
+            self._drafter.draft(row, self._contexts[row], self._uniforms[row].peek(self._room_for_drafts(row)))
+            for row in rows
         ]
-        uniforms = [self._uniforms[row].peek(len(draft) + 1) for row, draft in zip(self.active, drafts, strict=True)]
+        uniforms = [self._uniforms[row].peek(len(draft) + 1) for row, draft in zip(rows, drafts, strict=True)]
+        places = [place for place, row in enumerate(self.active) if row in set(rows)]
         results = self._backend.verify(
-            contexts, drafts, uniforms, self._params, self._seen(contexts), self._params.logprobs is not None
+            places, contexts, drafts, uniforms, self._params, self._seen(contexts), self._params.logprobs is not None
         )
-        for row, context, draft, (drawn, logits) in zip(self.active, contexts, drafts, results, strict=True):
-            tokens = drawn[: 1 + _standing(draft, drawn)]
-            if tokens[-1] < 0:
-                raise not_finite(len(context) + len(tokens) - 2)
-            self._uniforms[row].take(len(tokens))
-            self._queues[row] += (
-                map(Drawn, tokens)
-                if logits is None
-                else describe(logits[: len(tokens)], tokens, self._params.logprobs or 0)
-            )
-            context += tokens
-            self.drafted += len(draft)
-            self.accepted += len(tokens) - 1
-            self._adapt(len(tokens) - 1, len(draft))
+        for row, draft, (drawn, logits) in zip(rows, drafts, results, strict=True):
+            self._accept(row, draft, drawn, logits)
 
-    def _room_for_drafts(self, context: Sequence[int]) -> int:
-        return min(self._count, self._backend.room([context]) - 1)
+    def _accept(self, row: int, draft: Sequence[int], drawn: Sequence[int], logits: Tensor | None) -> None:
+        """Take over the drafts that stood, and the token after them.
+
+        Raises:
+            GenerationError: the logits after the row's newest token are not finite.
+        """
+        context, stood = self._contexts[row], _standing(draft, drawn)
+        tokens = list(drawn[: 1 + stood])
+        if tokens[-1] < 0 and len(tokens) == 1:
+            raise not_finite(len(context) - 1)
+        if tokens[-1] < 0:  # the next pass says so, if anybody asks for it
+            tokens.pop()
+        self._uniforms[row].take(len(tokens))
+        self._queues[row] += (
+            map(Drawn, tokens)
+            if logits is None
+            else describe(logits[: len(tokens)], tokens, self._params.logprobs or 0)
+        )
+        context += tokens
+        self.drafted += len(draft)
+        self.accepted += stood
+        self._adapt(stood, len(draft))
+
+    def _room_for_drafts(self, row: int) -> int:
+        context = self._contexts[row]
+        left = self._goals[row] - len(context)
+        return max(0, min(self._count, left - 1, self._backend.room([context]) - 1))
 
     def _adapt(self, stood: int, drafted: int) -> None:
         """More drafts where all stood, fewer where most fell."""

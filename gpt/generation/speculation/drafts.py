@@ -8,7 +8,8 @@ import torch
 from gpt.config import SamplingParams
 from gpt.data.ngrams import NgramTable
 from gpt.generation.backends import Context
-from gpt.generation.native import NativeBackend
+from gpt.generation.backends.native import NativeBackend
+from gpt.native.engine import NotFiniteError
 
 LOOKUP_LENGTHS = (12, 8, 5, 3)
 """Lengths of endings that are looked for, longest first."""
@@ -91,5 +92,8 @@ class ModelDrafter:
         count = min(len(uniforms), backend.room([context]))
         if count < 1:
             return []
-        drawn, _ = backend.draw([context], torch.tensor([uniforms[:count]]), self._params, None, keep_logits=False)
+        try:
+            drawn, _ = backend.draw([context], torch.tensor([uniforms[:count]]), self._params, None, keep_logits=False)
+        except NotFiniteError:  # a guess may fail; the text does not depend on it
+            return []
         return drawn[0]

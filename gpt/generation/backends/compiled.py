@@ -1,13 +1,14 @@
 """A decode step of fixed shape: a CUDA graph, which costs one launch, or compiled by torch on a CPU."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from gpt.cache import KVCache
 from gpt.cache.fixed import FixedView
-from gpt.generation.backends import CachedBackend
+from gpt.generation.backends.eager import CachedBackend
+from gpt.generation.backends.protocol import Context
 from gpt.model import GPT
 
 Step = Callable[[], Tensor]
@@ -19,6 +20,7 @@ class CompiledBackend(CachedBackend):
     """`CachedBackend` with such a step; prompts are computed as they are there.
 
     Attention always sees the whole window, most of it behind a mask: that is the price of the fixed shape.
+    The batch has a fixed size too: rows that leave are replaced by copies of the first one.
     """
 
     def __init__(
@@ -29,30 +31,42 @@ class CompiledBackend(CachedBackend):
         prefill_chunk: int | None = None,
     ) -> None:
         super().__init__(model, slide_chunk, kv_dtype, prefill_chunk)
-        self._owner: KVCache | None = None
+        self._run: Step | None = None
+
+    def next_logits(self, contexts: Sequence[Context]) -> Tensor:
+        missing = len(self._starts) - len(contexts)
+        return super().next_logits([*contexts, *[contexts[0]] * missing])[: len(contexts)]
+
+    def select(self, rows: Sequence[int]) -> None:
+        if self._cache is None or len(rows) > len(self._starts):
+            self._run = None
+            super().select(rows)
+        else:
+            chosen = [*rows, *[rows[0]] * (len(self._starts) - len(rows))]
+            self._cache.assign(range(len(chosen)), self._cache.select(chosen))
+            self._starts = [self._starts[row] for row in chosen]
 
     def _step(self, cache: KVCache, newest: Tensor) -> Tensor:
         self.model.check(newest)
-        if cache is not self._owner:  # rows came or went
-            self._open(cache)
+        if self._run is None:
+            self._view, self._tokens = FixedView(cache), torch.zeros_like(newest)
         self._tokens.copy_(newest)
         self._view.lengths.copy_(torch.tensor(cache.lengths))
+        if self._run is None:  # now, since what a capture runs writes where the step will
+            self._run = self._build()
         logits = self._run()
         cache.advance(1)
         return logits
 
-    def _open(self, cache: KVCache) -> None:
-        self._owner, self._view = cache, FixedView(cache)
-        self._tokens = torch.zeros(len(cache.lengths), 1, dtype=torch.long, device=self.device)
-
+    def _build(self) -> Step:
         def step() -> Tensor:
             logits: Tensor = self.model(self._tokens, cache=self._view)
             return logits
 
-        self._run = _captured(step) if self.device.type == "cuda" else torch.compile(step, dynamic=False)
+        return captured(step) if self.device.type == "cuda" else torch.compile(step, dynamic=False)
 
 
-def _captured(step: Step) -> Step:
+def captured(step: Step) -> Step:
     """A CUDA graph of a step; it gives the same tensor each time."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())

@@ -13,12 +13,12 @@ import torch
 from gpt.config import SamplingParams
 from gpt.data.ngrams import NgramTable
 from gpt.errors import GenerationError
-from gpt.generation import speculative
-from gpt.generation.backends import UncachedBackend
-from gpt.generation.decoder import BatchDecoder
-from gpt.generation.drafts import Drafter, LookupDrafter, ModelDrafter, NgramDrafter
+from gpt.generation.backends.eager import UncachedBackend
+from gpt.generation.decoding.decoder import StepDecoder
+from gpt.generation.decoding.sampling import next_token_probabilities
 from gpt.generation.runtime import DecodeOptions, MakeDrafter, NativeRuntime, build_runtime
-from gpt.generation.sampling import next_token_probabilities
+from gpt.generation.speculation import decoder as speculative
+from gpt.generation.speculation.drafts import Drafter, LookupDrafter, ModelDrafter, NgramDrafter
 from gpt.model import GPT
 from gpt.report import silent
 from gpt.settings import read_settings
@@ -124,7 +124,7 @@ def test_the_text_is_the_same_however_often_a_draft_is_right(wrong_every: int, s
 def test_greedy_text_is_that_of_the_eager_reference_on_a_hundred_prompts() -> None:
     model, params = sharp_model(std=0.25), SamplingParams(max_new_tokens=40, temperature=0)
     prompts = [torch.randint(23, (int(torch.randint(1, 16, ())),)).tolist() for _ in range(100)]
-    reference = BatchDecoder(UncachedBackend(model), prompts, params, range(100))
+    reference = StepDecoder(UncachedBackend(model), prompts, params, range(100))
     expected: list[list[int]] = [[] for _ in prompts]
     for _ in range(40):
         for row, drawn in reference.step().items():
@@ -187,7 +187,7 @@ def test_drafts_that_fall_end_speculation_and_cost_little(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(decoder._backend, "draw", watched)  # type: ignore[attr-defined]
     # a clock on which a pass with drafts takes as long as two without
-    monkeypatch.setattr("gpt.generation.speculative.time.perf_counter", lambda: now[0] + 2 * passes())
+    monkeypatch.setattr("gpt.generation.speculation.decoder.time.perf_counter", lambda: now[0] + 2 * passes())
     assert [decoder.step()[0].token for _ in range(1000)] == text
     assert passes() == 3 * speculative.TRIAL  # at once, after 200 tokens and after 400 more
     assert decoder.acceptance == 0.0
@@ -237,6 +237,52 @@ def test_logits_that_are_not_finite_are_an_error_that_names_the_position() -> No
         model.wpe.weight[9] = math.nan  # type: ignore[index, union-attr]
     with pytest.raises(GenerationError, match="position 9 are not finite"):
         tokens_of(model, [[1, 2, 3]], SamplingParams(max_new_tokens=20), DRAFTERS["lookup"])
+
+
+@pytest.mark.parametrize("make_drafter", [None, DRAFTERS["lookup"], DRAFTERS["model"]], ids=str)
+def test_a_row_that_ends_before_its_logits_break_keeps_its_text(make_drafter: MakeDrafter | None) -> None:
+    """However far ahead tokens are drawn, only those that are asked for count."""
+    model = sharp_model(std=0.25)
+    (expected,) = tokens_of(model, [[1, 2, 3]], SamplingParams(max_new_tokens=7, temperature=0))
+    with torch.no_grad():
+        model.wpe.weight[9] = math.nan  # type: ignore[index, union-attr]
+    params = SamplingParams(max_new_tokens=20, temperature=0)
+    decoder = runtime_with(model, make_drafter).decoder([[1, 2, 3]], params, [0])
+    assert [decoder.step()[0].token for _ in range(7)] == expected
+    with pytest.raises(GenerationError, match="position 9 are not finite"):
+        decoder.step()
+
+
+def test_drafts_of_a_damaged_model_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, small = sharp_model(std=0.25), sharp_model(n_layer=1)
+    with torch.no_grad():
+        small.wpe.weight[5] = math.nan  # type: ignore[index, union-attr]
+    params = SamplingParams(max_new_tokens=40)
+    make = partial(ModelDrafter, partial(runtime_with(small, None).backend, params))
+    assert tokens_of(model, [[1, 2]], params, make) == tokens_of(model, [[1, 2]], params)
+
+
+def test_rows_that_are_ahead_wait_and_none_goes_past_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, params = sharp_model(block_size=200), SamplingParams(max_new_tokens=60, temperature=0)
+    prompts = [[1], [2], [3]]
+    plain = tokens_of(model, prompts, SamplingParams(max_new_tokens=80, temperature=0))
+    texts = [[*prompt, *row] for prompt, row in zip(prompts, plain, strict=True)]
+
+    class Uneven(Oracle):
+        """Right about the first row, wrong about the others."""
+
+        def draft(self, row: int, context: Sequence[int], uniforms: Sequence[float]) -> list[int]:
+            true = super().draft(row, context, uniforms)
+            return true if row == 0 else [(token + 1) % 23 for token in true]
+
+    decoder = runtime_with(model, lambda params: Uneven(texts, 0)).decoder(prompts, params, range(3))
+    drawn: list[list[int]] = [[] for _ in prompts]
+    for count in range(1, 61):
+        for row, token in decoder.step().items():
+            drawn[row].append(token.token)
+        lengths = [len(context) - 1 for context in decoder._contexts]  # type: ignore[attr-defined]
+        assert max(lengths) <= min(60, count + speculative.MOST_DRAFTS)
+    assert drawn == [row[:60] for row in plain]
 
 
 def test_where_there_is_no_native_backend_it_goes_on_without_drafts_and_says_so() -> None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.generation.sampling import (
+from gpt.generation.decoding.sampling import (
     draw,
     min_p_filter,
     next_token_probabilities,

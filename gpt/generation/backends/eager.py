@@ -1,38 +1,14 @@
-"""How next-token logits are computed: from the whole window each time, or with a cache.
-
-A backend is asked for the logits after some token sequences. They grow between calls, as a rule by a
-token; a backend may use what it computed before. All backends give the same logits.
-"""
+"""Next-token logits from PyTorch, operator by operator: from the whole window each time, or with a cache."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from gpt.cache import KVCache
-from gpt.generation.window import default_chunk, window_start
+from gpt.generation.backends.protocol import Context
+from gpt.generation.backends.window import Window
 from gpt.model import GPT
-
-Context = Sequence[int]
-"""All tokens of a row so far, prompt included; at least one."""
-
-
-class Backend(Protocol):
-    """Gives next-token logits for a batch of rows."""
-
-    def next_logits(self, contexts: Sequence[Context]) -> Tensor:
-        """Logits (B, V) float32 of the token after each context."""
-        ...
-
-    def select(self, rows: Sequence[int]) -> None:
-        """From now on row i is what row `rows[i]` was: to drop, reorder or multiply rows."""
-        ...
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes of keys and values held now."""
-        ...
 
 
 class UncachedBackend:
@@ -40,19 +16,18 @@ class UncachedBackend:
 
     Args:
         model: in eval mode.
-        slide_chunk: see `window_start`; None: `default_chunk`.
+        slide_chunk: see `Window`; None: a quarter of the window.
     """
 
     cache_bytes = 0
 
     def __init__(self, model: GPT, slide_chunk: int | None = None) -> None:
         self.model = model
-        self.block_size = model.config.block_size
-        self.chunk = min(slide_chunk or default_chunk(self.block_size), self.block_size)
+        self.window = Window.build(model.config.block_size, slide_chunk)
         self.device = next(model.parameters()).device
 
     def next_logits(self, contexts: Sequence[Context]) -> Tensor:
-        windows = [context[window_start(len(context), self.block_size, self.chunk) :] for context in contexts]
+        windows = [self.window.of(context) for context in contexts]
         logits = self.model(pad(windows, self.device))  # a row's padding comes after it, where causality hides it
         last = torch.tensor([len(window) - 1 for window in windows], device=self.device)
         return logits[torch.arange(len(windows), device=self.device), last]
@@ -66,7 +41,7 @@ class CachedBackend:
 
     Args:
         model: in eval mode.
-        slide_chunk: see `window_start`; None: `default_chunk`.
+        slide_chunk: see `Window`; None: a quarter of the window.
         kv_dtype: of the cache: fp32, bf16, fp16 or int8.
         prefill_chunk: most positions of a prompt computed at a time; None: all.
     """
@@ -79,9 +54,8 @@ class CachedBackend:
         prefill_chunk: int | None = None,
     ) -> None:
         self.model = model
-        self.block_size = model.config.block_size
-        self.chunk = min(slide_chunk or default_chunk(self.block_size), self.block_size)
-        self.kv_dtype, self.prefill_chunk = kv_dtype, prefill_chunk or self.block_size
+        self.window = Window.build(model.config.block_size, slide_chunk)
+        self.kv_dtype, self.prefill_chunk = kv_dtype, prefill_chunk or self.window.size
         self.device = next(model.parameters()).device
         self._cache: KVCache | None = None
         self._starts: list[int] = []
@@ -91,7 +65,7 @@ class CachedBackend:
         return self._cache.nbytes if self._cache is not None else 0
 
     def next_logits(self, contexts: Sequence[Context]) -> Tensor:
-        starts = [window_start(len(context), self.block_size, self.chunk) for context in contexts]
+        starts = [self.window.start(len(context)) for context in contexts]
         cache = self._cache = self._fill(contexts, starts)
         self._starts = starts
         newest = torch.tensor([[context[-1]] for context in contexts], device=self.device)

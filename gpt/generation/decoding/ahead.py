@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.errors import GenerationError
-from gpt.generation.decoder import Drawn, describe, not_finite
-from gpt.generation.native import NativeBackend
-from gpt.native.decoding import NotFiniteError
+from gpt.generation.backends.native import NativeBackend
+from gpt.generation.decoding.decoder import BatchDecoder, Drawn, describe, not_finite
+from gpt.native.engine import NotFiniteError
 
 PATIENCE = 0.03
 """Seconds that a reader of the stream may wait for tokens that are drawn but not shown."""
@@ -38,8 +37,8 @@ class Uniforms:
         return taken
 
 
-class AheadDecoder:
-    """`BatchDecoder` for a backend that draws by itself; the tokens are the same.
+class AheadDecoder(BatchDecoder):
+    """`StepDecoder` for a backend that draws by itself; the tokens are the same.
 
     Each call draws twice as many as the one before, as far as that takes no longer than `PATIENCE`: the
     first token comes at once. What a row had drawn beyond its end is thrown away.
@@ -54,27 +53,16 @@ class AheadDecoder:
         GenerationError: a prompt is empty.
     """
 
+    _backend: NativeBackend
+
     def __init__(
         self, backend: NativeBackend, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]
     ) -> None:
-        if not all(len(prompt) for prompt in prompts):
-            raise GenerationError("a prompt needs at least one token")
-        self.active = list(range(len(prompts)))
-        self._backend, self._params = backend, params
-        self._contexts = [list(prompt) for prompt in prompts]
+        super().__init__(backend, prompts, params)
         self._goals = [len(prompt) + params.max_new_tokens for prompt in prompts]
         self._uniforms = [Uniforms(seed) for seed in seeds]
         self._queues: list[deque[Drawn]] = [deque() for _ in prompts]
         self._ahead = 1
-        self._ready = 0  # tokens that every active row has in its queue
-
-    @property
-    def acceptance(self) -> float | None:
-        return None
-
-    @property
-    def cache_bytes(self) -> int:
-        return self._backend.cache_bytes
 
     def step(self) -> dict[int, Drawn]:
         """The next token of every active row.
@@ -82,36 +70,38 @@ class AheadDecoder:
         Raises:
             GenerationError: the model's logits are not finite.
         """
-        if self._ready == 0:
+        if not all(self._queues[row] for row in self.active):
             self._draw()
-            self._ready = min(len(self._queues[row]) for row in self.active)
-        self._ready -= 1
         return {row: self._queues[row].popleft() for row in self.active}
 
-    def finish(self, rows: set[int]) -> None:
-        """Draw no more for these rows."""
-        keep = [place for place, row in enumerate(self.active) if row not in rows]
-        if keep and len(keep) < len(self.active):
-            self._backend.select(keep)
-        self.active = [self.active[place] for place in keep]
-
     def _draw(self) -> None:
+        """Put at least one more token into the queue of every active row."""
         contexts = [self._contexts[row] for row in self.active]
         left = max(self._goals[row] - len(self._contexts[row]) for row in self.active)
         steps = max(1, min(self._ahead, left, self._backend.room(contexts)))
-        uniforms = torch.tensor([self._uniforms[row].take(steps) for row in self.active])
         start = time.perf_counter()
-        try:
-            drawn, logits = self._backend.draw(
-                contexts, uniforms, self._params, self._seen(contexts), self._params.logprobs is not None
-            )
-        except NotFiniteError as error:
-            raise not_finite(len(contexts[error.row]) - 1 + error.step) from None
-        seconds = (time.perf_counter() - start) / steps
+        drawn, logits = self._draw_finite(contexts, steps)
+        seconds = (time.perf_counter() - start) / len(drawn[0])
         self._ahead = max(1, min(2 * self._ahead, MOST_AHEAD, int(PATIENCE / max(seconds, 1e-9))))
-        for context, tokens in zip(contexts, drawn, strict=True):
+        for row, context, tokens in zip(self.active, contexts, drawn, strict=True):
+            self._uniforms[row].take(len(tokens))
             context += tokens
         self._enqueue(drawn, logits)
+
+    def _draw_finite(self, contexts: Sequence[Sequence[int]], steps: int) -> tuple[list[list[int]], Tensor | None]:
+        """Some tokens for every row, fewer where the logits after them are not finite: nobody may ask for those.
+
+        Raises:
+            GenerationError: they are not finite after a context.
+        """
+        uniforms = torch.tensor([self._uniforms[row].peek(steps) for row in self.active])
+        keep_logits = self._params.logprobs is not None
+        try:
+            return self._backend.draw(contexts, uniforms, self._params, self._seen(contexts), keep_logits)
+        except NotFiniteError as error:
+            if error.step == 0:
+                raise not_finite(len(contexts[error.row]) - 1) from None
+            return self._draw_finite(contexts, error.step)
 
     def _enqueue(self, drawn: list[list[int]], logits: Tensor | None) -> None:
         for step, tokens in enumerate(zip(*drawn, strict=True)):

@@ -1,5 +1,5 @@
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -10,11 +10,12 @@ from gpt.cache import KVCache
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.generation import DecodeOptions, build_runtime, complete, generate_tokens
-from gpt.generation.backends import Backend, CachedBackend, UncachedBackend, pad
-from gpt.generation.compiled import CompiledBackend
+from gpt.generation.backends import Backend
+from gpt.generation.backends.compiled import CompiledBackend
+from gpt.generation.backends.eager import CachedBackend, UncachedBackend, pad
 from gpt.model import GPT
 from kernels import needs_compiler
-from tiny import sharp_model
+from tiny import CORPUS, sharp_model, tiny_config
 
 TOLERANCE = 5e-5
 """Of logits of a few units, whose terms are summed in another order."""
@@ -137,17 +138,30 @@ def test_a_step_of_fixed_shape_gives_the_uncached_logits(position: str, monkeypa
     assert len(shapes) == 1
 
 
-def test_rows_that_leave_a_step_of_fixed_shape_take_nothing_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda step, dynamic: step)
+@pytest.mark.parametrize("rows", [[2, 0], [1], [0, 0, 1], [0, 1, 2, 1]])
+def test_rows_of_a_step_of_fixed_shape_leave_and_multiply_with_few_compilations(
+    rows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is compiled runs a few times before it counts, as for a capture."""
+    compilations: list[None] = []
+
+    def compiled(step: Callable[[], Tensor], dynamic: bool) -> Callable[[], Tensor]:
+        compilations.append(None)
+        for _ in range(3):
+            step()
+        return step
+
+    monkeypatch.setattr(torch, "compile", compiled)
     model, texts = sharp_model(std=0.25), [random_ids(30) for _ in range(3)]
     backend, uncached = CompiledBackend(model), UncachedBackend(model)
     with torch.inference_mode():
-        backend.next_logits([text[:5] for text in texts])
-        backend.select([2, 0])
-        for length in range(6, 25):
-            contexts = [texts[2][:length], texts[0][:length]]
+        backend.next_logits([text[: 5 + row] for row, text in enumerate(texts)])
+        backend.select(rows)
+        for more in range(6, 25):
+            contexts = [texts[row][: more + row] for row in rows]
             expected = uncached.next_logits(contexts)
             torch.testing.assert_close(backend.next_logits(contexts), expected, rtol=1e-5, atol=1e-5)
+    assert len(compilations) == (1 if len(rows) <= 3 else 2)
 
 
 @pytest.mark.parametrize(("kv_dtype", "tolerance"), [("bf16", 0.02), ("fp16", 0.003), ("int8", 0.04)])
@@ -217,3 +231,39 @@ def test_a_text_is_the_same_cached_uncached_streamed_batched_and_alone(position:
         assert texts == [LETTERS.decode(list(generate_tokens(model, each, params, runtime))) for each in ids]
     assert len(set(texts)) == 4
     assert all(len(text) == 30 for text in texts)
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[GPT, CharTokenizer]:
+    """A model that has learned its corpus: 200 steps, a second."""
+    torch.manual_seed(0)
+    tokenizer = CharTokenizer("".join(sorted(set(CORPUS))))
+    ids = torch.tensor(tokenizer.encode(CORPUS * 4).tolist())
+    model = GPT(tiny_config(vocab_size=tokenizer.vocab_size, position="rope", block_size=32))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(200):
+        starts = torch.randint(len(ids) - 33, (16, 1))
+        rows = ids[starts + torch.arange(33)]
+        loss = torch.nn.functional.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.7
+    return model.eval(), tokenizer
+
+
+@needs_compiler
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_trained_model_writes_the_same_twenty_texts_by_every_backend(
+    temperature: float, trained: tuple[GPT, CharTokenizer]
+) -> None:
+    model, tokenizer = trained
+    prompts = [CORPUS[start : start + 3 + start % 20] for start in range(0, 140, 7)]
+    params, seeds = SamplingParams(max_new_tokens=80, temperature=temperature), range(20)
+    texts = {}
+    for backend in ("native", "eager"):
+        runtime = build_runtime(model, DecodeOptions(backend))
+        texts[backend] = [row.text for row in complete(model, tokenizer, prompts, params, seeds, runtime)]
+    assert texts["native"] == texts["eager"]
+    assert len(set(texts["native"])) == 20
+    assert any(word in text for text in texts["native"] for word in ("keeper", "door"))

@@ -12,8 +12,8 @@ from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.errors import GenerationError
 from gpt.generation import Completion, complete, generate_tokens, stream_pieces
-from gpt.generation.backends import CachedBackend
-from gpt.generation.decoder import BatchDecoder
+from gpt.generation.backends.eager import CachedBackend
+from gpt.generation.decoding.decoder import StepDecoder
 from gpt.model import GPT
 from tiny import sharp_model
 
@@ -74,8 +74,9 @@ def test_a_batch_of_no_prompts_is_no_texts() -> None:
 
 
 def test_prompts_and_seeds_have_to_be_as_many() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        completions(["a", "b"], seeds=[1])
+    for seeds in ([1], []):
+        with pytest.raises(GenerationError, match=f"^{len(seeds)} seeds for 2 prompts; give one each$"):
+            completions(["a", "b"], seeds=seeds)
 
 
 def test_every_row_ends_at_its_own_stop() -> None:
@@ -197,14 +198,14 @@ def test_logprobs_are_given_only_where_they_are_asked_for(count: int | None, kno
 
 def test_the_repetition_penalty_sees_the_prompt_and_the_text_so_far() -> None:
     backend = Scripted(lambda _: [4.0, 3.0, 2.0, 1.0])
-    decoder = BatchDecoder(backend, [[0], [1, 2]], SamplingParams(temperature=0, repetition_penalty=1000.0), [1, 1])
+    decoder = StepDecoder(backend, [[0], [1, 2]], SamplingParams(temperature=0, repetition_penalty=1000.0), [1, 1])
     steps = [decoder.step() for _ in range(3)]
     assert [[step[row].token for step in steps] for row in (0, 1)] == [[1, 2, 3], [0, 3, 0]]
 
 
 def test_rows_that_are_finished_draw_no_more_and_the_backend_is_told() -> None:
     backend = Scripted(lambda context: [float(context[0] == 0), float(context[0] == 1), float(context[0] == 2)])
-    decoder = BatchDecoder(backend, [[0], [1], [2]], SamplingParams(temperature=0), [1, 1, 1])
+    decoder = StepDecoder(backend, [[0], [1], [2]], SamplingParams(temperature=0), [1, 1, 1])
     assert {row: one.token for row, one in decoder.step().items()} == {0: 0, 1: 1, 2: 2}
     decoder.finish({1})
     assert {row: one.token for row, one in decoder.step().items()} == {0: 0, 2: 2}
@@ -219,7 +220,7 @@ def test_rows_that_are_finished_draw_no_more_and_the_backend_is_told() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_logits_of_one_row_that_are_not_finite_are_an_error_that_names_its_position(value: float) -> None:
     backend = Scripted(lambda context: [0.0, value if len(context) == 5 else 0.0])
-    decoder = BatchDecoder(backend, [[0], [1, 1, 0, 1], [0, 1]], SamplingParams(), [1, 2, 3])
+    decoder = StepDecoder(backend, [[0], [1, 1, 0, 1], [0, 1]], SamplingParams(), [1, 2, 3])
     decoder.step()
     with pytest.raises(GenerationError, match="after position 4 are not finite"):
         decoder.step()
@@ -228,4 +229,4 @@ def test_logits_of_one_row_that_are_not_finite_are_an_error_that_names_its_posit
 @pytest.mark.parametrize("prompts", [[[]], [[1, 2], []]])
 def test_a_row_without_a_token_is_refused(prompts: list[list[int]]) -> None:
     with pytest.raises(GenerationError, match="at least one token"):
-        BatchDecoder(CachedBackend(sharp_model()), prompts, SamplingParams(), [1] * len(prompts))
+        StepDecoder(CachedBackend(sharp_model()), prompts, SamplingParams(), [1] * len(prompts))

@@ -1,99 +1,20 @@
-"""A model run by the C++ engine of `gpt.native`: its weights laid out, and a backend over them."""
+"""Next-token logits from the C++ engine of `gpt.native`, and tokens drawn inside it."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.errors import DeviceError
-from gpt.generation.backends import Context
-from gpt.generation.window import default_chunk, window_start
+from gpt.generation.backends.protocol import Context
+from gpt.generation.backends.window import Window
 from gpt.model import GPT
-from gpt.model.block import Block
 from gpt.model.gpt import outside_vocabulary
-from gpt.model.positions import LearnedPositions, Rotary, SinusoidalPositions
-from gpt.model.quantized import BFloat16Linear, QuantizedLinear
-from gpt.native.decoding import Engine, LayerWeights, Matrix, Weights, filled_up
+from gpt.native.engine import Engine
 
-KNOWN_MODULES = ("gpt.model", "gpt.training", "torch")
-"""Where the classes of a model come from that the engine can stand for."""
 MakeEngine = Callable[[int], Engine]
 """An engine with caches for so many rows."""
-
-
-def weights_of(model: GPT) -> Weights:
-    """A model's weights as the engine wants them; a copy, which later changes of the model do not reach.
-
-    Raises:
-        DeviceError: it is not on the CPU, or its modules are not those that a configuration builds.
-    """
-    if next(model.parameters()).device.type != "cpu":
-        raise DeviceError("the native backend is for a CPU")
-    for module in model.modules():
-        if module._forward_hooks or module._forward_pre_hooks:
-            raise DeviceError("the native backend does not call hooks, and the model has some")
-        if not type(module).__module__.startswith(KNOWN_MODULES):
-            raise DeviceError(f"the native backend does not know what {type(module).__name__} computes")
-    rotation: Any = model.rotation
-    return Weights(
-        model.config,
-        _floats(model.wte.weight),
-        _added_positions(model.wpe),
-        (_floats(rotation.cos), _floats(rotation.sin)) if isinstance(rotation, Rotary) else None,
-        [_layer(block) for block in model.h],  # type: ignore[arg-type]
-        _norm(model.ln_f),
-        _matrix(model.lm_head),
-    )
-
-
-def _layer(block: Block) -> LayerWeights:
-    attn: Any = block.attn
-    mlp: Any = block.mlp
-    has_head_norms = not isinstance(attn.q_norm, nn.Identity)
-    return LayerWeights(
-        qkv=_matrix(attn.c_q, attn.c_k, attn.c_v),
-        projection=_matrix(attn.c_proj),
-        gate=_matrix(mlp.c_gate) if hasattr(mlp, "c_gate") else None,
-        up=_matrix(mlp.c_fc),
-        down=_matrix(mlp.c_proj),
-        norms=(*_norm(block.ln_1), *_norm(block.ln_2)),
-        head_norms=(_floats(attn.q_norm.weight), _floats(attn.k_norm.weight)) if has_head_norms else None,
-    )
-
-
-def _matrix(*layers: Any) -> Matrix:
-    """Linear layers of one input as one matrix."""
-    biases = [layer.bias.detach().float() for layer in layers if layer.bias is not None]
-    bias = torch.cat(biases) if biases else None
-    if isinstance(layers[0], QuantizedLinear):
-        integers, scales = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("unpacked", "scales"))
-        return Matrix.from_integers(integers, scales, bias, layers[0].bits)
-    if isinstance(layers[0], BFloat16Linear):
-        return Matrix.from_floats(torch.cat([layer.rounded for layer in layers]), bias)
-    return Matrix.from_floats(torch.cat([layer.weight.detach().float() for layer in layers]), bias)
-
-
-def _norm(norm: nn.Module) -> tuple[Tensor, Tensor | None]:
-    parts: Any = norm
-    gain = filled_up(parts.weight)
-    assert gain is not None
-    return gain, filled_up(getattr(parts, "bias", None))
-
-
-def _added_positions(module: nn.Module) -> Tensor | None:
-    match module:
-        case LearnedPositions():
-            return _floats(module.weight)
-        case SinusoidalPositions():
-            return _floats(module.table)
-    return None
-
-
-def _floats(x: Tensor) -> Tensor:
-    return x.detach().to(torch.float32, copy=True).contiguous()
 
 
 class NativeBackend:
@@ -102,15 +23,14 @@ class NativeBackend:
     Args:
         make_engine: called at the first use, when it is known how many rows there are.
         model: that the engine runs.
-        slide_chunk: see `window_start`; None: `default_chunk`.
+        slide_chunk: see `Window`; None: a quarter of the window.
         prefill_chunk: most positions computed at a time; None: as many as the engine has room for.
     """
 
     def __init__(
         self, make_engine: MakeEngine, model: GPT, slide_chunk: int | None = None, prefill_chunk: int | None = None
     ) -> None:
-        self.block_size, self.vocab_size = model.config.block_size, model.vocab_size
-        self.chunk = min(slide_chunk or default_chunk(self.block_size), self.block_size)
+        self.window, self.vocab_size = Window.build(model.config.block_size, slide_chunk), model.vocab_size
         self._make_engine, self._prefill_chunk = make_engine, prefill_chunk
         self._engine: Engine | None = None
         self._rows: list[int] = []  # of the engine's cache, for each row of ours
@@ -135,7 +55,7 @@ class NativeBackend:
 
     def room(self, contexts: Sequence[Context]) -> int:
         """How many tokens `draw` can draw before a window has to move."""
-        return self.block_size + 1 - max(len(window) for window in self._windows(contexts))
+        return self.window.size + 1 - max(len(window) for window in self._windows(contexts))
 
     def draw(
         self,
@@ -160,6 +80,7 @@ class NativeBackend:
 
     def verify(
         self,
+        places: Sequence[int],
         contexts: Sequence[Context],
         drafts: Sequence[Sequence[int]],
         uniforms: Sequence[Sequence[float]],
@@ -170,7 +91,8 @@ class NativeBackend:
         """What would be drawn after each context, and after each of its drafts if the ones before it stand.
 
         Args:
-            contexts: B of them.
+            places: B different rows of this backend's, in order; the others are left alone.
+            contexts: of these rows.
             drafts: of each, at most as many as its window has room for.
             uniforms: one for the context and one for each draft.
             params: how to draw.
@@ -182,11 +104,12 @@ class NativeBackend:
             logits (tokens, V) or None.
         """
         windows = self._windows(contexts)
-        engine = self._store_all_but_newest(windows)
+        engine = self._store_all_but_newest(windows, places)
         tokens: list[int] = []
         rows: list[int] = []
         positions: list[int] = []
-        for row, window, draft in zip(self._rows, windows, drafts, strict=True):
+        for place, window, draft in zip(places, windows, drafts, strict=True):
+            row = self._rows[place]
             self._check(draft)
             tokens += [window[-1], *draft]
             rows += [row] * (1 + len(draft))
@@ -226,10 +149,14 @@ class NativeBackend:
                 raise outside_vocabulary(token, self.vocab_size)
 
     def _windows(self, contexts: Sequence[Context]) -> list[Context]:
-        return [context[window_start(len(context), self.block_size, self.chunk) :] for context in contexts]
+        return [self.window.of(context) for context in contexts]
 
-    def _store_all_but_newest(self, windows: Sequence[Context]) -> Engine:
+    def _store_all_but_newest(self, windows: Sequence[Context], places: Sequence[int] | None = None) -> Engine:
         """Compute what is not in the cache yet; windows that are equal are computed once.
+
+        Args:
+            windows: of some rows.
+            places: of these rows; None: they are all.
 
         Raises:
             InputError: a token is outside the vocabulary.
@@ -239,8 +166,9 @@ class NativeBackend:
             self._engine = self._make_engine(len(windows))
             self._rows = list(range(len(windows)))
             self._held = [[] for _ in windows]
+        chosen = self._rows if places is None else [self._rows[place] for place in places]
         missing: dict[tuple[int, ...], list[int]] = {}
-        for row, window in zip(self._rows, windows, strict=True):
+        for row, window in zip(chosen, windows, strict=True):
             old = list(window[:-1])
             if self._held[row][: len(old)] != old:
                 missing.setdefault(tuple(old), []).append(row)

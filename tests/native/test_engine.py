@@ -12,10 +12,13 @@ from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.errors import DeviceError
-from gpt.generation.native import weights_of
+from gpt.generation.backends.native_weights import weights_of
+from gpt.generation.decoding.sampling import draw as reference_draw
+from gpt.generation.decoding.sampling import next_token_probabilities
 from gpt.model import GPT
 from gpt.model.quantized import quantize
-from gpt.native.decoding import Engine, Matrix, NotFiniteError, load_engine
+from gpt.native.engine import Engine, NotFiniteError, load_engine
+from gpt.native.layout import Matrix
 from gpt.settings import read_settings
 from kernels import needs_compiler
 from tiny import sharp_model
@@ -75,6 +78,30 @@ def test_logits_are_those_of_the_model_in_float64(changes: dict[str, Any], weigh
         expected = model.double()(torch.tensor([text]))[0]
         torch.testing.assert_close(logits.double(), expected.double(), rtol=1e-5, atol=5e-5)
         model.float()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("block_size", [63, 64, 65, 130])
+@pytest.mark.parametrize("head_width", [16, 48, 64, 80])
+def test_logits_of_long_texts_and_wide_heads_are_those_of_the_model(head_width: int, block_size: int) -> None:
+    """Keys lie in blocks of 64 positions, values in vectors of 16."""
+    model = sharp_model(std=0.1, n_layer=1, n_head=2, n_embd=2 * head_width, block_size=block_size, position="rope")
+    text, other = texts_of(block_size, block_size // 2)
+    engine = engine_of(model, rows=2)
+    expected = model(torch.tensor([text]))[0]
+    most = engine.slots
+    found = [
+        engine.forward(text[i : i + most], [0] * len(text[i : i + most]), range(block_size)[i : i + most], range(most))
+        for i in range(0, block_size - block_size % most, most)
+    ]
+    for position in range(block_size - block_size % most, block_size):
+        found.append(engine.forward([text[position]], [0], [position], [0]))
+    torch.testing.assert_close(torch.cat(found), expected, rtol=1e-5, atol=5e-5)
+    engine.copy(1, 0, block_size - 1)
+    assert torch.equal(engine.forward(text[-1:], [1], [block_size - 1], [0]), found[-1][-1:])
+    copied = engine.forward(other[-1:], [1], [block_size // 2], [0])  # a row may be written over at any place
+    again = torch.tensor([[*text[: block_size // 2], other[-1]]])
+    torch.testing.assert_close(copied, model(again)[0, -1:], rtol=1e-5, atol=5e-5)
 
 
 @torch.inference_mode()
@@ -179,6 +206,57 @@ def test_checking_draws_what_generating_draws_and_counts_a_token_as_seen() -> No
     assert again == tokens
     assert logits is not None
     assert logits.shape == (10, 23)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 1.3, "top_k": 5},
+        {"top_p": 0.7},
+        {"min_p": 0.08},
+        {"repetition_penalty": 1.8},
+        {"temperature": 0.9, "top_k": 15, "top_p": 0.95, "min_p": 0.02, "repetition_penalty": 0.7},
+        {"temperature": 0.0, "repetition_penalty": 1.5},
+    ],
+    ids=str,
+)
+def test_tokens_are_drawn_as_the_reference_draws_them(sampling: dict[str, Any]) -> None:
+    model, params, uniforms = sharp_model(std=0.15, block_size=150), SamplingParams(**sampling), torch.rand(4, 100)
+    seen = torch.zeros(4, 23, dtype=torch.uint8)
+    seen[:, 1] = 1
+    penalised = None if params.repetition_penalty == 1.0 else seen
+    rows, logits = draw(model, uniforms, params, seen=penalised, keep_logits=True)
+    assert logits is not None
+    contexts = [[1] for _ in rows]
+    for step in range(100):
+        probabilities = next_token_probabilities(logits[step], params, contexts)
+        expected = reference_draw(probabilities, uniforms[:, step]).tolist()
+        borders = probabilities.double().cumsum(dim=-1)
+        for row, token in enumerate(expected):
+            near = float((borders[row] - float(uniforms[row, step])).abs().min()) < 1e-5
+            assert rows[row][step] == token or near
+            contexts[row].append(rows[row][step])
+
+
+DAMAGED = [
+    {"logit_softcap": 3.0, "qk_norm": True, "mlp": "relu"},
+    {"mlp": "relu2", "norm": "rmsnorm"},
+    {"mlp": "swiglu", "position": "rope"},
+    {"mlp": "gelu_tanh", "bias": True},
+]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("changes", DAMAGED, ids=str)
+def test_what_is_not_a_number_in_any_weight_is_not_hidden(changes: dict[str, Any]) -> None:
+    names = [name for name, _ in sharp_model(**changes).named_parameters()]
+    for name in names:
+        model = sharp_model(std=0.25, attention="reference", **changes)  # torch's fused kernel hides some of it
+        damaged = model.get_parameter(name)
+        damaged[:] = math.nan
+        assert not torch.isfinite(model(torch.tensor([[1, 2]]))).all()
+        with pytest.raises(NotFiniteError):
+            draw(model, torch.rand(1, 3), SamplingParams())
 
 
 def test_logits_that_are_not_finite_are_an_error_that_says_which() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError
 from gpt.generation.backends import Backend
-from gpt.generation.sampling import draw, next_token_probabilities
+from gpt.generation.decoding.sampling import draw, next_token_probabilities
 
 
 class Drawn(NamedTuple):
@@ -56,9 +56,7 @@ class Decoder(Protocol):
 
 
 class BatchDecoder:
-    """Draws one token after another for every active row.
-
-    A row's tokens depend on its prompt, the parameters and its seed, not on the other rows.
+    """Rows that grow, by whatever draws their tokens.
 
     Attributes:
         active: rows that still draw, by their number in `prompts`.
@@ -67,6 +65,43 @@ class BatchDecoder:
         backend: gives the logits; not used before.
         prompts: token ids, at least one each.
         params: of all rows.
+
+    Raises:
+        GenerationError: a prompt is empty.
+    """
+
+    def __init__(self, backend: Backend, prompts: Sequence[Sequence[int]], params: SamplingParams) -> None:
+        if not all(len(prompt) for prompt in prompts):
+            raise GenerationError("a prompt needs at least one token")
+        self.active = list(range(len(prompts)))
+        self._backend, self._params = backend, params
+        self._contexts = [list(prompt) for prompt in prompts]
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._backend.cache_bytes
+
+    @property
+    def acceptance(self) -> float | None:
+        return None
+
+    def finish(self, rows: set[int]) -> None:
+        """Draw no more for these rows."""
+        keep = [place for place, row in enumerate(self.active) if row not in rows]
+        if keep and len(keep) < len(self.active):
+            self._backend.select(keep)
+        self.active = [self.active[place] for place in keep]
+
+
+class StepDecoder(BatchDecoder):
+    """Draws one token after another for every active row.
+
+    A row's tokens depend on its prompt, the parameters and its seed, not on the other rows.
+
+    Args:
+        backend: as for `BatchDecoder`.
+        prompts: as for `BatchDecoder`.
+        params: as for `BatchDecoder`.
         seeds: one per row.
 
     Raises:
@@ -76,11 +111,7 @@ class BatchDecoder:
     def __init__(
         self, backend: Backend, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]
     ) -> None:
-        if not all(len(prompt) for prompt in prompts):
-            raise GenerationError("a prompt needs at least one token")
-        self.active = list(range(len(prompts)))
-        self._backend, self._params = backend, params
-        self._contexts = [list(prompt) for prompt in prompts]
+        super().__init__(backend, prompts, params)
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 
     @torch.inference_mode()
@@ -101,19 +132,6 @@ class BatchDecoder:
         count = self._params.logprobs
         drawn = [Drawn(token) for token in tokens] if count is None else describe(logits, tokens, count)
         return dict(zip(self.active, drawn, strict=True))
-
-    def finish(self, rows: set[int]) -> None:
-        """Draw no more for these rows."""
-        keep = [place for place, row in enumerate(self.active) if row not in rows]
-        if keep and len(keep) < len(self.active):
-            self._backend.select(keep)
-        self.active = [self.active[place] for place in keep]
-
-    acceptance: float | None = None
-
-    @property
-    def cache_bytes(self) -> int:
-        return self._backend.cache_bytes
 
 
 def describe(logits: Tensor, tokens: Sequence[int], count: int) -> list[Drawn]:

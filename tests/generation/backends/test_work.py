@@ -1,15 +1,19 @@
 """How many positions go through the model, counted at its first block."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
-from gpt.generation import complete, generate_tokens
-from gpt.generation.backends import CachedBackend
-from gpt.generation.decoder import BatchDecoder
+from gpt.generation import DecodeOptions, build_runtime, complete, generate_tokens
+from gpt.generation.backends.eager import CachedBackend
+from gpt.generation.decoding.decoder import StepDecoder
 from gpt.model import GPT
+from gpt.native.engine import Engine
+from kernels import needs_compiler
 from tiny import tiny_config
 
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
@@ -35,7 +39,7 @@ def positions(calls: list[tuple[int, int]]) -> int:
 def test_a_text_that_fits_the_window_costs_each_position_once(prompt: int, new: int, prefill_chunk: int | None) -> None:
     model = GPT(tiny_config()).eval()
     calls = count_calls(model)
-    decoder = BatchDecoder(
+    decoder = StepDecoder(
         CachedBackend(model, prefill_chunk=prefill_chunk), [[1] * prompt], SamplingParams(), seeds=[1]
     )
     for _ in range(new):
@@ -48,14 +52,14 @@ def test_a_text_that_fits_the_window_costs_each_position_once(prompt: int, new: 
 def test_many_samples_of_one_prompt_compute_it_once(prompt: int, tiny_model: GPT) -> None:
     calls = count_calls(tiny_model)
     backend = CachedBackend(tiny_model)
-    decoder = BatchDecoder(backend, [[3] * prompt] * 64, SamplingParams(), seeds=range(64))
+    decoder = StepDecoder(backend, [[3] * prompt] * 64, SamplingParams(), seeds=range(64))
     decoder.step()
     assert calls == [(1, prompt - 1), (64, 1)]
 
 
 def test_prompts_of_different_lengths_are_computed_together(tiny_model: GPT) -> None:
     calls = count_calls(tiny_model)
-    decoder = BatchDecoder(CachedBackend(tiny_model), [[1] * 5, [2] * 9, [1] * 5], SamplingParams(), seeds=[1, 2, 3])
+    decoder = StepDecoder(CachedBackend(tiny_model), [[1] * 5, [2] * 9, [1] * 5], SamplingParams(), seeds=[1, 2, 3])
     decoder.step()
     assert calls == [(2, 8), (3, 1)]
 
@@ -74,7 +78,7 @@ def test_past_the_edge_a_window_is_computed_once_per_slide(slide_chunk: int, new
 
 def test_only_the_rows_whose_window_moved_are_computed_anew(tiny_model: GPT) -> None:
     calls = count_calls(tiny_model)
-    decoder = BatchDecoder(CachedBackend(tiny_model), [[1] * 16, [2] * 4, [3] * 2], SamplingParams(), seeds=[1, 2, 3])
+    decoder = StepDecoder(CachedBackend(tiny_model), [[1] * 16, [2] * 4, [3] * 2], SamplingParams(), seeds=[1, 2, 3])
     decoder.step()
     calls.clear()
     decoder.step()
@@ -103,3 +107,35 @@ def test_asking_twice_about_one_text_computes_its_last_token_only(tiny_model: GP
     backend.next_logits([[1, 2, 3, 4, 5]])
     assert calls == [(1, 3), (1, 1), (1, 1)]
     assert backend.cache_bytes > 0
+
+
+@needs_compiler
+def test_the_engine_computes_each_position_once_and_past_the_edge_a_window_per_slide(
+    monkeypatch: pytest.MonkeyPatch, tiny_model: GPT
+) -> None:
+    slots: list[int] = []
+    forward, generate = Engine.forward, Engine.generate
+
+    def watched_forward(engine: Engine, tokens: list[int], *arguments: object, **options: object) -> Tensor:
+        slots.append(len(tokens))
+        return forward(engine, tokens, *arguments, **options)  # type: ignore[arg-type]
+
+    def watched_generate(
+        engine: Engine, rows: object, tokens: object, positions: object, uniforms: Tensor, *rest: Any
+    ) -> Any:
+        slots.append(uniforms.numel())
+        return generate(engine, rows, tokens, positions, uniforms, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Engine, "forward", watched_forward)
+    monkeypatch.setattr(Engine, "generate", watched_generate)
+    runtime = build_runtime(tiny_model, DecodeOptions("native"))
+    assert len(list(generate_tokens(tiny_model, [1] * 7, SamplingParams(max_new_tokens=9), runtime))) == 9
+    assert sum(slots) == 7 + 9 - 1
+    slots.clear()
+    params = SamplingParams(max_new_tokens=101, slide_chunk=4)
+    assert len(list(generate_tokens(tiny_model, range(16), params, runtime))) == 101
+    assert sum(slots) == 15 + 101 + 25 * 12  # each of 25 slides leaves 12 tokens to compute anew, and the newest
+    slots.clear()
+    decoder = runtime.decoder([[3] * 9] * 64, SamplingParams(max_new_tokens=1), range(64))
+    decoder.step()
+    assert sum(slots) == 8 + 64

@@ -1,0 +1,41 @@
+"""What a model sees of a text that is longer than its window."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Window:
+    """The end of a text that a model sees.
+
+    It holds the whole text while that fits, and then moves in steps of `chunk`, so that a cache has to
+    be filled anew once in `chunk` tokens and not at every one. With chunk 1 it is always the last
+    `size` tokens.
+
+    Attributes:
+        size: most tokens in it.
+        chunk: 1 to `size`.
+    """
+
+    size: int
+    chunk: int
+
+    @classmethod
+    def build(cls, block_size: int, slide_chunk: int | None = None) -> "Window":
+        """For a model; without a chunk, or with one that is larger than the window, it moves as far as makes sense.
+
+        That is a quarter of the window, so that at least three quarters of it are always in sight, and the
+        whole window.
+        """
+        return cls(block_size, min(slide_chunk or max(1, block_size // 4), block_size))
+
+    def start(self, length: int) -> int:
+        """Where it begins in a text of `length` tokens."""
+        if length <= self.size:
+            return 0
+        steps = -(-(length - self.size) // self.chunk)
+        return steps * self.chunk
+
+    def of(self, context: Sequence[int]) -> Sequence[int]:
+        """The tokens in it."""
+        return context[self.start(len(context)) :]
