@@ -1,7 +1,8 @@
 """What usually comes next: the most frequent continuation of every short context of a text."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -13,13 +14,15 @@ LONGEST_CONTEXT = 8
 MOST_TOKENS = 4_000_000
 """Of the text that are read, from its end: more would take long, and change little."""
 MOST_BYTES = 500_000
-ENTRY_BYTES = 12
+ENTRY_BYTES = 13
 """Of a context and what follows it, as they are saved."""
+NEWS = 0.2
+"""By so much has the share of the most frequent token to change for a longer context to be kept."""
 
 
 @dataclass(frozen=True)
 class NgramTable:
-    """The most frequent token after a context; a longer context counts more than a shorter one.
+    """The most frequent token after a context, and its share; a longer context counts more than a shorter one.
 
     A context is kept only where it changes what a shorter one says, and the most frequent ones first, up to
     `MOST_BYTES`.
@@ -28,38 +31,51 @@ class NgramTable:
         vocab_size: of the ids.
         keys: of each length from 1 on, contexts as numbers in base `vocab_size`, int64.
         tokens: what follows each, int32.
+        shares: how often that is so, in 255ths, uint8; less than it was where there are few examples.
     """
 
     vocab_size: int
     keys: tuple[Tensor, ...]
     tokens: tuple[Tensor, ...]
-    _maps: list[dict[int, int]] = field(init=False, repr=False, compare=False, default_factory=list)
+    shares: tuple[Tensor, ...]
+
+    @cached_property
+    def followers(self) -> list[dict[int, tuple[int, float]]]:
+        """The same as a mapping for each length; it takes some milliseconds to make."""
+        return [
+            dict(zip(keys.tolist(), zip(tokens.tolist(), (shares / 255).tolist(), strict=True), strict=True))
+            for keys, tokens, shares in zip(self.keys, self.tokens, self.shares, strict=True)
+        ]
 
     @classmethod
     def learn(cls, text: Tokens, vocab_size: int) -> "NgramTable":
         """From a text's tokens."""
         ids = np.asarray(text[-MOST_TOKENS:]).astype(np.int64)
-        kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        shorter: tuple[np.ndarray, np.ndarray] | None = None
+        kept: list[_Counts] = []
+        shorter: _Counts | None = None
         for length in range(1, _longest(vocab_size) + 1):
             if len(ids) <= length:
                 break
-            keys, tokens, counts = _most_frequent(ids, length, vocab_size)
-            changes = np.ones(len(keys), dtype=bool)
+            counted = _count(ids, length, vocab_size)
+            changes = np.ones(len(counted.contexts), dtype=bool)
             if shorter is not None:
-                place = np.searchsorted(shorter[0], keys % vocab_size ** (length - 1))
-                changes = shorter[1][place.clip(max=len(shorter[0]) - 1)] != tokens
-            kept.append((keys[changes], tokens[changes], counts[changes]))
-            shorter = keys, tokens
-        return cls(vocab_size, *_largest(kept))
+                place = np.searchsorted(shorter.contexts, counted.contexts % vocab_size ** (length - 1))
+                before = shorter.of(place.clip(max=len(shorter.contexts) - 1))
+                changes = (before.tokens != counted.tokens) | (np.abs(before.shares - counted.shares) > NEWS)
+            kept.append(counted.of(changes))
+            shorter = counted
+        chosen = _most_frequent(kept)
+        return cls(
+            vocab_size,
+            tuple(torch.from_numpy(one.contexts) for one in chosen),
+            tuple(torch.from_numpy(one.tokens.astype(np.int32)) for one in chosen),
+            tuple(torch.from_numpy((one.shares * 255).round().astype(np.uint8)) for one in chosen),
+        )
 
-    def next(self, context: Sequence[int]) -> int | None:
-        """The likeliest token, or None where the last one of the context never had one behind it."""
-        if not self._maps:
-            for keys, tokens in zip(self.keys, self.tokens, strict=True):
-                self._maps.append(dict(zip(keys.tolist(), tokens.tolist(), strict=True)))
+    def next(self, context: Sequence[int]) -> tuple[int, float] | None:
+        """The likeliest token and its share, or None where the last one of the context never had one behind it."""
         key, scale, found = 0, 1, None
-        for token, known in zip(reversed(context[-len(self._maps) :]), self._maps, strict=False):
+        for token, known in zip(reversed(context[-len(self.keys) :]), self.followers, strict=False):
             key += token * scale
             scale *= self.vocab_size
             found = known.get(key, found)
@@ -68,20 +84,36 @@ class NgramTable:
     def to_tensors(self) -> dict[str, Tensor]:
         """To save."""
         named = {"vocab_size": torch.tensor(self.vocab_size)}
-        for length, (keys, tokens) in enumerate(zip(self.keys, self.tokens, strict=True), start=1):
-            named |= {f"{length}.keys": keys, f"{length}.tokens": tokens}
+        columns = zip(self.keys, self.tokens, self.shares, strict=True)
+        for length, (keys, tokens, shares) in enumerate(columns, start=1):
+            named |= {f"{length}.keys": keys, f"{length}.tokens": tokens, f"{length}.shares": shares}
         return named
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> "NgramTable":
-        """From what `to_tensors` gave.
+        """From what `to_tensors` gave; tables of before there were shares get whole ones.
 
         Raises:
             KeyError: something is missing.
         """
-        lengths = range(1, (len(tensors) - 1) // 2 + 1)
+        lengths = range(1, 1 + sum(name.endswith(".keys") for name in tensors))
         keys, tokens = (tuple(tensors[f"{length}.{name}"] for length in lengths) for name in ("keys", "tokens"))
-        return cls(int(tensors["vocab_size"]), keys, tokens)
+        whole = [torch.full_like(column, 255, dtype=torch.uint8) for column in keys]
+        shares = tuple(tensors.get(f"{length}.shares", whole[length - 1]) for length in lengths)
+        return cls(int(tensors["vocab_size"]), keys, tokens, shares)
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """Contexts in ascending order, how often each occurs, the token that follows most often, and its share."""
+
+    contexts: np.ndarray
+    totals: np.ndarray
+    tokens: np.ndarray
+    shares: np.ndarray
+
+    def of(self, chosen: np.ndarray) -> "_Counts":
+        return _Counts(self.contexts[chosen], self.totals[chosen], self.tokens[chosen], self.shares[chosen])
 
 
 def _longest(vocab_size: int) -> int:
@@ -92,27 +124,25 @@ def _longest(vocab_size: int) -> int:
     return length
 
 
-def _most_frequent(ids: np.ndarray, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Contexts in ascending order, the token that follows each most often, and how often; of equals the lowest."""
+def _count(ids: np.ndarray, length: int, vocab_size: int) -> _Counts:
+    """All contexts of one length; of equally frequent tokens the lowest."""
     keys = np.zeros(len(ids) - length, dtype=np.int64)
     for place in range(length + 1):  # the context, and the token behind it
         keys = keys * vocab_size + ids[place : len(ids) - length + place]
     pairs, counts = np.unique(keys, return_counts=True)
-    contexts = pairs // vocab_size
-    best_first = np.lexsort((pairs, -counts, contexts))
-    contexts, first = np.unique(contexts[best_first], return_index=True)
+    every = pairs // vocab_size
+    best_first = np.lexsort((pairs, -counts, every))
+    contexts, first = np.unique(every[best_first], return_index=True)
     best = best_first[first]
-    return contexts, pairs[best] % vocab_size, counts[best]
+    totals = np.add.reduceat(counts, first)  # a context's pairs lie together
+    return _Counts(contexts, totals, pairs[best] % vocab_size, counts[best] / (totals + 1))
 
 
-def _largest(
-    kept: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """As many of the most frequent as `MOST_BYTES` hold."""
-    counts = np.concatenate([count for _, _, count in kept]) if kept else np.zeros(0)
+def _most_frequent(kept: Sequence[_Counts]) -> list[_Counts]:
+    """As many of the most frequent contexts as `MOST_BYTES` hold."""
+    totals = np.concatenate([one.totals for one in kept]) if kept else np.zeros(0)
     room = MOST_BYTES // ENTRY_BYTES
-    least = 0 if len(counts) <= room else np.partition(counts, len(counts) - room)[len(counts) - room]
-    chosen = [count > least if len(counts) > room else count >= least for _, _, count in kept]
-    keys = tuple(torch.from_numpy(keys[c].copy()) for (keys, _, _), c in zip(kept, chosen, strict=True))
-    tokens = tuple(torch.from_numpy(tokens[c].astype(np.int32)) for (_, tokens, _), c in zip(kept, chosen, strict=True))
-    return keys, tokens
+    if len(totals) <= room:
+        return list(kept)
+    least = np.partition(totals, len(totals) - room)[len(totals) - room]
+    return [one.of(one.totals > least) for one in kept]

@@ -9,6 +9,7 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.native.layout import LayerWeights, Matrix, Weights
 
+SMALLEST = torch.finfo(torch.float32).tiny
 ACTIVATIONS = {"gelu": 0, "gelu_tanh": 1, "relu": 2, "relu2": 3, "swiglu": 4}
 
 
@@ -58,7 +59,7 @@ def integers(values: Sequence[int]) -> ctypes.Array[ctypes.c_int32]:
 
 
 def sampling_in_c(params: SamplingParams) -> CSampling:
-    temperature = max(params.temperature, torch.finfo(torch.float32).tiny) if params.temperature else 0.0
+    temperature = max(params.temperature, SMALLEST) if params.temperature else 0.0
     return CSampling(temperature, params.top_p, params.min_p, params.repetition_penalty, params.top_k)
 
 

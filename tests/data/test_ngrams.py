@@ -14,8 +14,13 @@ def learn(text: list[int], vocab_size: int = 5) -> NgramTable:
     return NgramTable.learn(np.array(text, dtype=np.uint16), vocab_size)
 
 
-def by_counting(text: list[int], context: list[int], longest: int = LONGEST_CONTEXT) -> int | None:
-    """What followed the longest end of the context that the text has anything behind; of equals the lowest."""
+def token_after(table: NgramTable, context: list[int]) -> int | None:
+    found = table.next(context)
+    return None if found is None else found[0]
+
+
+def by_counting(text: list[int], context: list[int], longest: int = LONGEST_CONTEXT) -> tuple[int, float] | None:
+    """What followed the longest end of the context that has anything behind it, of equals the lowest; its share."""
     followers: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
     for length in range(1, longest + 1):
         for start in range(len(text) - length):
@@ -23,8 +28,14 @@ def by_counting(text: list[int], context: list[int], longest: int = LONGEST_CONT
     for length in range(min(longest, len(context)), 0, -1):
         found = followers.get(tuple(context[-length:]))
         if found:
-            return min(found, key=lambda token: (-found[token], token))
+            best = min(found, key=lambda token: (-found[token], token))
+            return best, found[best] / (found.total() + 1)
     return None
+
+
+def most_frequent(text: list[int], context: list[int], longest: int = LONGEST_CONTEXT) -> int | None:
+    found = by_counting(text, context, longest)
+    return None if found is None else found[0]
 
 
 def test_the_table_gives_what_counting_gives() -> None:
@@ -32,23 +43,44 @@ def test_the_table_gives_what_counting_gives() -> None:
     table = learn(text)
     for _ in range(300):
         context = torch.randint(5, (int(torch.randint(1, 12, ())),)).tolist()
-        assert table.next(context) == by_counting(text, context)
+        assert token_after(table, context) == most_frequent(text, context)
     for end in range(1, 300):
-        assert table.next(text[:end]) == by_counting(text, text[:end])
+        assert token_after(table, text[:end]) == most_frequent(text, text[:end])
+
+
+def test_shares_are_those_that_counting_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ngrams, "NEWS", 0.0)
+    text = torch.randint(3, (500,)).tolist()
+    table = learn(text, 3)
+    for end in range(1, 500):
+        found, expected = table.next(text[:end]), by_counting(text, text[:end])
+        assert found is not None
+        assert expected is not None
+        assert found == (expected[0], pytest.approx(expected[1], abs=1 / 255))
+
+
+def test_a_longer_context_that_is_surer_is_kept() -> None:
+    text = [0, 1, 0, 1, 2, 1, 2, 1, 0, 1, 0, 1] * 20 + [3, 1, 0] * 20
+    table = learn(text)
+    short, longer = table.next([1]), table.next([3, 1])
+    assert short is not None
+    assert longer is not None
+    assert (short[0], longer[0]) == (0, 0)
+    assert longer[1] > short[1] + ngrams.NEWS
 
 
 def test_a_token_that_nothing_ever_followed_has_no_next() -> None:
     table = learn([0, 1, 2, 0, 1, 2, 4])
     assert table.next([4]) is None
-    assert table.next([0]) == 1
-    assert table.next([4, 0, 1]) == 2
+    assert token_after(table, [0]) == 1
+    assert token_after(table, [4, 0, 1]) == 2
     assert table.next([]) is None
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 5])
 def test_texts_however_short_have_a_table(length: int) -> None:
     table = learn([1, 2, 1, 2, 1][:length])
-    assert table.next([1]) == (2 if length > 1 else None)
+    assert token_after(table, [1]) == (2 if length > 1 else None)
 
 
 def test_a_context_that_changes_nothing_is_not_kept() -> None:
@@ -62,7 +94,7 @@ def test_a_large_text_keeps_its_most_frequent_contexts(monkeypatch: pytest.Monke
     table = learn(text)
     tensors = table.to_tensors()
     assert sum(tensors[f"{n}.keys"].numel() for n in range(1, len(table.keys) + 1)) <= 40
-    assert table.next([0, 1, 2]) == 3
+    assert token_after(table, [0, 1, 2]) == 3
 
 
 def test_contexts_of_a_large_vocabulary_are_shorter_so_that_their_numbers_fit() -> None:
@@ -71,7 +103,7 @@ def test_contexts_of_a_large_vocabulary_are_shorter_so_that_their_numbers_fit() 
     assert len(table.keys) == 2
     assert all(int(keys.max()) < 2**62 for keys in table.keys if len(keys))
     for end in range(1, 2_000, 97):
-        assert table.next(text[:end]) == by_counting(text * 2, text[:end], longest=2)
+        assert token_after(table, text[:end]) == most_frequent(text * 2, text[:end], longest=2)
 
 
 def test_a_table_comes_back_from_its_tensors() -> None:
@@ -80,5 +112,7 @@ def test_a_table_comes_back_from_its_tensors() -> None:
     again = NgramTable.from_tensors(table.to_tensors())
     assert again.vocab_size == 5
     assert all(again.next(text[:end]) == table.next(text[:end]) for end in range(1, 200))
+    old = NgramTable.from_tensors({k: v for k, v in table.to_tensors().items() if not k.endswith("shares")})
+    assert old.next(text) == (token_after(table, text), 1.0)
     with pytest.raises(KeyError):
         NgramTable.from_tensors({"vocab_size": torch.tensor(5), "2.keys": torch.zeros(1), "2.tokens": torch.zeros(1)})

@@ -15,8 +15,9 @@ from gpt.inspection.flops import decode_flops
 NOTE = (
     "Tokens/s: of all texts together, the median of all rounds, first token included. First: until every text has its\n"
     "first token. Slowest: of a hundred waits for a token, where it can be seen. Read: matrices, keys and values that\n"
-    "a step needs, a second. Arithmetic: FLOP/s over the rate of a square float32 product. Times: how many times the\n"
-    "first row is as quick, round by round: median, and lowest to highest round."
+    "a step needs, a second. Share: of what a matrix-vector product over as many bytes reads here. Arithmetic: FLOP/s\n"
+    "over the rate of a square float32 product. Times: how many times the first row is as quick, round by round:\n"
+    "median, and lowest to highest round."
 )
 
 
@@ -61,14 +62,16 @@ class Timings:
 
     Attributes:
         weights: float32, bf16, int8 or int4.
-        weight_bytes: of the matrices that a step reads.
+        bytes_per_step: of matrices, keys and values that are read for one token of every text, on average.
+        bandwidth: bytes/s of a matrix-vector product over as many bytes.
         seconds: of the whole text.
         first: until the first token; None where it cannot be seen.
         waits: seconds between tokens, of all rounds.
     """
 
     weights: str
-    weight_bytes: int
+    bytes_per_step: int
+    bandwidth: float
     seconds: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
@@ -95,13 +98,14 @@ def table_of(setting: DecodeSetting, timings: Mapping[str, Timings]) -> Table:
                 _milliseconds(result["first_seconds"]),
                 _milliseconds(result["slowest_wait_seconds"]),
                 f"{result['bytes_per_second'] / 1e9:.1f} GB/s",
+                f"{result['bandwidth_share']:.1%}",
                 f"{result['arithmetic_share']:.1%}",
                 show_ratios(ratios(first.seconds, timing.seconds)),
             )
         )
-    header = ("", "tokens/s", "first ms", "slowest ms", "read", "arithmetic", "times")
+    header = ("", "tokens/s", "first ms", "slowest ms", "read", "share", "arithmetic", "times")
     title = f"{setting.name}, window {setting.config.block_size}, {setting.batch} x {setting.tokens} tokens"
-    return Table(title, header, rows, "<>>>>>>")
+    return Table(title, header, rows, "<>>>>>>>")
 
 
 def summary_of(setting: DecodeSetting, timings: Mapping[str, Timings]) -> dict[str, Any]:
@@ -132,7 +136,8 @@ def _result(setting: DecodeSetting, timing: Timings) -> dict[str, Any]:
         "tokens_per_second": steps * setting.batch,
         "first_seconds": statistics.median(timing.first) if timing.first else None,
         "slowest_wait_seconds": percentile(timing.waits, 0.99) if timing.waits else None,
-        "bytes_per_second": steps * (timing.weight_bytes + setting.cache_bytes_per_step),
+        "bytes_per_second": steps * timing.bytes_per_step,
+        "bandwidth_share": steps * timing.bytes_per_step / timing.bandwidth,
         "arithmetic_share": steps * setting.flops_per_step / setting.rate,
     }
 

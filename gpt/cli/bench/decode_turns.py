@@ -15,6 +15,7 @@ from gpt.cli.bench.spread import PAUSE, in_turns
 from gpt.cli.common import report
 from gpt.cli.drafting import make_drafter_of
 from gpt.config import ModelConfig, SamplingParams
+from gpt.device import measure_bandwidth
 from gpt.generation import DecodeOptions, EagerRuntime, build_runtime, generate_tokens
 from gpt.generation.prompts import encode_prompt
 from gpt.model import GPT
@@ -131,9 +132,7 @@ def take_turns(entrants: Sequence[Entrant], setting: DecodeSetting, rounds: int)
     params = SamplingParams(max_new_tokens=setting.tokens, temperature=0.8)
     idx = torch.tensor([setting.prompt] * setting.batch)
     by_name = {entrant.name: entrant for entrant in entrants}
-    timings = {
-        entrant.name: Timings(weights_format(entrant.model), matrix_bytes(entrant.model)) for entrant in entrants
-    }
+    timings = {entrant.name: _no_timings(entrant, setting) for entrant in entrants}
     for number, order in enumerate(in_turns(list(by_name), rounds + 1)):
         for name in order:
             time.sleep(PAUSE)
@@ -141,6 +140,11 @@ def take_turns(entrants: Sequence[Entrant], setting: DecodeSetting, rounds: int)
             if number:
                 timings[name].add(ticks)
     return timings
+
+
+def _no_timings(entrant: Entrant, setting: DecodeSetting) -> Timings:
+    read = matrix_bytes(entrant.model) + setting.cache_bytes_per_step
+    return Timings(weights_format(entrant.model), read, measure_bandwidth(torch.device("cpu"), read))
 
 
 def _ticks_of(entrant: Entrant, idx: Tensor, params: SamplingParams) -> list[float]:

@@ -19,11 +19,11 @@ from gpt.generation.decoding.ahead import AheadDecoder
 from gpt.generation.decoding.decoder import Drawn, describe, not_finite
 from gpt.generation.speculation.drafts import Drafter
 
-MOST_DRAFTS = 8
-"""For one pass and row."""
-TRIAL = 6
+MOST_DRAFTS = 5
+"""For one pass and row: with the newest token, as many as the engine multiplies at once by what it reads."""
+TRIAL = 8
 """Passes with drafts, after which their speed is compared with that without."""
-FIRST_STRETCH, FIRST_PAUSE = 8, 200
+FIRST_STRETCH, FIRST_PAUSE = 8, 100
 """Tokens without drafts at first, to see how quick that is; and after a trial that was lost, then twice as many."""
 
 

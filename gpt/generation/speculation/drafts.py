@@ -11,6 +11,8 @@ from gpt.generation.backends import Context
 from gpt.generation.backends.native import NativeBackend
 from gpt.native.engine import NotFiniteError
 
+LEAST_CHANCE = 0.2
+"""Of a draft to stand together with those before it; checking it costs about as much of a token's time."""
 LOOKUP_LENGTHS = (12, 8, 5, 3)
 """Lengths of endings that are looked for, longest first."""
 
@@ -38,12 +40,14 @@ class NgramDrafter:
 
     def __init__(self, table: NgramTable) -> None:
         self._table = table
+        _ = table.followers  # made now, so that the first guess is no slower than the others
 
     def draft(self, row: int, context: Context, uniforms: Sequence[float]) -> list[int]:
-        text, drafts = list(context[-len(self._table.keys) :]), []
+        text, drafts, chance = list(context[-len(self._table.keys) :]), list[int](), 1.0
         for _ in uniforms:
-            token = self._table.next(text)
-            if token is None:
+            token, share = self._table.next(text) or (0, 0.0)
+            chance *= share
+            if chance < LEAST_CHANCE:
                 break
             drafts.append(token)
             text.append(token)

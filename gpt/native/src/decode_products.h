@@ -89,11 +89,13 @@ static void multiply_part(float* y, int ldy, const float* x, int ldx, const Matr
         }
 }
 
+static const int FULL = 6;  // slots whose sums for a whole block fit into the registers
+
 // A whole block: for few slots at once, so that each weight is read once; for many in two halves, so that there are
 // registers for twice as many slots.
 template <class Weights, int SLOTS>
 static void multiply_block(float* y, int ldy, const float* x, int ldx, const Matrix& m, int block, bool add) {
-    static const int N = SLOTS <= 6 ? VECTORS : VECTORS / 2;
+    static const int N = SLOTS <= FULL ? VECTORS : VECTORS / 2;
     for (int first = 0; first < BLOCK; first += N * LANES)
         multiply_part<Weights, SLOTS, N>(y, ldy, x, ldx, m, block, first, add);
 }
@@ -105,7 +107,7 @@ static void multiply_as(const Worker& w, float* y, int ldy, const float* x, int 
                                  multiply_block<Weights, 4>, multiply_block<Weights, 5>, multiply_block<Weights, 6>,
                                  multiply_block<Weights, 7>, multiply_block<Weights, 8>, multiply_block<Weights, 9>,
                                  multiply_block<Weights, 10>, multiply_block<Weights, 11>, multiply_block<Weights, 12>};
-    const int most = (int)kernels.size();
+    const int most = slots <= (int)kernels.size() ? FULL : (int)kernels.size();  // few: memory is read in order
     for (int block = w.first(blocks); block < w.end(blocks); block++)
         for (int s = 0; s < slots;) {
             const int parts = (slots - s + most - 1) / most, count = (slots - s + parts - 1) / parts;  // of like size

@@ -189,7 +189,7 @@ def test_drafts_that_fall_end_speculation_and_cost_little(monkeypatch: pytest.Mo
     # a clock on which a pass with drafts takes as long as two without
     monkeypatch.setattr("gpt.generation.speculation.decoder.time.perf_counter", lambda: now[0] + 2 * passes())
     assert [decoder.step()[0].token for _ in range(1000)] == text
-    assert passes() == 3 * speculative.TRIAL  # at once, after 200 tokens and after 400 more
+    assert passes() == 4 * speculative.TRIAL  # at once, and after 100, 200 and 400 more tokens
     assert decoder.acceptance == 0.0
 
 
