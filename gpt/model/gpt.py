@@ -45,6 +45,11 @@ class Softcap(nn.Module):
         return self.cap * torch.tanh(logits / self.cap)
 
 
+def build_softcap(config: ModelConfig) -> nn.Module:
+    """What `config.logit_softcap` asks for."""
+    return nn.Identity() if config.logit_softcap is None else Softcap(config.logit_softcap)
+
+
 class GPT(nn.Module):
     """Pre-LN decoder-only transformer.
 
@@ -64,7 +69,7 @@ class GPT(nn.Module):
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = build_norm(config)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
-        self.softcap = Softcap(config.logit_softcap) if config.logit_softcap is not None else nn.Identity()
+        self.softcap = build_softcap(config)
         if config.tie_weights:
             self.lm_head.weight = self.wte.weight  # one storage (Press and Wolf 2016, 1608.05859)
         init_weights(self, config)

@@ -5,10 +5,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gpt.config import ModelConfig
 from gpt.errors import DeviceError
 from gpt.model import GPT
 from gpt.model.block import Block
-from gpt.model.positions import LearnedPositions, Rotary, SinusoidalPositions
+from gpt.model.gpt import build_softcap
+from gpt.model.norm import build_norm
+from gpt.model.positions import (
+    LearnedPositions,
+    Rotary,
+    SinusoidalPositions,
+    build_added_positions,
+    build_rotation,
+)
 from gpt.model.quantized import BFloat16Linear, QuantizedLinear
 from gpt.native.layout import LayerWeights, Matrix, Weights, filled_up
 
@@ -39,20 +48,43 @@ def weights_of(model: GPT) -> Weights:
 
 def _check_is_as_configured(model: GPT) -> None:
     """The engine knows the model by its configuration: somebody may have put something else into it since."""
-    with torch.device("meta"):
-        configured = dict(GPT(model.config).named_modules())
+    configured = _configured_modules(model.config)
     modules = dict(model.named_modules())
-    if modules.keys() != configured.keys():
-        names = sorted(modules.keys() ^ configured.keys())
+    if modules.keys() - {"", "h"} != configured.keys():
+        names = sorted(modules.keys() - {"", "h"} ^ configured.keys())
         raise DeviceError(f"the model's configuration says otherwise about {names[0]}")
     for name, module in modules.items():
-        expected: Any = configured[name]
+        expected = configured.get(name) or module
         if module._forward_hooks or module._forward_pre_hooks:
             raise DeviceError("the native backend does not call hooks, and the model has some")
         if "forward" in vars(module) or not _stands_for(module, type(expected)):
             raise DeviceError(f"the native backend does not know what {type(module).__name__} computes")
         if _shapes(module) != _shapes(expected) or not _is_made_alike(module, expected):
             raise DeviceError(f"the model's configuration says otherwise about {name}")
+    if type(model) is not GPT:
+        raise DeviceError(f"the native backend does not know what {type(model).__name__} computes")
+
+
+def _configured_modules(config: ModelConfig) -> dict[str, nn.Module]:
+    """All modules of a model but itself and its list of blocks, the large ones without memory.
+
+    In parts, since `GPT` on the meta device costs a second: random numbers and ranges there import torch's compiler.
+    """
+    assert config.vocab_size is not None
+    with torch.device("meta"):
+        block, head = Block(config), nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        embedding = nn.Embedding(config.vocab_size, config.n_embd, _weight=head.weight)
+    parts = {
+        "wte": embedding,
+        "wpe": build_added_positions(config),
+        "rotation": build_rotation(config),
+        "drop": nn.Dropout(),
+        **{f"h.{layer}": block for layer in range(config.n_layer)},
+        "ln_f": build_norm(config),
+        "lm_head": head,
+        "softcap": build_softcap(config),
+    }
+    return {name: module for prefix, part in parts.items() for name, module in part.named_modules(prefix=prefix)}
 
 
 def _stands_for(module: nn.Module, kind: type[nn.Module]) -> bool:
