@@ -124,8 +124,8 @@ def _no_compiler(device: torch.device) -> str | None:
 def keep_freed_memory() -> None:
     """Let the C library keep memory that tensors give back, for the next ones.
 
-    A training step allocates the same tensors again and again. By default glibc returns large ones to
-    the system, which has to clear every page anew; a quarter of a step can go there.
+    A training step allocates the same tensors again and again, and every batch of texts its caches. By default
+    glibc returns large ones to the system, which has to clear every page anew; a quarter of a step can go there.
     """
     try:
         library = ctypes.CDLL("libc.so.6")

@@ -85,10 +85,11 @@ def _run(arguments: argparse.Namespace) -> int:
     from gpt.checkpoint import load_trained
     from gpt.cli.interactive import run_interactive
     from gpt.data import CharTokenizer
-    from gpt.device import choose_device
+    from gpt.device import choose_device, keep_freed_memory
     from gpt.generation import DecodeOptions, build_runtime
     from gpt.generation.prompts import encode_prompt
 
+    keep_freed_memory()
     path = Path(arguments.checkpoint) if arguments.checkpoint else None
     loaded = load_trained(path, Path(arguments.runs), choose_device(arguments.device), arguments.weights)
     if path is None:

@@ -84,8 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     from gpt.cli.bench.decode_report import NOTE, DecodeSetting, summary_of, table_of
     from gpt.cli.bench.decode_turns import from_checkpoint, from_shape, ours, peers, take_turns
-    from gpt.device import measure_matmul_rate
+    from gpt.device import keep_freed_memory, measure_matmul_rate
 
+    keep_freed_memory()  # for all alike, as sample.py does
     facts = describe("decode", arguments, torch.get_num_threads())
     rate = measure_matmul_rate(torch.device("cpu"), torch.float32)
     tables, results = [], []

@@ -9,7 +9,6 @@ probability p(x): as often as the paper's rule accepts a draft that was not draw
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -21,10 +20,12 @@ from gpt.generation.speculation.drafts import Drafter
 
 MOST_DRAFTS = 5
 """For one pass and row: with the newest token, as many as the engine multiplies at once by what it reads."""
-TRIAL = 8
-"""Passes with drafts, after which their speed is compared with that without."""
+MOST_LOST = 4.0
+"""Tokens' time that drafts may lose against plain decoding before it goes on without; as much can be saved up."""
+HICCUP = 4.0
+"""Times the plain time that a pass counts for at most: something else on the machine took longer."""
 FIRST_STRETCH, FIRST_PAUSE = 8, 100
-"""Tokens without drafts at first, to see how quick that is; and after a trial that was lost, then twice as many."""
+"""Tokens without drafts at first, to see how quick that is; and after drafts have lost, then twice as many."""
 
 
 class SpeculativeDecoder(AheadDecoder):
@@ -60,7 +61,7 @@ class SpeculativeDecoder(AheadDecoder):
         self._drafter, self._count = drafter, MOST_DRAFTS // 2
         self._plain_left, self._pause = FIRST_STRETCH, FIRST_PAUSE
         self._plain_seconds = math.inf  # a token, of the latest call
-        self._trial = _Trial()
+        self._lost = 0.0  # tokens' time
 
     @property
     def acceptance(self) -> float | None:
@@ -73,23 +74,25 @@ class SpeculativeDecoder(AheadDecoder):
             tokens = self._positions() - before
             self._plain_seconds = (time.perf_counter() - start) / tokens
             self._plain_left -= tokens // len(self.active)
-            return
-        self._draw_with_drafts()
-        self._trial.add(time.perf_counter() - start, self._positions() - before)
-        if self._trial.passes == TRIAL:
-            if self._trial.seconds > self._plain_seconds * self._trial.tokens:
-                self._plain_left, self._pause = self._pause, 2 * self._pause
-            self._trial = _Trial()
+        else:
+            self._draw_with_drafts([row for row in self.active if not self._queues[row]])
+            self._weigh(time.perf_counter() - start, self._positions() - before)
 
-    def _draw_with_drafts(self) -> None:
-        rows = [row for row in self.active if not self._queues[row]]
+    def _weigh(self, seconds: float, tokens: int) -> None:
+        """Count what a pass with drafts has lost or gained, and pause them where they have lost too much."""
+        taken = min(seconds / self._plain_seconds, HICCUP * len(self.active))
+        self._lost = max(-MOST_LOST, self._lost + taken - tokens)
+        if self._lost > MOST_LOST:
+            self._plain_left, self._pause, self._lost = self._pause, 2 * self._pause, 0.0
+
+    def _draw_with_drafts(self, rows: Sequence[int]) -> None:
         contexts = [self._contexts[row] for row in rows]
         drafts = [
             self._drafter.draft(row, self._contexts[row], self._uniforms[row].peek(self._room_for_drafts(row)))
             for row in rows
         ]
         uniforms = [self._uniforms[row].peek(len(draft) + 1) for row, draft in zip(rows, drafts, strict=True)]
-        places = [place for place, row in enumerate(self.active) if row in set(rows)]
+        places = [self.active.index(row) for row in rows]
         results = self._backend.verify(
             places, contexts, drafts, uniforms, self._params, self._seen(contexts), self._params.logprobs is not None
         )
@@ -133,18 +136,6 @@ class SpeculativeDecoder(AheadDecoder):
 
     def _positions(self) -> int:
         return sum(len(self._contexts[row]) for row in self.active)
-
-
-@dataclass
-class _Trial:
-    """Passes with drafts: how long they took, and what came of them."""
-
-    passes: int = 0
-    seconds: float = 0.0
-    tokens: int = 0
-
-    def add(self, seconds: float, tokens: int) -> None:
-        self.passes, self.seconds, self.tokens = self.passes + 1, self.seconds + seconds, self.tokens + tokens
 
 
 def _standing(draft: Sequence[int], drawn: Sequence[int]) -> int:
