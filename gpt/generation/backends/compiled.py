@@ -9,7 +9,6 @@ from gpt.cache import KVCache
 from gpt.cache.fixed import FixedView
 from gpt.generation.backends.eager import CachedBackend
 from gpt.generation.backends.protocol import Context
-from gpt.model import GPT
 
 Step = Callable[[], Tensor]
 WARMUPS = 3
@@ -23,15 +22,7 @@ class CompiledBackend(CachedBackend):
     The batch has a fixed size too: rows that leave are replaced by copies of the first one.
     """
 
-    def __init__(
-        self,
-        model: GPT,
-        slide_chunk: int | None = None,
-        kv_dtype: str = "fp32",
-        prefill_chunk: int | None = None,
-    ) -> None:
-        super().__init__(model, slide_chunk, kv_dtype, prefill_chunk)
-        self._run: Step | None = None
+    _run: Step | None = None
 
     def next_logits(self, contexts: Sequence[Context]) -> Tensor:
         missing = len(self._starts) - len(contexts)
