@@ -94,7 +94,7 @@ def choose_compile(choice: str | bool, device: torch.device, report: Report) -> 
     """
     if choice is False:
         return False
-    reason = _no_compiler(device)
+    reason = why_not_compile(device)
     if reason is None:
         return True
     if choice is True:
@@ -103,7 +103,7 @@ def choose_compile(choice: str | bool, device: torch.device, report: Report) -> 
     return False
 
 
-def _no_compiler(device: torch.device) -> str | None:
+def why_not_compile(device: torch.device) -> str | None:
     """Why torch.compile cannot work here; None where it can."""
     if device.type == "mps":
         return "torch.compile is not used on MPS"

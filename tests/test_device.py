@@ -42,7 +42,7 @@ def test_a_dtype_asked_for_is_taken() -> None:
 
 
 def test_without_a_compiler_auto_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_no_compiler", lambda _: "no C++ compiler was found")
+    monkeypatch.setattr(device, "why_not_compile", lambda _: "no C++ compiler was found")
     lines: list[str] = []
     assert not choose_compute(RunConfig(device="cpu"), lines.append).compile
     assert lines == ["not compiling: no C++ compiler was found"]
@@ -58,7 +58,7 @@ def test_a_missing_compiler_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         raise InvalidCxxCompiler
 
     monkeypatch.setattr(cpp_builder, "get_cpp_compiler", missing)
-    assert device._no_compiler(torch.device("cpu")) == "no C++ compiler was found"
+    assert device.why_not_compile(torch.device("cpu")) == "no C++ compiler was found"
 
 
 def test_autocast_is_on_only_below_float32() -> None:

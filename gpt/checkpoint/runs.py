@@ -29,6 +29,11 @@ class RunFolder:
     def samples(self) -> Path:
         return self.path / "samples"
 
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether there is a single checkpoint in the run's place, such as `scripts/quantize.py` writes."""
+        return (self.path / MANIFEST).is_file()
+
     def create(self, config: Config) -> None:
         """Make the folder and write the resolved configuration into it.
 

@@ -59,7 +59,7 @@ def _command(line: str, params: SamplingParams) -> SamplingParams:
         except YAMLSyntaxError as error:
             report(f"error: /{name}: {error}")
     else:
-        report(HELP)
+        report(HELP if name == "help" else f"error: /{line.strip()} is no command with a value\n{HELP}")
     return params
 
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from gpt.cache import KV_DTYPES
 from gpt.config import SamplingParams
+from gpt.device import why_not_compile
 from gpt.errors import DeviceError, GenerationError
 from gpt.generation.backends import Backend
 from gpt.generation.backends.compiled import CompiledBackend
@@ -172,7 +173,7 @@ def build_runtime(
         make_drafter: for speculative decoding, by the native engine; None: plain decoding.
 
     Raises:
-        DeviceError: native was asked for by name and cannot be had.
+        DeviceError: native or compiled was asked for by name and cannot be had.
     """
     options = options or DecodeOptions()
     if options.backend in ("eager", "compiled") or options.needs_eager:
@@ -190,4 +191,10 @@ def build_runtime(
 def _eager(model: GPT, options: DecodeOptions, report: Report, make_drafter: MakeDrafter | None) -> EagerRuntime:
     if make_drafter is not None:
         report("decoding without speculation, which the native backend alone can do; the text is the same")
+    device = next(model.parameters()).device
+    if options.backend == "compiled" and device.type != "cuda":  # there it is a graph, and needs no compiler
+        reason = why_not_compile(device)
+        if reason is not None:
+            raise DeviceError(f"no compiled backend: {reason}; take backend auto or eager")
+        report("the first token waits for torch's compiler, about 20 s")
     return EagerRuntime(model, options)

@@ -19,6 +19,7 @@ from gpt.inspection.words import describe
 from gpt.model import GPT
 from gpt.model.attention import ReferenceCore
 from gpt.model.block import Block
+from gpt.model.quantized import weights_format
 
 BATCH, QUERIES, CACHED, HEADS, HALF_HEAD, HIDDEN, VOCABULARY, POSITIONS = (
     1009, 1013, 1019, 1021, 1031, 1033, 1039, 100003,
@@ -109,7 +110,7 @@ def trace_cached(model: GPT, idx: Tensor, kv_dtype: str = "fp32") -> tuple[list[
         `trace_shapes`.
 
     Raises:
-        InputError: the ids do not fit the model, or are too few.
+        InputError: the ids do not fit the model, or are too few; or its weights are quantized.
     """
     if idx.dim() != 2 or idx.size(1) < 2:
         raise InputError(f"a prefill and a decode step need (B, T) ids, T at least 2; got shape {tuple(idx.shape)}")
@@ -121,6 +122,9 @@ def trace_cached(model: GPT, idx: Tensor, kv_dtype: str = "fp32") -> tuple[list[
 def _trace(model: GPT, idx: Tensor, cache: KVCache | None, kv_dtype: str = "fp32") -> list[TensorRow]:
     if idx.dim() != 2 or idx.numel() == 0:
         raise InputError(f"token ids must be (batch, time) and not empty, got shape {tuple(idx.shape)}")
+    weights = weights_format(model)
+    if weights != "float32":
+        raise InputError(f"a trace is of float32 weights, and these are {weights}; take what they were made from")
     past = cache.lengths[0] if cache is not None else 0
     operations = _record(model, idx, cache)
     probe = Probe(model, idx.size(1), past)

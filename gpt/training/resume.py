@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint
+from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, format_of, read_checkpoint
 from gpt.config import Config
 from gpt.data import Dataset
 from gpt.errors import CheckpointError
@@ -40,7 +40,7 @@ def find_resume_point(run: RunFolder, resume: str | None, config: Config, report
 
     Raises:
         CheckpointError: the folder holds a run already and `resume` is None or a checkpoint of another
-            run; or the checkpoint that was named is missing or damaged.
+            run; or it is a checkpoint itself; or the checkpoint that was named is missing or damaged.
     """
     if resume is None:
         _refuse_existing(run, config)
@@ -50,6 +50,8 @@ def find_resume_point(run: RunFolder, resume: str | None, config: Config, report
         if run.path.resolve() not in folder.resolve().parents:
             _refuse_existing(run, config)
         return ResumePoint(folder, read_checkpoint(folder))
+    if run.is_checkpoint:
+        raise CheckpointError(f"{run.path} is a checkpoint, not a run; choose another name with run.name=NAME")
     found = run.newest_valid()
     if found is None:
         if (run.path / "last.json").exists():
@@ -68,6 +70,9 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
         CheckpointError: it does not; a change of configuration can be allowed.
     """
     saved = point.checkpoint
+    weights = format_of(saved.model)
+    if weights != "float32":
+        raise CheckpointError(f"{point.folder} has {weights} weights, which cannot be trained; take its original")
     same_tokenizer = saved.tokenizer.to_dict() == dataset.tokenizer.to_dict()
     changes = [
         change

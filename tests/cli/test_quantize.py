@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpt.checkpoint import read_checkpoint
-from gpt.cli import evaluate, quantize, sample, train
+from gpt.cli import evaluate, explain, quantize, sample, train
 
 
 @pytest.fixture(autouse=True)
@@ -94,10 +94,19 @@ def test_mistakes_are_one_line(int8: Path, tmp_path: Path, capsys: pytest.Captur
         assert "the model's weights are int8 already" in capsys.readouterr().err
 
 
-def test_a_quantized_checkpoint_is_not_trained_on(
-    int8: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("resume", [None, "auto", "here"])
+def test_a_quantized_checkpoint_is_neither_trained_nor_written_over(
+    resume: str | None, int8: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "corpus.txt").write_bytes((trained / "corpus.txt").read_bytes())
-    assert train.main(["--config", str(trained / "tiny.yaml"), "--resume", str(int8), "train.max_steps=9"]) == 2
-    assert capsys.readouterr().err.count("\n") <= 3
+    before = {path.name: path.read_bytes() for path in int8.iterdir()}
+    options = ["--config", "tiny.yaml", f"run.dir={int8.parent}", f"run.name={'other' if resume == 'here' else 'int8'}"]
+    resumed = {None: [], "auto": ["--resume", "auto"], "here": ["--resume", str(int8)]}[resume]
+    assert train.main([*options, *resumed]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert {None: "exists already", "auto": "is a checkpoint, not a run", "here": "cannot be trained"}[resume] in line
+    assert {path.name: path.read_bytes() for path in int8.iterdir()} == before
+
+
+def test_a_walk_through_every_tensor_wants_float32_and_says_so(int8: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain.main(["walk", "--prompt", "It was", "--checkpoint", str(int8)]) == 2
+    assert "a trace is of float32 weights, and these are int8" in capsys.readouterr().err

@@ -440,12 +440,13 @@ def test_one_stop_text_is_taken_as_it_is_typed(
 
 
 @pytest.mark.parametrize("line", ["/", "/help", "/temprature 1", "/temperature", "/top_k  "])
-def test_a_command_that_is_not_one_shows_the_help(
+def test_a_command_that_is_not_one_is_said_to_be_none_and_shows_the_help(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     out, err = session(capsys, monkeypatch, line + "\n")
     assert out == ""
-    assert err == f"{interactive.HELP}\n" * 2
+    wrong = "" if line == "/help" else f"error: {line.strip()} is no command with a value\n"
+    assert err == f"{interactive.HELP}\n{wrong}{interactive.HELP}\n"
 
 
 @pytest.mark.parametrize(

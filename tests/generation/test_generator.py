@@ -133,12 +133,20 @@ def runtime_name(model: GPT, backend: str = "auto", **options: Any) -> tuple[str
 
 
 @needs_compiler
-def test_the_native_backend_is_taken_where_it_can_be(tiny_model: GPT) -> None:
+def test_the_native_backend_is_taken_where_it_can_be(tiny_model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
     assert runtime_name(tiny_model)[0] == "native, fp32 cache"
     assert runtime_name(gpt.quantize(tiny_model, "int8"))[0] == "native, int8 weights, fp32 cache"
     assert runtime_name(tiny_model, kv_dtype="bf16")[0] == "eager, bf16 cache"
     assert runtime_name(tiny_model, cache=False)[0] == "eager, no cache"
-    assert runtime_name(tiny_model, "compiled")[0] == "compiled, fp32 cache"
+    assert runtime_name(tiny_model, "compiled") == (
+        "compiled, fp32 cache",
+        ["the first token waits for torch's compiler, about 20 s"],
+    )
+    monkeypatch.setattr("gpt.generation.runtime.why_not_compile", lambda device: "no C++ compiler was found")
+    with pytest.raises(
+        DeviceError, match=r"^no compiled backend: no C\+\+ compiler was found; take backend auto or eager$"
+    ):
+        runtime_name(tiny_model, "compiled")
 
 
 @needs_compiler

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.generation.backends.native import NativeBackend
-from gpt.generation.decoding.ahead import AheadDecoder
+from gpt.generation.decoding.ahead import MOST_AHEAD, AheadDecoder
 from gpt.generation.decoding.decoder import Drawn, describe, not_finite
 from gpt.generation.speculation.drafts import Drafter
 
@@ -22,10 +22,12 @@ MOST_DRAFTS = 5
 """For one pass and row: with the newest token, as many as the engine multiplies at once by what it reads."""
 MOST_LOST = 4.0
 """Tokens' time that drafts may lose against plain decoding before it goes on without; as much can be saved up."""
-HICCUP = 4.0
-"""Times the plain time that a pass counts for at most: something else on the machine took longer."""
+HICCUP = 2.0
+"""Tokens' time that a pass counts for at most, for each position in it: something else on the machine took longer."""
+SURE = 0.002
+"""Seconds that a call without drafts is to take, or as many tokens as can be, before its speed is believed."""
 FIRST_STRETCH, FIRST_PAUSE = 8, 100
-"""Tokens without drafts at first, to see how quick that is; and after drafts have lost, then twice as many."""
+"""Tokens without drafts at first, to see how quick that is; and after drafts have lost, then four times as many."""
 
 
 class SpeculativeDecoder(AheadDecoder):
@@ -58,9 +60,9 @@ class SpeculativeDecoder(AheadDecoder):
     ) -> None:
         super().__init__(backend, prompts, params, seeds)
         self.drafted = self.accepted = 0
-        self._drafter, self._count = drafter, MOST_DRAFTS // 2
+        self._drafter, self._count = drafter, MOST_DRAFTS
         self._plain_left, self._pause = FIRST_STRETCH, FIRST_PAUSE
-        self._plain_seconds = math.inf  # a token, of the latest call
+        self._plain_seconds = math.inf  # a token, of the quickest call of a stretch: in others a window moves
         self._lost = 0.0  # tokens' time
 
     @property
@@ -72,20 +74,24 @@ class SpeculativeDecoder(AheadDecoder):
         if self._plain_left > 0:
             super()._draw()
             tokens = self._positions() - before
-            self._plain_seconds = (time.perf_counter() - start) / tokens
-            self._plain_left -= tokens // len(self.active)
+            seconds, steps = time.perf_counter() - start, tokens // len(self.active)
+            self._plain_seconds = min(self._plain_seconds, seconds / tokens)
+            is_sure = seconds >= SURE or steps >= MOST_AHEAD
+            self._plain_left = max(self._plain_left - steps, 0 if is_sure else 1)
         else:
-            self._draw_with_drafts([row for row in self.active if not self._queues[row]])
-            self._weigh(time.perf_counter() - start, self._positions() - before)
+            checked = self._draw_with_drafts([row for row in self.active if not self._queues[row]])
+            self._weigh(time.perf_counter() - start, checked, self._positions() - before)
 
-    def _weigh(self, seconds: float, tokens: int) -> None:
+    def _weigh(self, seconds: float, checked: int, tokens: int) -> None:
         """Count what a pass with drafts has lost or gained, and pause them where they have lost too much."""
-        taken = min(seconds / self._plain_seconds, HICCUP * len(self.active))
+        taken = min(seconds / self._plain_seconds, HICCUP * checked)
         self._lost = max(-MOST_LOST, self._lost + taken - tokens)
         if self._lost > MOST_LOST:
-            self._plain_left, self._pause, self._lost = self._pause, 2 * self._pause, 0.0
+            self._plain_left, self._pause, self._lost = self._pause, 4 * self._pause, 0.0
+            self._plain_seconds = math.inf
 
-    def _draw_with_drafts(self, rows: Sequence[int]) -> None:
+    def _draw_with_drafts(self, rows: Sequence[int]) -> int:
+        """Guess and check for some rows; how many positions went into the pass."""
         contexts = [self._contexts[row] for row in rows]
         drafts = [
             self._drafter.draft(row, self._contexts[row], self._uniforms[row].peek(self._room_for_drafts(row)))
@@ -98,6 +104,7 @@ class SpeculativeDecoder(AheadDecoder):
         )
         for row, draft, (drawn, logits) in zip(rows, drafts, results, strict=True):
             self._accept(row, draft, drawn, logits)
+        return len(rows) + sum(map(len, drafts))
 
     def _accept(self, row: int, draft: Sequence[int], drawn: Sequence[int], logits: Tensor | None) -> None:
         """Take over the drafts that stood, and the token after them.
@@ -128,10 +135,10 @@ class SpeculativeDecoder(AheadDecoder):
         return max(0, min(self._count, left - 1, self._backend.room([context]) - 1))
 
     def _adapt(self, stood: int, drafted: int) -> None:
-        """More drafts where all stood, fewer where most fell."""
+        """More drafts where all stood, fewer where all fell."""
         if stood == drafted:
             self._count = min(self._count + 1, MOST_DRAFTS)
-        elif 2 * stood < drafted:
+        elif stood == 0:
             self._count = max(self._count - 1, 1)
 
     def _positions(self) -> int:

@@ -187,8 +187,30 @@ def test_drafts_that_fall_end_speculation_and_cost_little(monkeypatch: pytest.Mo
     # a clock on which a pass with drafts takes as long as two without
     monkeypatch.setattr("gpt.generation.speculation.decoder.time.perf_counter", lambda: now[0] + 2 * passes())
     assert [decoder.step()[0].token for _ in range(1000)] == text
-    assert passes() == 4 * 5  # at once, and after 100, 200 and 400 more tokens, until more than 4 tokens are lost
+    assert passes() == 3 * 5  # at once, and after 100 and 400 more tokens, until more than 4 tokens are lost
     assert decoder.acceptance == 0.0
+
+
+def test_the_speed_without_drafts_is_that_of_many_tokens_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call costs as much as 30 tokens here, and drafts 2 a token: more than calls of 64, less than calls of 8."""
+    monkeypatch.undo()
+    model, params = sharp_model(block_size=1100), SamplingParams(max_new_tokens=1000, temperature=0)
+    (text,) = tokens_of(model, [[1]], params)
+    decoder = runtime_with(model, lambda params: Oracle([[1, *text, *[0] * 10]], 3)).decoder([[1]], params, [0])
+    passes = _count(monkeypatch, decoder)
+    draw, now = decoder._backend.draw, [0.0]  # type: ignore[attr-defined]
+
+    def watched(contexts: object, uniforms: torch.Tensor, *arguments: object) -> object:
+        now[0] += 30e-6 + 1e-6 * uniforms.size(1)
+        return draw(contexts, uniforms, *arguments)
+
+    monkeypatch.setattr(decoder._backend, "draw", watched)  # type: ignore[attr-defined]
+    clock = "gpt.generation.speculation.decoder.time.perf_counter"
+    monkeypatch.setattr(
+        clock, lambda: now[0] + 6e-6 * passes()
+    )  # 2 a token: more than in calls of 64, less than in calls of 8
+    assert [decoder.step()[0].token for _ in range(1000)] == text
+    assert 0 < passes() < 40
 
 
 def _count(monkeypatch: pytest.MonkeyPatch, decoder: object) -> Callable[[], int]:
