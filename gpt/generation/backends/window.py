@@ -22,10 +22,11 @@ class Window:
 
     @classmethod
     def build(cls, block_size: int, slide_chunk: int | None = None) -> "Window":
-        """For a model; without a chunk, or with one that is larger than the window, it moves as far as makes sense.
+        """For a model.
 
-        That is a quarter of the window, so that at least three quarters of it are always in sight, and the
-        whole window.
+        Args:
+            block_size: the model's.
+            slide_chunk: at most the whole window; None: a quarter of it, so that three quarters stay in sight.
         """
         return cls(block_size, min(slide_chunk or max(1, block_size // 4), block_size))
 

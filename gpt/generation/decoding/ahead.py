@@ -105,11 +105,7 @@ class AheadDecoder(BatchDecoder):
 
     def _enqueue(self, drawn: list[list[int]], logits: Tensor | None) -> None:
         for step, tokens in enumerate(zip(*drawn, strict=True)):
-            described = (
-                map(Drawn, tokens)
-                if logits is None
-                else describe(logits[step], list(tokens), self._params.logprobs or 0)
-            )
+            described = describe(tokens, None if logits is None else logits[step], self._params.logprobs)
             for row, token in zip(self.active, described, strict=True):
                 self._queues[row].append(token)
 

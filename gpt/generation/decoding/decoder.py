@@ -129,19 +129,19 @@ class StepDecoder(BatchDecoder):
         tokens = draw(probabilities, uniform).tolist()
         for context, token in zip(contexts, tokens, strict=True):
             context.append(token)
-        count = self._params.logprobs
-        drawn = [Drawn(token) for token in tokens] if count is None else describe(logits, tokens, count)
-        return dict(zip(self.active, drawn, strict=True))
+        return dict(zip(self.active, describe(tokens, logits, self._params.logprobs), strict=True))
 
 
-def describe(logits: Tensor, tokens: Sequence[int], count: int) -> list[Drawn]:
-    """Drawn tokens with their log-probabilities.
+def describe(tokens: Sequence[int], logits: Tensor | None, count: int | None) -> list[Drawn]:
+    """Drawn tokens, with their log-probabilities where these are wanted.
 
     Args:
-        logits: (B, V) that each was drawn from.
         tokens: B ids.
-        count: of the most likely tokens beside each.
+        logits: (B, V) that each was drawn from; None only where `count` is.
+        count: of the most likely tokens beside each; None: the tokens alone.
     """
+    if logits is None or count is None:
+        return list(map(Drawn, tokens))
     logprobs = logits.log_softmax(dim=-1)
     best = logprobs.topk(min(count, logprobs.size(-1)), dim=-1)
     tops = [

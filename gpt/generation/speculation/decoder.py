@@ -15,7 +15,7 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.generation.backends.native import NativeBackend
 from gpt.generation.decoding.ahead import MOST_AHEAD, AheadDecoder
-from gpt.generation.decoding.decoder import Drawn, describe, not_finite
+from gpt.generation.decoding.decoder import describe, not_finite
 from gpt.generation.speculation.drafts import Drafter
 
 MOST_DRAFTS = 5
@@ -119,11 +119,8 @@ class SpeculativeDecoder(AheadDecoder):
         if tokens[-1] < 0:  # the next pass says so, if anybody asks for it
             tokens.pop()
         self._uniforms[row].take(len(tokens))
-        self._queues[row] += (
-            map(Drawn, tokens)
-            if logits is None
-            else describe(logits[: len(tokens)], tokens, self._params.logprobs or 0)
-        )
+        kept = None if logits is None else logits[: len(tokens)]
+        self._queues[row] += describe(tokens, kept, self._params.logprobs)
         context += tokens
         self.drafted += len(draft)
         self.accepted += stood
