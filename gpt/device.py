@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import math
 import os
 import re
 import time
@@ -12,6 +13,7 @@ import torch
 
 from gpt.config.sections import DEVICE_PATTERN, RunConfig
 from gpt.errors import DeviceError
+from gpt.processor import Processor, supported_processors
 from gpt.report import Report
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
@@ -24,16 +26,18 @@ class Compute:
 
     Attributes:
         device: where tensors live.
-        dtype: type of matrix products under autocast; float32 means no autocast.
+        dtype: type of matmuls under autocast; float32 means no autocast.
         compile: whether blocks are to be compiled.
+        fast_dtype: the type in which the device multiplies fastest, for matmuls that need few digits.
     """
 
     device: torch.device
     dtype: torch.dtype
     compile: bool
+    fast_dtype: torch.dtype = torch.float32
 
     def autocast(self) -> torch.autocast:
-        """A context in which matrix products run in `dtype`."""
+        """Return a context in which matmuls run in `dtype`."""
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
 
     def __str__(self) -> str:
@@ -42,19 +46,30 @@ class Compute:
         return f"{self.device}{threads}, {name}, {'compiled' if self.compile else 'eager'}"
 
 
-def choose_compute(config: RunConfig, report: Report) -> Compute:
+def choose_compute(config: RunConfig, report: Report, processor: Processor | None = None) -> Compute:
     """Resolve every `auto`, and apply the thread count and determinism that were asked for.
+
+    Args:
+        config: what was asked for.
+        report: takes lines for the user.
+        processor: what the CPU is used as; None: the best it is.
 
     Raises:
         DeviceError: what was asked for by name is not there.
     """
+    processor = processor or supported_processors()[0]
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it from there only
         torch.use_deterministic_algorithms(True)
     device = choose_device(config.device)
-    return Compute(device, _choose_dtype(config.dtype, device), choose_compile(config.compile, device, report))
+    fast = _fast_dtype(device, processor)
+    dtype = _choose_dtype(config.dtype, device, fast)
+    if device.type == "cpu" and dtype != torch.float32 and dtype != fast:
+        name = str(dtype).removeprefix("torch.")
+        report(f"{name} is far slower than float32 here: this processor ({processor.name}) has no instructions for it")
+    return Compute(device, dtype, choose_compile(config.compile, device, report, processor), fast)
 
 
 def choose_device(name: str) -> torch.device:
@@ -75,24 +90,32 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def _choose_dtype(name: str, device: torch.device) -> torch.dtype:
+def _fast_dtype(device: torch.device, processor: Processor) -> torch.dtype:
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+    return processor.matmul_dtype if device.type == "cpu" else torch.float32
+
+
+def _choose_dtype(name: str, device: torch.device, fast: torch.dtype) -> torch.dtype:
     if name != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
-    if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    if device.type != "cpu":
-        return torch.float32
-    has_products = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if has_products else torch.float32
+    return torch.float16 if device.type == "cuda" and fast == torch.float32 else fast
 
 
-def choose_compile(choice: str | bool, device: torch.device, report: Report) -> bool:
-    """Whether to compile; looking for a compiler imports torch's, which takes a second.
+def choose_compile(
+    choice: str | bool, device: torch.device, report: Report, processor: Processor | None = None
+) -> bool:
+    """Return whether to compile; looking for a compiler imports torch's, which takes a second.
+
+    On a CPU without instructions for bfloat16 `auto` is no: compiled blocks were no faster than eager ones there, and
+    several times slower on a busy machine.
 
     Raises:
         DeviceError: `choice` is True, and there is no compiler.
     """
-    if choice is False:
+    if choice is False or (
+        choice == "auto" and _fast_dtype(device, processor or supported_processors()[0]) == torch.float32
+    ):
         return False
     reason = why_not_compile(device)
     if reason is None:
@@ -136,16 +159,35 @@ def keep_freed_memory() -> None:
     mallopt(TRIM_THRESHOLD, (1 << 31) - 1)
 
 
-def measure_matmul_rate(device: torch.device, dtype: torch.dtype, size: int = 2048, repeats: int = 3) -> float:
-    """FLOP/s of a square matrix product, the best of a few: what utilisation is measured against."""
+def measure_matmul_rate(
+    device: torch.device, dtype: torch.dtype, size: int = 2048, repeats: int = 3, seconds: float = 0.5
+) -> float:
+    """Measure the FLOP/s of a square matmul, the best of a few: what utilisation is measured against.
+
+    Args:
+        device: to measure.
+        dtype: of the factors.
+        size: rows and columns; fewer where a matmul of so many would take longer than `seconds`, as in a type that the
+            processor has no instructions for.
+        repeats: of which the best counts.
+        seconds: of one matmul, at most.
+    """
+    tried = min(size, 128)
+    while tried < size and 8 * _time_matmul(device, dtype, tried) < seconds:
+        tried = min(2 * tried, size)
+    return 2 * tried**3 / min(_time_matmul(device, dtype, tried) for _ in range(repeats))
+
+
+def _time_matmul(device: torch.device, dtype: torch.dtype, size: int) -> float:
+    """Return the seconds of the better of two, since the first may also pay for initialisation."""
     a = torch.randn(size, size, device=device, generator=torch.Generator(device).manual_seed(0)).to(dtype)
-    best = 0.0
-    for _ in range(repeats + 1):  # the first one also pays for initialisation
+    best = math.inf
+    for _ in range(2):
         _synchronize(device)
         start = time.perf_counter()
         torch.mm(a, a)
         _synchronize(device)
-        best = max(best, 2 * size**3 / (time.perf_counter() - start))
+        best = min(best, time.perf_counter() - start)
     return best
 
 

@@ -15,11 +15,13 @@ class Settings:
         data_dir: folder with corpora, from `GPT_DATA_DIR`; None when unset or empty.
         cache_dir: folder for what can be made again, such as compiled kernels; from `XDG_CACHE_HOME`, else ~/.cache.
         offline: no socket may be opened, from `GPT_OFFLINE` (1, true, yes, on).
+        processor: class of processors to compute for, from `GPT_PROCESSOR`; None (unset or empty): this machine's best.
     """
 
     data_dir: Path | None
     cache_dir: Path
     offline: bool
+    processor: str | None = None
 
 
 def read_settings(offline: bool = False) -> Settings:
@@ -29,4 +31,5 @@ def read_settings(offline: bool = False) -> Settings:
         data_dir=Path(data_dir).expanduser() if data_dir else None,
         cache_dir=Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gpt",
         offline=offline or os.environ.get("GPT_OFFLINE", "").strip().lower() in _TRUE,
+        processor=os.environ.get("GPT_PROCESSOR", "").strip() or None,
     )

@@ -5,6 +5,7 @@ from gpt import device
 from gpt.config import RunConfig
 from gpt.device import choose_compute, choose_device, measure_bandwidth, measure_matmul_rate, peak_memory_bytes
 from gpt.errors import DeviceError
+from gpt.processor import AMX, AVX2, NEON, PROCESSORS, Processor
 
 
 def choose(**values: object) -> device.Compute:
@@ -28,13 +29,26 @@ def test_a_word_that_is_no_device_is_refused() -> None:
         choose_device("gpu")
 
 
-@pytest.mark.parametrize("has_tiles", [True, False])
-@pytest.mark.parametrize("has_dots", [True, False])
-def test_the_dtype_follows_the_cpu(monkeypatch: pytest.MonkeyPatch, has_tiles: bool, has_dots: bool) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_dots)
-    expected = torch.bfloat16 if has_tiles or has_dots else torch.float32
-    assert choose(device="cpu", compile=False).dtype == expected
+@pytest.mark.parametrize("processor", PROCESSORS.values(), ids=lambda processor: processor.name)
+def test_auto_is_the_type_that_the_processor_has_instructions_for(processor: Processor) -> None:
+    compute = choose_compute(RunConfig(device="cpu", compile=False), lambda line: None, processor)
+    assert compute.dtype == compute.fast_dtype == processor.matmul_dtype
+
+
+def test_bfloat16_without_instructions_for_it_is_said_to_be_slow() -> None:
+    lines: list[str] = []
+    compute = choose_compute(RunConfig(device="cpu", dtype="bfloat16", compile=False), lines.append, AVX2)
+    assert (compute.dtype, compute.fast_dtype) == (torch.bfloat16, torch.float32)
+    assert lines == ["bfloat16 is far slower than float32 here: this processor (AVX2) has no instructions for it"]
+    choose_compute(RunConfig(device="cpu", dtype="bfloat16", compile=False), lines.append, AMX)
+    assert len(lines) == 1
+
+
+def test_auto_compiles_only_where_that_was_measured_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "why_not_compile", lambda _: None)
+    compiled = [choose_compute(RunConfig(device="cpu"), print, processor).compile for processor in (AMX, AVX2, NEON)]
+    assert compiled == [True, False, False]
+    assert choose_compute(RunConfig(device="cpu", compile=True), print, AVX2).compile
 
 
 def test_a_dtype_asked_for_is_taken() -> None:
@@ -44,7 +58,7 @@ def test_a_dtype_asked_for_is_taken() -> None:
 def test_without_a_compiler_auto_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "why_not_compile", lambda _: "no C++ compiler was found")
     lines: list[str] = []
-    assert not choose_compute(RunConfig(device="cpu"), lines.append).compile
+    assert not choose_compute(RunConfig(device="cpu"), lines.append, AMX).compile
     assert lines == ["not compiling: no C++ compiler was found"]
     with pytest.raises(DeviceError, match=r"no C\+\+ compiler was found; set run.compile=auto or false"):
         choose(device="cpu", compile=True)
@@ -69,8 +83,22 @@ def test_autocast_is_on_only_below_float32() -> None:
 
 def test_the_matmul_rate_counts_two_operations_per_multiply_add(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
-    monkeypatch.setattr(device.time, "perf_counter", lambda: float(next(ticks)))  # every product takes one second
+    monkeypatch.setattr(device.time, "perf_counter", lambda: float(next(ticks)))  # every matmul takes one second
     assert measure_matmul_rate(torch.device("cpu"), torch.float32, size=10) == 2 * 10**3
+
+
+@pytest.mark.parametrize(("rate", "size"), [(1e9, 512), (1e12, 2048), (1e6, 128)])
+def test_the_matmul_rate_is_measured_in_bounded_time(monkeypatch: pytest.MonkeyPatch, rate: float, size: int) -> None:
+    """With smaller matrices where the type is slow."""
+    sizes: list[int] = []
+
+    def time_matmul(where: torch.device, dtype: torch.dtype, rows: int) -> float:
+        sizes.append(rows)
+        return 2 * rows**3 / rate
+
+    monkeypatch.setattr(device, "_time_matmul", time_matmul)
+    assert measure_matmul_rate(torch.device("cpu"), torch.bfloat16) == pytest.approx(rate)
+    assert max(sizes) == sizes[-1] == size
 
 
 @pytest.mark.parametrize("kind", ["cuda", "mps", "cpu"])

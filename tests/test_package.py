@@ -11,9 +11,10 @@ PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
     {"errors", "settings", "files", "report"},
-    {"config"},
-    {"device", "native"},
+    {"config", "processor"},
+    {"device"},
     {"model", "data", "cache"},
+    {"kernels"},
     {"checkpoint"},
     {"generation"},
     {"inspection"},

@@ -13,14 +13,14 @@ from gpt.generation.backends import Backend
 from gpt.generation.backends.compiled import CompiledBackend
 from gpt.generation.backends.eager import CachedBackend, UncachedBackend
 from gpt.generation.backends.native import NativeBackend
-from gpt.generation.backends.native_weights import weights_of
 from gpt.generation.decoding.ahead import AheadDecoder
 from gpt.generation.decoding.decoder import Decoder, StepDecoder
 from gpt.generation.speculation.decoder import MOST_DRAFTS, SpeculativeDecoder
 from gpt.generation.speculation.drafts import Drafter
+from gpt.kernels.decoding.engine import Engine, load_engine
+from gpt.kernels.decoding.weights import weights_of
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
-from gpt.native.engine import Engine, load_engine
 from gpt.report import Report, silent
 from gpt.settings import Settings, read_settings
 

@@ -12,12 +12,13 @@ from gpt.data import BatchSampler, Dataset, prepare
 from gpt.device import Compute, choose_compile, choose_compute, keep_freed_memory
 from gpt.errors import ConfigError, DeviceError
 from gpt.inspection.pictures import require_matplotlib
+from gpt.kernels.training.block import use_native_blocks
 from gpt.model import GPT
+from gpt.processor import supported_processors
 from gpt.report import Report
 from gpt.settings import Settings
 from gpt.training.compiling import compile_blocks
 from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
-from gpt.training.native_block import use_native_blocks
 from gpt.training.optimizers import build_optimizer
 from gpt.training.resume import ResumePoint, check_fits, find_resume_point
 from gpt.training.step import Stepper
@@ -44,7 +45,11 @@ def open_session(
         GPTError: the data, device, run folder or checkpoint cannot be used.
     """
     run = RunFolder(Path(loaded.config.run.dir) / loaded.name)
-    compute = choose_compute(loaded.config.run.model_copy(update={"compile": False}), report)  # chosen further down
+    compute = choose_compute(
+        loaded.config.run.model_copy(update={"compile": False}),  # chosen further down
+        report,
+        supported_processors(settings.processor)[0],
+    )
     point = find_resume_point(run, resume, loaded.config, report)
     if loaded.config.train.attention_interval:
         require_matplotlib()
@@ -59,7 +64,7 @@ def open_session(
     if point is not None:
         load_weights(model, point.checkpoint.model, point.folder)
     compute = _choose_blocks(model, config.run, compute, settings, report)
-    optimizer = build_optimizer(model, config.optim, compute.device)
+    optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
     stepper = Stepper(model, optimizer, compute, config.optim.grad_clip)
     if compute.compile:
         report("compiling: half a minute the first time, seconds when it is cached")
@@ -96,14 +101,17 @@ def _choose_blocks(model: GPT, run: RunConfig, compute: Compute, settings: Setti
     """
     if run.kernels == "native" or (run.kernels == "auto" and compute.device.type == "cpu"):
         try:
-            products = use_native_blocks(model, compute, settings.cache_dir)
-            report(f"training blocks by native kernels ({products})")
+            instructions = use_native_blocks(model, compute, settings, report)
+            report(f"training blocks by native kernels ({instructions})")
             return compute
         except DeviceError as error:
             if run.kernels == "native":
                 raise DeviceError(f"run.kernels is native, but {error}; set run.kernels=auto or torch") from None
             report(f"no native kernels: {error}")
-    return replace(compute, compile=choose_compile(run.compile, compute.device, report))
+    return replace(
+        compute,
+        compile=choose_compile(run.compile, compute.device, report, supported_processors(settings.processor)[0]),
+    )
 
 
 def _compile(model: GPT, stepper: Stepper, config: Config, dataset: Dataset, report: Report) -> None:

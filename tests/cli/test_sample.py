@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from native_support import needs_compiler
 
 from gpt.cli import interactive, sample, train
 from gpt.cli.sample_writers import SEPARATOR
 from gpt.generation import Piece, TextBatch
-from kernels import needs_compiler
 from tiny import CORPUS
 
 CHARS = sorted(set(CORPUS))
@@ -586,7 +586,7 @@ def test_without_a_compiler_it_goes_on_without_drafts_and_says_so(
 ) -> None:
     common = ["--prompt", "It was", "--max-new-tokens", "20", "--backend", "eager"]
     plain = text_of(capsys, *common)
-    monkeypatch.setattr("gpt.native.build.find_compiler", lambda: None)
+    monkeypatch.setattr("gpt.kernels.build.find_compiler", lambda: None)
     assert sample.main(["--checkpoint", "runs/tiny", *common, "--speculate", source]) == 0
     written = capsys.readouterr()
     assert written.out == plain

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from native_support import needs_compiler
 from torch import Tensor, nn
 
 from gpt.config import SamplingParams
@@ -11,7 +12,6 @@ from gpt.errors import GenerationError
 from gpt.generation import DecodeOptions, Hypothesis, beam_search, build_runtime, generate_tokens
 from gpt.generation.backends.eager import CachedBackend, UncachedBackend
 from gpt.model import GPT
-from kernels import needs_compiler
 from tiny import sharp_model
 
 Tokens = tuple[int, ...]

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 import torch
+from native_support import needs_compiler
 from torch import nn
 
 import gpt
@@ -12,7 +13,6 @@ from gpt.errors import DataError, DeviceError, GenerationError, InputError
 from gpt.generation import DecodeOptions, build_runtime, generate_tokens, stream_pieces
 from gpt.generation.decoding.sampling import draw, next_token_probabilities
 from gpt.model import GPT
-from kernels import needs_compiler
 from tiny import tiny_config
 
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids

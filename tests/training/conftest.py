@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from gpt.config import LoadedConfig, parse_config
-from gpt.settings import Settings, read_settings
+from gpt.settings import read_settings
 from gpt.training.session import open_session
 from gpt.training.trainer import Trainer
 from tiny import CORPUS
@@ -53,7 +54,7 @@ def _start(
     config = parse_config("", "recipe", [*RECIPE, *places, *overrides])
     return open_session(
         LoadedConfig(config, "run"),
-        Settings(None, read_settings().cache_dir, True),
+        replace(read_settings(offline=True), data_dir=None),
         report,
         resume,
         allow_config_change,
@@ -68,7 +69,7 @@ def start() -> Start:
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_beginnings() -> Iterator[None]:
-    """No half second of matrix products at each start, no waiting for the disk or for a second thread."""
+    """No half second of matmuls at each start, no waiting for the disk or for a second thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:

@@ -12,12 +12,12 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from native_support import needs_native
 from torch import Tensor
 
 from gpt.checkpoint import read_checkpoint
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
-from kernels import needs_native
 
 Start = Callable[..., Trainer]
 

@@ -11,9 +11,9 @@ from gpt.cli.bench.turns import Turns, resident_bytes
 from gpt.config import Config, LoadedConfig
 from gpt.data import BatchSampler, prepare
 from gpt.device import choose_compute
+from gpt.kernels.training.block import NativeBlock
 from gpt.report import Report
 from gpt.settings import read_settings
-from gpt.training.native_block import NativeBlock
 from gpt.training.schedule import learning_rate
 from gpt.training.session import open_session, resolve
 

@@ -1,4 +1,4 @@
-"""Next-token logits from the C++ engine of `gpt.native`, and tokens drawn inside it."""
+"""Next-token logits from the C++ engine of `gpt.kernels`, and tokens drawn inside it."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -9,9 +9,9 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.generation.backends.protocol import Context
 from gpt.generation.backends.window import Window
+from gpt.kernels.decoding.engine import Engine
 from gpt.model import GPT
 from gpt.model.gpt import outside_vocabulary
-from gpt.native.engine import Engine
 
 MakeEngine = Callable[[int], Engine]
 """An engine with caches for so many rows."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.generation.backends.native import NativeBackend
 from gpt.generation.decoding.decoder import BatchDecoder, Drawn, describe, not_finite
-from gpt.native.engine import NotFiniteError
+from gpt.kernels.decoding.engine import NotFiniteError
 
 PATIENCE = 0.03
 """Seconds that a reader of the stream may wait for tokens that are drawn but not shown."""

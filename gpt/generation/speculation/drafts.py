@@ -9,7 +9,7 @@ from gpt.config import SamplingParams
 from gpt.data.ngrams import NgramTable
 from gpt.generation.backends import Context
 from gpt.generation.backends.native import NativeBackend
-from gpt.native.engine import NotFiniteError
+from gpt.kernels.decoding.engine import NotFiniteError
 
 LEAST_CHANCE = 0.2
 """Of a draft to stand together with those before it; checking it costs about as much of a token's time."""

@@ -21,6 +21,7 @@ class Muon(Optimizer):
         momentum: of the moving average of gradients, applied as Nesterov's.
         weight_decay: decoupled: weights shrink by lr * weight_decay.
         steps: Newton-Schulz iterations.
+        dtype: of their matmuls; bfloat16 suffices.
     """
 
     found_inf: Tensor | None = None
@@ -33,8 +34,10 @@ class Muon(Optimizer):
         momentum: float = 0.95,
         weight_decay: float = 0.0,
         steps: int = 5,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "steps": steps})
+        self._dtype = dtype
         assert all(p.dim() == 2 for group in self.param_groups for p in group["params"])
 
     @torch.no_grad()
@@ -56,7 +59,7 @@ class Muon(Optimizer):
             gradients = [torch.where(self.found_inf > 0, a, g) for a, g in zip(averages, gradients, strict=True)]
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
         ahead = torch._foreach_lerp(gradients, averages, group["momentum"])
-        updates = orthogonalize(torch.stack(ahead), group["steps"])
+        updates = orthogonalize(torch.stack(ahead).to(self._dtype), group["steps"])
         rows, columns = parameters[0].shape
         length = group["lr"] * math.sqrt(max(1.0, rows / columns))
         keep = 1.0 if self.found_inf is None else 1.0 - self.found_inf
@@ -74,14 +77,14 @@ def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
     """Nearly the closest matrices with orthogonal rows or columns: singular values near 1.
 
     Args:
-        matrices: (n, rows, columns).
+        matrices: (n, rows, columns), of the type to compute in.
         steps: Newton-Schulz iterations; 5 bring singular values to about 0.7 to 1.2.
 
     Returns:
-        The same shape, in bfloat16.
+        The same shape and type.
     """
     a, b, c = COEFFICIENTS
-    x = matrices.bfloat16()
+    x = matrices
     is_tall = x.size(-2) > x.size(-1)
     if is_tall:
         x = x.mT

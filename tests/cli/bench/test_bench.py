@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from native_support import needs_compiler
 
 from gpt.cli.bench import main
 from gpt.cli.bench.step import VARIANTS
-from kernels import needs_compiler
 
 HF = ["--hf"] if find_spec("accelerate") and find_spec("transformers") else []
 QUICK = ["--warmup", "1", "--steps", "2", "--rounds", "1", "--matmul-sizes", "32"]

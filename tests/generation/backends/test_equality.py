@@ -3,6 +3,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from native_support import needs_compiler
 from torch import Tensor
 
 import gpt
@@ -14,7 +15,6 @@ from gpt.generation.backends import Backend
 from gpt.generation.backends.compiled import CompiledBackend
 from gpt.generation.backends.eager import CachedBackend, UncachedBackend, pad
 from gpt.model import GPT
-from kernels import needs_compiler
 from tiny import CORPUS, sharp_model, tiny_config
 
 TOLERANCE = 5e-5

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from native_support import needs_compiler
 from torch import Tensor
 
 from gpt.config import SamplingParams
@@ -11,9 +12,8 @@ from gpt.data import CharTokenizer
 from gpt.generation import DecodeOptions, build_runtime, complete, generate_tokens
 from gpt.generation.backends.eager import CachedBackend
 from gpt.generation.decoding.decoder import StepDecoder
+from gpt.kernels.decoding.engine import Engine
 from gpt.model import GPT
-from gpt.native.engine import Engine
-from kernels import needs_compiler
 from tiny import tiny_config
 
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids

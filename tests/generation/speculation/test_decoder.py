@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from native_support import needs_compiler
 
 from gpt.config import SamplingParams
 from gpt.data.ngrams import NgramTable
@@ -22,7 +23,6 @@ from gpt.generation.speculation.drafts import Drafter, LookupDrafter, ModelDraft
 from gpt.model import GPT
 from gpt.report import silent
 from gpt.settings import read_settings
-from kernels import needs_compiler
 from tiny import sharp_model
 
 pytestmark = needs_compiler

@@ -1,0 +1,158 @@
+"""A model's weights, laid out for the C++ engine of `gpt.kernels`."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpt.config import ModelConfig
+from gpt.errors import DeviceError
+from gpt.kernels.decoding.layout import LayerWeights, Matrix, Weights, filled_up
+from gpt.model import GPT
+from gpt.model.block import Block
+from gpt.model.gpt import build_softcap
+from gpt.model.norm import build_norm
+from gpt.model.positions import (
+    LearnedPositions,
+    Rotary,
+    SinusoidalPositions,
+    build_added_positions,
+    build_rotation,
+)
+from gpt.model.quantized import BFloat16Linear, QuantizedLinear
+
+IRRELEVANT = {"training", "p", "dropout"}
+"""Settings of modules that change nothing in eval mode."""
+
+
+def weights_of(model: GPT) -> Weights:
+    """A model's weights as the engine wants them; a copy, which later changes of the model do not reach.
+
+    Raises:
+        DeviceError: it is not on the CPU, or it is not what its configuration builds.
+    """
+    if next(model.parameters()).device.type != "cpu":
+        raise DeviceError("the native backend is for a CPU")
+    _check_is_as_configured(model)
+    rotation: Any = model.rotation
+    return Weights(
+        model.config,
+        _floats(model.wte.weight),
+        _added_positions(model.wpe),
+        (_floats(rotation.cos), _floats(rotation.sin)) if isinstance(rotation, Rotary) else None,
+        [_layer(block) for block in model.h],  # type: ignore[arg-type]
+        _norm(model.ln_f),
+        _matrix(model.lm_head),
+    )
+
+
+def _check_is_as_configured(model: GPT) -> None:
+    """The engine knows the model by its configuration: somebody may have put something else into it since."""
+    configured = _configured_modules(model.config)
+    modules = dict(model.named_modules())
+    if modules.keys() - {"", "h"} != configured.keys():
+        names = sorted(modules.keys() - {"", "h"} ^ configured.keys())
+        raise DeviceError(f"the model's configuration says otherwise about {names[0]}")
+    for name, module in modules.items():
+        expected = configured.get(name) or module
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise DeviceError("the native backend does not call hooks, and the model has some")
+        if "forward" in vars(module) or not _stands_for(module, type(expected)):
+            raise DeviceError(f"the native backend does not know what {type(module).__name__} computes")
+        if _shapes(module) != _shapes(expected) or not _is_made_alike(module, expected):
+            raise DeviceError(f"the model's configuration says otherwise about {name}")
+    if type(model) is not GPT:
+        raise DeviceError(f"the native backend does not know what {type(model).__name__} computes")
+
+
+def _configured_modules(config: ModelConfig) -> dict[str, nn.Module]:
+    """All modules of a model but itself and its list of blocks, the large ones without memory.
+
+    In parts, since `GPT` on the meta device costs a second: random numbers and ranges there import torch's compiler.
+    """
+    assert config.vocab_size is not None
+    with torch.device("meta"):
+        block, head = Block(config), nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        embedding = nn.Embedding(config.vocab_size, config.n_embd, _weight=head.weight)
+    parts = {
+        "wte": embedding,
+        "wpe": build_added_positions(config),
+        "rotation": build_rotation(config),
+        "drop": nn.Dropout(),
+        **{f"h.{layer}": block for layer in range(config.n_layer)},
+        "ln_f": build_norm(config),
+        "lm_head": head,
+        "softcap": build_softcap(config),
+    }
+    return {name: module for prefix, part in parts.items() for name, module in part.named_modules(prefix=prefix)}
+
+
+def _stands_for(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether it computes what a module of this kind does; what training put in its place does, in eval mode."""
+    if kind is nn.Linear and isinstance(module, QuantizedLinear | BFloat16Linear):
+        return True
+    return type(module) is kind or (isinstance(module, kind) and type(module).__module__.startswith("gpt.training."))
+
+
+def _shapes(module: Any) -> list[torch.Size | None]:
+    tensors = (getattr(module, name, None) for name in ("weight", "bias", "cos", "sin", "table"))
+    return [None if tensor is None else tensor.shape for tensor in tensors]
+
+
+def _is_made_alike(module: nn.Module, expected: nn.Module) -> bool:
+    """Whether all settings are equal that both have."""
+    names = vars(module).keys() & vars(expected).keys() - IRRELEVANT
+    return all(vars(module)[name] == vars(expected)[name] for name in names if not name.startswith("_"))
+
+
+def _layer(block: Block) -> LayerWeights:
+    attn: Any = block.attn
+    mlp: Any = block.mlp
+    has_head_norms = not isinstance(attn.q_norm, nn.Identity)
+    return LayerWeights(
+        qkv=_matrix(attn.c_q, attn.c_k, attn.c_v),
+        projection=_matrix(attn.c_proj),
+        gate=_matrix(mlp.c_gate) if hasattr(mlp, "c_gate") else None,
+        up=_matrix(mlp.c_fc),
+        down=_matrix(mlp.c_proj),
+        norms=(*_norm(block.ln_1), *_norm(block.ln_2)),
+        head_norms=(_floats(attn.q_norm.weight), _floats(attn.k_norm.weight)) if has_head_norms else None,
+    )
+
+
+def _matrix(*layers: Any) -> Matrix:
+    """Linear layers of one input as one matrix.
+
+    Raises:
+        DeviceError: their weights are not of one kind.
+    """
+    if len({type(layer) for layer in layers}) > 1:
+        raise DeviceError("the native backend wants queries, keys and values quantized alike")
+    biases = [layer.bias.detach().float() for layer in layers if layer.bias is not None]
+    bias = torch.cat(biases) if biases else None
+    if isinstance(layers[0], QuantizedLinear):
+        integers, scales = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("unpacked", "scales"))
+        return Matrix.from_integers(integers, scales, bias, layers[0].bits)
+    if isinstance(layers[0], BFloat16Linear):
+        return Matrix.from_floats(torch.cat([layer.rounded for layer in layers]), bias)
+    return Matrix.from_floats(torch.cat([layer.weight.detach().float() for layer in layers]), bias)
+
+
+def _norm(norm: nn.Module) -> tuple[Tensor, Tensor | None]:
+    parts: Any = norm
+    gain = filled_up(parts.weight)
+    assert gain is not None
+    return gain, filled_up(getattr(parts, "bias", None))
+
+
+def _added_positions(module: nn.Module) -> Tensor | None:
+    match module:
+        case LearnedPositions():
+            return _floats(module.weight)
+        case SinusoidalPositions():
+            return _floats(module.table)
+    return None
+
+
+def _floats(x: Tensor) -> Tensor:
+    return x.detach().to(torch.float32, copy=True).contiguous()

@@ -1,0 +1,44 @@
+// Memory for the time of a call.
+#pragma once
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+// Hands out pieces of a block of memory, or, where there is no block, counts how large it has to be.
+class Arena {
+    char* start;
+    size_t used = 0;
+
+  public:
+    explicit Arena(void* start) : start((char*)start) {}
+    template <class T> T* alloc(size_t count) {
+        T* piece = start ? (T*)(start + used) : nullptr;
+        used += (count * sizeof(T) + 63) / 64 * 64;
+        return piece;
+    }
+    size_t bytes() const { return used; }
+};
+
+// One block of memory for a Layout of each of some workers. A Layout takes its pieces from an arena when it is
+// constructed, so that the same lines count and allocate.
+template <class Layout> class Scratch {
+    char* block;
+    size_t size;
+
+  public:
+    template <class... Arguments> explicit Scratch(int workers, const Arguments&... arguments) {
+        Arena counter(nullptr);
+        Layout(counter, arguments...);
+        size = counter.bytes() + 4096;  // so that no two workers' pieces lie at the same place of a cache
+        block = (char*)std::aligned_alloc(64, size * workers);
+        if (!block) throw std::bad_alloc();
+    }
+    Scratch(const Scratch&) = delete;
+    Scratch& operator=(const Scratch&) = delete;
+    ~Scratch() { std::free(block); }
+
+    template <class... Arguments> Layout of(int worker, const Arguments&... arguments) const {
+        Arena arena(block + size * worker);
+        return Layout(arena, arguments...);
+    }
+};

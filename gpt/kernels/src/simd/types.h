@@ -1,0 +1,30 @@
+// Vector types of GCC and Clang, as wide as the back end says: LANES numbers of 32 bits.
+#pragma once
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+typedef uint16_t bf16;  // in memory; computations are in float32
+
+namespace simd {
+
+typedef float floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t ints __attribute__((vector_size(4 * LANES)));  // also masks: 0 or -1 in each lane
+typedef uint32_t words __attribute__((vector_size(4 * LANES)));
+typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
+typedef int16_t shorts __attribute__((vector_size(2 * LANES)));
+typedef int8_t bytes __attribute__((vector_size(LANES)));
+
+template <class Vector> inline Vector read(const void* p) {
+    Vector x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+template <class Vector> inline void write(void* p, Vector x) { memcpy(p, &x, sizeof x); }
+
+inline floats broadcast(float x) { return x - floats{}; }  // x + 0 would have to be computed, since -0 + 0 is 0
+inline floats load(const float* p) { return read<floats>(p); }
+inline void store(float* p, floats x) { write(p, x); }
+
+}  // namespace simd

@@ -1,0 +1,27 @@
+// Dropout by counting: element i of stream s is kept if a hash of both reaches the threshold, so that the backward
+// pass needs no stored mask and threads need no common generator.
+#pragma once
+#include "../simd.h"
+
+// Every output bit depends on every input bit (Wellons 2018, lowbias32). Of one number, or of a vector of them.
+template <class Words> inline Words hash(Words x) {
+    x ^= x >> 16;
+    x *= 0x7feb352du;
+    x ^= x >> 15;
+    x *= 0x846ca68bu;
+    return x ^ (x >> 16);
+}
+
+struct Dropout {
+    uint32_t seed, threshold;
+    float scale;
+    Dropout(uint32_t seed, float p) : seed(seed), threshold((uint32_t)(p * 4294967296.0)), scale(1.0f / (1.0f - p)) {}
+    bool active() const { return threshold != 0; }
+    uint32_t stream(uint32_t s) const { return hash(seed ^ hash(s)); }
+    simd::ints kept(simd::words stream_plus_index) const { return (simd::ints)(hash(stream_plus_index) >= threshold); }
+    simd::floats apply(simd::ints kept, simd::floats x) const { return simd::select(kept, x * scale, simd::floats{}); }
+    // Elements from i on of a stream.
+    simd::floats apply(uint32_t stream, int i, simd::floats x) const {
+        return active() ? apply(kept((simd::words)simd::lanes() + (stream + (uint32_t)i)), x) : x;
+    }
+};

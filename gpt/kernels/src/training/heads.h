@@ -1,0 +1,122 @@
+// One head on its way into attention and back: normalised, rotated and scaled; zeros past its length.
+#pragma once
+#include "element.h"
+
+static const int MAX_HEAD_DIM = 256;
+
+// Queries, keys and values stand side by side in one tensor (B, T, 3 * H * D), results in one of (B, T, H * D).
+struct AttentionShape {
+    int batch, length, heads, head_dim;
+    int rows() const { return round_up(length, 32); }  // as matmuls take them
+    int stride() const { return heads * head_dim; }    // from one position of a result to the next
+    size_t head_size() const { return (size_t)rows() * head_dim; }
+    size_t result_start(int b, int h) const { return (size_t)b * length * stride() + (size_t)h * head_dim; }
+    size_t qkv_start(int b, int h) const { return (size_t)b * length * 3 * stride() + (size_t)h * head_dim; }
+};
+
+// Each pointer may be null: no norm, no rotation.
+struct HeadTransform {
+    const float *gain, *cosine, *sine;  // (D), (T, D), (T, D)
+    float eps, scale;
+};
+
+static const int ROWS_AHEAD = 16;
+
+// Fetches the row that a strided loop comes to ROWS_AHEAD rows later, where there is one.
+inline void prefetch_row(const element* row, size_t stride, int t, const AttentionShape& s) {
+    if (t + ROWS_AHEAD >= s.length) return;
+    for (int d = 0; d < s.head_dim; d += 64 / (int)sizeof(element)) simd::prefetch(row + ROWS_AHEAD * stride + d, 0);
+}
+
+inline void zero_padding(element* x, const AttentionShape& s) {
+    memset((void*)(x + (size_t)s.length * s.head_dim), 0, (size_t)(s.rows() - s.length) * s.head_dim * sizeof(element));
+}
+
+// From a strided head to (rows, D).
+inline void copy_head(element* out, const element* x, size_t stride, const AttentionShape& s) {
+    for (int t = 0; t < s.length; t++) {
+        prefetch_row(x + t * stride, stride, t, s);
+        memcpy((void*)(out + (size_t)t * s.head_dim), x + t * stride, s.head_dim * sizeof(element));
+    }
+    zero_padding(out, s);
+}
+
+// The same for queries and keys; inverse_rms (T) is kept for the backward pass.
+inline void transform_head(element* out, float* inverse_rms, const element* x, const AttentionShape& s, const HeadTransform& p) {
+    using namespace simd;
+    float normed[MAX_HEAD_DIM], rotated[MAX_HEAD_DIM];
+    const int D = s.head_dim, half = D / 2;
+    const size_t stride = 3 * (size_t)s.stride();
+    for (int t = 0; t < s.length; t++) {
+        const element* row = x + t * stride;
+        prefetch_row(row, stride, t, s);
+        floats squares = {};
+        for (int d = 0; d < D; d += LANES) {
+            const floats v = load(row + d);
+            store(normed + d, v);
+            squares = fma(v, v, squares);
+        }
+        const float* result = normed;
+        if (p.gain) {
+            const float inverse = 1.0f / std::sqrt(sum(squares) / D + p.eps);
+            inverse_rms[t] = inverse;
+            for (int d = 0; d < D; d += LANES) store(normed + d, load(normed + d) * inverse * load(p.gain + d));
+        }
+        if (p.cosine) {
+            const float *c = p.cosine + (size_t)t * D, *n = p.sine + (size_t)t * D;
+            for (int d = 0; d < half; d += LANES) {
+                const floats a = load(normed + d), b = load(normed + half + d);
+                store(rotated + d, a * load(c + d) - b * load(n + d));
+                store(rotated + half + d, b * load(c + half + d) + a * load(n + half + d));
+            }
+            result = rotated;
+        }
+        for (int d = 0; d < D; d += LANES) store(out + (size_t)t * D + d, load(result + d) * p.scale);
+    }
+    zero_padding(out, s);
+}
+
+// Of one row: through the scale and the rotation.
+inline void rotate_back(float* g, const float* dout, int t, int D, const HeadTransform& p) {
+    using namespace simd;
+    const int half = D / 2;
+    if (!p.cosine) {
+        for (int d = 0; d < D; d += LANES) store(g + d, load(dout + d) * p.scale);
+        return;
+    }
+    const float *c = p.cosine + (size_t)t * D, *n = p.sine + (size_t)t * D;
+    for (int d = 0; d < half; d += LANES) {
+        const floats a = load(dout + d) * p.scale, b = load(dout + half + d) * p.scale;
+        store(g + d, a * load(c + d) + b * load(n + half + d));
+        store(g + half + d, b * load(c + half + d) - a * load(n + d));
+    }
+}
+
+// From the gradient of a transformed head (rows, D) to that of the projection; adds to that of the gain.
+inline void transform_head_backward(element* dx, float* dgain, const float* dout, const float* inverse_rms, const element* x,
+                                    const AttentionShape& s, const HeadTransform& p) {
+    using namespace simd;
+    float g[MAX_HEAD_DIM];
+    const int D = s.head_dim;
+    const size_t stride = 3 * (size_t)s.stride();
+    for (int t = 0; t < s.length; t++) {
+        const element* row = x + t * stride;
+        element* out = dx + t * stride;
+        rotate_back(g, dout + (size_t)t * D, t, D, p);
+        prefetch_row(out, stride, t, s);
+        if (!p.gain) {
+            for (int d = 0; d < D; d += LANES) store(out + d, load(g + d));
+            continue;
+        }
+        const float inverse = inverse_rms[t];
+        floats dot = {};
+        for (int d = 0; d < D; d += LANES) {
+            const floats unit = load(row + d) * inverse, dy = load(g + d);
+            store(dgain + d, fma(dy, unit, load(dgain + d)));
+            dot = fma(dy * load(p.gain + d), unit, dot);
+        }
+        const float mean = sum(dot) / D;
+        for (int d = 0; d < D; d += LANES)
+            store(out + d, (load(g + d) * load(p.gain + d) - load(row + d) * inverse * mean) * inverse);
+    }
+}

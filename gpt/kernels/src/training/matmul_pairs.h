@@ -1,0 +1,66 @@
+// Matmuls by AVX-512's dot products of bfloat16 pairs (VDPBF16PS), sixteen columns at a time.
+#pragma once
+#include "packing.h"
+
+static const int PAIR = 2;
+
+inline int request_matmul() { return 0; }
+
+struct MatmulScope {};
+
+static const int DOT_ROWS = 8;  // so many rows of sums, two vectors wide, stay in registers
+
+// Sums of DOT_ROWS x 16 N numbers.
+template <int N> struct Sums {
+    simd::floats of[DOT_ROWS][N] = {};
+
+    void load_from(const float* c, int stride) {
+        for (int r = 0; r < DOT_ROWS; r++)
+            for (int j = 0; j < N; j++) of[r][j] = simd::load(c + (size_t)r * stride + 16 * j);
+    }
+    void store_to(float* c, int stride) const {
+        for (int r = 0; r < DOT_ROWS; r++)
+            for (int j = 0; j < N; j++) simd::store(c + (size_t)r * stride + 16 * j, of[r][j]);
+    }
+    // Adds 32 columns of a times 32 rows of b, of which `next` elements lie between one vector's pairs and the next's.
+    void add(const bf16* a, size_t lda, const bf16* b, size_t ldb, size_t next) {
+#pragma GCC unroll 4
+        for (int pair = 0; pair < 16; pair++) {
+            __m512bh right[N];
+            for (int j = 0; j < N; j++) right[j] = (__m512bh)_mm512_loadu_si512(b + pair * ldb + j * next);
+            for (int r = 0; r < DOT_ROWS; r++) {
+                int both;
+                memcpy(&both, a + r * lda + 2 * pair, sizeof both);
+                for (int j = 0; j < N; j++) of[r][j] = _mm512_dpbf16_ps(of[r][j], (__m512bh)_mm512_set1_epi32(both), right[j]);
+            }
+        }
+    }
+};
+
+template <int N>
+inline void multiply_columns(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k) {
+    for (int row = 0; row < 16; row += DOT_ROWS) {
+        Sums<N> sums;
+        for (int s = 0; s < k; s++) sums.add(a + (size_t)row * lda + 32 * s, lda, b + (size_t)16 * s * ldb, ldb, 32);
+        sums.store_to(c + (size_t)row * ldc, ldc);
+    }
+}
+
+inline void multiply(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n) {
+    int j = 0;
+    for (; j + 2 <= n; j += 2) multiply_columns<2>(c + 16 * j, ldc, a, lda, b + 32 * j, ldb, k);
+    if (j < n) multiply_columns<1>(c + 16 * j, ldc, a, lda, b + 32 * j, ldb, k);
+}
+
+// See matmul_tiles.h.
+template <int M, int N>
+inline void add_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth, bool is_first) {
+    for (int row = 0; row < 16 * M; row += DOT_ROWS) {
+        float* out = c + (size_t)row * stride;
+        const bf16* left = a + row / 16 * next_a + row % 16 * 32;
+        Sums<N> sums;
+        if (!is_first) sums.load_from(out, stride);
+        for (int k = 0; k < depth; k++) sums.add(left + (size_t)k * TILE, 32, b + (size_t)k * next_b, 32, TILE);
+        sums.store_to(out, stride);
+    }
+}

@@ -1,0 +1,66 @@
+// Matmuls of bfloat16 by the AMX tile unit (Intel, Instruction Set Extensions, chapter 3).
+#pragma once
+#include "packing.h"
+#include "../tiles.h"
+
+static const int PAIR = 2;
+
+inline int request_matmul() { return request_tiles(); }
+
+typedef TileScope MatmulScope;
+
+inline void multiply(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n) {
+    int j = 0;
+    for (; j + 4 <= n; j += 4) {
+        _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+        for (int s = 0; s < k; s++) {
+            const bf16* row = b + (size_t)16 * s * ldb + 32 * j;
+            _tile_loadd(4, a + 32 * s, lda * 2);
+            _tile_loadd(5, row, ldb * 2); _tile_dpbf16ps(0, 4, 5);
+            _tile_loadd(6, row + 32, ldb * 2); _tile_dpbf16ps(1, 4, 6);
+            _tile_loadd(5, row + 64, ldb * 2); _tile_dpbf16ps(2, 4, 5);
+            _tile_loadd(6, row + 96, ldb * 2); _tile_dpbf16ps(3, 4, 6);
+        }
+        float* out = c + 16 * j;
+        _tile_stored(0, out, ldc * 4); _tile_stored(1, out + 16, ldc * 4);
+        _tile_stored(2, out + 32, ldc * 4); _tile_stored(3, out + 48, ldc * 4);
+    }
+    for (; j < n; j++) {
+        _tile_zero(0);
+        for (int s = 0; s < k; s++) {
+            _tile_loadd(4, a + 32 * s, lda * 2);
+            _tile_loadd(5, b + (size_t)16 * s * ldb + 32 * j, ldb * 2); _tile_dpbf16ps(0, 4, 5);
+        }
+        _tile_stored(0, c + 16 * j, ldc * 4);
+    }
+}
+
+// c += a b, or c = a b where `is_first`: a is M x depth tiles, b depth x N packed ones, c M x N of float. A tile's 512
+// elements lie together: of a those of one row of tiles follow each other, `next_a` elements before the other row's; of b
+// those of one depth, `next_b` before the next depth's.
+template <int M, int N>
+inline void add_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth, bool is_first) {
+    float *right = c + 16, *below = c + (size_t)16 * stride, *across = below + 16;
+    if (is_first) {
+        _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+    } else {
+        _tile_loadd(0, c, stride * 4);
+        if (N > 1) _tile_loadd(1, right, stride * 4);
+        if (M > 1) _tile_loadd(2, below, stride * 4);
+        if (M > 1 && N > 1) _tile_loadd(3, across, stride * 4);
+    }
+    for (int k = 0; k < depth; k++) {
+        _tile_loadd(4, a + (size_t)k * TILE, 64);
+        if (M > 1) _tile_loadd(5, a + next_a + (size_t)k * TILE, 64);
+        _tile_loadd(6, b + (size_t)k * next_b, 64);
+        if (N > 1) _tile_loadd(7, b + (size_t)k * next_b + TILE, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        if (N > 1) _tile_dpbf16ps(1, 4, 7);
+        if (M > 1) _tile_dpbf16ps(2, 5, 6);
+        if (M > 1 && N > 1) _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, c, stride * 4);
+    if (N > 1) _tile_stored(1, right, stride * 4);
+    if (M > 1) _tile_stored(2, below, stride * 4);
+    if (M > 1 && N > 1) _tile_stored(3, across, stride * 4);
+}

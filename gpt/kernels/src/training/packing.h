@@ -1,0 +1,70 @@
+// How the factors of a matmul of bfloat16 lie in memory, and how they get there. A word is a pair of numbers.
+#pragma once
+#include "../simd.h"
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+static const int TILE = 16 * 32;  // elements of a tile: 16 rows of 16 words
+
+#ifdef __AVX512F__
+// Swaps rows and columns of 16 x 16 words.
+inline void transpose(__m512i r[16]) {
+    __m512i t[16];
+    for (int i = 0; i < 16; i += 2) t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]), t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 2; j++) {
+            r[i + 2 * j] = _mm512_unpacklo_epi64(t[i + j], t[i + j + 2]);
+            r[i + 2 * j + 1] = _mm512_unpackhi_epi64(t[i + j], t[i + j + 2]);
+        }
+    for (int j = 0; j < 4; j++)  // of each four rows: quarters 0 and 2, 1 and 3
+        for (int i = 0; i < 16; i += 8) {
+            t[i + j] = _mm512_shuffle_i32x4(r[i + j], r[i + 4 + j], 0x88);
+            t[i + 4 + j] = _mm512_shuffle_i32x4(r[i + j], r[i + 4 + j], 0xdd);
+        }
+    for (int j = 0; j < 8; j++) {
+        r[j] = _mm512_shuffle_i32x4(t[j], t[8 + j], 0x88);
+        r[8 + j] = _mm512_shuffle_i32x4(t[j], t[8 + j], 0xdd);
+    }
+}
+
+// The same from memory to memory; strides in words.
+inline void transpose(uint32_t* out, size_t out_stride, const uint32_t* in, size_t in_stride) {
+    __m512i rows[16];
+    for (int i = 0; i < 16; i++) rows[i] = _mm512_loadu_si512(in + i * in_stride);
+    transpose(rows);
+    for (int i = 0; i < 16; i++) _mm512_storeu_si512(out + i * out_stride, rows[i]);
+}
+
+// 16 pairs: of each, the first from `even` and the second from `odd`.
+inline void interleave(uint32_t* out, const bf16* even, const bf16* odd) {
+    const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)even));
+    const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)odd));
+    _mm512_storeu_si512(out, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+}
+#else
+inline void transpose(uint32_t* out, size_t out_stride, const uint32_t* in, size_t in_stride) {
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 16; j++) out[i * out_stride + j] = in[j * in_stride + i];
+}
+
+inline void interleave(uint32_t* out, const bf16* even, const bf16* odd) {
+    for (int i = 0; i < 16; i++) out[i] = (uint32_t)odd[i] << 16 | even[i];
+}
+#endif
+
+// For a matmul by x: pairs are of neighbouring rows. x: (rows, cols) -> (rows / 2, cols, 2).
+inline const bf16* pack(bf16* out, const bf16* x, int rows, int cols) {
+    for (int r = 0; r < rows; r += 2)
+        for (int c = 0; c < cols; c += 16)
+            interleave((uint32_t*)(out + (size_t)r * cols + 2 * c), x + (size_t)r * cols + c, x + (size_t)(r + 1) * cols + c);
+    return out;
+}
+
+// For a matmul by the transpose of x: pairs lie within its rows. x: (rows, cols) -> (cols / 2, rows, 2).
+inline const bf16* pack_transposed(bf16* out, const bf16* x, int rows, int cols) {
+    for (int r = 0; r < rows; r += 16)
+        for (int c = 0; c < cols; c += 32)
+            transpose((uint32_t*)out + (size_t)(c / 2) * rows + r, rows, (const uint32_t*)(x + (size_t)r * cols + c), cols / 2);
+    return out;
+}

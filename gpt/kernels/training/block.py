@@ -1,0 +1,145 @@
+"""Blocks that train by the kernels of `functions.py`, with the parameters of the blocks they replace."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpt.config import ModelConfig
+from gpt.device import Compute
+from gpt.errors import DeviceError
+from gpt.kernels.training.functions import (
+    ACTIVATIONS,
+    Dropout,
+    NormOptions,
+    activate,
+    add,
+    add_norm,
+    attention,
+    drop_out,
+    linear,
+)
+from gpt.kernels.training.library import Kernels
+from gpt.model import GPT
+from gpt.model.attention import LayerCache
+from gpt.model.block import Block
+from gpt.model.positions import Rotation
+from gpt.report import Report, silent
+from gpt.settings import Settings
+
+LARGEST_SEED = 2**32
+
+
+class NativeBlock(Block):
+    """A block whose training pass runs in a dozen calls; every other pass is the block's own.
+
+    Args:
+        block: to replace; its modules are shared, so that parameters and their names stay.
+        config: of its model.
+        kernels: compiled.
+    """
+
+    def __init__(self, block: Block, config: ModelConfig, kernels: Kernels) -> None:
+        nn.Module.__init__(self)
+        self.ln_1, self.attn, self.ln_2, self.mlp = block.ln_1, block.attn, block.ln_2, block.mlp
+        self._config, self._kernels = config, kernels
+        self._norm = NormOptions(config.norm == "layernorm", config.norm_eps)
+
+    def forward(
+        self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, cache: LayerCache | None = None
+    ) -> Tensor:
+        """(B, T, C) float32 -> (B, T, C) float32."""
+        if cache is not None or mask is not None or not torch.is_grad_enabled():
+            return super().forward(x, rotation, mask, cache)
+        kernels, config, norm = self._kernels, self._config, self._norm
+        ln_1, attn, ln_2, mlp = self._parts
+        drop_weights, drop_attn, drop_mlp = self._draw_dropout()
+        x, h = add_norm(kernels, x, None, ln_1.weight, norm, Dropout())
+        qkv = linear(kernels, h, attn.c_q.weight, attn.c_k.weight, attn.c_v.weight)
+        gains = (attn.q_norm.weight, attn.k_norm.weight) if config.qk_norm else None
+        y = attention(kernels, qkv, config.n_head, gains, rotation, config.norm_eps, drop_weights)
+        x, h = add_norm(kernels, x, linear(kernels, y, attn.c_proj.weight), ln_2.weight, norm, drop_attn)
+        hidden = (mlp.c_gate.weight, mlp.c_fc.weight) if config.mlp == "swiglu" else (mlp.c_fc.weight,)
+        h = activate(kernels, linear(kernels, h, *hidden), config.mlp)
+        return add(kernels, x, linear(kernels, h, mlp.c_proj.weight), drop_mlp)
+
+    @property
+    def _parts(self) -> tuple[Any, Any, Any, Any]:
+        """The modules, whose kinds were checked before."""
+        return self.ln_1, self.attn, self.ln_2, self.mlp
+
+    def _draw_dropout(self) -> list[Dropout]:
+        """Of the attention weights, and of both sublayers' outputs."""
+        if not self.training:
+            return [Dropout()] * 3
+        config = self._config
+        probabilities = (config.weights_dropout, config.dropout, config.dropout)
+        return [Dropout(p, _draw_seed() if p else 0) for p in probabilities]
+
+
+class NativeDropout(nn.Dropout):
+    """The dropout of the embeddings, in parallel, which torch's generator is not on a CPU.
+
+    Args:
+        p: probability.
+        kernels: compiled.
+    """
+
+    def __init__(self, p: float, kernels: Kernels) -> None:
+        super().__init__(p)
+        self._kernels = kernels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) float32 -> (B, T, C) float32."""
+        if not self.training or self.p == 0:
+            return x
+        return drop_out(self._kernels, x, Dropout(self.p, _draw_seed()))
+
+
+def _draw_seed() -> int:
+    """From torch's generator, whose state checkpoints keep."""
+    return int(torch.randint(LARGEST_SEED, ()))
+
+
+def use_native_blocks(model: GPT, compute: Compute, settings: Settings, report: Report = silent) -> str:
+    """Let a model train by native kernels.
+
+    Args:
+        model: in float32.
+        compute: where and in what type it trains.
+        settings: where the compiled library is kept, and for which processor it is.
+        report: told of a compilation.
+
+    Returns:
+        The instructions that the kernels use, for a person.
+
+    Raises:
+        DeviceError: the kernels do not cover this model, or cannot be had here.
+    """
+    if compute.device.type != "cpu" or compute.dtype == torch.float16:
+        raise DeviceError("the native kernels are for float32 and bfloat16 on a CPU")
+    reason = _uncovered(model.config)
+    if reason is not None:
+        raise DeviceError(f"the native kernels do not cover {reason}")
+    kernels = Kernels(compute.dtype, settings, report)
+    replace_blocks(model, kernels)
+    return f"{kernels.processor.name}, {str(compute.dtype).removeprefix('torch.')}"
+
+
+def replace_blocks(model: GPT, kernels: Kernels) -> None:
+    """Replace every block and the dropout before them; parameters keep their names and identity."""
+    model.drop = NativeDropout(model.config.dropout, kernels)
+    model.h = nn.ModuleList(NativeBlock(block, model.config, kernels) for block in model.h)  # type: ignore[arg-type]
+
+
+def _uncovered(config: ModelConfig) -> str | None:
+    """What of an architecture there is no kernel for; None where there is one for everything."""
+    reasons = {
+        f"mlp {config.mlp}": config.mlp not in ACTIVATIONS,
+        "biases": config.bias,
+        "grouped key and value heads": config.kv_heads != config.n_head,
+        f"heads {config.head_width} wide (a multiple of 32 is needed, at most 256)": config.head_width % 32 != 0
+        or config.head_width > 256,
+        f"a hidden width of {config.mlp_hidden} (a multiple of 16 is needed)": config.mlp_hidden % 16 != 0,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)

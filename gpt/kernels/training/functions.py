@@ -1,0 +1,306 @@
+"""The operations between the matmuls of a training step, as one kernel each, with their gradients.
+
+The residual stream is float32; what enters a matmul has the type of the kernels, `kernels.dtype`. Each function
+equals a few modules of `gpt.model`, in bfloat16 those under autocast, and rounds less often than they do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+from gpt.kernels.training.library import Kernels
+
+ACTIVATIONS = {"relu": 0, "relu2": 1, "gelu": 2, "swiglu": 3}
+"""Those of `ModelConfig.mlp` that there is a kernel for, by its number."""
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Which elements a call drops: the same seed drops the same ones.
+
+    Attributes:
+        probability: of an element.
+        seed: 32 bits.
+    """
+
+    probability: float = 0.0
+    seed: int = 0
+
+    @property
+    def fields(self) -> dict[str, float]:
+        """As kernels take it."""
+        return {"dropout": self.probability, "seed": self.seed}
+
+
+@dataclass(frozen=True)
+class NormOptions:
+    """A norm without bias.
+
+    Attributes:
+        centred: LayerNorm, else RMSNorm.
+        eps: added to the variance.
+    """
+
+    centred: bool
+    eps: float
+
+
+def linear(kernels: Kernels, x: Tensor, *weights: Tensor) -> Tensor:
+    """Compute `x weight^T`, side by side where there are several weights; gradients of weights are float32.
+
+    Args:
+        kernels: compiled.
+        x: (..., C), C a multiple of 16.
+        weights: each (F, C) float32, the sum of F a multiple of 16.
+
+    Returns:
+        (..., sum of F), of the type of x.
+    """
+    return _Linear.apply(kernels, x, *weights)  # type: ignore[no-untyped-call]
+
+
+def add_norm(
+    kernels: Kernels, x: Tensor, y: Tensor | None, gain: Tensor, options: NormOptions, dropout: Dropout
+) -> tuple[Tensor, Tensor]:
+    """Compute `stream = x + dropout(y)` and its norm times `gain`.
+
+    Args:
+        kernels: compiled.
+        x: (..., C) float32, C a multiple of 16.
+        y: (..., C), of the kernels' type; or None: nothing is added.
+        gain: (C,) float32.
+        options: which norm.
+        dropout: of y.
+
+    Returns:
+        The stream (..., C) float32 and the norm (..., C), of the kernels' type.
+    """
+    return _AddNorm.apply(kernels, x, y, gain, options, dropout)  # type: ignore[no-untyped-call]
+
+
+def add(kernels: Kernels, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
+    """Compute `x + dropout(y)`: x (..., C) float32, y (..., C) of the kernels' type -> float32."""
+    return _Add.apply(kernels, x, y, dropout)  # type: ignore[no-untyped-call]
+
+
+def drop_out(kernels: Kernels, x: Tensor, dropout: Dropout) -> Tensor:
+    """Drop elements of x (..., C) float32, C a multiple of 16."""
+    return _DropOut.apply(kernels, x, dropout)  # type: ignore[no-untyped-call]
+
+
+def activate(kernels: Kernels, x: Tensor, name: str) -> Tensor:
+    """Apply one of `ACTIVATIONS` to x (..., F) of the kernels' type, F a multiple of 16.
+
+    Of swiglu, gate and up lie side by side in x (..., 2 F); the result `silu(gate) * up` is (..., F).
+    """
+    return _Activate.apply(kernels, x, ACTIVATIONS[name])  # type: ignore[no-untyped-call]
+
+
+def attention(
+    kernels: Kernels,
+    qkv: Tensor,
+    heads: int,
+    gains: tuple[Tensor, Tensor] | None,
+    rotation: tuple[Tensor, Tensor] | None,
+    eps: float,
+    dropout: Dropout,
+) -> Tensor:
+    """Compute causal attention from projections to the weighted sums.
+
+    Args:
+        kernels: compiled.
+        qkv: queries, keys and values side by side, (B, T, 3 C) of the kernels' type; C / heads a multiple of 32, at
+            most 256.
+        heads: H, of all three.
+        gains: of the RMSNorm of each query and key head, (D,) float32 each, or None.
+        rotation: cos and sin, each (T, D) float32, or None.
+        eps: of those norms.
+        dropout: of the attention weights.
+
+    Returns:
+        (B, T, C), of the type of qkv.
+    """
+    q_gain, k_gain = gains or (None, None)
+    cosine, sine = rotation or (None, None)
+    return _Attention.apply(kernels, qkv, q_gain, k_gain, cosine, sine, heads, eps, dropout)  # type: ignore[no-untyped-call]
+
+
+def _rows(x: Tensor) -> dict[str, int]:
+    return {"rows": x.numel() // x.size(-1), "width": x.size(-1)}
+
+
+class _Linear(Function):
+    @staticmethod
+    def forward(ctx: Any, kernels: Kernels, x: Tensor, *weights: Tensor) -> Tensor:
+        converted = [weight.to(kernels.dtype) for weight in weights]
+        weight = torch.cat(converted) if len(converted) > 1 else converted[0]
+        ctx.save_for_backward(x, weight)
+        ctx.kernels, ctx.sizes = kernels, [weight.size(0) for weight in weights]
+        return F.linear(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Sequence[Tensor | None]:
+        x, weight = ctx.saved_tensors
+        dy_rows, x_rows = dy.contiguous().flatten(0, -2), x.contiguous().flatten(0, -2)
+        if dy.dtype == torch.float32:
+            dweight = dy_rows.T @ x_rows
+        else:
+            dweight = torch.empty(weight.shape, dtype=torch.float32)
+            outputs, inputs = weight.shape
+            ctx.kernels.call(
+                "weight_gradient", dw=dweight, dy=dy_rows, x=x_rows, rows=len(dy_rows), outputs=outputs, inputs=inputs
+            )
+        return None, (dy_rows @ weight).view(x.shape), *torch.split(dweight, ctx.sizes)
+
+
+class _AddNorm(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        kernels: Kernels,
+        x: Tensor,
+        y: Tensor | None,
+        gain: Tensor,
+        options: NormOptions,
+        dropout: Dropout,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.kernels, ctx.adds = kernels, y is not None
+        ctx.settings = {**_rows(x), **dropout.fields, "centred": options.centred, "eps": options.eps}
+        stream = x if y is None else torch.empty_like(x)
+        normed = torch.empty_like(x, dtype=kernels.dtype)
+        mean, inverse = (torch.empty(ctx.settings["rows"], dtype=torch.float32) for _ in range(2))
+        kernels.call(
+            "add_norm_forward",
+            x=x,
+            y=y,
+            gain=gain,
+            stream=stream,
+            normed=normed,
+            mean=mean,
+            inverse=inverse,
+            **ctx.settings,
+        )
+        ctx.save_for_backward(stream, mean, inverse, gain)
+        return stream, normed
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Sequence[Tensor | None]:
+        stream, mean, inverse, gain = ctx.saved_tensors
+        dstream, dnormed = (gradient.contiguous() for gradient in gradients)
+        dx = torch.empty_like(stream)
+        dy = torch.empty_like(stream, dtype=ctx.kernels.dtype) if ctx.adds else None
+        dgain = torch.zeros(torch.get_num_threads(), gain.numel(), dtype=torch.float32)
+        ctx.kernels.call(
+            "add_norm_backward",
+            dx=dx,
+            dy=dy,
+            dgain=dgain,
+            dstream=dstream,
+            dnormed=dnormed,
+            stream=stream,
+            mean=mean,
+            inverse=inverse,
+            gain=gain,
+            **ctx.settings,
+        )
+        return None, dx, dy, dgain.sum(dim=0), None, None
+
+
+class _Add(Function):
+    @staticmethod
+    def forward(ctx: Any, kernels: Kernels, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
+        out = torch.empty_like(x)
+        ctx.kernels, ctx.settings = kernels, {**_rows(x), **dropout.fields}
+        kernels.call("add_forward", out=out, x=x, y=y, **ctx.settings)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> Sequence[Tensor | None]:
+        dout = dout.contiguous()
+        dy = torch.empty_like(dout, dtype=ctx.kernels.dtype)
+        ctx.kernels.call("add_backward", dy=dy, x=dout, **ctx.settings)
+        return None, dout, dy, None
+
+
+class _DropOut(Function):
+    @staticmethod
+    def forward(ctx: Any, kernels: Kernels, x: Tensor, dropout: Dropout) -> Tensor:
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        ctx.kernels, ctx.settings = kernels, {**_rows(x), **dropout.fields}
+        kernels.call("dropout", out=out, x=x, **ctx.settings)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> Sequence[Tensor | None]:
+        dout = dout.contiguous()
+        dx = torch.empty_like(dout)
+        ctx.kernels.call("dropout", out=dx, x=dout, **ctx.settings)
+        return None, dx, None
+
+
+class _Activate(Function):
+    @staticmethod
+    def forward(ctx: Any, kernels: Kernels, x: Tensor, kind: int) -> Tensor:
+        width = x.size(-1) // 2 if kind == ACTIVATIONS["swiglu"] else x.size(-1)
+        y = x.new_empty(*x.shape[:-1], width)
+        ctx.save_for_backward(x)
+        ctx.kernels, ctx.settings = kernels, {**_rows(y), "kind": kind}
+        kernels.call("activation_forward", y=y, x=x, **ctx.settings)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Sequence[Tensor | None]:
+        (x,) = ctx.saved_tensors
+        dx = torch.empty_like(x)
+        ctx.kernels.call("activation_backward", dx=dx, dy=dy.contiguous(), x=x, **ctx.settings)
+        return None, dx, None
+
+
+class _Attention(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        kernels: Kernels,
+        qkv: Tensor,
+        q_gain: Tensor | None,
+        k_gain: Tensor | None,
+        cosine: Tensor | None,
+        sine: Tensor | None,
+        heads: int,
+        eps: float,
+        dropout: Dropout,
+    ) -> Tensor:
+        batch, length, width = qkv.size(0), qkv.size(1), qkv.size(2) // 3
+        y = qkv.new_empty(batch, length, width)
+        log_sums = torch.empty(batch, heads, length, dtype=torch.float32)
+        ctx.kernels, ctx.names = kernels, ("qkv", "q_gain", "k_gain", "cosine", "sine", "y", "log_sums")
+        ctx.settings = {"batch": batch, "length": length, "heads": heads, "head_dim": width // heads}
+        ctx.settings |= {"eps": eps, **dropout.fields}
+        tensors = (qkv, q_gain, k_gain, cosine, sine, y, log_sums)
+        kernels.call("attention_forward", **dict(zip(ctx.names, tensors, strict=True)), **ctx.settings)
+        ctx.save_for_backward(*tensors)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Sequence[Tensor | None]:
+        tensors = dict(zip(ctx.names, ctx.saved_tensors, strict=True))
+        dqkv = torch.empty_like(tensors["qkv"])
+        per_thread = (torch.get_num_threads(), ctx.settings["head_dim"])
+        dq_gain, dk_gain = (torch.zeros(per_thread, dtype=torch.float32) for _ in range(2))
+        ctx.kernels.call(
+            "attention_backward",
+            dqkv=dqkv,
+            dq_gain=dq_gain,
+            dk_gain=dk_gain,
+            dy=dy.contiguous(),
+            **tensors,
+            **ctx.settings,
+        )
+        dgains = [None if tensors["q_gain"] is None else gain.sum(dim=0) for gain in (dq_gain, dk_gain)]
+        return None, dqkv, *dgains, None, None, None, None, None

@@ -1,0 +1,68 @@
+"""Kinds of processors: what each multiplies fastest, and the compiler flags that bring it out."""
+
+import platform
+from dataclasses import dataclass
+
+import torch
+
+from gpt.errors import DeviceError
+
+
+@dataclass(frozen=True)
+class Processor:
+    """A class of processors with the same instructions.
+
+    Attributes:
+        name: for a person, and for `GPT_PROCESSOR`.
+        flags: that let GCC and Clang use these instructions and no others.
+        matmul_dtype: the type of matmuls in training: bfloat16 where there are instructions for it. Elsewhere torch
+            computes bfloat16 number by number, up to 150 times slower than float32.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    matmul_dtype: torch.dtype = torch.float32
+
+
+_AVX2 = ("-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2")
+_AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
+_AVX512_BF16 = (*_AVX512, "-mavx512bf16", "-mavx512vnni")
+_AMX = (*_AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8")
+
+AMX = Processor("AMX", _AMX, torch.bfloat16)
+AVX512_BF16 = Processor("AVX-512 bf16", _AVX512_BF16, torch.bfloat16)
+AVX512 = Processor("AVX-512", _AVX512)
+AVX2 = Processor("AVX2", _AVX2)
+NEON = Processor("NEON", ())
+GENERIC = Processor("generic", ("-DGPT_LANES=4",))
+
+PROCESSORS = {p.name: p for p in (AMX, AVX512_BF16, AVX512, AVX2, NEON, GENERIC)}
+"""All classes by name, the fastest first; a processor that has one has those of its family below it."""
+
+
+def supported_processors(best: str | None = None) -> list[Processor]:
+    """Return the classes that this machine's processor belongs to, the best first; `GENERIC` is always the last.
+
+    Args:
+        best: name of the first one to return, to try what processors without the better ones have; None: all.
+
+    Raises:
+        DeviceError: there is no such class, or this processor does not belong to it.
+    """
+    has = {
+        AMX: torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx(),
+        AVX512_BF16: torch.cpu._is_avx512_bf16_supported(),
+        AVX512: torch.cpu._is_avx512_supported(),
+        AVX2: torch.cpu._is_avx2_supported(),
+        NEON: platform.machine() in ("aarch64", "arm64", "ARM64"),
+        GENERIC: True,
+    }
+    supported = [processor for processor, is_there in has.items() if is_there]
+    if best is None:
+        return supported
+    names = [processor.name for processor in supported]
+    if best not in PROCESSORS:
+        raise DeviceError(f"processor {best!r}: expected one of {', '.join(PROCESSORS)}")
+    if best not in names:
+        raise DeviceError(f"this processor is no {best}; it can act as {', '.join(names)}")
+    return supported[names.index(best) :]

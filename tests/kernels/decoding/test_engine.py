@@ -1,0 +1,308 @@
+"""The engine: every kind of weight against float64, the plain loops beside the vectors, and what it promises."""
+
+import ctypes
+import math
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from native_support import needs_compiler
+from torch import Tensor
+
+from gpt.config import SamplingParams
+from gpt.errors import DeviceError
+from gpt.generation.decoding.sampling import draw as reference_draw
+from gpt.generation.decoding.sampling import next_token_probabilities
+from gpt.kernels.decoding.engine import Engine, NotFiniteError, load_engine
+from gpt.kernels.decoding.layout import Matrix
+from gpt.kernels.decoding.weights import weights_of
+from gpt.model import GPT
+from gpt.model.quantized import quantize
+from gpt.settings import read_settings
+from tiny import sharp_model
+
+pytestmark = needs_compiler
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "qk_norm": True, "logit_softcap": 4.0, "n_kv_head": 2},
+    {"position": "sinusoidal", "mlp": "gelu_tanh", "bias": True, "n_kv_head": 1},
+    {"mlp": "relu", "n_embd": 96, "n_head": 3, "mlp_width": 50},
+    {"mlp": "relu2", "n_embd": 40, "n_head": 2, "norm": "rmsnorm", "block_size": 70},
+]
+every_variant = pytest.mark.parametrize("changes", VARIANTS, ids=str)
+WEIGHTS = ("float32", "bf16", "int8", "int4")
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def engine_of(model: GPT, rows: int = 1) -> Engine:
+    return Engine(load_engine(read_settings().cache_dir), weights_of(model), rows)
+
+
+def in_format(model: GPT, weights: str) -> GPT:
+    """The model with its weights rounded to a format."""
+    return model if weights == "float32" else quantize(model, weights)
+
+
+def prefill(engine: Engine, texts: Sequence[Sequence[int]]) -> Tensor:
+    """All texts in one pass; logits after each token, one text after the other."""
+    tokens = [token for text in texts for token in text]
+    rows = [row for row, text in enumerate(texts) for _ in text]
+    positions = [position for text in texts for position in range(len(text))]
+    return engine.forward(tokens, rows, positions, range(len(tokens)))
+
+
+def texts_of(*lengths: int) -> list[list[int]]:
+    return [torch.randint(23, (length,)).tolist() for length in lengths]
+
+
+# --- what is computed ----------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("weights", WEIGHTS)
+@every_variant
+def test_logits_are_those_of_the_model_in_float64(changes: dict[str, Any], weights: str) -> None:
+    model = in_format(sharp_model(std=0.25, **changes), weights)
+    texts = texts_of(16, 1, 9)
+    found = prefill(engine_of(model, rows=3), texts).split([16, 1, 9])
+    for text, logits in zip(texts, found, strict=True):
+        expected = model.double()(torch.tensor([text]))[0]
+        torch.testing.assert_close(logits.double(), expected.double(), rtol=1e-5, atol=5e-5)
+        model.float()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("block_size", [63, 64, 65, 130])
+@pytest.mark.parametrize("head_width", [16, 48, 64, 80])
+def test_logits_of_long_texts_and_wide_heads_are_those_of_the_model(head_width: int, block_size: int) -> None:
+    """Keys lie in blocks of 64 positions, values in vectors of 16."""
+    model = sharp_model(std=0.1, n_layer=1, n_head=2, n_embd=2 * head_width, block_size=block_size, position="rope")
+    text, other = texts_of(block_size, block_size // 2)
+    engine = engine_of(model, rows=2)
+    expected = model(torch.tensor([text]))[0]
+    most = engine.slots
+    found = [
+        engine.forward(text[i : i + most], [0] * len(text[i : i + most]), range(block_size)[i : i + most], range(most))
+        for i in range(0, block_size - block_size % most, most)
+    ]
+    for position in range(block_size - block_size % most, block_size):
+        found.append(engine.forward([text[position]], [0], [position], [0]))
+    torch.testing.assert_close(torch.cat(found), expected, rtol=1e-5, atol=5e-5)
+    engine.copy(1, 0, block_size - 1)
+    assert torch.equal(engine.forward(text[-1:], [1], [block_size - 1], [0]), found[-1][-1:])
+    copied = engine.forward(other[-1:], [1], [block_size // 2], [0])  # a row may be written over at any place
+    again = torch.tensor([[*text[: block_size // 2], other[-1]]])
+    torch.testing.assert_close(copied, model(again)[0, -1:], rtol=1e-5, atol=5e-5)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("weights", WEIGHTS)
+@every_variant
+def test_the_plain_loops_compute_the_same(changes: dict[str, Any], weights: str) -> None:
+    model, texts = in_format(sharp_model(std=0.25, **changes), weights), texts_of(16, 1, 9)
+    plain = Engine(load_engine(read_settings().cache_dir, flags=["-DPLAIN"]), weights_of(model), 3)
+    torch.testing.assert_close(prefill(plain, texts), prefill(engine_of(model, rows=3), texts), rtol=1e-5, atol=5e-5)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+@every_variant
+def test_logits_are_the_same_to_the_bit_whatever_else_is_in_the_pass(changes: dict[str, Any], weights: str) -> None:
+    model, texts = in_format(sharp_model(std=0.25, **changes), weights), texts_of(11, 1, 9, 16, 7, 3)
+    together = prefill(engine_of(model, rows=6), texts).split([len(text) for text in texts])
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        engine = engine_of(model)
+        for text, expected in zip(texts, together, strict=True):
+            assert torch.equal(prefill(engine, [text]), expected)
+            one_by_one = [engine.forward([token], [0], [position], [0]) for position, token in enumerate(text)]
+            assert torch.equal(torch.cat(one_by_one), expected)
+
+
+@torch.inference_mode()
+def test_only_the_logits_that_are_wanted_come_back() -> None:
+    model = sharp_model(std=0.25)
+    (text,) = texts_of(12)
+    every = prefill(engine_of(model), [text])
+    some = engine_of(model).forward(text, [0] * 12, range(12), [11, 3, 4])
+    assert torch.equal(some, every[[11, 3, 4]])
+    assert engine_of(model).forward(text, [0] * 12, range(12), []).shape == (0, 23)
+
+
+@torch.inference_mode()
+def test_a_copied_row_goes_on_as_the_one_it_came_from() -> None:
+    model = sharp_model(std=0.25, position="rope", n_kv_head=2)
+    engine = engine_of(model, rows=3)
+    first, other = texts_of(9, 5)
+    prefill(engine, [first, other])
+    engine.copy(2, 0, 9)
+    logits = engine.forward([3, 3], [0, 2], [9, 9], [0, 1])
+    assert torch.equal(logits[0], logits[1])
+    expected = engine.forward([4], [1], [5], [0])
+    torch.testing.assert_close(expected, model(torch.tensor([[*other, 4]]))[0, -1:], rtol=1e-5, atol=5e-5)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_integers_are_laid_out_so_that_they_can_be_read_back(bits: int) -> None:
+    integers = torch.randint(-7, 8, (70, 12), dtype=torch.int8)
+    matrix = Matrix.from_integers(integers, torch.rand(70, 3), bits=bits)
+    assert (matrix.outputs, matrix.inputs, matrix.group) == (70, 12, 4)
+    blocks = matrix.weights
+    if bits == 4:
+        blocks = torch.stack((blocks << 4 >> 4, blocks >> 4), dim=2).flatten(1, 2)
+    assert torch.equal(blocks.transpose(1, 2).flatten(0, 1)[:70], integers)
+    assert (blocks.transpose(1, 2).flatten(0, 1)[70:] == 0).all()
+
+
+# --- drawing -------------------------------------------------------------------------------------
+
+
+def draw(model: GPT, uniforms: Tensor, params: SamplingParams, **options: Any) -> tuple[list[list[int]], Tensor | None]:
+    rows = list(range(len(uniforms)))
+    return engine_of(model, len(rows)).generate(rows, [1] * len(rows), [0] * len(rows), uniforms, params, **options)
+
+
+def test_every_number_draws_the_token_whose_share_it_falls_into() -> None:
+    model, params = sharp_model(std=0.25), SamplingParams()
+    uniforms = torch.linspace(0, 1, 501)[:-1].unsqueeze(1)
+    drawn, logits = draw(model, uniforms, params, keep_logits=True)
+    assert logits is not None
+    borders = (logits[0, 0].double() / 0.8).softmax(dim=-1).cumsum(dim=-1)
+    expected = torch.searchsorted(borders, uniforms[:, 0].double(), right=True)
+    wrong = [
+        u for u, token, right in zip(uniforms[:, 0].tolist(), drawn, expected.tolist(), strict=True) if token != [right]
+    ]
+    assert all(float((borders - u).abs().min()) < 1e-6 for u in wrong)
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-24])
+def test_the_ends_of_the_range_draw_tokens_that_have_a_share(uniform: float) -> None:
+    drawn, logits = draw(sharp_model(std=0.25), torch.full((1, 8), uniform), SamplingParams(top_k=3), keep_logits=True)
+    assert logits is not None
+    for token, row in zip(drawn[0], logits[:, 0], strict=True):
+        assert token in row.topk(3).indices.tolist()
+
+
+def test_checking_draws_what_generating_draws_and_counts_a_token_as_seen() -> None:
+    model, params = sharp_model(std=0.25), SamplingParams(temperature=1.2, repetition_penalty=1.7)
+    uniforms = torch.rand(1, 10)
+    seen = torch.zeros(1, 23, dtype=torch.uint8)
+    seen[0, 1] = 1
+    (tokens,), _ = draw(model, uniforms, params, seen=seen)
+    assert all(seen[0, token] for token in tokens)
+    fresh = torch.zeros(1, 23, dtype=torch.uint8)
+    again, logits = engine_of(model).verify(
+        [1, *tokens[:-1]], [0] * 10, range(10), uniforms[0].tolist(), params, fresh, keep_logits=True
+    )
+    assert again == tokens
+    assert logits is not None
+    assert logits.shape == (10, 23)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 1.3, "top_k": 5},
+        {"top_p": 0.7},
+        {"min_p": 0.08},
+        {"repetition_penalty": 1.8},
+        {"temperature": 0.9, "top_k": 15, "top_p": 0.95, "min_p": 0.02, "repetition_penalty": 0.7},
+        {"temperature": 0.0, "repetition_penalty": 1.5},
+    ],
+    ids=str,
+)
+def test_tokens_are_drawn_as_the_reference_draws_them(sampling: dict[str, Any]) -> None:
+    model, params, uniforms = sharp_model(std=0.15, block_size=150), SamplingParams(**sampling), torch.rand(4, 100)
+    seen = torch.zeros(4, 23, dtype=torch.uint8)
+    seen[:, 1] = 1
+    penalised = None if params.repetition_penalty == 1.0 else seen
+    rows, logits = draw(model, uniforms, params, seen=penalised, keep_logits=True)
+    assert logits is not None
+    contexts = [[1] for _ in rows]
+    for step in range(100):
+        probabilities = next_token_probabilities(logits[step], params, contexts)
+        expected = reference_draw(probabilities, uniforms[:, step]).tolist()
+        borders = probabilities.double().cumsum(dim=-1)
+        for row, token in enumerate(expected):
+            near = float((borders[row] - float(uniforms[row, step])).abs().min()) < 1e-5
+            assert rows[row][step] == token or near
+            contexts[row].append(rows[row][step])
+
+
+DAMAGED = [
+    {"logit_softcap": 3.0, "qk_norm": True, "mlp": "relu"},
+    {"mlp": "relu2", "norm": "rmsnorm"},
+    {"mlp": "swiglu", "position": "rope"},
+    {"mlp": "gelu_tanh", "bias": True},
+]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("changes", DAMAGED, ids=str)
+def test_what_is_not_a_number_in_any_weight_is_not_hidden(changes: dict[str, Any]) -> None:
+    names = [name for name, _ in sharp_model(**changes).named_parameters()]
+    for name in names:
+        model = sharp_model(std=0.25, attention="reference", **changes)  # torch's fused kernel hides some of it
+        damaged = model.get_parameter(name)
+        damaged[:] = math.nan
+        assert not torch.isfinite(model(torch.tensor([[1, 2]]))).all()
+        with pytest.raises(NotFiniteError):
+            draw(model, torch.rand(1, 3), SamplingParams())
+
+
+def test_logits_that_are_not_finite_are_an_error_that_says_which() -> None:
+    model = sharp_model()
+    with torch.no_grad():
+        model.wpe.weight[6] = math.inf  # type: ignore[index, union-attr]
+    with pytest.raises(NotFiniteError) as caught:
+        draw(model, torch.rand(2, 12), SamplingParams())
+    assert (caught.value.row, caught.value.step) == (0, 6)
+
+
+# --- what it costs -------------------------------------------------------------------------------
+
+
+MALLINFO2 = ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]
+"""Its fields, from glibc's malloc.h."""
+
+
+def test_decoding_takes_no_memory() -> None:
+    """What the C library has given out is the same before and after thousands of tokens."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):
+        pytest.skip("this C library does not tell")
+
+    class Usage(ctypes.Structure):
+        _fields_ = [(name, ctypes.c_size_t) for name in MALLINFO2]
+
+    library.mallinfo2.restype = Usage
+    engine, params = engine_of(sharp_model(block_size=1000), rows=2), SamplingParams(top_k=5, top_p=0.9)
+    uniforms = torch.rand(2, 900)
+    arguments = ([0, 1], [1, 2], [0, 0])
+    engine.generate(*arguments, uniforms[:, :10].contiguous(), params)
+    before = library.mallinfo2()
+    for _ in range(5):
+        engine.generate(*arguments, uniforms, params)
+    after = library.mallinfo2()
+    assert after.hblkhd == before.hblkhd
+    assert after.uordblks - before.uordblks < 20_000  # of Python
+
+
+def test_caches_that_do_not_fit_into_memory_are_an_error_of_one_line() -> None:
+    library: Any = SimpleNamespace(gpt_decoder_create=lambda *_: None)
+    with pytest.raises(DeviceError, match=r"^there is not enough memory for the caches of 7 rows$"):
+        Engine(library, weights_of(sharp_model()), 7)
+
+
+def test_the_caches_have_the_size_that_is_said() -> None:
+    engine = engine_of(sharp_model(n_kv_head=2), rows=3)  # 2 layers, 3 rows, 2 heads, 8 wide, filled up to 64 positions
+    assert engine.cache_bytes == 2 * 3 * 2 * (8 * 64 + 16 * 64) * 4

@@ -1,0 +1,279 @@
+"""Models with native blocks against the same models with torch's, in the kernels' type and in float32."""
+
+import contextlib
+from typing import Any
+
+import pytest
+import torch
+from native_support import EMULATED, PROCESSORS_HERE, needs_compiler
+from torch import Tensor, nn
+
+from gpt.cache import KVCache
+from gpt.config import OptimConfig
+from gpt.device import Compute
+from gpt.errors import DeviceError
+from gpt.kernels.training.block import NativeBlock, replace_blocks, use_native_blocks
+from gpt.kernels.training.library import Kernels
+from gpt.model import GPT
+from gpt.model.block import Block
+from gpt.processor import GENERIC
+from gpt.settings import read_settings
+from gpt.training.loss import Batch
+from gpt.training.optimizers import build_optimizer
+from gpt.training.step import Stepper
+from tiny import tiny_config
+
+CPU = torch.device("cpu")
+FLOAT32 = Compute(CPU, torch.float32, False)
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"norm": "rmsnorm", "position": "rope", "mlp": "relu2", "qk_norm": True, "logit_softcap": 15.0},
+    {"position": "sinusoidal", "mlp": "relu", "tie_weights": False},
+    {"position": "rope", "qk_norm": True, "n_head": 1},
+    {"norm": "rmsnorm", "norm_eps": 1e-3, "mlp_width": 48},
+    {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "mlp_width": 176},
+]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[PROCESSORS_HERE[0], EMULATED[1], EMULATED[-1]],
+    ids=lambda processor: f"{processor.name}",
+)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    """The ones of this machine, and one emulated in each type."""
+    return Kernels(request.param.matmul_dtype, read_settings(), processors=[request.param])
+
+
+def compute_of(kernels: Kernels) -> Compute:
+    return Compute(CPU, kernels.dtype, False)
+
+
+def build_model(kernels: Kernels | None, std: float = 0.1, **changes: Any) -> GPT:
+    """Weights so large that attention is far from uniform; the same whether native or not."""
+    torch.manual_seed(0)
+    model = GPT(tiny_config(**{"n_embd": 64, "n_head": 2, "block_size": 40, **changes}))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=std)
+    if kernels is not None:
+        replace_blocks(model, kernels)
+    return model
+
+
+def build_stepper(kernels: Kernels | None, compute: Compute, **changes: Any) -> Stepper:
+    model = build_model(kernels, **changes)
+    return Stepper(model, build_optimizer(model, OptimConfig(), CPU), compute, 1.0)
+
+
+def batch(rows: int = 3, length: int = 39) -> Batch:
+    """Sequences that count upwards, but for a few steps of another width."""
+    steps = torch.where(torch.rand(rows, length + 1) < 0.2, 5, 1)
+    window = (torch.randint(23, (rows, 1)) + steps.cumsum(dim=1)) % 23
+    return window[:, :-1], window[:, 1:]
+
+
+def gradients(stepper: Stepper, data: list[Batch]) -> dict[str, Tensor]:
+    stepper.gradients(data)
+    return {name: p.grad.clone() for name, p in stepper.model.named_parameters() if p.grad is not None}
+
+
+def norm(tensors: dict[str, Tensor]) -> float:
+    return float(torch.stack([tensor.norm() for tensor in tensors.values()]).norm())
+
+
+def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return norm({name: one[name] - other[name] for name in one}) / norm(other)
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_gradients_are_at_least_as_near_to_those_of_float32_as_torchs(
+    kernels: Kernels, changes: dict[str, Any]
+) -> None:
+    data = [batch() for _ in range(4)]
+    right = gradients(build_stepper(None, FLOAT32, **changes), data)
+    torchs = gradients(build_stepper(None, compute_of(kernels), **changes), data)
+    native = gradients(build_stepper(kernels, compute_of(kernels), **changes), data)
+    assert difference(native, right) < 0.02
+    assert difference(native, right) < 1.1 * difference(torchs, right) + 1e-6  # nothing, in float32
+    for name in right:  # and none is wrong that the others outweigh
+        one, other = ({name: found[name]} for found in (native, torchs))
+        assert difference(one, {name: right[name]}) < 2 * difference(other, {name: right[name]}) + 2e-3, name
+
+
+@needs_compiler
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_twenty_steps_go_the_way_of_float32_and_of_torch(kernels: Kernels, changes: dict[str, Any]) -> None:
+    data = [[batch(), batch()] for _ in range(20)]
+    kinds = {"right": (None, FLOAT32), "torch": (None, compute_of(kernels)), "native": (kernels, compute_of(kernels))}
+    losses = {}
+    for name, (native, compute) in kinds.items():
+        stepper = build_stepper(native, compute, std=0.05, **changes)
+        losses[name] = torch.tensor([float(stepper.step(n, 3e-3, micro).loss) for n, micro in enumerate(data)])
+    assert losses["right"][-1] < losses["right"][0] - 0.25
+    assert (losses["native"] - losses["right"]).abs().max() < 0.01
+    assert (losses["native"] - losses["torch"]).abs().max() < 0.01
+
+
+@needs_compiler
+def test_gradients_of_micro_batches_add_up(kernels: Kernels) -> None:
+    stepper, data = build_stepper(kernels, compute_of(kernels)), [batch(), batch()]
+    apart = [gradients(stepper, [one]) for one in data]
+    mean = {name: (apart[0][name] + apart[1][name]) / 2 for name in apart[0]}
+    assert difference(gradients(stepper, data), mean) < 1e-6
+
+
+@needs_compiler
+def test_dropout_follows_torchs_generator_and_ends_with_training(kernels: Kernels) -> None:
+    model = build_model(kernels, dropout=0.3)
+    inputs, _ = batch()
+
+    def run(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        with compute_of(kernels).autocast():
+            return model(inputs).detach()
+
+    assert torch.equal(run(1), run(1))
+    assert not torch.equal(run(1), run(2))
+    model.eval()
+    assert torch.equal(run(1), run(2))
+
+
+@needs_compiler
+def test_dropout_keeps_what_is_expected(kernels: Kernels) -> None:
+    """Many draws of the sublayers' dropout, averaged, come near to none: as near as torch's own do."""
+    inputs, _ = batch()
+    plain = build_model(None, n_layer=1).eval()
+    distances = []
+    with compute_of(kernels).autocast():
+        right = plain(inputs).detach()
+        for native in (kernels, None):
+            model = build_model(native, n_layer=1, dropout=0.1)
+            model.drop.p = 0.0  # of the embeddings
+            mean = torch.stack([model(inputs).detach() for _ in range(100)]).mean(dim=0)
+            distances.append(float((mean - right).norm() / right.norm()))
+    assert distances[0] < 0.2  # a single draw is 0.46 away; not 0, since dropout before a norm moves its mean
+    assert distances[0] == pytest.approx(distances[1], rel=0.15)
+
+
+@needs_compiler
+def test_attention_weights_have_a_dropout_of_their_own(kernels: Kernels) -> None:
+    """One layer, so that the first token, which sees itself only, is as without dropout, or half of nothing is left."""
+    inputs, _ = batch()
+    model = build_model(kernels, n_layer=1, attention_dropout=0.5)
+    with compute_of(kernels).autocast():
+        dropped = model.train()(inputs).detach()
+        right = build_model(None, n_layer=1)(inputs).detach()
+        none = build_model(kernels, n_layer=1, dropout=0.0, attention_dropout=0.0)(inputs).detach()
+    assert not torch.allclose(dropped, right, atol=0.1)
+    torch.testing.assert_close(none, right, rtol=0.02, atol=0.05)
+
+
+@needs_compiler
+def test_dropout_of_embeddings_keeps_their_mean_and_drops_gradients_with_them(kernels: Kernels) -> None:
+    model = build_model(kernels, dropout=0.25)
+    ones = torch.ones(8, 39, 64, requires_grad=True)
+    dropped = model.drop(ones)
+    dropped.sum().backward()
+    assert dropped.unique().tolist() == pytest.approx([0.0, 4 / 3])
+    assert float((dropped == 0).float().mean()) == pytest.approx(0.25, abs=0.02)
+    assert ones.grad is not None
+    assert torch.equal(ones.grad, dropped.detach())
+    assert torch.equal(model.eval().drop(ones), ones)
+
+
+@needs_compiler
+def test_where_training_makes_gradients_of_inputs_only_in_part_nothing_breaks(kernels: Kernels) -> None:
+    """Frozen embeddings: the first block's input wants no gradient."""
+    stepper, plain = (
+        build_stepper(kernels, compute_of(kernels), tie_weights=False),
+        build_stepper(None, compute_of(kernels), tie_weights=False),
+    )
+    data = [batch()]
+    for one in (stepper, plain):
+        one.model.wte.requires_grad_(False)
+        one.model.wpe.requires_grad_(False)
+    assert difference(gradients(stepper, data), gradients(plain, data)) < 0.05
+
+
+# --- what stays ----------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_parameters_keep_their_names_order_and_identity(kernels: Kernels, changes: dict[str, Any]) -> None:
+    model = build_model(None, **changes)
+    before, keys = list(model.named_parameters()), list(model.state_dict())
+    replace_blocks(model, kernels)
+    assert all(isinstance(block, NativeBlock) for block in model.h)
+    after = list(model.named_parameters())
+    assert [name for name, _ in after] == [name for name, _ in before]
+    assert all(one is other for (_, one), (_, other) in zip(after, before, strict=True))
+    assert list(model.state_dict()) == keys
+
+
+@needs_compiler
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("changes", VARIANTS[:2])
+def test_passes_without_gradients_are_the_blocks_own(kernels: Kernels, changes: dict[str, Any], training: bool) -> None:
+    """So that evaluations and samples are those of the checkpoint, bit for bit."""
+    inputs, _ = batch()
+    results = []
+    for native in (kernels, None):
+        model = build_model(native, **changes).train(training)
+        for autocast in (compute_of(kernels).autocast(), contextlib.nullcontext()):
+            for context in (torch.no_grad, torch.inference_mode):
+                with autocast, context():
+                    results.append(model(inputs))
+    assert all(map(torch.equal, results[:4], results[4:]))
+
+
+@needs_compiler
+def test_passes_with_padding_or_a_cache_are_the_blocks_own(kernels: Kernels) -> None:
+    inputs, _ = batch()
+    mask = torch.ones_like(inputs, dtype=torch.bool)
+    mask[0, :9] = False
+    results = []
+    for native in (kernels, None):
+        model = build_model(native)
+        with compute_of(kernels).autocast():
+            padded = model(inputs, attention_mask=mask)
+            padded[mask].square().sum().backward()
+            cache = KVCache(model.config, batch=3)
+            cached = [model(part, cache=cache) for part in inputs.split(13, dim=1)]
+        results.append([padded, *cached, *[p.grad for p in model.parameters()]])
+    assert all(map(torch.equal, *results))
+
+
+# --- what is not covered -------------------------------------------------------------------------
+
+UNCOVERED: list[tuple[dict[str, Any], str]] = [
+    ({"mlp": "gelu_tanh"}, "mlp gelu_tanh"),
+    ({"bias": True}, "biases"),
+    ({"n_kv_head": 1}, "grouped key and value heads"),
+    ({"n_embd": 96}, "heads 48 wide"),
+    ({"n_embd": 576}, "heads 288 wide"),
+    ({"mlp_width": 24}, "a hidden width of 24"),
+]
+
+
+@pytest.mark.parametrize(("changes", "what"), UNCOVERED)
+def test_what_there_is_no_kernel_for_is_named_and_the_model_left_alone(changes: dict[str, Any], what: str) -> None:
+    model = build_model(None, n_layer=1, **changes)
+    with pytest.raises(DeviceError, match=f"^the native kernels do not cover {what}[^\n]*$"):
+        use_native_blocks(model, FLOAT32, read_settings())
+    assert [type(block) for block in model.h] == [Block]
+
+
+def test_float16_is_refused() -> None:
+    with pytest.raises(DeviceError, match=r"^the native kernels are for float32 and bfloat16 on a CPU$"):
+        use_native_blocks(build_model(None), Compute(CPU, torch.float16, False), read_settings())
+
+
+def test_bfloat16_is_refused_where_the_processor_has_no_instructions_for_it() -> None:
+    with pytest.raises(DeviceError, match=r"^this processor \(generic\) has no instructions for bfloat16$"):
+        Kernels(torch.bfloat16, read_settings(), processors=[GENERIC])

@@ -1,0 +1,591 @@
+"""Every kernel, for every class of processor, against the same written out in float64 from the same rounded inputs.
+
+Tolerances are of the error's norm relative to the norm of what is right, unless said otherwise. What
+leaves a kernel in bfloat16 is off by 2^-8 at most and by less than 2^-9 on the whole; what goes through
+two matmuls of bfloat16 by a few times as much. In float32 all is within a few roundings.
+"""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from native_support import PROCESSORS_HERE, needs_compiler
+from torch import Tensor
+
+from gpt.kernels.training.functions import (
+    Dropout,
+    NormOptions,
+    activate,
+    add,
+    add_norm,
+    attention,
+    drop_out,
+    linear,
+)
+from gpt.kernels.training.library import Kernels
+from gpt.settings import read_settings
+
+pytestmark = needs_compiler
+
+EXACT = 2e-6
+"""Of sums in float32."""
+NONE = Dropout()
+LAYER, RMS = NormOptions(True, 1e-5), NormOptions(False, 1e-5)
+
+
+@pytest.fixture(scope="module", params=PROCESSORS_HERE, ids=lambda processor: processor.name)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    processor = request.param
+    return Kernels(processor.matmul_dtype, read_settings(), processors=[processor])
+
+
+def rounded(kernels: Kernels) -> float:
+    """Relative error of rounding many numbers to the kernels' type."""
+    return 2**-9 if kernels.dtype == torch.bfloat16 else EXACT
+
+
+def one_rounded(kernels: Kernels) -> float:
+    """Largest relative error of a single number."""
+    return 1.001 * 2**-8 if kernels.dtype == torch.bfloat16 else EXACT
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def narrow(kernels: Kernels, *shape: int, scale: float = 1.0) -> Tensor:
+    """Return random numbers of the kernels' type that want a gradient."""
+    return (scale * torch.randn(shape)).to(kernels.dtype).requires_grad_()
+
+
+def wide(*shape: int, scale: float = 1.0, mean: float = 0.0) -> Tensor:
+    """Random float32 that wants a gradient."""
+    return (mean + scale * torch.randn(shape)).requires_grad_()
+
+
+def double(x: Tensor) -> Tensor:
+    return x.detach().double().requires_grad_()
+
+
+def error(found: Tensor, right: Tensor) -> float:
+    return float((found.detach().double() - right.detach()).norm() / right.detach().norm().clamp(min=1e-30))
+
+
+def gradients(outputs: list[Tensor], inputs: list[Tensor], of: list[Tensor]) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(outputs, inputs, [g.to(y.dtype) for g, y in zip(of, outputs, strict=True)])
+
+
+def norm_of(x: Tensor, gain: Tensor, options: NormOptions) -> Tensor:
+    if options.centred:
+        x = x - x.mean(dim=-1, keepdim=True)
+    return x / (x.square().mean(dim=-1, keepdim=True) + options.eps).sqrt() * gain
+
+
+# --- products ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 32), (3, 7, 32), (2, 33, 80)])
+def test_linear(kernels: Kernels, shape: tuple[int, ...]) -> None:
+    x, weight = narrow(kernels, *shape), wide(48, shape[-1])
+    y, dy = linear(kernels, x, weight), torch.randn(*shape[:-1], 48).to(kernels.dtype)
+    weight64 = double(weight.to(kernels.dtype))
+    right = F.linear(double(x), weight64)
+    assert y.dtype == kernels.dtype
+    assert error(y, right) < rounded(kernels)
+    dx, dw = gradients([y], [x, weight], [dy])
+    assert error(dx, dy.double() @ weight64) < rounded(kernels)
+    assert error(dw, dy.double().flatten(0, -2).T @ x.double().flatten(0, -2)) < EXACT
+    assert (dx.dtype, dw.dtype) == (kernels.dtype, torch.float32)
+
+
+@pytest.mark.parametrize("rows", [1, 31, 32, 33, 512, 513, 1100])
+@pytest.mark.parametrize(("outputs", "inputs"), [(16, 16), (48, 16), (16, 48), (64, 96), (112, 80), (32, 272)])
+def test_gradients_of_weights_of_every_shape(kernels: Kernels, rows: int, outputs: int, inputs: int) -> None:
+    x, weight, dy = narrow(kernels, rows, inputs), wide(outputs, inputs), narrow(kernels, rows, outputs).detach()
+    (dw,) = gradients([linear(kernels, x, weight)], [weight], [dy])
+    assert error(dw, dy.double().T @ x.double()) < EXACT
+
+
+def test_products_with_several_weights_lie_side_by_side(kernels: Kernels) -> None:
+    """As one product, and each weight gets its own gradient."""
+    x, weights = narrow(kernels, 3, 7, 32), [wide(width, 32) for width in (16, 48, 32)]
+    dy = torch.randn(3, 7, 96).to(kernels.dtype)
+    y, apart = linear(kernels, x, *weights), [linear(kernels, x, weight) for weight in weights]
+    assert torch.equal(y, torch.cat(apart, dim=-1))
+    dx, *dw = gradients([y], [x, *weights], [dy])
+    right_dx, *right_dw = gradients(apart, [x, *weights], list(dy.split([16, 48, 32], dim=-1)))
+    assert error(dx, right_dx.double()) < 2 * rounded(kernels)
+    assert all(error(one, other.double()) < rounded(kernels) for one, other in zip(dw, right_dw, strict=True))
+
+
+# --- residual sums and norms ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [LAYER, RMS], ids=["layernorm", "rmsnorm"])
+@pytest.mark.parametrize("adds", [True, False], ids=["sum", "alone"])
+@pytest.mark.parametrize("shape", [(1, 1, 16), (3, 7, 32), (2, 16, 400)])
+def test_add_norm(kernels: Kernels, options: NormOptions, adds: bool, shape: tuple[int, ...]) -> None:
+    x, gain = wide(*shape, scale=2.0, mean=0.5), wide(shape[-1], scale=0.3, mean=1.0)
+    y = narrow(kernels, *shape) if adds else None
+    stream, normed = add_norm(kernels, x, y, gain, options, NONE)
+    x64, gain64, y64 = double(x), double(gain), double(y) if y is not None else None
+    stream64 = x64 + y64 if y64 is not None else x64 * 1
+    normed64 = norm_of(stream64, gain64, options)
+    assert (stream.dtype, normed.dtype) == (torch.float32, kernels.dtype)
+    torch.testing.assert_close(stream.double(), stream64, rtol=EXACT, atol=EXACT)
+    assert error(normed, normed64) < rounded(kernels)
+    dstream, dnormed = torch.randn(shape), torch.randn(shape).to(kernels.dtype)
+    found = gradients([stream, normed], [x, gain, *([y] if y is not None else [])], [dstream, dnormed])
+    right = gradients([stream64, normed64], [x64, gain64, *([y64] if y64 is not None else [])], [dstream, dnormed])
+    assert error(found[0], right[0]) < EXACT
+    assert error(found[1], right[1]) < EXACT
+    if adds:
+        assert found[2].dtype == kernels.dtype
+        assert error(found[2], right[2]) < rounded(kernels)
+
+
+@pytest.mark.parametrize("used", [0, 1], ids=["stream", "normed"])
+@pytest.mark.parametrize("adds", [True, False], ids=["sum", "alone"])
+def test_add_norm_where_only_one_of_its_results_is_used(kernels: Kernels, used: int, adds: bool) -> None:
+    x, gain, y = wide(3, 32), wide(32), narrow(kernels, 3, 32) if adds else None
+    dy = torch.randn(3, 32).to(kernels.dtype)
+    (dx,) = gradients([add_norm(kernels, x, y, gain, LAYER, NONE)[used]], [x], [dy])
+    x64 = double(x)
+    stream = x64 + y.detach().double() if y is not None else x64 * 1
+    right = (stream, norm_of(stream, gain.detach().double(), LAYER))[used]
+    assert error(dx, gradients([right], [x64], [dy])[0]) < EXACT
+
+
+def test_a_norm_far_from_zero_loses_nothing_to_cancellation(kernels: Kernels) -> None:
+    """The variance is of differences from the mean, not a difference of means."""
+    x = wide(4, 64, scale=0.01, mean=100.0)
+    _, normed = add_norm(kernels, x, None, torch.ones(64), LAYER, NONE)
+    assert (
+        error(normed, norm_of(double(x), torch.ones(64).double(), LAYER)) < 2**-8
+    )  # of the mean, which is a thousand times the deviation
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 16), (3, 7, 48)])
+def test_add(kernels: Kernels, shape: tuple[int, ...]) -> None:
+    x, y = wide(*shape), narrow(kernels, *shape)
+    out, dout = add(kernels, x, y, NONE), torch.randn(shape)
+    assert torch.equal(out, x + y.float())
+    dx, dy = gradients([out], [x, y], [dout])
+    assert torch.equal(dx, dout)
+    assert torch.equal(dy, dout.to(kernels.dtype))
+
+
+def test_gradients_that_do_not_lie_in_order_are_taken_as_they_are_meant(kernels: Kernels) -> None:
+    x, y, gain = wide(32, 32), narrow(kernels, 32, 32), wide(32)
+    turned = torch.randn(32, 32).t()
+    plain = turned.contiguous()
+    for outputs in ([add(kernels, x, y, NONE)], [add_norm(kernels, x, y, gain, RMS, NONE)[0]]):
+        one = torch.autograd.grad(outputs, [x, y], turned, retain_graph=True)
+        other = torch.autograd.grad(outputs, [x, y], plain)
+        assert all(map(torch.equal, one, other))
+
+
+# --- activations ---------------------------------------------------------------------------------
+
+WRITTEN_OUT = {"relu": F.relu, "relu2": lambda x: F.relu(x).square(), "gelu": F.gelu}
+
+
+@pytest.mark.parametrize("name", sorted(WRITTEN_OUT))
+def test_activations_at_every_number_up_to_a_thousand(kernels: Kernels, name: str) -> None:
+    """There are so few in bfloat16 that all can be tried."""
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.bfloat16).to(kernels.dtype)
+    x = every[every.abs() <= 1000]
+    x = F.pad(x, (0, -len(x) % 16)).requires_grad_()
+    y = activate(kernels, x, name)
+    x64 = double(x)
+    right = WRITTEN_OUT[name](x64)
+    torch.testing.assert_close(y.double(), right, rtol=one_rounded(kernels), atol=1e-6)
+    dy = torch.full_like(x, 1.5)
+    (dx,), (right_dx,) = gradients([y], [x], [dy]), gradients([right], [x64], [dy])
+    torch.testing.assert_close(dx.double(), right_dx, rtol=one_rounded(kernels), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(WRITTEN_OUT))
+def test_gradients_of_an_activation_are_times_those_of_its_result(kernels: Kernels, name: str) -> None:
+    x, dy = narrow(kernels, 3, 5, 16), torch.randn(3, 5, 16).to(kernels.dtype)
+    x64 = double(x)
+    (dx,) = gradients([activate(kernels, x, name)], [x], [dy])
+    (right,) = gradients([WRITTEN_OUT[name](x64)], [x64], [dy])
+    assert error(dx, right) < rounded(kernels)
+
+
+# --- the gate of SwiGLU --------------------------------------------------------------------------
+
+
+def test_the_gate_is_silu_times_the_other_half(kernels: Kernels) -> None:
+    x, dy = narrow(kernels, 3, 5, 96, scale=3.0), torch.randn(3, 5, 48).to(kernels.dtype)
+    x64 = double(x)
+    right = F.silu(x64[..., :48]) * x64[..., 48:]
+    y = activate(kernels, x, "swiglu")
+    assert error(y, right) < rounded(kernels)
+    assert error(*gradients([y], [x], [dy]), *gradients([right], [x64], [dy])) < rounded(kernels)
+
+
+@pytest.mark.parametrize("size", [90.0, 1e4, 1e30])
+def test_the_gate_of_numbers_however_large_is_open_or_shut(kernels: Kernels, size: float) -> None:
+    x = torch.ones(2, 32).to(kernels.dtype)
+    x[0, :16], x[1, :16] = size, -size
+    x.requires_grad_()
+    y = activate(kernels, x, "swiglu")
+    (dx,) = gradients([y], [x], [torch.ones_like(y)])
+    torch.testing.assert_close(y[0], torch.full((16,), size).to(kernels.dtype))
+    torch.testing.assert_close(y[1], torch.zeros(16).to(kernels.dtype), atol=1e-7, rtol=0)
+    assert dx.isfinite().all()
+
+
+def test_what_is_not_a_number_stays_so_in_the_gate(kernels: Kernels) -> None:
+    x = torch.full((1, 32), math.nan).to(kernels.dtype)
+    assert activate(kernels, x, "swiglu").isnan().all()
+
+
+# --- dropout alone -------------------------------------------------------------------------------
+
+
+def test_dropout_alone_keeps_and_scales_and_its_gradient_does_the_same(kernels: Kernels) -> None:
+    x, dy = wide(40, 64), torch.randn(40, 64)
+    y = drop_out(kernels, x, Dropout(0.25, seed=5))
+    kept = y != 0
+    assert float(kept.float().mean()) == pytest.approx(0.75, abs=0.03)
+    torch.testing.assert_close(y[kept], x[kept] / 0.75)
+    (dx,) = gradients([y], [x], [dy])
+    torch.testing.assert_close(dx, torch.where(kept, dy / 0.75, 0.0))
+    assert torch.equal(drop_out(kernels, x, NONE), x)
+
+
+# --- attention -----------------------------------------------------------------------------------
+
+Tensors = list[Tensor]
+
+
+def rotation(length: int, width: int) -> tuple[Tensor, Tensor]:
+    angles = torch.outer(torch.arange(length), 10000 ** (-torch.arange(0, width, 2) / width)).repeat(1, 2)
+    return angles.cos().float(), angles.sin().float()
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+def written_out(
+    inputs: Tensors, heads: int, turning: tuple[Tensor, Tensor] | None, keep: Tensor | None = None
+) -> Tensor:
+    """Attention in the inputs' type; `keep` (B, H, T, T) multiplies the weights."""
+    q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in inputs[:3])
+    if len(inputs) > 3:
+        q, k = norm_of(q, inputs[3], RMS), norm_of(k, inputs[4], RMS)
+    if turning is not None:
+        cos, sin = (table.to(q.dtype) for table in turning)
+        q, k = turn(q, cos, sin), turn(k, cos, sin)
+    causal = torch.ones(q.size(-2), q.size(-2), dtype=torch.bool).tril()
+    weights = (q @ k.mT / math.sqrt(q.size(-1))).masked_fill(~causal, -math.inf).softmax(dim=-1)
+    if keep is not None:
+        weights = weights * keep
+    return (weights @ v).transpose(1, 2).flatten(2)
+
+
+def attention_inputs(
+    kernels: Kernels, batch: int, length: int, heads: int, width: int, gains: bool = False, scale: float = 1.5
+) -> Tensors:
+    qkv = [narrow(kernels, batch, length, heads * width, scale=scale) for _ in range(3)]
+    return qkv + [wide(width, scale=0.3, mean=1.5) for _ in range(2 if gains else 0)]
+
+
+def attend(
+    kernels: Kernels, inputs: Tensors, heads: int, turning: tuple[Tensor, Tensor] | None = None, dropout: Dropout = NONE
+) -> Tensor:
+    """The kernel on queries, keys, values and perhaps gains of their own."""
+    gains = (inputs[3], inputs[4]) if len(inputs) > 3 else None
+    return attention(kernels, torch.cat(inputs[:3], dim=-1), heads, gains, turning, RMS.eps, dropout)
+
+
+def check_attention(kernels: Kernels, found: Tensors, right: Tensors) -> None:
+    """Result, gradients of q, k and v, and of the gains."""
+    errors = [error(one, other) for one, other in zip(found, right, strict=True)]
+    limits = [6e-3, 1.2e-2, 1.2e-2, 6e-3, 1.2e-2, 1.2e-2] if kernels.dtype == torch.bfloat16 else [5e-6] * 6
+    assert all(off < limit for off, limit in zip(errors, limits, strict=False)), errors
+
+
+@pytest.mark.parametrize("length", [1, 7, 16, 31, 32, 33, 100, 128, 256])
+@pytest.mark.parametrize("width", [32, 64, 96, 128])
+@pytest.mark.parametrize("prepared", ["plain", "gains", "rotated", "both"])
+def test_attention(kernels: Kernels, width: int, length: int, prepared: str) -> None:
+    batch, heads = (1, 1) if (length + width // 32) % 2 else (3, 4)
+    turning = rotation(length, width) if prepared in ("rotated", "both") else None
+    inputs = attention_inputs(kernels, batch, length, heads, width, gains=prepared in ("gains", "both"))
+    exact = [double(x) for x in inputs]
+    y, right = attend(kernels, inputs, heads, turning), written_out(exact, heads, turning)
+    dy = torch.randn_like(y)
+    grads, right_grads = gradients([y], inputs, [dy]), gradients([right], exact, [dy])
+    assert [grad.dtype for grad in grads] == [x.dtype for x in inputs]
+    if length == 1:  # one key: weights do not depend on queries and keys
+        assert torch.equal(y, inputs[2])
+        assert error(grads[2], right_grads[2]) < rounded(kernels)
+        assert all(grad.abs().max() < 0.1 for grad in (*grads[:2], *grads[3:]))
+        return
+    check_attention(kernels, [y, *grads], [right, *right_grads])
+
+
+@pytest.mark.parametrize(("batch", "heads"), [(1, 4), (3, 1)])
+def test_rows_and_heads_do_not_mix(kernels: Kernels, batch: int, heads: int) -> None:
+    inputs = attention_inputs(kernels, batch, 33, heads, 32)
+    y = attend(kernels, inputs, heads)
+    for b in range(batch):
+        for h in range(heads):
+            columns = slice(32 * h, 32 * h + 32)
+            alone = [x[b : b + 1, :, columns].contiguous() for x in inputs]
+            assert torch.equal(attend(kernels, alone, 1), y[b : b + 1, :, columns])
+
+
+def test_the_widest_head_and_a_long_row(kernels: Kernels) -> None:
+    for length, width in ((40, 256), (1000, 32)):
+        inputs = attention_inputs(kernels, 1, length, 1, width, gains=True)
+        exact = [double(x) for x in inputs]
+        y, right = attend(kernels, inputs, 1), written_out(exact, 1, None)
+        dy = torch.randn_like(y)
+        check_attention(kernels, [y, *gradients([y], inputs, [dy])], [right, *gradients([right], exact, [dy])])
+
+
+@pytest.mark.parametrize("cut", [1, 15, 16, 17, 32, 63])
+def test_what_comes_later_does_not_change_a_bit_of_what_came_before(kernels: Kernels, cut: int) -> None:
+    inputs = attention_inputs(kernels, 2, 64, 2, 32, gains=True)
+    turning = rotation(64, 32)
+    y = attend(kernels, inputs, 2, turning)
+    changed = [x.detach().clone() for x in inputs]
+    for x in changed[:3]:
+        x[:, cut:] = 7 * torch.randn_like(x[:, cut:])
+    assert torch.equal(attend(kernels, changed, 2, turning)[:, :cut], y[:, :cut])
+    dy = torch.randn_like(y)
+    dy[:, cut:] = 0
+    for gradient, is_value in zip(gradients([y], inputs, [dy]), (False, False, True), strict=False):
+        assert not gradient[:, cut:].any()
+        assert gradient[:, :cut].any() or (cut == 1 and not is_value)  # one key has all the weight, whatever it is
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e10, 1e30])
+def test_scores_however_large_choose_a_key(kernels: Kernels, scale: float) -> None:
+    """Every query knows its key: itself, or the one before."""
+    keys = torch.eye(48, 64).to(kernels.dtype)
+    chosen = (torch.arange(48) - torch.arange(48) % 2).clamp(min=0)
+    q, k, v = (
+        (scale * keys[chosen])[None].requires_grad_(),
+        keys[None].clone().requires_grad_(),
+        narrow(kernels, 1, 48, 64),
+    )
+    y, dy = attend(kernels, [q, k, v], 1), torch.randn(1, 48, 64).to(kernels.dtype)
+    assert torch.equal(y, v[:, chosen])
+    dq, dk, dv = gradients([y], [q, k, v], [dy])
+    assert dq.abs().max() < 1e-5
+    assert dk.abs().max() < 1e-5 * scale
+    torch.testing.assert_close(dv[0, ::2], (dy[0, ::2].float() + dy[0, 1::2].float()).to(kernels.dtype))
+    assert dv[0, 1::2].abs().max() < 1e-30
+
+
+# --- dropout -------------------------------------------------------------------------------------
+
+
+def weights_mask(kernels: Kernels, batch: int, length: int, heads: int, width: int, dropout: Dropout) -> Tensor:
+    """What dropout multiplies the attention weights by, (B, H, T, T).
+
+    Queries of zeros look everywhere alike, and values that are unit vectors show where: as many
+    keys at a time as a head is wide.
+    """
+    zeros = torch.zeros(batch, length, heads * width, dtype=kernels.dtype)
+    found = torch.zeros(batch, heads, length, length)
+    for first in range(0, length, width):
+        keys = min(width, length - first)
+        v = torch.zeros(batch, length, heads, width, dtype=kernels.dtype)
+        v[:, first : first + keys, :, :keys] = torch.eye(keys, dtype=kernels.dtype).unsqueeze(1)
+        y = attend(kernels, [zeros, zeros, v.flatten(2)], heads, dropout=dropout)
+        found[..., first : first + keys] = y.float().unflatten(-1, (heads, width)).transpose(1, 2)[..., :keys]
+    return (found > 0).double() / (1 - dropout.probability)
+
+
+def stream_mask(kernels: Kernels, rows: int, width: int, dropout: Dropout) -> Tensor:
+    """What dropout multiplies the second term of a sum by, (rows, width)."""
+    ones = torch.ones(rows, width, dtype=kernels.dtype)
+    stream, _ = add_norm(kernels, torch.zeros(rows, width), ones, torch.ones(width), LAYER, dropout)
+    assert torch.equal(add(kernels, torch.zeros(rows, width), ones, dropout), stream)
+    return stream
+
+
+def triangle(mask: Tensor) -> Tensor:
+    """The weights that exist, below the diagonal."""
+    return mask[..., torch.ones(mask.shape[-2:], dtype=torch.bool).tril()]
+
+
+def check_share(mask: Tensor, probability: float) -> None:
+    """Dropped: nearly that share, by five standard deviations. Kept: scaled up, so that the mean stays."""
+    deviation = math.sqrt(probability * (1 - probability) / mask.numel())
+    assert abs(float((mask == 0).double().mean()) - probability) < 5 * deviation
+    torch.testing.assert_close(
+        mask[mask != 0].unique().double(), torch.tensor([1 / (1 - probability)]).double(), rtol=1e-6, atol=0
+    )
+
+
+@pytest.mark.parametrize("probability", [0.01, 0.2, 0.5, 0.9])
+@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
+def test_so_many_elements_are_dropped_and_the_rest_are_scaled_up(
+    kernels: Kernels, probability: float, seed: int
+) -> None:
+    dropout = Dropout(probability, seed)
+    check_share(stream_mask(kernels, 128, 384, dropout), probability)
+    mask = triangle(weights_mask(kernels, 2, 100, 3, 128, dropout))
+    deviation = math.sqrt(probability * (1 - probability) / mask.numel())
+    assert abs(float((mask == 0).double().mean()) - probability) < 5 * deviation
+
+
+def test_a_probability_of_zero_drops_nothing_whatever_the_seed(kernels: Kernels) -> None:
+    inputs = attention_inputs(kernels, 1, 20, 1, 32)
+    assert torch.equal(attend(kernels, inputs, 1, dropout=Dropout(0.0, 5)), attend(kernels, inputs, 1))
+    assert torch.equal(stream_mask(kernels, 4, 32, Dropout(0.0, 5)), torch.ones(4, 32))
+
+
+def correlation(one: Tensor, other: Tensor) -> float:
+    """Of two masks, in standard deviations of what independent ones would have."""
+    one, other = (one.flatten().double() - one.double().mean()), (other.flatten().double() - other.double().mean())
+    return float(abs(one @ other) / (one.norm() * other.norm()) * math.sqrt(one.numel()))
+
+
+def test_masks_of_rows_columns_heads_and_seeds_have_nothing_to_do_with_each_other(kernels: Kernels) -> None:
+    mask = stream_mask(kernels, 256, 512, Dropout(0.5, 3)).double() - 1
+    for matrix, among in ((mask @ mask.T, 512), (mask.T @ mask, 256)):  # of every two rows, of every two columns
+        among_others = matrix.fill_diagonal_(0).abs().max() / math.sqrt(among)
+        assert among_others < 6.5
+    assert all(correlation(mask[:, lag:], mask[:, :-lag]) < 5 for lag in (1, 2, 15, 16, 17, 32))
+    assert all(correlation(mask[lag:], mask[:-lag]) < 5 for lag in (1, 2, 16))
+    assert all(correlation(mask, stream_mask(kernels, 256, 512, Dropout(0.5, seed))) < 5 for seed in (2, 4, 2**31 + 3))
+    attending = weights_mask(kernels, 2, 128, 2, 128, Dropout(0.5, 3))
+    heads = triangle(attending).flatten(0, 1)
+    assert all(correlation(heads[i], heads[j]) < 5 for i in range(4) for j in range(i))
+    other = triangle(weights_mask(kernels, 2, 128, 2, 128, Dropout(0.5, 4))).flatten(0, 1)
+    assert all(correlation(one, two) < 5 for one, two in zip(heads, other, strict=True))
+
+
+def test_the_same_seed_drops_the_same_and_another_something_else(kernels: Kernels) -> None:
+    inputs = attention_inputs(kernels, 2, 40, 2, 32)
+    once, again, other = (attend(kernels, inputs, 2, dropout=Dropout(0.3, seed)) for seed in (7, 7, 8))
+    assert torch.equal(once, again)
+    assert not torch.equal(once, other)
+
+
+@pytest.mark.parametrize(("length", "width"), [(20, 32), (33, 64), (100, 32), (128, 128)])
+@pytest.mark.parametrize("prepared", [False, True])
+def test_attention_drops_the_same_weights_on_the_way_back(
+    kernels: Kernels, length: int, width: int, prepared: bool
+) -> None:
+    dropout = Dropout(0.3, 2**32 - 5)
+    keep = weights_mask(kernels, 2, length, 2, width, dropout)
+    turning = rotation(length, width) if prepared else None
+    inputs = attention_inputs(kernels, 2, length, 2, width, gains=prepared)
+    exact = [double(x) for x in inputs]
+    y, right = attend(kernels, inputs, 2, turning, dropout), written_out(exact, 2, turning, keep)
+    dy = torch.randn_like(y)
+    check_attention(kernels, [y, *gradients([y], inputs, [dy])], [right, *gradients([right], exact, [dy])])
+
+
+@pytest.mark.parametrize("options", [LAYER, RMS], ids=["layernorm", "rmsnorm"])
+def test_sums_drop_the_same_elements_on_the_way_back(kernels: Kernels, options: NormOptions) -> None:
+    dropout = Dropout(0.3, 11)
+    mask = stream_mask(kernels, 21, 48, dropout).double()
+    x, y, gain = wide(21, 48), narrow(kernels, 21, 48), wide(48, scale=0.3, mean=1.0)
+    exact = [double(tensor) for tensor in (x, y, gain)]
+    stream64 = exact[0] + mask * exact[1]
+    right = [stream64, norm_of(stream64, exact[2], options)]
+    dstream, dnormed = torch.randn(21, 48), torch.randn(21, 48).to(kernels.dtype)
+    found = gradients([*add_norm(kernels, x, y, gain, options, dropout)], [x, y, gain], [dstream, dnormed])
+    for one, other, limit in zip(
+        found, gradients(right, exact, [dstream, dnormed]), (EXACT, rounded(kernels), EXACT), strict=True
+    ):
+        assert error(one, other) < limit
+    dx, dy = gradients([add(kernels, x, y, dropout)], [x, y], [dstream])
+    assert torch.equal(dx, dstream)
+    assert error(dy, mask * dstream.double()) < rounded(kernels)
+
+
+# --- the same again ------------------------------------------------------------------------------
+
+
+def everything(kernels: Kernels, dropout: Dropout) -> tuple[Tensors, Tensors]:
+    """Results and gradients of all kernels; and gradients of gains, which are sums over rows."""
+    torch.manual_seed(0)
+    inputs = attention_inputs(kernels, 3, 45, 3, 32, gains=True)
+    x, y, gain = wide(3, 45, 96), narrow(kernels, 3, 45, 96), wide(96)
+    results = [
+        attend(kernels, inputs, 3, rotation(45, 32), dropout),
+        *add_norm(kernels, x, y, gain, LAYER, dropout),
+        add(kernels, x, y, dropout),
+        activate(kernels, y, "gelu"),
+    ]
+    of = [torch.randn_like(result) for result in results]
+    *plain, one, two, three = gradients(results, [*inputs[:3], x, y, *inputs[3:], gain], of)
+    return [*results, *plain], [one, two, three]
+
+
+@pytest.mark.parametrize("dropout", [NONE, Dropout(0.2, 5)])
+def test_results_do_not_depend_on_the_call_nor_on_the_number_of_threads(kernels: Kernels, dropout: Dropout) -> None:
+    """But for the sums over rows, which are added up in another order."""
+    once, sums = everything(kernels, dropout)
+    for threads in (1, 2, 2, 3):
+        torch.set_num_threads(threads)
+        again, other_sums = everything(kernels, dropout)
+        assert all(map(torch.equal, once, again))
+        for one, other in zip(sums, other_sums, strict=True):
+            assert torch.equal(one, other) if threads == 1 else error(other, one.double()) < EXACT
+
+
+# --- what is not a number ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    "which",
+    [
+        0,
+        1,
+        2,
+    ],
+    ids=["q", "k", "v"],
+)
+def test_attention_to_what_is_not_finite_is_not_finite(kernels: Kernels, which: int, value: float) -> None:
+    """A run that diverges must be seen to."""
+    inputs = [x.detach() for x in attention_inputs(kernels, 1, 40, 1, 32)]
+    inputs[which][0, 20] = value
+    y = attend(kernels, inputs, 1)
+    spoiled = ~y.isfinite().all(dim=-1)[0]
+    assert spoiled[20]
+    assert which == 0 or spoiled[20:].all()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gelu",
+        "relu",
+        "relu2",
+    ],
+)
+def test_an_activation_of_nan_is_nan(kernels: Kernels, name: str) -> None:
+    x = torch.zeros(16).to(kernels.dtype)
+    x[3] = math.nan
+    assert activate(kernels, x, name).isnan().tolist() == [index == 3 for index in range(16)]
+
+
+def test_a_sum_or_norm_of_nan_is_nan(kernels: Kernels) -> None:
+    x, y = torch.randn(2, 32), torch.randn(2, 32).to(kernels.dtype)
+    y[0, 3] = math.nan
+    stream, normed = add_norm(kernels, x, y, torch.ones(32), LAYER, NONE)
+    assert stream.isnan().sum() == 1
+    assert normed.isnan().all(dim=-1).tolist() == [True, False]
+    assert add(kernels, x, y, NONE).isnan().sum() == 1

@@ -1,0 +1,21 @@
+"""Where the native kernels can run."""
+
+import pytest
+import torch
+
+from gpt.kernels.build import find_compiler
+from gpt.processor import Processor, supported_processors
+
+EMULATED = [
+    Processor(f"{lanes} lanes, {str(dtype)[6:]}", (f"-DGPT_LANES={lanes}",), dtype)
+    for lanes, dtype in ((4, torch.float32), (8, torch.float32), (16, torch.float32), (16, torch.bfloat16))
+]
+"""What any processor can act as: vectors as wide as others have them, made of whatever instructions there are."""
+
+PROCESSORS_HERE = [*supported_processors()[:-1], *EMULATED]
+"""Every class of processor that native code can be tested for on this machine."""
+
+BFLOAT16_HERE = supported_processors()[0].matmul_dtype == torch.bfloat16
+"""Whether this processor has instructions for bfloat16."""
+
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")

@@ -1,0 +1,89 @@
+"""Runs whose blocks train by native kernels, and those that cannot."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from native_support import PROCESSORS_HERE, needs_compiler
+
+from gpt.checkpoint import read_checkpoint
+from gpt.errors import CheckpointError, DeviceError
+from gpt.model.block import Block
+from gpt.training.trainer import Trainer
+
+Start = Callable[..., Trainer]
+
+NATIVE = ("run.kernels=native", "run.dtype=auto", "model.n_embd=64")
+
+
+@needs_compiler
+def test_a_run_by_native_kernels_says_so_and_learns(tmp_path: Path, start: Start) -> None:
+    lines: list[str] = []
+    trainer = start(tmp_path, *NATIVE, "run.kernels=auto", "run.compile=auto", report=lines.append)
+    best = PROCESSORS_HERE[0]
+    dtype = str(best.matmul_dtype).removeprefix("torch.")
+    assert f"training blocks by native kernels ({best.name}, {dtype})" in lines
+    assert not any("compil" in line for line in lines[:-1])  # the summary says "eager"
+    assert lines[-1].endswith(f"{dtype}, eager")
+    first = trainer.run()
+    assert first.val_loss is not None
+    assert first.val_loss < 3.3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["run.dtype=float16"], "the native kernels are for float32 and bfloat16 on a CPU"),
+        ([], "the native kernels do not cover heads 8 wide"),
+        ([*NATIVE, "model.mlp=gelu_tanh"], "the native kernels do not cover mlp gelu_tanh"),
+        ([*NATIVE, "model.bias=true"], "the native kernels do not cover biases"),
+    ],
+)
+def test_where_they_do_not_apply_auto_says_why_and_native_refuses(
+    tmp_path: Path, start: Start, overrides: list[str], reason: str
+) -> None:
+    lines: list[str] = []
+    trainer = start(tmp_path, *overrides, "run.kernels=auto", "run.name=auto", "train.max_steps=3", report=lines.append)
+    assert [line for line in lines if line.startswith(f"no native kernels: {reason}")]
+    assert [type(block) for block in trainer.model.h] == [Block]
+    assert trainer.run().step == 3
+    with pytest.raises(DeviceError, match=f"^run.kernels is native, but {reason}[^\n]*set run.kernels=auto or torch$"):
+        start(tmp_path / "native", *overrides, "run.kernels=native")
+    assert not (tmp_path / "native" / "runs").exists()
+
+
+def test_a_processor_without_bfloat16_says_why_and_native_refuses(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPT_PROCESSOR", "generic")
+    overrides = [*NATIVE, "run.dtype=bfloat16"]
+    reason = "this processor (generic) has no instructions for bfloat16"
+    with pytest.raises(DeviceError, match=rf"^run\.kernels is native, but {re.escape(reason)}; set "):
+        start(tmp_path, *overrides)
+    lines: list[str] = []
+    start(tmp_path, *overrides, "run.kernels=auto", report=lines.append)
+    assert f"no native kernels: {reason}" in lines
+    assert "bfloat16 is far slower than float32 here: this processor (generic) has no instructions for it" in lines
+
+
+def test_torch_is_taken_without_a_word_where_it_is_asked_for(tmp_path: Path, start: Start) -> None:
+    lines: list[str] = []
+    trainer = start(tmp_path, *NATIVE, "run.kernels=torch", report=lines.append)
+    assert [type(block) for block in trainer.model.h] == [Block]
+    assert not any("native" in line for line in lines)
+
+
+@needs_compiler
+def test_a_checkpoint_of_native_kernels_goes_on_without_them(tmp_path: Path, start: Start) -> None:
+    trainer = start(tmp_path, *NATIVE, "train.max_steps=3")
+    trainer.run()
+    saved = read_checkpoint(trainer.run_folder.checkpoints()[0]).model
+    with pytest.raises(CheckpointError, match=r"train\.max_steps: 3 -> 6") as caught:
+        start(tmp_path, *NATIVE, "run.kernels=torch", resume="auto")
+    assert "run.kernels" not in str(caught.value)  # they compute the same
+    there = start(tmp_path, *NATIVE, "run.kernels=torch", resume="auto", allow_config_change=True)
+    present = there.model.state_dict()
+    assert all(torch.equal(present[name], weight) for name, weight in saved.items())
+    assert there.run().step == 6
