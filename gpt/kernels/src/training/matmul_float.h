@@ -35,16 +35,36 @@ inline void multiply_tile(float* c, int ldc, const float* a, int lda, const floa
         for (int j = 0; j < N; j++) store(c + (size_t)r * ldc + j * LANES, sums[r][j]);
 }
 
-// R rows and all columns.
-template <int R> inline void multiply_rows(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int depth, int columns) {
-    int j = 0;
-    for (; j + TILE_COLUMNS <= columns; j += TILE_COLUMNS) multiply_tile<R, simd::TILE_VECTORS>(c + j, ldc, a, lda, b + j, ldb, depth);
-    for (; j < columns; j += simd::LANES) multiply_tile<R, 1>(c + j, ldc, a, lda, b + j, ldb, depth);
+// 16 rows and N vectors of columns, so that these columns of b stay in the nearest cache.
+template <int N>
+inline void multiply_strip(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int depth) {
+    static const int R = simd::TILE_ROWS, REST = 16 % R;
+    for (int row = 0; row + R <= 16; row += R) multiply_tile<R, N>(c + (size_t)row * ldc, ldc, a + (size_t)row * lda, lda, b, ldb, depth);
+    if constexpr (REST > 0) multiply_tile<REST, N>(c + (size_t)(16 - REST) * ldc, ldc, a + (size_t)(16 - REST) * lda, lda, b, ldb, depth);
 }
 
 inline void multiply(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int k, int n) {
-    static const int R = simd::TILE_ROWS;
-    int row = 0;
-    for (; row + R <= 16; row += R) multiply_rows<R>(c + (size_t)row * ldc, ldc, a + (size_t)row * lda, lda, b, ldb, 32 * k, 16 * n);
-    if (16 % R) multiply_rows<16 % R ? 16 % R : 1>(c + (size_t)row * ldc, ldc, a + (size_t)row * lda, lda, b, ldb, 32 * k, 16 * n);
+    int j = 0;
+    for (; j + TILE_COLUMNS <= 16 * n; j += TILE_COLUMNS) multiply_strip<simd::TILE_VECTORS>(c + j, ldc, a, lda, b + j, ldb, 32 * k);
+    for (; j < 16 * n; j += simd::LANES) multiply_strip<1>(c + j, ldc, a, lda, b + j, ldb, 32 * k);
+}
+
+// c += a^T b: a is 16 x rows, b 16 x columns, c rows x columns; rows and columns are multiples of 32. b and c lie row
+// after row.
+inline void add_transposed(float* c, const float* a, int lda, const float* b, int rows, int columns) {
+    using namespace simd;
+    static const int ROWS = 4, N = TILE_VECTORS;
+    for (int i = 0; i < rows; i += ROWS)
+        for (int j = 0; j < columns; j += TILE_COLUMNS) {
+            float* out = c + (size_t)i * columns + j;
+            floats sums[ROWS][N];
+            for (int r = 0; r < ROWS; r++)
+                for (int n = 0; n < N; n++) sums[r][n] = load(out + (size_t)r * columns + n * LANES);
+            for (int k = 0; k < 16; k++)
+                for (int r = 0; r < ROWS; r++)
+                    for (int n = 0; n < N; n++)
+                        sums[r][n] = multiply_add(a[(size_t)k * lda + i + r], load(b + (size_t)k * columns + j + n * LANES), sums[r][n]);
+            for (int r = 0; r < ROWS; r++)
+                for (int n = 0; n < N; n++) store(out + (size_t)r * columns + n * LANES, sums[r][n]);
+        }
 }

@@ -1,0 +1,67 @@
+// The gradients of one head in float: once over its queries, each block of which adds to the gradients of all keys and
+// values before it.
+#pragma once
+#include "attention.h"
+#include <initializer_list>
+
+// g is the gradient of the result; *_t: transposed.
+struct BackwardScratch {
+    float *q, *k, *v, *g, *k_t, *v_t, *weights, *dscores, *dq, *dk, *dv, *scores, *dweights, *q_rms, *k_rms, *delta, *log_sums;
+    uint32_t* streams;
+
+    BackwardScratch(Arena& arena, const AttentionShape& s) {
+        for (float** matrix : {&q, &k, &v, &g, &k_t, &v_t, &dq, &dk, &dv}) *matrix = arena.alloc<float>(s.head_size());
+        for (float** rows : {&weights, &dscores, &scores, &dweights}) *rows = arena.alloc<float>(16 * (size_t)s.rows());
+        for (float** column : {&q_rms, &k_rms, &delta, &log_sums}) *column = arena.alloc<float>(s.rows());
+        streams = arena.alloc<uint32_t>(s.rows());
+    }
+};
+
+struct BackwardFactors {
+    const float *k_t, *v_t;
+};
+
+inline BackwardFactors load_head(const BackwardScratch& own, const float* qkv, const float* dy, const AttentionInputs& in, const AttentionShape& s) {
+    const int R = s.rows(), D = s.head_dim;
+    transform_head(own.q, own.q_rms, qkv, s, in.q);
+    transform_head(own.k, own.k_rms, qkv + s.stride(), s, in.k);
+    copy_head(own.v, qkv + 2 * s.stride(), 3 * (size_t)s.stride(), s);
+    copy_head(own.g, dy, s.stride(), s);
+    return {pack_transposed(own.k_t, own.k, R, D), pack_transposed(own.v_t, own.v, R, D)};
+}
+
+// The weights of query t after dropout, and the gradient of its scores.
+inline void backward_row(const BackwardScratch& own, int r, int t, int keys, int R, const Dropout& drop) {
+    using namespace simd;
+    for (int j = 0; j < keys; j += LANES) {
+        const size_t at = (size_t)r * R + j;
+        floats kept = {}, dscore = {};
+        if (j <= t) {
+            floats weight = exp(load(own.scores + at) - own.log_sums[t]), dweight = load(own.dweights + at);
+            if (j + LANES > t + 1) weight = select(up_to(j, t), weight, floats{});
+            kept = weight;
+            if (drop.active()) {
+                const ints mask = drop.kept((words)lanes() + (own.streams[t] + (uint32_t)j));
+                dweight = drop.apply(mask, dweight), kept = drop.apply(mask, weight);
+            }
+            dscore = weight * (dweight - own.delta[t]);
+        }
+        store(own.weights + at, kept);
+        store(own.dscores + at, dscore);
+    }
+}
+
+inline void backward_head(const BackwardScratch& own, const BackwardFactors& f, const AttentionShape& s, const Dropout& drop) {
+    const int D = s.head_dim, R = s.rows();
+    for (float* sums : {own.dk, own.dv}) memset(sums, 0, s.head_size() * sizeof(float));
+    for (int i = 0; i < s.length; i += 16) {
+        const int keys = round_up(i + 16, 32);
+        const float *q = own.q + (size_t)i * D, *g = own.g + (size_t)i * D;
+        multiply(own.scores, R, q, D, f.k_t, R, D / 32, keys / 16);
+        multiply(own.dweights, R, g, D, f.v_t, R, D / 32, keys / 16);
+        for (int r = 0; r < 16; r++) backward_row(own, r, i + r, keys, R, drop);
+        multiply(own.dq + (size_t)i * D, D, own.dscores, R, own.k, D, keys / 32, D / 16);
+        add_transposed(own.dk, own.dscores, R, q, keys, D);
+        add_transposed(own.dv, own.weights, R, g, keys, D);
+    }
+}
