@@ -12,11 +12,11 @@ from gpt.errors import GPTError
 from gpt.files import write_atomic
 
 
-def describe(benchmark: str, arguments: argparse.Namespace, threads: int) -> dict[str, Any]:
+def describe(benchmark: str, arguments: argparse.Namespace, threads: int, device: str = "cpu") -> dict[str, Any]:
     """The beginning of every result: what was measured, on what."""
     return {
         "benchmark": benchmark,
-        **describe_machine(),
+        **describe_machine(device),
         "threads": threads,
         "config": arguments.config,
         "overrides": arguments.overrides,
@@ -26,11 +26,16 @@ def describe(benchmark: str, arguments: argparse.Namespace, threads: int) -> dic
 def finish(arguments: argparse.Namespace, tables: Sequence[Table], result: Mapping[str, Any]) -> int:
     """Print the tables and the result, and write it where `--json` says.
 
+    Args:
+        arguments: with `json`.
+        tables: their titles get the class of the processor.
+        result: begins with what `describe` gave.
+
     Raises:
         GPTError: it cannot be written; it was printed before.
     """
     for table in tables:
-        print(f"{table.title}\n{render_table(table.header, table.rows, table.align)}")
+        print(f"{table.title} [{result['machine']['class']}, {result['threads']} threads]\n{render_table(table.header, table.rows, table.align)}")
         print(f"{table.note}\n" if table.note else "")
     line = json.dumps(result)
     print(line, flush=True)

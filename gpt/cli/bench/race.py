@@ -52,10 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from gpt.data import prepare
+    from gpt.device import choose_device
 
     dataset = prepare(loaded.config.data, read_settings(), report)
     dataset.check_length(max(loaded.config.model.block_size, BLOCK_SIZE))
-    facts = describe("train race", arguments, loaded.config.run.threads or torch.get_num_threads())
+    threads = loaded.config.run.threads or torch.get_num_threads()
+    facts = describe("train race", arguments, threads, str(choose_device(loaded.config.run.device)))
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as folder:
         contenders = _contenders(arguments, loaded.config, dataset, Path(folder) / "nanogpt")
         finishes = _race(contenders, dataset, arguments.rounds)

@@ -66,8 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from gpt.data import prepare
+    from gpt.device import choose_device
 
-    facts = describe("train recipe", arguments, loaded.config.run.threads or torch.get_num_threads())
+    threads = loaded.config.run.threads or torch.get_num_threads()
+    facts = describe("train recipe", arguments, threads, str(choose_device(loaded.config.run.device)))
     prepare(loaded.config.data, read_settings(), report)
     runs = []
     for seed in arguments.seeds:

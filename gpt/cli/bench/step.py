@@ -4,7 +4,7 @@ import argparse
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpt.cli.bench.options import add_measurement, add_peer_options, check_common, check_counts, check_peers
 from gpt.cli.bench.output import describe, finish
@@ -15,6 +15,9 @@ from gpt.cli.common import report
 from gpt.config import Config, load_config
 from gpt.errors import ConfigError
 from gpt.settings import read_settings
+
+if TYPE_CHECKING:
+    from gpt.device import Compute
 
 EAGER = ("run.kernels=torch", "run.compile=false")
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -66,13 +69,15 @@ def run(arguments: argparse.Namespace) -> int:
     loaded = load_config(Path(arguments.config), arguments.overrides)
     variants = jobs_of_variants(arguments)
 
+    import torch
+
     from gpt.data import prepare
     from gpt.training.session import resolve
 
     config = resolve(loaded, prepare(loaded.config.data, read_settings(), report))
-    threads, dtype, rates = _measure_machine(config, arguments.matmul_sizes)
-    facts = describe("train step", arguments, threads)
-    jobs = [*variants, *jobs_of_peers(arguments, dtype)]
+    compute, rates = _measure_machine(config, arguments.matmul_sizes)
+    facts = describe("train step", arguments, torch.get_num_threads(), str(compute.device))
+    jobs = [*variants, *jobs_of_peers(arguments, compute.dtype == torch.bfloat16)]
     answers = _take_turns(jobs, arguments.rounds)
     setting = StepSetting(config, rates)
     settings = {name: getattr(arguments, name) for name in ("warmup", "steps", "rounds")}
@@ -105,12 +110,12 @@ def jobs_of_variants(arguments: argparse.Namespace) -> list[Job]:
     return jobs
 
 
-def jobs_of_peers(arguments: argparse.Namespace, dtype: str) -> list[Job]:
-    """A process for each peer; `dtype` is what this package chooses here."""
+def jobs_of_peers(arguments: argparse.Namespace, bfloat16: bool) -> list[Job]:
+    """A process for each peer; `bfloat16`: whether this package computes in it here."""
     common = (arguments.config, arguments.overrides, arguments.warmup, arguments.steps)
     jobs = []
     if arguments.hf:
-        kind = "bfloat16" if dtype == "bfloat16" else "float32"
+        kind = "bfloat16" if bfloat16 else "float32"
         jobs.append(Job(f"Hugging Face {kind}", "hugging_face", *common, dtype=kind))
     if arguments.nanogpt is not None:
         checkout = str(arguments.nanogpt.absolute())
@@ -121,8 +126,8 @@ def jobs_of_peers(arguments: argparse.Namespace, dtype: str) -> list[Job]:
     return jobs
 
 
-def _measure_machine(config: Config, sizes: list[int]) -> tuple[int, str, dict[str, dict[int, float]]]:
-    """Threads, the type this package would train in, and FLOP/s by type and size."""
+def _measure_machine(config: Config, sizes: list[int]) -> "tuple[Compute, dict[str, dict[int, float]]]":
+    """What this package would train on and in, and FLOP/s by type and size."""
     import torch
 
     from gpt.device import choose_compute, measure_matmul_rate
@@ -132,7 +137,7 @@ def _measure_machine(config: Config, sizes: list[int]) -> tuple[int, str, dict[s
         str(dtype).removeprefix("torch."): {size: measure_matmul_rate(compute.device, dtype, size) for size in sizes}
         for dtype in dict.fromkeys((compute.dtype, torch.bfloat16, torch.float32))
     }
-    return torch.get_num_threads(), str(compute.dtype).removeprefix("torch."), rates
+    return compute, rates
 
 
 def _take_turns(jobs: list[Job], rounds: int) -> dict[str, list[Answer]]:
