@@ -25,7 +25,7 @@ class Conversation:
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
         self._name, self._command = name, command
-        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # closed in __exit__
+        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # closed in `close`
         self._process = subprocess.Popen(
             command,
             env=environment(),
@@ -38,7 +38,7 @@ class Conversation:
         try:
             self.greeting = self._read()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.close()
             raise
 
     def ask(self, **request: Any) -> dict[str, Any]:
@@ -65,12 +65,7 @@ class Conversation:
             raise GPTError(f"{self._name}: {answer['error']}")
         return answer
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """End the process, which clears its folder away at the end of its input."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
@@ -82,3 +77,11 @@ class Conversation:
             self._process.kill()
             self._process.wait()
         self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -10,14 +10,15 @@ from gpt.cache import cache_bytes
 from gpt.cli.bench.spread import percentile, ratios, show_ratios
 from gpt.cli.tables import Table
 from gpt.config import ModelConfig
-from gpt.inspection.flops import decode_flops
+from gpt.inspection.flops import decode_flops, flops_by_part
 
 NOTE = (
-    "Tokens/s: of all texts together, the median of all rounds, first token included. First: until every text has its\n"
-    "first token. Slowest: of a hundred waits for a token, where it can be seen. Read: matrices, keys and values that\n"
-    "a step needs, a second. Share: of what a matrix-vector product over as many bytes reads here. Arithmetic: FLOP/s\n"
-    "over the rate of a square float32 product. Times: how many times the first row is as quick, round by round:\n"
-    "median, and lowest to highest round."
+    "Tokens/s: sampled tokens of all sequences, median of all rounds, first token included. Prompt/s: tokens of the\n"
+    "prompts, until every sequence has its first token. Slowest: of a hundred waits for a token, where it can be\n"
+    "seen. Read: matrices, keys and values that a step needs, a second. Share: of what a matrix-vector product over\n"
+    "as many bytes reads here. Arithmetic: FLOP/s over the rate of a square float32 matmul. Times: how many times our\n"
+    "first row (for a peer: our first row whose weights have as many bits) is as fast, round by round: median, and\n"
+    "lowest to highest round."
 )
 
 
@@ -27,15 +28,15 @@ class DecodeSetting:
 
     Attributes:
         name: of the model.
-        prompt: token ids before the first drawn one.
+        prompt: tokens before the first sampled one.
         config: of the model.
-        batch: texts at once.
-        tokens: drawn for each.
-        rate: FLOP/s of a square float32 product.
+        batch: sequences at once.
+        tokens: sampled for each.
+        rate: FLOP/s of a square float32 matmul.
     """
 
     name: str
-    prompt: Sequence[int]
+    prompt: int
     config: ModelConfig
     batch: int
     tokens: int
@@ -43,17 +44,19 @@ class DecodeSetting:
 
     @property
     def cache_bytes_per_step(self) -> int:
-        """Of keys and values, read for one token of every text, on average."""
+        """Of keys and values, read for one token of every sequence, on average."""
         return cache_bytes(self.config, self.batch, self._keys, "fp32")
 
     @property
-    def flops_per_step(self) -> int:
-        """Of one token of every text, on average."""
-        return decode_flops(self.config, self.batch, self._keys)
+    def flops(self) -> int:
+        """Of the prompts and of all sampled tokens but the last; the head is applied where a token is sampled only."""
+        parts = flops_by_part(self.config, self.batch, self.prompt, self.prompt)
+        prefill = parts["linear_layers"] + parts["attention"] + parts["head"] // self.prompt
+        return prefill + (self.tokens - 1) * decode_flops(self.config, self.batch, self._keys)
 
     @property
     def _keys(self) -> int:
-        return min(len(self.prompt) + self.tokens // 2, self.config.block_size)
+        return min(self.prompt + self.tokens // 2, self.config.block_size)
 
 
 @dataclass
@@ -62,14 +65,16 @@ class Timings:
 
     Attributes:
         weights: float32, bf16, int8 or int4.
-        bytes_per_step: of matrices, keys and values that are read for one token of every text, on average.
+        is_peer: whether it is not this package.
+        bytes_per_step: of matrices, keys and values that are read for one token of every sequence, on average.
         bandwidth: bytes/s of a matrix-vector product over as many bytes.
-        seconds: of the whole text.
+        seconds: of the whole sequences.
         first: until the first token; None where it cannot be seen.
         waits: seconds between tokens, of all rounds.
     """
 
     weights: str
+    is_peer: bool
     bytes_per_step: int
     bandwidth: float
     seconds: list[float] = field(default_factory=list)
@@ -85,60 +90,73 @@ class Timings:
             self.waits += [after - before for before, after in itertools.pairwise(tokens)]
 
 
+def baseline_of(name: str, timings: Mapping[str, Timings]) -> str:
+    """The row of ours that a row is compared with: the first, for a peer the first whose weights have as many bits."""
+    ours = [other for other, timing in timings.items() if not timing.is_peer]
+    if timings[name].is_peer:
+        ours = [other for other in ours if timings[other].weights == timings[name].weights] or ours
+    return ours[0]
+
+
 def table_of(setting: DecodeSetting, timings: Mapping[str, Timings]) -> Table:
     """A line for each entrant."""
-    first = next(iter(timings.values()))
+    first = next(iter(timings))
     rows = []
-    for name, timing in timings.items():
-        result = _result(setting, timing)
+    for name, row in summary_of(setting, timings)["rows"].items():
+        than = "" if row["times_of"] == first else f" of {row['times_of']}"
+        prompt = row["prompt_tokens_per_second"]
         rows.append(
             (
                 name,
-                f"{result['tokens_per_second']:,.0f}",
-                _milliseconds(result["first_seconds"]),
-                _milliseconds(result["slowest_wait_seconds"]),
-                f"{result['bytes_per_second'] / 1e9:.1f} GB/s",
-                f"{result['bandwidth_share']:.1%}",
-                f"{result['arithmetic_share']:.1%}",
-                show_ratios(ratios(first.seconds, timing.seconds)),
+                f"{row['tokens_per_second']:,.0f}",
+                "" if prompt is None else f"{prompt:,.0f}",
+                _milliseconds(row["first_seconds"]),
+                _milliseconds(row["slowest_wait_seconds"]),
+                f"{row['bytes_per_second'] / 1e9:.1f} GB/s",
+                f"{row['bandwidth_share']:.1%}",
+                f"{row['arithmetic_share']:.1%}",
+                f"{show_ratios(row['times'])}{than}",
             )
         )
-    header = ("", "tokens/s", "first ms", "slowest ms", "read", "share", "arithmetic", "times")
-    title = f"{setting.name}, window {setting.config.block_size}, {setting.batch} x {setting.tokens} tokens"
-    return Table(title, header, rows, "<>>>>>>>")
+    header = ("", "tokens/s", "prompt/s", "first ms", "slowest ms", "read", "share", "arithmetic", "times")
+    size = f"{setting.batch} x ({setting.prompt} + {setting.tokens}) tokens"
+    return Table(f"{setting.name}, window {setting.config.block_size}, {size}", header, rows, "<>>>>>>><")
 
 
 def summary_of(setting: DecodeSetting, timings: Mapping[str, Timings]) -> dict[str, Any]:
     """The same for JSON."""
-    first = next(iter(timings.values()))
     return {
         "model": setting.name,
         "window": setting.config.block_size,
         "batch": setting.batch,
+        "prompt": setting.prompt,
         "tokens": setting.tokens,
         "float32_flops_per_second": setting.rate,
-        "rows": {
-            name: {
-                **_result(setting, timing),
-                "seconds": timing.seconds,
-                "times": ratios(first.seconds, timing.seconds),
-            }
-            for name, timing in timings.items()
-        },
+        "rows": {name: _row(setting, name, timings) for name in timings},
     }
 
 
-def _result(setting: DecodeSetting, timing: Timings) -> dict[str, Any]:
+def _row(setting: DecodeSetting, name: str, timings: Mapping[str, Timings]) -> dict[str, Any]:
+    timing, baseline = timings[name], baseline_of(name, timings)
     seconds = statistics.median(timing.seconds)
     steps = setting.tokens / seconds
+    first = timing.first or (timing.seconds if setting.tokens == 1 else [])
+    times = ratios(timings[baseline].seconds, timing.seconds)
     return {
         "weights": timing.weights,
         "tokens_per_second": steps * setting.batch,
-        "first_seconds": statistics.median(timing.first) if timing.first else None,
+        "prompt_tokens_per_second": setting.batch * setting.prompt / statistics.median(first) if first else None,
+        "first_seconds": statistics.median(first) if first else None,
         "slowest_wait_seconds": percentile(timing.waits, 0.99) if timing.waits else None,
         "bytes_per_second": steps * timing.bytes_per_step,
         "bandwidth_share": steps * timing.bytes_per_step / timing.bandwidth,
-        "arithmetic_share": steps * setting.flops_per_step / setting.rate,
+        "arithmetic_share": setting.flops / seconds / setting.rate,
+        "seconds": timing.seconds,
+        "times_of": baseline,
+        "times": times,
+        "times_median": statistics.median(times),
+        "times_lowest": min(times),
+        "times_highest": max(times),
     }
 
 

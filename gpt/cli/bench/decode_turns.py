@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import torch
 from torch import Tensor
 
 from gpt.checkpoint import Loaded, load_trained
-from gpt.cli.bench.decode_peers import HuggingFace, NanoGPT, check_agreement
+from gpt.cli.bench.decode_peers import HuggingFace, NanoGPT, check_agreement, check_greedy
 from gpt.cli.bench.decode_report import DecodeSetting, Timings
+from gpt.cli.bench.llama_cpp import LlamaCpp
 from gpt.cli.bench.spread import PAUSE, in_turns
 from gpt.cli.common import report
 from gpt.cli.drafting import make_drafter_of
@@ -21,9 +23,9 @@ from gpt.generation.prompts import encode_prompt
 from gpt.model import GPT
 from gpt.model.quantized import NAMES, matrix_bytes, quantize, weights_format
 
-Tick = Callable[[], None]
-Decode = Callable[[Tensor, SamplingParams, Tick], None]
-"""Takes (B, T) ids and parameters; calls back after every token of the batch, where it can."""
+Decode = Callable[[Tensor, SamplingParams], list[float]]
+"""Takes (B, T) ids and parameters; gives the clock at the beginning, after each step where that can be seen, and at the
+end."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,15 @@ class Entrant:
 
     Attributes:
         name: shown to the user.
-        decode: draws `max_new_tokens` for every row.
+        decode: samples `max_new_tokens` for every row.
         model: whose weights are read.
+        is_peer: whether it is not this package.
     """
 
     name: str
     decode: Decode
     model: GPT
+    is_peer: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,21 +52,34 @@ class Subject:
     Attributes:
         name: shown to the user.
         model: in eval mode.
-        prompt: token ids.
+        prompt: token ids (T,); those of other rows are the same, moved in a circle.
         loaded: what the model came with, or None where its weights are random.
     """
 
     name: str
     model: GPT
-    prompt: Sequence[int]
+    prompt: Tensor
     loaded: Loaded | None = None
+
+    def prompts(self, batch: int) -> Tensor:
+        """(B, T) ids; random rows differ, so that nobody computes one for all."""
+        if self.loaded is not None:
+            return self.prompt.repeat(batch, 1)
+        return torch.stack([self.prompt.roll(row) for row in range(batch)])
 
 
 def from_shape(name: str, config: ModelConfig, prompt: int) -> Subject:
-    """A model with random weights: the arithmetic is the same as with trained ones."""
+    """A model with random weights, large enough for every part to matter to the logits.
+
+    The arithmetic is the same as with trained ones.
+    """
     torch.manual_seed(1)
     assert config.vocab_size is not None
-    return Subject(name, GPT(config).eval(), torch.randint(config.vocab_size, (prompt,)).tolist())
+    model = GPT(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            torch.nn.init.normal_(parameter, std=parameter.size(1) ** -0.5)
+    return Subject(name, model, torch.randint(config.vocab_size, (prompt,)))
 
 
 def from_checkpoint(path: Path, prompt: int) -> Subject:
@@ -75,7 +92,7 @@ def from_checkpoint(path: Path, prompt: int) -> Subject:
     start = encode_prompt(loaded.tokenizer, "", SamplingParams(), loaded.config.model.block_size)
     params = SamplingParams(max_new_tokens=prompt - 1)
     tokens = generate_tokens(loaded.model, start, params, EagerRuntime(loaded.model, DecodeOptions()))
-    return Subject(str(path), loaded.model, [*start, *tokens], loaded)
+    return Subject(str(path), loaded.model, torch.tensor([*start, *tokens]), loaded)
 
 
 def ours(variant: str, subject: Subject) -> Entrant:
@@ -93,50 +110,66 @@ def ours(variant: str, subject: Subject) -> Entrant:
     options = DecodeOptions(backend, cache="cache" not in rest)
     runtime = build_runtime(model, options, report=report, make_drafter=drafter)
 
-    def decode(idx: Tensor, params: SamplingParams, tick: Tick) -> None:
+    def decode(idx: Tensor, params: SamplingParams) -> list[float]:
+        ticks = [time.perf_counter()]
         decoder = runtime.decoder(idx.tolist(), params, range(len(idx)))
         for _ in range(params.max_new_tokens):
             assert len(decoder.step()) == len(idx)
-            tick()
+            ticks.append(time.perf_counter())
+        return [*ticks, time.perf_counter()]
 
     return Entrant(variant, decode, model)
 
 
-def peers(model: GPT, hugging_face: bool, compiled: bool, nanogpt: Path | None) -> list[Entrant]:
-    """The peers that were asked for, with the weights of a model.
+def peers(
+    model: GPT, stack: ExitStack, hugging_face: bool, compiled: bool, nanogpt: Path | None, llama_cpp: str | None
+) -> list[Entrant]:
+    """The peers that were asked for, with the weights of a model; `stack` ends their processes.
 
     Raises:
         ConfigError: one computes other logits with them.
+        GPTError: llama.cpp cannot run here.
     """
-    found: dict[str, HuggingFace | NanoGPT] = {}
+    entrants = []
     if hugging_face:
-        found["Hugging Face"] = HuggingFace(model)
+        entrants.append(_peer("Hugging Face", HuggingFace(model), model))
     if compiled:
-        found["Hugging Face, compiled"] = HuggingFace(model, compiled=True)
+        entrants.append(_peer("Hugging Face, compiled", HuggingFace(model, compiled=True), model))
     if nanogpt is not None:
-        found["nanoGPT"] = NanoGPT(model, nanogpt)
-    for peer in found.values():
-        check_agreement(peer, model)
-    return [Entrant(name, _decode_of(peer), model) for name, peer in found.items()]
+        entrants.append(_peer("nanoGPT", NanoGPT(model, nanogpt), model))
+    for kind, tolerance in () if llama_cpp is None else (("F32", 1e-3), ("Q8_0", 0.3)):
+        peer = LlamaCpp(model, kind, str(llama_cpp), report)
+        stack.callback(peer.close)
+        check_agreement(peer, model, tolerance)
+        if kind == "F32":
+            check_greedy(peer, model)
+        read = model if kind == "F32" else quantize(model, "int8")  # Q8_0 has a scale for 32 weights
+        entrants.append(Entrant(f"llama.cpp {kind}", peer.decode, read, is_peer=True))
+    return entrants
 
 
-def _decode_of(peer: HuggingFace | NanoGPT) -> Decode:
-    def decode(idx: Tensor, params: SamplingParams, tick: Tick) -> None:
+def _peer(name: str, peer: HuggingFace | NanoGPT, model: GPT) -> Entrant:
+    check_agreement(peer, model)
+
+    def decode(idx: Tensor, params: SamplingParams) -> list[float]:
+        start = time.perf_counter()
         assert peer.generate(idx, params) == idx.size(1) + params.max_new_tokens
+        return [start, time.perf_counter()]
 
-    return decode
+    return Entrant(name, decode, model, is_peer=True)
 
 
-def take_turns(entrants: Sequence[Entrant], setting: DecodeSetting, rounds: int) -> dict[str, Timings]:
-    """A round that does not count, then the others."""
-    params = SamplingParams(max_new_tokens=setting.tokens, temperature=0.8)
-    idx = torch.tensor([setting.prompt] * setting.batch)
+def take_turns(
+    entrants: Sequence[Entrant], setting: DecodeSetting, idx: Tensor, temperature: float, rounds: int
+) -> dict[str, Timings]:
+    """A round that does not count, then the others, each going on from (B, T) ids."""
+    params = SamplingParams(max_new_tokens=setting.tokens, temperature=temperature)
     by_name = {entrant.name: entrant for entrant in entrants}
     timings = {entrant.name: _no_timings(entrant, setting) for entrant in entrants}
     for number, order in enumerate(in_turns(list(by_name), rounds + 1)):
         for name in order:
             time.sleep(PAUSE)
-            ticks = _ticks_of(by_name[name], idx, params)
+            ticks = by_name[name].decode(idx, params)
             if number:
                 timings[name].add(ticks)
     return timings
@@ -144,11 +177,5 @@ def take_turns(entrants: Sequence[Entrant], setting: DecodeSetting, rounds: int)
 
 def _no_timings(entrant: Entrant, setting: DecodeSetting) -> Timings:
     read = matrix_bytes(entrant.model) + setting.cache_bytes_per_step
-    return Timings(weights_format(entrant.model), read, measure_bandwidth(torch.device("cpu"), read))
-
-
-def _ticks_of(entrant: Entrant, idx: Tensor, params: SamplingParams) -> list[float]:
-    """When it began, when each token came, as far as that can be seen, and when it ended."""
-    ticks = [time.perf_counter()]
-    entrant.decode(idx, params, lambda: ticks.append(time.perf_counter()))
-    return [*ticks, time.perf_counter()]
+    bandwidth = measure_bandwidth(torch.device("cpu"), read)
+    return Timings(weights_format(entrant.model), entrant.is_peer, read, bandwidth)

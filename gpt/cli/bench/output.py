@@ -34,8 +34,9 @@ def finish(arguments: argparse.Namespace, tables: Sequence[Table], result: Mappi
     Raises:
         GPTError: it cannot be written; it was printed before.
     """
+    place = f"{result['machine']['class']}, {result['threads']} threads"
     for table in tables:
-        print(f"{table.title} [{result['machine']['class']}, {result['threads']} threads]\n{render_table(table.header, table.rows, table.align)}")
+        print(f"{table.title} [{place}]", render_table(table.header, table.rows, table.align), sep="\n")
         print(f"{table.note}\n" if table.note else "")
     line = json.dumps(result)
     print(line, flush=True)

@@ -20,7 +20,7 @@ QUICK = ["--warmup", "1", "--steps", "2", "--rounds", "1", "--matmul-sizes", "32
 def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     lines = capsys.readouterr().out.splitlines()
     found: dict[str, Any] = json.loads(lines[-1])
-    assert found["machine"]["cpu"]
+    assert found["machine"]["class"]
     assert found["threads"] == 1
     return found
 
@@ -130,16 +130,27 @@ def test_decoding_is_timed_beside_peers(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["decode", *command, *HF[:1]]) == 0
     found = last_line(capsys)
     assert [(result["model"], result["batch"]) for result in found["results"]] == [
-        ("1/2/16", 1),
-        ("1/2/16", 3),
-        ("2/2/32", 1),
-        ("2/2/32", 3),
+        ("gpt2 1/2/16", 1),
+        ("gpt2 1/2/16", 3),
+        ("gpt2 2/2/32", 1),
+        ("gpt2 2/2/32", 3),
     ]
     for result in found["results"]:
         assert list(result["rows"]) == [*variants.split(","), *(["Hugging Face"] if HF else [])]
         assert all(row["tokens_per_second"] > 0 for row in result["rows"].values())
         assert result["rows"]["native"]["times"] == [1.0]
         assert result["rows"]["native"]["first_seconds"] > 0
+
+
+@pytest.mark.skipif(not HF, reason="transformers and accelerate are not installed")
+@pytest.mark.parametrize("temperature", ["0", "0.8"])
+def test_llamas_shape_is_prefilled_beside_hugging_face(temperature: str, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--shapes", "2/2/32", "--window", "32", "--prompt-length", "20", "--batch", "2", "--tokens", "1"]
+    command = ["--architecture", "llama", *sizes, "--variants", "eager", "--hf", "--temperature", temperature]
+    assert main(["decode", *command, "--rounds", "1"]) == 0
+    (result,) = last_line(capsys)["results"]
+    assert (result["model"], result["prompt"]) == ("llama 2/2/32", 20)
+    assert all(row["prompt_tokens_per_second"] > 0 for row in result["rows"].values())
 
 
 @needs_compiler
@@ -168,10 +179,17 @@ def test_a_cold_start_is_timed_beside_importing_torch(trained: Path, capsys: pyt
         (["decode", "--batch", "0"], "--batch has 0, expected at least 1"),
         (["decode", "--rounds", "0"], "--rounds is 0"),
         (["decode", "--json", "nowhere/x.json"], "there is no such folder"),
+        (["decode", "--temperature", "-1"], "--temperature is -1.0, expected at least 0"),
+        (["decode", "--prompt-length", "0"], "--prompt-length is 0"),
+        (["decode", "--llama-cpp"], "--llama-cpp needs --architecture llama"),
+        (["decode", "--architecture", "llama", "--llama-cpp", "nowhere"], "pip install llama-cpp-python gguf"),
+        (["decode", "--architecture", "llama", "--llama-cpp", "x", "--window", "20"], "does not move its window of 20"),
+        (["decode", "--architecture", "llama", "--nanogpt", "."], "--nanogpt has GPT-2's architecture only"),
         (["decode", "--nanogpt", "."], "--nanogpt . is not a checkout of nanoGPT"),
         (["decode", "--checkpoint", "nowhere"], "nowhere"),
         (["decode", "--checkpoint", "nowhere", "--hf"], "--checkpoint has no peers"),
         (["decode", "--checkpoint", "nowhere", "--hf-compiled"], "--checkpoint has no peers"),
+        (["decode", "--checkpoint", "nowhere", "--llama-cpp"], "--checkpoint has no peers"),
         (["start", "--checkpoint", "nowhere"], "--checkpoint nowhere: there is no such folder"),
         (["start", "--checkpoint", "."], "failed"),
     ],

@@ -3,6 +3,9 @@ from typing import Any
 
 import pytest
 
+from gpt.cli.bench.decode_report import DecodeSetting, Timings
+from gpt.cli.bench.decode_report import summary_of as decode_summary
+from gpt.cli.bench.decode_report import table_of as decode_table
 from gpt.cli.bench.race_report import Finish
 from gpt.cli.bench.race_report import summary_of as race_summary
 from gpt.cli.bench.race_report import table_of as race_table
@@ -12,7 +15,7 @@ from gpt.cli.bench.recipe import table_of as recipe_table
 from gpt.cli.bench.step_report import StepSetting, gpt2_shape, rates_table, summary_of, table_of
 from gpt.cli.bench.workers import Answer
 from gpt.config import Config
-from gpt.inspection.flops import training_flops
+from gpt.inspection.flops import decode_flops, forward_flops, training_flops
 from tiny import tiny_config
 
 RATES = {"bfloat16": {256: 2e9, 512: 4e9}, "float32": {256: 1e9, 512: 0.5e9}}
@@ -88,3 +91,48 @@ def test_a_race_is_compared_round_by_round() -> None:
         ("gpt", "15.0", "1.00 (1.00-1.00)", "1.5000", "1.4000", "128"),
         ("nanoGPT", "40.0", "2.50 (2.00-3.00)", "1.9000", "1.9000", "64"),
     ]
+
+
+def timings(weights: str, seconds: list[float], is_peer: bool = False) -> Timings:
+    return Timings(weights, is_peer, bytes_per_step=1000, bandwidth=4000.0, seconds=seconds)
+
+
+def test_a_peer_is_compared_with_our_row_of_as_many_bits() -> None:
+    found = {
+        "native": timings("float32", [1.0, 2.0]),
+        "native-int8": timings("int8", [0.5, 0.5]),
+        "eager": timings("float32", [8.0, 8.0]),
+        "llama.cpp F32": timings("float32", [3.0, 4.0], is_peer=True),
+        "llama.cpp Q8_0": timings("int8", [1.0, 2.0], is_peer=True),
+        "other": timings("int4", [1.0, 2.0], is_peer=True),
+    }
+    setting = DecodeSetting("4/4/128", 3, tiny_config(), 2, 4, 1e6)
+    rows = decode_summary(setting, found)["rows"]
+    assert [(row["times_of"], row["times"]) for row in rows.values()] == [
+        ("native", [1.0, 1.0]),
+        ("native", [0.5, 0.25]),
+        ("native", [8.0, 4.0]),
+        ("native", [3.0, 2.0]),
+        ("native-int8", [2.0, 4.0]),
+        ("native", [1.0, 1.0]),
+    ]
+    last = rows["llama.cpp Q8_0"]
+    assert (last["times_lowest"], last["times_median"], last["times_highest"]) == (2.0, 3.0, 4.0)
+    assert last["tokens_per_second"] == pytest.approx(2 * 4 / 1.5)
+    assert last["prompt_tokens_per_second"] is None
+    assert decode_table(setting, found).rows[4][-1] == "3.00 (2.00-4.00) of native-int8"
+
+
+def test_prefill_is_the_time_to_the_first_token() -> None:
+    config = tiny_config()
+    (row,) = decode_summary(DecodeSetting("x", 8, config, 2, 1, 1e6), {"a": timings("float32", [0.5])})["rows"].values()
+    assert row["prompt_tokens_per_second"] == 2 * 8 / 0.5
+    head = 2 * 2 * 8 * config.n_embd * 23
+    assert row["arithmetic_share"] == pytest.approx((forward_flops(config, 2, 8) - head * 7 / 8) / 0.5 / 1e6)
+    both = Timings("float32", False, 1, 1.0)
+    both.add([10.0, 12.0, 13.0, 13.5])
+    (row,) = decode_summary(DecodeSetting("x", 8, config, 2, 2, 1e6), {"a": both})["rows"].values()
+    assert row["prompt_tokens_per_second"] == 2 * 8 / 2.0
+    assert row["tokens_per_second"] == pytest.approx(2 * 2 / 3.5)
+    decoding = decode_flops(config, 2, 9)
+    assert row["arithmetic_share"] * 3.5e6 == pytest.approx(forward_flops(config, 2, 8) - head * 7 / 8 + decoding)
