@@ -3,10 +3,10 @@
 import argparse
 from collections.abc import Sequence
 
-from gpt.cli.bench import decode, race, recipe, start, step
+from gpt.cli.bench import busy, decode, race, recipe, start, step
 from gpt.cli.common import build_parser, parser_format, run_command
 
-MEASUREMENTS = (recipe, step, race)
+MEASUREMENTS = (recipe, step, busy, race)
 """Of training. Each has `add_parser(subparsers)`, which makes its own parser and names its `run`."""
 
 OTHERS = (decode, start)

@@ -38,16 +38,8 @@ def add_parser(subparsers: Any) -> None:
         "time one training step of several variants in turns, and its memory",
         "--config configs/shakespeare.yaml --variants native,torch,compiled,float32 --hf --nanogpt ../nanoGPT",
     )
-    parser.add_argument(
-        "--variants",
-        default="config",
-        metavar="A,B,...",
-        help=f"of {', '.join(VARIANTS)}; one may stand twice, to see the noise; ratios are to the first",
-    )
+    add_turn_options(parser, "config")
     add_peer_options(parser)
-    parser.add_argument("--warmup", type=int, default=10, metavar="N", help="steps that do not count (default: 10)")
-    parser.add_argument("--steps", type=int, default=20, metavar="N", help="steps of a turn (default: 20)")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="turns of each (default: 5)")
     parser.add_argument(
         "--matmul-sizes",
         type=int,
@@ -57,6 +49,19 @@ def add_parser(subparsers: Any) -> None:
         help="of the square products that the machine is rated by; the fastest counts (default: 512 1024 2048 4096)",
     )
     parser.set_defaults(run=run)
+
+
+def add_turn_options(parser: argparse.ArgumentParser, variants: str) -> None:
+    """Which variants of a step, by default `variants`, and how often each is timed."""
+    parser.add_argument(
+        "--variants",
+        default=variants,
+        metavar="A,B,...",
+        help=f"of {', '.join(VARIANTS)}; one may stand twice, to see the noise (default: {variants})",
+    )
+    parser.add_argument("--warmup", type=int, default=10, metavar="N", help="steps that do not count (default: 10)")
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="steps of a turn (default: 20)")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="turns of each (default: 5)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -144,13 +149,19 @@ def _take_turns(jobs: list[Job], rounds: int) -> dict[str, list[Answer]]:
     """Answers of every process, one for each round."""
     answers: dict[str, list[Answer]] = {job.name: [] for job in jobs}
     with ExitStack() as stack:
-        workers = {}
-        for job in jobs:
-            report(f"warming up {job.name}")
-            workers[job.name] = stack.enter_context(Worker(job))
+        workers = warm_workers(jobs, stack)
         for number, order in enumerate(in_turns(list(workers), rounds), start=1):
             report(f"round {number} of {rounds}")
             for name in order:
                 time.sleep(PAUSE)
                 answers[name].append(workers[name].take_turn())
     return answers
+
+
+def warm_workers(jobs: list[Job], stack: ExitStack) -> dict[str, Worker]:
+    """A process for each job by its name, ready for its first turn; `stack` ends them."""
+    workers = {}
+    for job in jobs:
+        report(f"warming up {job.name}")
+        workers[job.name] = stack.enter_context(Worker(job))
+    return workers

@@ -11,6 +11,7 @@ import pytest
 from native_support import needs_compiler
 
 from gpt.cli.bench import main
+from gpt.cli.bench.busy import spinning
 from gpt.cli.bench.step import VARIANTS
 
 HF = ["--hf"] if find_spec("accelerate") and find_spec("transformers") else []
@@ -25,7 +26,16 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-COMMANDS = [[], ["train"], ["train", "recipe"], ["train", "step"], ["train", "race"], ["decode"], ["start"]]
+COMMANDS = [
+    [],
+    ["train"],
+    ["train", "recipe"],
+    ["train", "step"],
+    ["train", "busy"],
+    ["train", "race"],
+    ["decode"],
+    ["start"],
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -53,6 +63,7 @@ def test_help_ends_with_an_example_and_needs_no_torch(command: list[str]) -> Non
         (["step", "--json", "nowhere/x.json"], "there is no such folder"),
         (["recipe", "run.seed=1"], "run.seed has no effect here"),
         (["recipe", "--seeds", "1", "-2"], "--seeds has -2"),
+        (["busy", "--spinning", "0"], "--spinning is 0, expected at least 1"),
         (["race"], "nobody to race against"),
         (["race", "--nanogpt", "nowhere"], "is not a checkout of nanoGPT"),
         (["race", "--hf", "--peer-steps", "0"], "--peer-steps is 0"),
@@ -106,6 +117,25 @@ def test_a_step_is_timed_beside_its_peers(workplace: Path, checkout: Path, capsy
         assert len(row["times_slower"]) == 1
     assert found["variants"]["torch"]["blocks"] == "eager"
     assert set(VARIANTS["torch"]) == {"run.kernels=torch", "run.compile=false"}
+
+
+def test_a_step_is_timed_beside_a_spinning_process(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    turns = ["--warmup", "1", "--steps", "2", "--rounds", "2", "--spinning", "1"]
+    assert main(["train", "busy", "--config", "tiny.yaml", "--variants", "torch,float32", *turns]) == 0
+    found = last_line(capsys)
+    assert list(found["variants"]) == ["torch", "float32"]
+    for row in found["variants"].values():
+        assert len(row["quiet_milliseconds"]) == len(row["busy_milliseconds"]) == len(row["times"]) == 2
+        assert row["times"][0] == pytest.approx(row["busy_milliseconds"][0] / row["quiet_milliseconds"][0])
+
+
+def test_spinning_processes_end_with_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda command: started.append(popen(command)) or started[-1])
+    with spinning(2):
+        assert [process.poll() for process in started] == [None, None]
+    assert all(process.returncode for process in started)
 
 
 def test_a_race_is_run_and_judged(workplace: Path, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
