@@ -4,7 +4,7 @@ PROMPT ?= ROMEO:
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample tensorboard test test-native lint format schema docs bench clean
+.PHONY: help setup demo train sample tensorboard test test-native lint format schema docs bench bench-check clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,9 @@ docs: setup ## make the pages in docs/ anew: a tiny run on the license text, the
 
 bench: setup ## measure a training run against nanoGPT: make bench NANOGPT=path/to/checkout
 	$(BIN)/python scripts/bench.py train race --config configs/shakespeare_nanogpt_cpu.yaml --nanogpt "$(NANOGPT)"
+
+bench-check: setup ## fail if a kernel is ten times slower than it should be on this machine
+	$(BIN)/python scripts/bench.py check
 
 clean: ## remove what was made; runs and data stay
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpt.cli.bench.machine import usable_cores
 from gpt.cli.bench.options import add_measurement, check_common, check_counts
 from gpt.cli.bench.output import describe, finish
 from gpt.cli.bench.spread import PAUSE, in_turns, ratios, show_ratios
@@ -49,15 +48,13 @@ def add_parser(subparsers: Any) -> None:
     )
     add_turn_options(parser, "native,torch,compiled")
     parser.add_argument(
-        "--spinning", type=int, metavar="N", help="other processes, a core each (default: half of the cores, 1 of 2)"
+        "--spinning", type=int, default=1, metavar="N", help="other processes, a core each (default: 1)"
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """In every round, each variant takes a quiet turn, then a busy one."""
-    if arguments.spinning is None:
-        arguments.spinning = max(1, usable_cores() // 2)
     check_common(arguments)
     check_counts(arguments, "warmup", "steps", "rounds", "spinning")
     loaded = load_config(Path(arguments.config), arguments.overrides)
@@ -82,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
                 with spinning(arguments.spinning):
                     found[name].busy.append(statistics.median(workers[name].take_turn().milliseconds))
     settings = {name: getattr(arguments, name) for name in ("warmup", "steps", "rounds", "spinning")}
-    title = f"{arguments.config}: one step, alone and beside {arguments.spinning} spinning of {usable_cores()} cores"
+    title = f"{arguments.config}: one step, alone and beside {arguments.spinning} spinning"
     return finish(arguments, [table_of(title, found)], {**facts, **settings, "variants": summary_of(found)})
 
 

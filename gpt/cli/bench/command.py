@@ -3,19 +3,19 @@
 import argparse
 from collections.abc import Sequence
 
-from gpt.cli.bench import busy, decode, race, recipe, start, step
+from gpt.cli.bench import busy, check, decode, race, recipe, start, step
 from gpt.cli.common import build_parser, parser_format, run_command
 
 MEASUREMENTS = (recipe, step, busy, race)
 """Of training. Each has `add_parser(subparsers)`, which makes its own parser and names its `run`."""
 
-OTHERS = (decode, start)
+OTHERS = (decode, start, check)
 
 EXAMPLE = "python scripts/bench.py train step --config configs/shakespeare.yaml --variants native,torch"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
+    """Exit codes: 0 done, 1 `check` found a slow kernel, 2 a user's mistake, 130 stopped."""
     arguments = _parse(argv)
     return run_command(lambda: _run(arguments))
 

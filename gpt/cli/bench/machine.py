@@ -3,31 +3,25 @@
 import datetime
 import os
 import platform
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-VECTOR_FLAGS = ("avx", "amx", "asimd", "sve")
+import torch
 
-CLASSES = {
-    "AMX": {"amx_tile", "amx_bf16"},
-    "AVX-512 bf16": {"avx512f", "avx512_bf16"},
-    "AVX-512": {"avx512f"},
-    "AVX2": {"avx2"},
-    "NEON": {"asimd"},
-}
-"""Classes of processors, the best first, and the features that Linux lists for one."""
+from gpt.processor import GENERIC, supported_processors
+from gpt.settings import read_settings
+
+VECTOR_FLAGS = ("avx", "amx", "asimd", "sve")
 
 
 def describe_machine(device: str = "cpu") -> dict[str, Any]:
     """Date, machine and versions, for the JSON line; `device` is what computes."""
-    processor = read_cpuinfo(_read(Path("/proc/cpuinfo")))
     return {
         "date": datetime.date.today().isoformat(),
         "machine": {
-            "class": processor_class(device, processor["flags"]),
-            **processor,
+            "class": processor_class(device, read_settings().processor),
+            **read_cpuinfo(_read(Path("/proc/cpuinfo"))),
             "cores": usable_cores(),
             "system": f"{platform.system()} {platform.release()}",
             "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
@@ -52,24 +46,18 @@ def read_cpuinfo(text: str) -> dict[str, Any]:
     }
 
 
-def processor_class(device: str, flags: Sequence[str]) -> str:
-    """The class that a figure belongs to: a name of `CLASSES`, `CUDA` and the name of the card, or `other`.
+def processor_class(device: str, acts_as: str | None) -> str:
+    """The class that a figure belongs to: one of `gpt.processor`, `CUDA` and the name of the card, or `other`.
 
     Args:
         device: cpu, cuda, cuda:N or mps.
-        flags: features of the CPU by Linux's names; empty where the system has no such list.
+        acts_as: class that kernels were told to use instead of the processor's own, or None.
     """
-    import torch
-
     if device.startswith("cuda"):
         return f"CUDA {torch.cuda.get_device_name(device)}"
-    if device != "cpu":
-        return "other"
-    if not flags:
-        by_name = {"AVX512": "avx512f", "AVX2": "avx2"}
-        is_arm = platform.machine().lower() in ("arm64", "aarch64")
-        flags = ["asimd" if is_arm else by_name.get(torch.backends.cpu.get_cpu_capability(), "")]
-    return next((name for name, needed in CLASSES.items() if needed <= set(flags)), "other")
+    own = supported_processors()[0] if device == "cpu" else GENERIC
+    name = "other" if own is GENERIC else own.name
+    return name if acts_as in (None, own.name) else f"{name} as {acts_as}"
 
 
 def usable_cores() -> int:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpt.cli.bench.machine import describe_machine
 from gpt.cli.tables import Table, render_table
 from gpt.errors import GPTError
 from gpt.files import write_atomic
@@ -14,6 +13,8 @@ from gpt.files import write_atomic
 
 def describe(benchmark: str, arguments: argparse.Namespace, threads: int, device: str = "cpu") -> dict[str, Any]:
     """The beginning of every result: what was measured, on what."""
+    from gpt.cli.bench.machine import describe_machine
+
     return {
         "benchmark": benchmark,
         **describe_machine(device),

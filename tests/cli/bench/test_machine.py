@@ -1,10 +1,10 @@
 import json
-import platform
 
 import pytest
 import torch
 
-from gpt.cli.bench.machine import CLASSES, describe_machine, package_version, processor_class, read_cpuinfo
+from gpt.cli.bench.machine import describe_machine, package_version, processor_class, read_cpuinfo
+from gpt.processor import AMX, GENERIC, NEON, Processor
 
 CPUINFO = """\
 processor\t: 0
@@ -29,7 +29,7 @@ def test_a_system_without_cpuinfo_still_has_a_name() -> None:
 def test_everything_goes_into_json() -> None:
     found = json.loads(json.dumps(describe_machine()))
     assert found["machine"]["cores"] >= 1
-    assert found["machine"]["class"] in (*CLASSES, "other")
+    assert found["machine"]["class"]
     assert set(found["versions"]) == {"python", "torch", "transformers", "accelerate", "gpt"}
 
 
@@ -38,29 +38,23 @@ def test_a_package_that_is_not_there_has_no_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "name"),
+    ("own", "acts_as", "name"),
     [
-        (["amx_bf16", "amx_tile", "avx2", "avx512_bf16", "avx512f"], "AMX"),
-        (["amx_tile", "avx2", "avx512f"], "AVX-512"),
-        (["avx2", "avx512_bf16", "avx512f"], "AVX-512 bf16"),
-        (["avx", "avx2"], "AVX2"),
-        (["asimd", "asimddp"], "NEON"),
-        (["avx"], "other"),
+        (AMX, None, "AMX"),
+        (AMX, "AMX", "AMX"),
+        (AMX, "AVX2", "AMX as AVX2"),
+        (NEON, None, "NEON"),
+        (GENERIC, None, "other"),
     ],
 )
-def test_a_processor_has_the_class_of_its_best_feature(flags: list[str], name: str) -> None:
-    assert processor_class("cpu", flags) == name
-
-
-def test_a_system_that_lists_no_features_is_asked_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: "AMD64")
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    assert processor_class("cpu", []) == "AVX2"
-    monkeypatch.setattr(platform, "machine", lambda: "arm64")
-    assert processor_class("cpu", []) == "NEON"
+def test_a_processor_has_the_class_of_its_best_instructions(
+    own: Processor, acts_as: str | None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpt.cli.bench.machine.supported_processors", lambda: [own, GENERIC])
+    assert processor_class("cpu", acts_as) == name
 
 
 def test_a_card_has_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"card {device}")
-    assert processor_class("cuda:1", ["avx2"]) == "CUDA card cuda:1"
-    assert processor_class("mps", []) == "other"
+    assert processor_class("cuda:1", None) == "CUDA card cuda:1"
+    assert processor_class("mps", None) == "other"
