@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = "python scripts/bench.py check"
 SECONDS, TRIES = 0.1, 3
-"""At least so long and so often each side is run; the best time counts, so that other processes matter little."""
-NOTE = "us: the fastest of many calls. Reference: torch's own operators in float32. A kernel above its limit fails."
+"""At least so long and so often each side is run, in one thread; the best time counts: that bears other processes."""
+NOTE = "us: fastest of many calls in one thread. Torch: its own operators in float32. Above its limit a kernel fails."
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     import torch
 
-    facts = describe("check", arguments, torch.get_num_threads())
+    torch.set_num_threads(1)
+    facts = describe("check", arguments, 1)
     findings = [time_case(case) for case in _cases()]
     finish(arguments, [table_of(findings)], {**facts, "kernels": summary_of(findings)})
     failures = [finding for finding in findings if finding.fails]
