@@ -71,6 +71,7 @@ class Timings:
         seconds: of the whole sequences.
         first: until the first token; None where it cannot be seen.
         waits: seconds between tokens, of all rounds.
+        about: version and choices of a peer.
     """
 
     weights: str
@@ -80,6 +81,7 @@ class Timings:
     seconds: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
+    about: str = ""
 
     def add(self, ticks: Sequence[float]) -> None:
         """A round: when it began, when each token came, and when it ended."""
@@ -144,6 +146,7 @@ def _row(setting: DecodeSetting, name: str, timings: Mapping[str, Timings]) -> d
     times = ratios(timings[baseline].seconds, timing.seconds)
     return {
         "weights": timing.weights,
+        "about": timing.about,
         "tokens_per_second": steps * setting.batch,
         "prompt_tokens_per_second": setting.batch * setting.prompt / statistics.median(first) if first else None,
         "first_seconds": statistics.median(first) if first else None,

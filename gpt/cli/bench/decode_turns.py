@@ -37,12 +37,14 @@ class Entrant:
         decode: samples `max_new_tokens` for every row.
         model: whose weights are read.
         is_peer: whether it is not this package.
+        about: what it is, once it has decoded a batch of some prompts of some length.
     """
 
     name: str
     decode: Decode
     model: GPT
     is_peer: bool = False
+    about: Callable[[int, int], str] = lambda batch, prompt: ""
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def peers(
         if kind == "F32":
             check_greedy(peer, model)
         read = model if kind == "F32" else quantize(model, "int8")  # Q8_0 has a scale for 32 weights
-        entrants.append(Entrant(f"llama.cpp {kind}", peer.decode, read, is_peer=True))
+        entrants.append(Entrant(f"llama.cpp {kind}", peer.decode, read, is_peer=True, about=peer.about))
     return entrants
 
 
@@ -172,6 +174,8 @@ def take_turns(
             ticks = by_name[name].decode(idx, params)
             if number:
                 timings[name].add(ticks)
+    for entrant in entrants:
+        timings[entrant.name].about = entrant.about(idx.size(0), idx.size(1))
     return timings
 
 

@@ -60,11 +60,12 @@ class LlamaCpp:
         np.savez(archive, header=json.dumps(gguf_header(model.config)), **gguf_tensors(model))  # type: ignore[arg-type]
         command = [python, "-P", str(WORKER), str(archive), kind, str(torch.get_num_threads())]
         try:
-            self._process = self._start([*command, "1"])
+            self._process, weights = self._start([*command, "1"]), "repacked"
         except GPTError as error:
             report(f"{error}; again without repacked weights")
-            self._process = self._start([*command, "0"])
-        self._caches: dict[tuple[int, ...], str] = {}
+            self._process, weights = self._start([*command, "0"]), "as in the file"
+        self._about = f"llama-cpp-python {self._process.greeting['version']}, weights {weights}"
+        self._caches: dict[tuple[int, int], str] = {}
 
     @staticmethod
     def _start(command: list[str]) -> Conversation:
@@ -81,6 +82,11 @@ class LlamaCpp:
         self._process.close()
         self._folder.cleanup()
 
+    def about(self, batch: int, prompt: int) -> str:
+        """Version, and what was chosen for prompts of that size."""
+        cache = self._caches.get((batch, prompt))
+        return self._about if cache is None else f"{self._about}, keys and values {cache}"
+
     def logits(self, idx: Tensor) -> Tensor:
         """(1, T) -> (1, T, V)."""
         return torch.tensor([self._process.ask(do="logits", tokens=idx[0].tolist())["logits"]])
@@ -91,7 +97,7 @@ class LlamaCpp:
 
     def decode(self, idx: Tensor, params: SamplingParams) -> list[float]:
         """Sample `max_new_tokens` for every row; clock at the beginning, after each step and at the end."""
-        size = (*idx.shape, params.max_new_tokens)
+        size = (idx.size(0), idx.size(1))
         if size not in self._caches:
             self._caches[size] = min(CACHES, key=lambda cache: self._best_seconds(idx, params, cache))
         return self._ask(idx, params, self._caches[size])["ticks"]

@@ -167,7 +167,7 @@ def main() -> None:
         write_gguf(archive, kind, path)
         llama_cpp.llama_backend_init()
         answers = Answers(load_model(path, bool(repack)), threads)
-        print(json.dumps({"system": llama_cpp.llama_print_system_info().decode()}), file=out, flush=True)
+        print(json.dumps({"version": llama_cpp.__version__}), file=out, flush=True)
         for line in sys.stdin:
             request = json.loads(line)
             print(json.dumps(getattr(answers, request.pop("do"))(**request)), file=out, flush=True)

@@ -24,7 +24,7 @@ needs_llama_cpp = pytest.mark.skipif(
 FAKE = """
 import json, sys
 kind, repack = sys.argv[2], sys.argv[4]
-print(json.dumps({"system": "fake"}), flush=True)
+print(json.dumps({"version": "1.2"}), flush=True)
 for line in sys.stdin:
     request = json.loads(line)
     if repack == "1" and kind == "Q8_0":
@@ -50,12 +50,14 @@ def test_a_process_that_dies_is_started_again_without_repacked_weights() -> None
     peer.close()
     assert len(lines) == 1
     assert "no tiles" in lines[0]
+    assert peer.about(1, 2) == "llama-cpp-python 1.2, weights as in the file"
 
 
 @pytest.mark.usefixtures("_fake_worker")
 def test_the_quicker_type_of_cache_is_kept() -> None:
     peer = LlamaCpp(sharp_model(**LLAMA), "F32", sys.executable, silent)
     assert peer.decode(torch.zeros(2, 3, dtype=torch.int64), SamplingParams(max_new_tokens=1)) == [0.0, 1.0]
+    assert peer.about(2, 3) == "llama-cpp-python 1.2, weights repacked, keys and values F16"
     assert peer.greedy(torch.zeros(1, 3, dtype=torch.int64), 1).tolist() == [[1]]
     peer.close()
 
