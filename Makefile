@@ -30,7 +30,7 @@ tensorboard: setup ## show the curves of all runs in a browser
 	$(BIN)/tensorboard --logdir runs
 
 test: setup ## run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 test-native: setup ## run the engine's tests under the address and undefined behaviour sanitizers (g++, Linux)
 	mkdir -p build/sanitized

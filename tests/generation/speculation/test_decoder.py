@@ -259,7 +259,7 @@ def test_logits_that_are_not_finite_are_an_error_that_names_the_position() -> No
         tokens_of(model, [[1, 2, 3]], SamplingParams(max_new_tokens=20), DRAFTERS["lookup"])
 
 
-@pytest.mark.parametrize("make_drafter", [None, DRAFTERS["lookup"], DRAFTERS["model"]], ids=str)
+@pytest.mark.parametrize("make_drafter", [None, DRAFTERS["lookup"], DRAFTERS["model"]], ids=["none", "lookup", "model"])
 def test_a_row_that_ends_before_its_logits_break_keeps_its_text(make_drafter: MakeDrafter | None) -> None:
     """However far ahead tokens are drawn, only those that are asked for count."""
     model = sharp_model(std=0.25)
