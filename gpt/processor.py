@@ -24,7 +24,9 @@ class Processor:
     matmul_dtype: torch.dtype = torch.float32
 
 
-_AVX2 = ("-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2")
+# Named on every x86 processor: some systems' compilers take newer ones for granted.
+_BASE = ("-march=x86-64",) if platform.machine() in ("x86_64", "AMD64") else ()
+_AVX2 = (*_BASE, "-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 _AVX512_BF16 = (*_AVX512, "-mavx512bf16", "-mavx512vnni")
 _AMX = (*_AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8")
@@ -34,7 +36,7 @@ AVX512_BF16 = Processor("AVX-512 bf16", _AVX512_BF16, torch.bfloat16)
 AVX512 = Processor("AVX-512", _AVX512)
 AVX2 = Processor("AVX2", _AVX2)
 NEON = Processor("NEON", ())
-GENERIC = Processor("generic", ("-DGPT_LANES=4",))
+GENERIC = Processor("generic", (*_BASE, "-DGPT_LANES=4"))
 
 PROCESSORS = {p.name: p for p in (AMX, AVX512_BF16, AVX512, AVX2, NEON, GENERIC)}
 """All classes by name, the fastest first; a processor that has one has those of its family below it."""

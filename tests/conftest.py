@@ -17,6 +17,7 @@ def _own_surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No test sees the user's environment or leaves torch's generator moved for the next."""
     monkeypatch.delenv("GPT_DATA_DIR", raising=False)
     monkeypatch.delenv("GPT_OFFLINE", raising=False)
+    monkeypatch.delenv("GPT_PROCESSOR", raising=False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield

@@ -45,3 +45,13 @@ def test_the_environment_is_read_anew_each_time(monkeypatch: pytest.MonkeyPatch)
     before = read_settings()
     monkeypatch.setenv("GPT_DATA_DIR", "/elsewhere")
     assert (before.data_dir, read_settings().data_dir) == (None, Path("/elsewhere"))
+
+
+@pytest.mark.parametrize(
+    ("value", "processor"), [("", None), (" ", None), ("AVX2", "AVX2"), (" AVX-512 bf16 ", "AVX-512 bf16")]
+)
+def test_the_class_of_processors_is_named_or_left_open(
+    value: str, processor: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPT_PROCESSOR", value)
+    assert read_settings().processor == processor

@@ -1,30 +1,44 @@
+"""Compiled libraries: when they are made, that what is kept is what was made, and what a user is told."""
+
 import errno
+import importlib.metadata
+import importlib.util
 import multiprocessing
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gpt.errors import DeviceError
+from gpt.kernels import __main__ as setup
 from gpt.kernels import build
-from gpt.kernels.build import find_compiler, load_library
+from gpt.kernels.build import load_library
+from gpt.kernels.compiler import FLAGS, Compiler, find_compiler, find_compilers, system_flags
+from gpt.kernels.stored import StoredLibrary
+from gpt.processor import GENERIC, choose_processor, supported_processors
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
 
-SOURCE = '#include "number.h"\nextern "C" int answer() { return NUMBER; }\n'
+with_every_compiler = pytest.mark.parametrize("compiler", find_compilers(), ids=lambda compiler: compiler.name)
+
+SOURCE = '#include "../number.h"\nextern "C" int answer() { return NUMBER; }\n'
+BROKEN = "int answer( { nonsense\n"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with one source and its header, in the place of the package's."""
     folder = tmp_path / "src"
-    folder.mkdir()
-    (folder / "answer.cpp").write_text(SOURCE, encoding="utf-8")
+    (folder / "room").mkdir(parents=True)
+    (folder / "room" / "answer.cpp").write_text(SOURCE, encoding="utf-8")
     (folder / "number.h").write_text("#define NUMBER 42\n", encoding="utf-8")
     monkeypatch.setattr(build, "SOURCES", folder)
     return folder
@@ -46,88 +60,99 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
+def cache(tmp_path: Path, sources: Path) -> Path:
     return tmp_path / "cache"
 
 
-def files(cache: Path) -> list[str]:
-    return sorted(path.name for path in (cache / "native").iterdir())
+def answer(cache: Path, **options: Any) -> int:
+    return load_library("room/answer.cpp", GENERIC, cache, **options).answer()
+
+
+def stored(cache: Path, suffix: str) -> list[Path]:
+    return sorted(path for path in (cache / "kernels").iterdir() if path.suffix == suffix)
+
+
+# --- what is compiled, and when -------------------------------------------------------------------
 
 
 def test_a_source_is_compiled_once(cache: Path, compilations: list[list[str]]) -> None:
-    assert load_library("answer", cache).answer() == 42
-    assert load_library("answer", cache).answer() == 42
+    assert answer(cache) == 42
+    assert answer(cache) == 42
     (command,) = compilations
     made = Path(command[command.index("-o") + 1])
-    assert made.parent == cache / "native"  # renamed when it is complete, so that nobody loads the half of one
+    assert made.parent == cache / "kernels"  # renamed when it is complete, so that nobody loads the half of one
     assert not made.exists()
-    (name,) = files(cache)
-    assert name.startswith("answer-")
-    assert name.endswith(".so")
+    (library,) = stored(cache, ".so")
+    assert library.name.startswith("answer-")
 
 
-def test_a_changed_source_or_header_or_flag_or_machine_is_compiled_anew(
-    cache: Path, sources: Path, compilations: list[list[str]], monkeypatch: pytest.MonkeyPatch
+def test_a_changed_source_header_macro_class_or_compiler_is_compiled_anew(
+    cache: Path, sources: Path, compilations: list[list[str]]
 ) -> None:
     """Each beside those that were there: another checkout may still want them."""
-    load_library("answer", cache)
-    (sources / "answer.cpp").write_text(SOURCE.replace("NUMBER;", "NUMBER + 1;"), encoding="utf-8")
-    assert load_library("answer", cache).answer() == 43
+    answer(cache)
+    (sources / "room" / "answer.cpp").write_text(SOURCE.replace("NUMBER;", "NUMBER + 1;"), encoding="utf-8")
+    assert answer(cache) == 43
     (sources / "number.h").write_text("#define NUMBER 7\n", encoding="utf-8")
-    assert load_library("answer", cache).answer() == 8
-    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-DNUMBER_OF_FLAGS"))
-    assert load_library("answer", cache).answer() == 8
-    monkeypatch.setattr(build, "_processor", lambda: b"flags: another")
-    assert load_library("answer", cache).answer() == 8
-    assert len(compilations) == len(files(cache)) == 5
+    assert answer(cache) == 8
+    assert answer(cache, defines=["MACRO"]) == 8
+    load_library("room/answer.cpp", replace(GENERIC, flags=(*GENERIC.flags, "-O1")), cache)
+    compiler = find_compiler()
+    assert compiler is not None
+    assert answer(cache, compiler=replace(compiler, version="newer")) == 8
+    assert len(compilations) == len(stored(cache, ".sha256")) == 6
+
+
+def test_the_type_of_matmuls_is_a_macro_of_the_source(cache: Path, compilations: list[list[str]]) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        load_library("room/answer.cpp", replace(GENERIC, matmul_dtype=dtype), cache)
+    assert ["-DGPT_BFLOAT16" in command for command in compilations] == [False, True]
+
+
+def test_the_class_and_the_contraction_of_sums_are_named_on_the_command_line(
+    cache: Path, compilations: list[list[str]]
+) -> None:
+    for processor in supported_processors():
+        load_library("room/answer.cpp", processor, cache)
+        assert set(processor.flags) <= set(compilations[-1])
+        assert "-ffp-contract=fast" in compilations[-1]
+        assert "-march=native" not in compilations[-1]
+
+
+@with_every_compiler
+def test_every_compiler_of_this_machine_makes_a_library_for_its_best_class(cache: Path, compiler: Compiler) -> None:
+    library = load_library("room/answer.cpp", choose_processor(), cache, compiler=compiler)
+    assert library.answer() == 42
+
+
+# --- what the user is told ------------------------------------------------------------------------
+
+
+def test_a_line_is_said_before_a_compilation_and_one_after(cache: Path, compilations: list[list[str]]) -> None:
+    lines: list[tuple[int, str]] = []
+    answer(cache, report=lambda line: lines.append((len(compilations), line)))
+    assert [count for count, _ in lines] == [0, 1]
+    assert lines[0][1].startswith("compiling room/answer.cpp for generic: once, by ")
+    assert lines[1][1].startswith("compiled room/answer.cpp for generic in ")
+    answer(cache, report=lambda line: lines.append((len(compilations), line)))
+    assert len(lines) == 2
 
 
 def test_what_the_compiler_says_is_kept_in_a_log_that_the_error_names(cache: Path, sources: Path) -> None:
-    (sources / "answer.cpp").write_text("int answer( { nonsense\n", encoding="utf-8")
-    with pytest.raises(DeviceError, match=r"the C\+\+ compiler failed on answer\.cpp") as caught:
-        load_library("answer", cache)
+    (sources / "room" / "answer.cpp").write_text(BROKEN, encoding="utf-8")
+    with pytest.raises(DeviceError, match=r"the C\+\+ compiler failed on room/answer\.cpp") as caught:
+        answer(cache)
     assert "\n" not in str(caught.value)
-    (name,) = files(cache)  # no half-made library beside it
-    assert str(caught.value).endswith(str(cache / "native" / name))
-    assert "answer.cpp:1" in (cache / "native" / name).read_text(encoding="utf-8")
+    (log,) = (cache / "kernels").iterdir()  # no half-made library beside it
+    assert str(caught.value).endswith(str(log))
+    assert "answer.cpp:1" in log.read_text(encoding="utf-8")
 
 
-def test_a_source_that_failed_is_tried_again(cache: Path, sources: Path) -> None:
-    (sources / "number.h").unlink()
-    with pytest.raises(DeviceError):
-        load_library("answer", cache)
-    (sources / "number.h").write_text("#define NUMBER 42\n", encoding="utf-8")
-    assert load_library("answer", cache).answer() == 42
-
-
-def test_without_a_compiler_the_error_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(DeviceError, match=r"^no C\+\+ compiler was found \(c\+\+, g\+\+ or clang\+\+\)$"):
-        load_library("answer", cache)
+def test_without_a_compiler_the_error_says_what_to_install(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "find_compiler", lambda: None)
+    with pytest.raises(DeviceError, match=r"^no C\+\+ compiler was found; install .*pip install ziglang$"):
+        answer(cache)
     assert not cache.exists()
-
-
-def test_a_cache_that_cannot_be_written_is_replaced_by_a_temporary_folder(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (cache / "native").mkdir(parents=True)
-    access = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != cache / "native" and access(path, mode))
-    assert load_library("answer", cache).answer() == 42
-    assert files(cache) == []
-    (folder,) = tmp_path.glob("gpt-native-*")
-    assert [path.suffix for path in folder.iterdir()] == [".so"]
-
-
-def test_a_library_in_a_cache_that_cannot_be_written_is_used(
-    cache: Path, compilations: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load_library("answer", cache)
-    access = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
-    assert load_library("answer", cache).answer() == 42
-    assert len(compilations) == 1
 
 
 def test_a_full_disk_is_an_error_of_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,8 +160,133 @@ def test_a_full_disk_is_an_error_of_one_line(cache: Path, monkeypatch: pytest.Mo
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(tempfile, "mkstemp", refuse)
-    with pytest.raises(DeviceError, match=r"^answer\.cpp cannot be compiled: \[Errno 28\] No space left on device$"):
-        load_library("answer", cache)
+    with pytest.raises(DeviceError, match=r"^room/answer\.cpp cannot be compiled: \[Errno 28\] No space left"):
+        answer(cache)
+
+
+def test_a_library_that_cannot_be_loaded_is_an_error_of_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home folder from which nothing may be executed, for example."""
+
+    def broken(command: list[str], source: str, place: build.StoredLibrary) -> Path:
+        (place.folder / "made").write_bytes(b"not a library")
+        return place.store(place.folder / "made")
+
+    monkeypatch.setattr(build, "_compile", broken)
+    with pytest.raises(DeviceError) as caught:
+        answer(cache)
+    assert "\n" not in str(caught.value)
+
+
+# --- failures are remembered ----------------------------------------------------------------------
+
+
+def test_a_compilation_that_failed_is_not_tried_again(
+    cache: Path, sources: Path, compilations: list[list[str]]
+) -> None:
+    (sources / "number.h").unlink()
+    said = []
+    for _ in range(2):
+        with pytest.raises(DeviceError, match=r"the C\+\+ compiler failed on room/answer\.cpp") as caught:
+            answer(cache)
+        said.append(str(caught.value))
+    assert len(compilations) == 1
+    assert said[1] == f"{said[0]}; it is tried again when that file is gone"
+    (log,) = stored(cache, ".log")
+    log.unlink()
+    with pytest.raises(DeviceError):
+        answer(cache)
+    assert len(compilations) == 2
+
+
+def test_a_compilation_that_failed_is_tried_again_with_another_source_or_compiler(cache: Path, sources: Path) -> None:
+    compiler = find_compiler()
+    assert compiler is not None
+    header = (sources / "number.h").read_text(encoding="utf-8")
+    (sources / "number.h").write_text("#error\n", encoding="utf-8")
+    with pytest.raises(DeviceError):
+        answer(cache)
+    (sources / "number.h").write_text(header, encoding="utf-8")
+    assert answer(cache) == 42
+    fails = Compiler((sys.executable, "-c", "raise SystemExit(1)"), "old")
+    with pytest.raises(DeviceError):
+        answer(cache, compiler=fails)
+    assert answer(cache, compiler=replace(compiler, version="new")) == 42
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def flip(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize("damage", [lambda c: c[: len(c) // 2], flip, lambda c: b""], ids=["cut", "flipped", "empty"])
+def test_a_damaged_library_is_found_before_it_is_loaded_and_made_anew(
+    cache: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    """In a process of its own: one that loads a cut library ends by a bus error."""
+    build_it = f"""
+import sys; from pathlib import Path; from gpt.kernels import build; from gpt.kernels.stored import StoredLibrary
+from gpt.processor import GENERIC
+build.SOURCES = Path({str(build.SOURCES)!r})
+print(build.load_library("room/answer.cpp", GENERIC, Path({str(cache)!r}), print).answer())
+"""
+    said = [subprocess.run([sys.executable, "-c", build_it], capture_output=True, text=True, check=True).stdout]
+    (library,) = stored(cache, ".so")
+    library.write_bytes(damage(library.read_bytes()))
+    said += [
+        subprocess.run([sys.executable, "-c", build_it], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert [lines.splitlines()[-1] for lines in said] == ["42"] * 3
+    assert ["which is damaged in the cache" in lines for lines in said] == [False, True, False]
+    assert "compiling" not in said[2]
+
+
+@pytest.mark.parametrize("content", ["", "nonsense", "0000  missing.so", "\x00" * 40])
+def test_a_damaged_manifest_is_replaced(cache: Path, content: str) -> None:
+    answer(cache)
+    (manifest,) = stored(cache, ".sha256")
+    whole = manifest.read_text(encoding="utf-8")
+    manifest.write_text(content, encoding="utf-8")
+    assert answer(cache) == 42
+    assert manifest.read_text(encoding="utf-8") == whole
+
+
+def test_the_manifest_is_what_sha256sum_writes(cache: Path) -> None:
+    answer(cache)
+    (manifest,) = stored(cache, ".sha256")
+    (library,) = stored(cache, ".so")
+    checksum, name = manifest.read_text(encoding="utf-8").split()
+    assert (len(checksum), name) == (64, library.name)
+    assert library.stem.endswith(checksum[:8])
+
+
+# --- where it is kept, and by how many ------------------------------------------------------------
+
+
+def test_a_cache_that_cannot_be_written_is_replaced_by_a_temporary_folder(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (cache / "kernels").mkdir(parents=True)
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != cache / "kernels" and access(path, mode))
+    assert answer(cache) == 42
+    assert list((cache / "kernels").iterdir()) == []
+    (folder,) = tmp_path.glob("gpt-kernels-*")
+    assert sorted(path.suffix for path in folder.iterdir()) == [".sha256", ".so"]
+
+
+def test_a_library_in_a_cache_that_cannot_be_written_is_used(
+    cache: Path, compilations: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer(cache)
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
+    assert answer(cache) == 42
+    assert len(compilations) == 1
 
 
 def test_a_file_in_the_place_of_the_cache_is_no_harm(
@@ -144,7 +294,7 @@ def test_a_file_in_the_place_of_the_cache_is_no_harm(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     cache.write_text("mine", encoding="utf-8")
-    assert load_library("answer", cache).answer() == 42
+    assert answer(cache) == 42
     assert cache.read_text(encoding="utf-8") == "mine"
 
 
@@ -154,7 +304,7 @@ def test_threads_that_build_at_once_all_succeed(cache: Path) -> None:
 
     def work() -> None:
         barrier.wait()
-        answers.append(load_library("answer", cache).answer())
+        answers.append(answer(cache))
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
@@ -162,11 +312,11 @@ def test_threads_that_build_at_once_all_succeed(cache: Path) -> None:
     for thread in threads:
         thread.join()
     assert answers == [42, 42, 42]
-    assert len(files(cache)) == 1
+    assert len(stored(cache, ".sha256")) == 1
 
 
 def _exit_with_answer(cache: Path) -> None:
-    os._exit(load_library("answer", cache).answer())
+    os._exit(answer(cache))
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here")
@@ -178,12 +328,106 @@ def test_processes_that_build_at_once_all_succeed(cache: Path) -> None:
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [42, 42]
-    assert len(files(cache)) == 1
+    assert len(stored(cache, ".sha256")) == 1
 
 
-def test_a_library_that_cannot_be_loaded_is_an_error_of_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A damaged file, or a home folder from which nothing may be executed."""
-    monkeypatch.setattr(build, "_compile", lambda command, source, library: library.write_bytes(b"not a library"))
-    with pytest.raises(DeviceError) as caught:
-        load_library("answer", cache)
-    assert "\n" not in str(caught.value)
+def test_of_two_different_libraries_stored_at_once_the_one_that_is_named_is_whole(tmp_path: Path) -> None:
+    """Compilers need not write the same bytes twice; here each process is between the two steps of the other."""
+    first, second = (StoredLibrary(tmp_path, "key") for _ in range(2))
+    (tmp_path / "a").write_bytes(b"one")
+    (tmp_path / "b").write_bytes(b"two")
+    one = first.store(tmp_path / "a")
+    manifest = first.manifest.read_bytes()
+    two = second.store(tmp_path / "b")
+    first.manifest.write_bytes(manifest)  # the first was slower
+    assert (one.read_bytes(), two.read_bytes()) == (b"one", b"two")
+    assert first.find() == one
+
+
+# --- compilers and systems ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """Put a program onto the path, which has no other; ziglang is not installed."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    def put(name: str, script: str) -> Path:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        (folder / name).chmod(0o755)
+        return folder / name
+
+    return put
+
+
+def test_clang_is_found_where_it_is_the_only_one(tools: Callable[[str, str], Path]) -> None:
+    assert find_compiler() is None
+    path = tools("clang++", "echo clang version 14")
+    assert find_compiler() == Compiler((str(path),), "clang version 14\n")
+
+
+def test_a_compiler_that_only_says_how_to_get_one_is_passed_over(tools: Callable[[str, str], Path]) -> None:
+    """As on a Mac without its developer tools."""
+    tools("c++", "echo xcode-select: note: no developer tools were found; exit 1")
+    assert find_compiler() is None
+    path = tools("g++", "echo 12")
+    assert find_compiler() == Compiler((str(path),), "12\n")
+
+
+def test_a_compiler_of_two_names_is_listed_once(tools: Callable[[str, str], Path]) -> None:
+    tools("c++", "echo 12")
+    tools("g++", "echo 12")
+    tools("clang++", "echo 14")
+    assert [compiler.name for compiler in find_compilers()] == ["c++", "clang++"]
+
+
+def test_without_any_the_one_of_the_package_index_is_used(
+    tools: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "ziglang" or None)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.17.1")
+    compiler = find_compiler()
+    assert compiler is not None
+    assert (compiler.name, compiler.command) == ("zig", (sys.executable, "-m", "ziglang", "c++"))
+    assert "-march=x86_64" in compiler.arguments(["-march=x86-64"])  # its own spelling
+    tools("g++", "echo 12")
+    assert find_compiler() != compiler
+
+
+def test_openmp_is_no_flag_and_windows_gets_none_for_position_independent_code() -> None:
+    """Compilers bring OpenMP, another one than torch's, or none: `parallel.h` finds torch's by itself."""
+    assert not any("openmp" in flag for flag in FLAGS)
+    assert "-fPIC" in system_flags("linux")
+    assert "-fPIC" in system_flags("darwin")
+    assert "-fPIC" not in system_flags("win32")
+
+
+# --- all of them beforehand -----------------------------------------------------------------------
+
+
+def test_setup_compiles_what_the_cache_lacks_and_says_so(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(setup, "LIBRARIES", ("room/answer.cpp",))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert setup.main() == 0
+    assert capsys.readouterr().out.count("\n") == 2
+    assert setup.main() == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_setup_goes_on_without_a_compiler_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "find_compiler", lambda: None)
+    assert setup.main() == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("no compiled kernels: no C++ compiler was found")
+
+
+def test_setup_names_sources_that_are_there() -> None:
+    assert all((build.SOURCES / source).is_file() for source in setup.LIBRARIES)
+    assert {path.relative_to(build.SOURCES).as_posix() for path in build.SOURCES.rglob("*.cpp")} == set(setup.LIBRARIES)

@@ -30,12 +30,11 @@ template <class Layout> class Scratch {
         Arena counter(nullptr);
         Layout(counter, arguments...);
         size = counter.bytes() + 4096;  // so that no two workers' pieces lie at the same place of a cache
-        block = (char*)std::aligned_alloc(64, size * workers);
-        if (!block) throw std::bad_alloc();
+        block = (char*)operator new(size * workers, std::align_val_t(64));
     }
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
-    ~Scratch() { std::free(block); }
+    ~Scratch() { operator delete(block, std::align_val_t(64)); }
 
     template <class... Arguments> Layout of(int worker, const Arguments&... arguments) const {
         Arena arena(block + size * worker);

@@ -2,16 +2,20 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
-#ifdef _OPENMP
-#include <omp.h>
-#else
 #include <thread>
 #include <vector>
-#endif
-#ifdef _WIN32
-#include <thread>
-#else
+#ifndef _WIN32
 #include <sched.h>
+#endif
+
+// The OpenMP library that torch has loaded, by its binary interface: a second one would fight it for the cores, and
+// compilers bring different ones, or none. Null where torch does without.
+#ifdef __linux__
+extern "C" {
+__attribute__((weak)) void GOMP_parallel(void (*work)(void*), void* data, unsigned threads, unsigned flags);
+__attribute__((weak)) int omp_get_thread_num();
+__attribute__((weak)) int omp_get_num_threads();
+}
 #endif
 
 // Tells the processor that this is a loop that waits.
@@ -64,16 +68,25 @@ struct Worker {
     }
 };
 
-// Calls `work` with each of `threads` workers, at the same time.
+// Calls `work` with each of at most `threads` workers, at the same time.
 template <class Work> void parallel(int threads, Work work) {
     Barrier barrier;
-#ifdef _OPENMP
-#pragma omp parallel num_threads(threads)
-    work(Worker{omp_get_thread_num(), omp_get_num_threads(), &barrier});
-#else
+#ifdef __linux__
+    if (GOMP_parallel) {
+        struct Call {
+            Work* work;
+            Barrier* barrier;
+        } call = {&work, &barrier};
+        const auto run = [](void* data) {
+            const Call& call = *(const Call*)data;
+            (*call.work)(Worker{omp_get_thread_num(), omp_get_num_threads(), call.barrier});
+        };
+        GOMP_parallel(run, &call, (unsigned)threads, 0);
+        return;
+    }
+#endif
     std::vector<std::thread> others;
     for (int i = 1; i < threads; i++) others.emplace_back([&, i] { work(Worker{i, threads, &barrier}); });
     work(Worker{0, threads, &barrier});
     for (std::thread& other : others) other.join();
-#endif
 }

@@ -1,0 +1,80 @@
+"""The C++ compiler of this machine, and how it is called.
+
+GCC and Clang are called alike. Without either, the package `ziglang` brings a Clang from the package index.
+"""
+
+import importlib.metadata
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+NAMES = ("c++", "g++", "clang++")
+FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-shared", "-Wno-psabi")
+"""For every library. Products are fused with sums wherever the processor can: Clang's default differs from GCC's."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A compiler that runs.
+
+    Attributes:
+        command: that calls it.
+        version: what it says of itself.
+        is_zig: it spells the name of a base architecture in its own way.
+    """
+
+    command: tuple[str, ...]
+    version: str
+    is_zig: bool = False
+
+    @property
+    def name(self) -> str:
+        return "zig" if self.is_zig else Path(self.command[0]).stem
+
+    @property
+    def duration(self) -> str:
+        """How long a library takes, for a person."""
+        return "a minute or two with its own C++ library" if self.is_zig else "a few seconds"
+
+    def arguments(self, flags: Sequence[str]) -> list[str]:
+        """The command for a shared library, up to its source; `flags` beside those that every library gets."""
+        own = [flag.replace("-march=x86-64", "-march=x86_64") for flag in flags] if self.is_zig else flags
+        return [*self.command, *FLAGS, *system_flags(sys.platform), *own]
+
+
+def system_flags(platform: str) -> tuple[str, ...]:
+    """Flags for the system, by its name in `sys.platform`."""
+    # Windows: all code is position independent, and the compiler's own libraries are not on the path of DLLs
+    return ("-static",) if platform == "win32" else ("-fPIC", "-pthread")
+
+
+def find_compilers() -> list[Compiler]:
+    """Return every compiler of this machine, the preferred one first, each once."""
+    found = [_compiler_at(path) for path in map(shutil.which, NAMES) if path is not None]
+    return list({compiler.version: compiler for compiler in reversed(found) if compiler}.values())[::-1] + _zig()
+
+
+def find_compiler() -> Compiler | None:
+    """Return the preferred compiler, or None where there is none."""
+    paths = filter(None, map(shutil.which, NAMES))
+    return next(filter(None, map(_compiler_at, paths)), None) or next(iter(_zig()), None)
+
+
+def _compiler_at(path: str) -> Compiler | None:
+    """macOS has a `c++` that only says where to get one: a compiler is what tells its version."""
+    try:
+        result = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return Compiler((path,), result.stdout) if result.returncode == 0 else None
+
+
+def _zig() -> list[Compiler]:
+    if importlib.util.find_spec("ziglang") is None:
+        return []
+    version = importlib.metadata.version("ziglang")
+    return [Compiler((sys.executable, "-m", "ziglang", "c++"), f"ziglang {version}", is_zig=True)]

@@ -1,0 +1,93 @@
+"""Where compiled libraries are kept, so that a damaged one is found before it is loaded.
+
+Loading a library of which a part is missing ends the process by a bus error.
+"""
+
+import os
+import stat
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpt.files import sha256_of, write_atomic
+
+SUFFIX = ".dll" if sys.platform == "win32" else ".so"
+
+
+@dataclass(frozen=True)
+class StoredLibrary:
+    """A library's place in a folder, full or empty.
+
+    `<key>.sha256` names the file and its checksum, as the tool sha256sum writes it. The checksum is part of the file's
+    name: whichever of two processes writes last, what is named is complete.
+
+    Attributes:
+        folder: that holds it.
+        key: changes with all that the library is made from.
+    """
+
+    folder: Path
+    key: str
+
+    @property
+    def manifest(self) -> Path:
+        """Its file name and checksum."""
+        return self.folder / f"{self.key}.sha256"
+
+    @property
+    def log(self) -> Path:
+        """What the compiler said when it failed; there is none where it did not."""
+        return self.folder / f"{self.key}.log"
+
+    def find(self) -> Path | None:
+        """Return the library; None where there is none, or it is not what was stored."""
+        try:
+            checksum, name = self.manifest.read_text(encoding="utf-8").split()
+        except (OSError, ValueError):
+            return None
+        library = self.folder / name
+        return library if _has_checksum(library, checksum) else None
+
+    def store(self, built: Path) -> Path:
+        """Move a library here and return its path.
+
+        Raises:
+            OSError: the disk is full, or the folder cannot be written.
+        """
+        checksum = sha256_of(built)
+        library = self.folder / f"{self.key}-{checksum[:8]}{SUFFIX}"
+        if not _has_checksum(library, checksum):  # Windows replaces no library that is in use
+            os.replace(built, library)
+        write_atomic(self.manifest, f"{checksum}  {library.name}\n".encode())
+        self.log.unlink(missing_ok=True)
+        return library
+
+
+def _has_checksum(path: Path, checksum: str) -> bool:
+    try:
+        return sha256_of(path) == checksum
+    except OSError:
+        return False
+
+
+def writable_folder(folder: Path) -> Path:
+    """Return the folder, or one of this user's among the temporary files where it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return _own_temporary()
+    return folder if os.access(folder, os.W_OK) else _own_temporary()
+
+
+def _own_temporary() -> Path:
+    """One folder a user, so that a library is compiled once; what others could have put there is not loaded."""
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    folder = Path(tempfile.gettempdir()) / f"gpt-kernels-{user}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == user and not status.st_mode & 0o077
+    except OSError:
+        is_own = False
+    return folder if is_own else Path(tempfile.mkdtemp(prefix="gpt-kernels-"))

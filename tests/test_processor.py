@@ -1,0 +1,73 @@
+"""Classes of processors: which ones this machine has, and what their flags promise."""
+
+import platform
+
+import pytest
+import torch
+
+from gpt.errors import DeviceError
+from gpt.processor import AMX, AVX2, AVX512, AVX512_BF16, GENERIC, NEON, PROCESSORS, choose_processor
+from gpt.processor import supported_processors as supported
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, machine: str, *features: str) -> None:
+    """Stand-ins for what torch reads from the processor."""
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    for feature in ("amx_tile", "avx512_bf16", "avx512", "avx2"):
+        monkeypatch.setattr(torch.cpu, f"_is_{feature}_supported", lambda feature=feature: feature in features)
+    monkeypatch.setattr(torch.cpu, "_init_amx", lambda: True)
+
+
+def test_this_machine_has_at_least_the_plain_class() -> None:
+    assert supported()[-1] is GENERIC
+    assert choose_processor() is supported()[0]
+    assert choose_processor("generic") is GENERIC
+
+
+def test_every_class_goes_by_its_name() -> None:
+    assert list(PROCESSORS.values()) == [AMX, AVX512_BF16, AVX512, AVX2, NEON, GENERIC]
+    assert all(PROCESSORS[name].name == name for name in PROCESSORS)
+
+
+@pytest.mark.parametrize(
+    ("machine", "features", "classes"),
+    [
+        ("x86_64", ["amx_tile", "avx512_bf16", "avx512", "avx2"], [AMX, AVX512_BF16, AVX512, AVX2, GENERIC]),
+        ("x86_64", ["avx512", "avx2"], [AVX512, AVX2, GENERIC]),
+        ("AMD64", ["avx2"], [AVX2, GENERIC]),
+        ("x86_64", [], [GENERIC]),
+        ("arm64", [], [NEON, GENERIC]),
+        ("aarch64", [], [NEON, GENERIC]),
+        ("riscv64", [], [GENERIC]),
+    ],
+)
+def test_classes_follow_from_features(
+    machine: str, features: list[str], classes: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, machine, *features)
+    assert supported() == classes
+
+
+def test_amx_is_not_there_where_the_system_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, "x86_64", "amx_tile", "avx512_bf16", "avx512", "avx2")
+    monkeypatch.setattr(torch.cpu, "_init_amx", lambda: False)
+    assert choose_processor() is AVX512_BF16
+
+
+def test_bfloat16_is_for_those_that_multiply_it() -> None:
+    assert {p.name for p in PROCESSORS.values() if p.matmul_dtype == torch.bfloat16} == {"AMX", "AVX-512 bf16"}
+
+
+def test_a_class_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, "x86_64", "avx2")
+    assert choose_processor("AVX2") is AVX2
+    with pytest.raises(DeviceError, match=r"^this processor is no AVX-512; it can act as AVX2, generic$"):
+        choose_processor("AVX-512")
+    with pytest.raises(DeviceError, match=r"^processor 'avx': expected one of AMX, "):
+        choose_processor("avx")
+
+
+def test_a_class_has_the_instructions_of_those_below() -> None:
+    x86 = [AVX2, AVX512, AVX512_BF16, AMX]
+    for lower, higher in zip(x86, x86[1:], strict=False):
+        assert set(lower.flags) < set(higher.flags)
