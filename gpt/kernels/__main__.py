@@ -3,24 +3,29 @@
 import sys
 
 from gpt.errors import GPTError
-from gpt.kernels.build import load_library
-from gpt.processor import choose_processor
-from gpt.settings import read_settings
+from gpt.kernels.decoding.engine import load_engine
+from gpt.kernels.training.library import Kernels
+from gpt.processor import supported_processors
+from gpt.settings import Settings, read_settings
 
-LIBRARIES = ("training/training.cpp", "decoding/engine.cpp")
+
+def compile_all(settings: Settings) -> None:
+    """Compile what the cache does not have.
+
+    Raises:
+        DeviceError: there is no compiler, or it fails.
+    """
+    processor = supported_processors(settings.processor)[0]
+    Kernels(processor.matmul_dtype, settings, print)
+    load_engine(settings.cache_dir, print, processor)
 
 
 def main() -> int:
-    """Compile what the cache does not have; a library that cannot be had is one line, for torch can do without."""
-    settings = read_settings()
-    failures = []
-    for source in LIBRARIES:
-        try:
-            load_library(source, choose_processor(settings.processor), settings.cache_dir, print)
-        except GPTError as error:
-            failures.append(f"no compiled kernels: {error}")
-    for line in dict.fromkeys(failures):
-        print(line, file=sys.stderr)
+    """Compile; where that cannot be had it is one line and no error, for torch can do without."""
+    try:
+        compile_all(read_settings())
+    except GPTError as error:
+        print(f"no compiled kernels: {error}", file=sys.stderr)
     return 0
 
 

@@ -29,7 +29,7 @@ def load_library(
     processor: Processor,
     cache: Path,
     report: Report = silent,
-    defines: Sequence[str] = (),
+    flags: Sequence[str] = (),
     compiler: Compiler | None = None,
 ) -> ctypes.CDLL:
     """Load the library built from a source; it is compiled first where the cache does not have it.
@@ -37,11 +37,11 @@ def load_library(
     Two processes may do this at once: each compiles into a file of its own, and renames it.
 
     Args:
-        source: path below `src`, such as "decoding/engine.cpp".
+        source: path below `src`, such as "decoding/engine.cpp", or an absolute one.
         processor: to compile for; its `matmul_dtype` is a macro of the source, `GPT_BFLOAT16`.
         cache: folder that keeps libraries; where it cannot be written, the system's temporary folder does.
         report: told before and after a compilation, and of a damaged library.
-        defines: further macros.
+        flags: for the compiler, after those it always gets.
         compiler: to use; None: the preferred one of this machine.
 
     Raises:
@@ -51,14 +51,15 @@ def load_library(
     compiler = compiler or find_compiler()
     if compiler is None:
         raise DeviceError("no C++ compiler was found; install g++ or clang++, or: pip install ziglang")
-    macros = ["GPT_BFLOAT16", *defines] if processor.matmul_dtype == torch.bfloat16 else defines
-    command = compiler.arguments([*processor.flags, *(f"-D{macro}" for macro in macros)])
+    macros = ["-DGPT_BFLOAT16"] if processor.matmul_dtype == torch.bfloat16 else []
+    command = compiler.arguments([*processor.flags, *macros, *flags])
     title = f"{source} for {processor.name}"
     try:
         library = _find_or_compile(command, compiler, source, title, cache / "kernels", report)
     except OSError as error:
         raise DeviceError(f"{source} cannot be compiled: {error}") from None
     try:
+        _share_openmp_of_torch()
         return ctypes.CDLL(str(library))
     except OSError as error:
         raise DeviceError(f"{library} cannot be loaded: {error}; remove it to have it made again") from None
@@ -67,7 +68,7 @@ def load_library(
 def _find_or_compile(
     command: list[str], compiler: Compiler, source: str, title: str, folder: Path, report: Report
 ) -> Path:
-    key = f"{Path(source).stem}-{_fingerprint([*command, source, compiler.version])}"
+    key = f"{Path(source).stem}-{_fingerprint([*command, source, compiler.version], SOURCES / source)}"
     library = StoredLibrary(folder, key).find()  # perhaps put there by somebody else, and not to be written
     if library is not None:
         return library
@@ -98,13 +99,20 @@ def _compile(command: list[str], source: str, place: StoredLibrary) -> Path:
         Path(name).unlink(missing_ok=True)
 
 
+def _share_openmp_of_torch() -> None:
+    """Let libraries loaded from now on use the OpenMP library that torch brings, on Linux; see `parallel.h`."""
+    package = Path(torch.__file__).parent
+    for path in [*package.glob("lib/libgomp*.so*"), *package.parent.glob("torch.libs/libgomp*.so*")]:
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
 def _failure(source: str, place: StoredLibrary) -> str:
     return f"the C++ compiler failed on {source}; what it said is in {place.log}"
 
 
-def _fingerprint(parts: Sequence[str]) -> str:
-    """Changes with the parts and with every file that a source may include."""
+def _fingerprint(parts: Sequence[str], source: Path) -> str:
+    """Changes with the parts, with the source and with every file that it may include."""
     digest = hashlib.sha256("\0".join(parts).encode())
-    for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
-        digest.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes())
+    for path in [source, *sorted(path for path in SOURCES.rglob("*") if path.is_file())]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -54,8 +54,9 @@ def system_flags(platform: str) -> tuple[str, ...]:
 
 def find_compilers() -> list[Compiler]:
     """Return every compiler of this machine, the preferred one first, each once."""
-    found = [_compiler_at(path) for path in map(shutil.which, NAMES) if path is not None]
-    return list({compiler.version: compiler for compiler in reversed(found) if compiler}.values())[::-1] + _zig()
+    paths = list(filter(None, map(shutil.which, NAMES)))
+    different = {Path(path).resolve(): path for path in reversed(paths)}.values()
+    return [*filter(None, map(_compiler_at, reversed(different))), *_zig()]
 
 
 def find_compiler() -> Compiler | None:

@@ -8,8 +8,8 @@
 #include <sched.h>
 #endif
 
-// The OpenMP library that torch has loaded, by its binary interface: a second one would fight it for the cores, and
-// compilers bring different ones, or none. Null where torch does without.
+// The OpenMP library that torch brings, by its binary interface: a second one would fight it for the cores, and compilers
+// bring different ones, or none. Null where torch brings none, or another one.
 #ifdef __linux__
 extern "C" {
 __attribute__((weak)) void GOMP_parallel(void (*work)(void*), void* data, unsigned threads, unsigned flags);

@@ -1,0 +1,173 @@
+"""Every operation on vectors against torch in float64, for every back end that this machine can run.
+
+The plain back end runs at the width of each of the others, so that what is built on `simd.h` is tested at all widths
+on any processor. Each is compiled with every compiler that is there, for they make instructions of it in their own way.
+"""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from gpt.kernels.build import SOURCES, load_library
+from gpt.kernels.compiler import Compiler, find_compilers
+from gpt.processor import GENERIC, Processor, supported_processors
+from gpt.settings import read_settings
+
+WIDTHS = {"AMX": 16, "AVX-512 bf16": 16, "AVX-512": 16, "AVX2": 8, "NEON": 4}
+NAN, INF = float("nan"), float("inf")
+COUNT = 4096
+REDUCED = (3e-7, 8e-8)
+"""Relative error of e^x, and its growth with |x|: x / ln 2 is rounded before its whole part is taken off."""
+
+
+def _plain(lanes: int) -> Processor:
+    flags = [flag for flag in GENERIC.flags if "GPT_LANES" not in flag]
+    return replace(GENERIC, name=f"generic of {lanes}", flags=(*flags, f"-DGPT_LANES={lanes}"))
+
+
+BACK_ENDS = [p for p in supported_processors() if p is not GENERIC] + [_plain(lanes) for lanes in (4, 8, 16)]
+needs_compiler = pytest.mark.skipif(not find_compilers(), reason="there is no C++ compiler")
+pytestmark = needs_compiler
+
+
+class Primitives:
+    """The compiled operations."""
+
+    def __init__(self, processor: Processor, compiler: Compiler) -> None:
+        source = str(Path(__file__).parent / "primitives.cpp")
+        cache, flags = read_settings().cache_dir, ["-I", str(SOURCES)]
+        self.library = load_library(source, processor, cache, flags=flags, compiler=compiler)
+        self.lanes: int = self.library.count_lanes()
+        self.width = WIDTHS.get(processor.name)
+
+    def __call__(self, name: str, *inputs: Tensor, out: Tensor | None = None) -> Tensor:
+        """Apply an operation to tensors of the same size, a multiple of 16."""
+        result = torch.empty(inputs[0].shape) if out is None else out
+        arrays = [ctypes.c_void_p(tensor.contiguous().data_ptr()) for tensor in (result, *inputs)]
+        getattr(self.library, name)(*arrays, inputs[0].numel())
+        return result
+
+
+@pytest.fixture(scope="module", params=find_compilers(), ids=lambda compiler: compiler.name)
+def compiler(request: pytest.FixtureRequest) -> Compiler:
+    found: Compiler = request.param
+    return found
+
+
+@pytest.fixture(scope="module", params=BACK_ENDS, ids=lambda processor: processor.name.replace(" ", "-"))
+def apply(request: pytest.FixtureRequest, compiler: Compiler) -> Primitives:
+    return Primitives(request.param, compiler)
+
+
+def numbers(low: float, high: float) -> Tensor:
+    return torch.linspace(low, high, COUNT)
+
+
+def test_vectors_are_as_wide_as_the_registers(apply: Primitives) -> None:
+    assert apply.lanes in (4, 8, 16)
+    assert apply.width in (None, apply.lanes)
+    expected = torch.arange(apply.lanes).float().repeat(COUNT // apply.lanes)
+    assert torch.equal(apply("map_lanes", numbers(0, 1)), expected)
+
+
+def test_copies_keep_every_bit(apply: Primitives) -> None:
+    bits = torch.randint(-(2**31), 2**31, (COUNT,), dtype=torch.int64).to(torch.int32)
+    assert torch.equal(apply("map_copy", bits.view(torch.float32)).view(torch.int32), bits)
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "ends", "relative", "absolute"),
+    [
+        ("exp", torch.exp, (-87.0, 88.0), REDUCED, 0.0),
+        ("tanh", torch.tanh, (-20.0, 20.0), (3e-7, 0.0), 3e-7),
+        ("sigmoid", torch.sigmoid, (-80.0, 80.0), REDUCED, 0.0),
+        ("reciprocal", torch.reciprocal, (0.01, 1e6), (3e-7, 0.0), 0.0),
+        ("reciprocal", torch.reciprocal, (-1e6, -0.01), (3e-7, 0.0), 0.0),
+        ("bell", lambda x: torch.exp(-x * x / 2), (-13.0, 13.0), (0.0, 0.0), 3e-7),
+        ("below", torch.special.ndtr, (-6.0, 6.0), (0.0, 0.0), 3e-7),
+    ],
+)
+def test_functions(
+    apply: Primitives,
+    name: str,
+    function: Callable[[Tensor], Tensor],
+    ends: tuple[float, float],
+    relative: tuple[float, float],
+    absolute: float,
+) -> None:
+    x = numbers(*ends)
+    y, expected = apply(f"map_{name}", x).double(), function(x.double())
+    bound = absolute + expected.abs() * (relative[0] + relative[1] * x.abs())
+    assert ((y - expected).abs() <= bound).all()
+
+
+def test_exponentials_beyond_the_range_are_held_at_its_ends(apply: Primitives) -> None:
+    x = torch.tensor([-INF, -1e30, -100.0, -88.0, 100.0, 1e30, INF, 0.0]).repeat(2)
+    y = apply("map_exp", x)
+    ends = torch.tensor([-87.0, 88.0]).double().exp()
+    expected = torch.cat([ends[[0]].repeat(4), ends[[1]].repeat(3), torch.ones(1)]).repeat(2)
+    torch.testing.assert_close(y.double(), expected, rtol=REDUCED[0] + 88 * REDUCED[1], atol=0)
+    assert apply("map_exp", torch.full((16,), NAN)).isnan().all()
+
+
+def test_products_and_sums_are_rounded_once_where_the_processor_can(apply: Primitives) -> None:
+    a, b = torch.randn(COUNT), torch.randn(COUNT)
+    exact = (a.double() * b.double() + a.double()).float()
+    unfused = a * b + a
+    result = apply("map2_fma", a, b)
+    assert ((result == exact) | (result == unfused)).all()
+    if apply.width is not None:  # a back end of its own
+        assert torch.equal(result, exact)
+    torch.testing.assert_close(apply("map2_multiply_add", a, b), 3 * a + b, rtol=1e-6, atol=1e-6)
+
+
+def test_comparisons(apply: Primitives) -> None:
+    a, b = torch.randn(COUNT), torch.randn(COUNT)
+    assert torch.equal(apply("map2_larger", a, b), torch.maximum(a, b))
+    assert torch.equal(apply("map2_smaller", a, b), torch.minimum(a, b))
+    assert torch.equal(apply("map2_select", a, b), torch.where(a < b, a, b * 2))
+    nothing = torch.full((16,), NAN)
+    for name in ("larger", "smaller"):
+        assert apply(f"map2_{name}", torch.ones(16), nothing).isnan().all()
+
+
+def test_one_number_of_each_vector(apply: Primitives) -> None:
+    vectors = torch.randn(COUNT).view(-1, apply.lanes)
+    count = len(vectors)
+    sums = apply("map_sum", vectors).flatten()[:count]
+    torch.testing.assert_close(sums.double(), vectors.double().sum(dim=1), rtol=1e-5, atol=1e-5)
+    whole = torch.randint(-1000, 1000, vectors.shape).float()
+    assert torch.equal(apply("map_sum", whole).flatten()[:count], whole.sum(dim=1))  # every lane, each once
+    assert torch.equal(apply("map_largest", vectors).flatten()[:count], vectors.amax(dim=1))
+    assert (apply("map_largest", torch.full_like(vectors, -INF)).flatten()[:count] == -INF).all()
+
+
+def test_bfloat16_is_rounded_as_torch_does(apply: Primitives) -> None:
+    bits = torch.arange(0, 2**32, 65537 * 3)[: 2**14].to(torch.int32)  # all exponents, and ties
+    ties = (torch.arange(2**15) * 65536 + 0x8000).to(torch.int32)
+    for x in (bits.view(torch.float32), ties.view(torch.float32), torch.tensor([0.0, -0.0, INF, -INF] * 4)):
+        is_number, is_normal = ~x.isnan(), (x.abs() >= 2.0**-126) | (x == 0)  # AVX-512 makes the others zero
+        stored = apply("store_bf16", x, out=torch.empty(x.shape, dtype=torch.bfloat16))
+        kept = is_number & is_normal
+        assert torch.equal(stored[kept].view(torch.int16), x.bfloat16()[kept].view(torch.int16))
+        assert stored[~is_number].isnan().all()
+        assert (stored[~is_normal & is_number].float().abs() <= 2.0**-126).all()
+
+
+def test_every_bfloat16_is_read_exactly(apply: Primitives) -> None:
+    every = torch.arange(2**16).to(torch.int16)
+    read = apply("load_bf16", every).view(torch.int32)
+    assert torch.equal(read, every.to(torch.int32) << 16)
+
+
+def test_every_small_integer_is_read_exactly(apply: Primitives) -> None:
+    every = torch.arange(-128, 128).to(torch.int8)
+    assert torch.equal(apply("load_int8", every), every.float())
+    upper, lower = apply("load_int4s", every, out=torch.empty(512)).split(256)
+    assert torch.equal(upper, (every >> 4).float())
+    assert torch.equal(lower, ((every << 4) >> 4).float())
