@@ -16,6 +16,7 @@ from gpt.errors import DeviceError
 from gpt.kernels.build import load_library
 from gpt.kernels.decoding.layout import Weights
 from gpt.kernels.decoding.structures import CLayer, integers, layer_in_c, model_in_c, pointer, sampling_in_c
+from gpt.processor import Processor, supported_processors
 from gpt.report import Report, silent
 
 RESULTS = {"create": ctypes.c_void_p, "free": None, "cache_bytes": ctypes.c_int64, "generate": ctypes.c_int64}
@@ -32,13 +33,15 @@ class NotFiniteError(ArithmeticError):
         self.row, self.step = row, step
 
 
-def load_engine(cache: Path, report: Report = silent, flags: Sequence[str] = ()) -> ctypes.CDLL:
-    """The compiled library of engines; see `load_library`.
+def load_engine(
+    cache: Path, report: Report = silent, processor: Processor | None = None, flags: Sequence[str] = ()
+) -> ctypes.CDLL:
+    """Load the library of engines, compiled for a processor; see `load_library`.
 
     Raises:
         DeviceError: there is no compiler, or it fails.
     """
-    library = load_library("decode", cache, report, flags)
+    library = load_library("decoding/engine.cpp", processor or supported_processors()[0], cache, report, flags)
     for name, result in RESULTS.items():
         getattr(library, f"gpt_decoder_{name}").restype = result
     return library

@@ -130,5 +130,4 @@ class Kernels:
 
 
 def _load(processor: Processor, settings: Settings, report: Report) -> ctypes.CDLL:
-    defines = ("-DGPT_BFLOAT16",) if processor.matmul_dtype == torch.bfloat16 else ()
-    return load_library("training/training", settings.cache_dir, report, (*processor.flags, *defines))
+    return load_library("training/training.cpp", processor, settings.cache_dir, report)

@@ -6,16 +6,16 @@ on any processor. Each is compiled with every compiler that is there, for they m
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from native_support import PROCESSORS_HERE, needs_compiler
 from torch import Tensor
 
 from gpt.kernels.build import SOURCES, load_library
 from gpt.kernels.compiler import Compiler, find_compilers
-from gpt.processor import GENERIC, Processor, supported_processors
+from gpt.processor import Processor
 from gpt.settings import read_settings
 
 WIDTHS = {"AMX": 16, "AVX-512 bf16": 16, "AVX-512": 16, "AVX2": 8, "NEON": 4}
@@ -25,13 +25,6 @@ REDUCED = (3e-7, 8e-8)
 """Relative error of e^x, and its growth with |x|: x / ln 2 is rounded before its whole part is taken off."""
 
 
-def _plain(lanes: int) -> Processor:
-    flags = [flag for flag in GENERIC.flags if "GPT_LANES" not in flag]
-    return replace(GENERIC, name=f"generic of {lanes}", flags=(*flags, f"-DGPT_LANES={lanes}"))
-
-
-BACK_ENDS = [p for p in supported_processors() if p is not GENERIC] + [_plain(lanes) for lanes in (4, 8, 16)]
-needs_compiler = pytest.mark.skipif(not find_compilers(), reason="there is no C++ compiler")
 pytestmark = needs_compiler
 
 
@@ -59,7 +52,9 @@ def compiler(request: pytest.FixtureRequest) -> Compiler:
     return found
 
 
-@pytest.fixture(scope="module", params=BACK_ENDS, ids=lambda processor: processor.name.replace(" ", "-"))
+@pytest.fixture(
+    scope="module", params=PROCESSORS_HERE, ids=lambda processor: processor.name.replace(", ", "-").replace(" ", "-")
+)
 def apply(request: pytest.FixtureRequest, compiler: Compiler) -> Primitives:
     return Primitives(request.param, compiler)
 
