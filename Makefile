@@ -4,12 +4,16 @@ PROMPT ?= ROMEO:
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample tensorboard test test-native lint format schema docs bench bench-check clean
+.PHONY: help setup demo train sample tensorboard test test-native test-arm lint format schema docs bench bench-check clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-setup: .venv/installed ## make .venv with everything in it; does nothing the second time
+setup: .venv/compiled ## make .venv with everything in it, and compile the kernels; does nothing the second time
+
+.venv/compiled: .venv/installed $(shell find gpt/kernels gpt/processor.py -type f -not -name "*.pyc")
+	$(BIN)/python -m gpt.kernels
+	@touch $@
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -32,13 +36,16 @@ tensorboard: setup ## show the curves of all runs in a browser
 test: setup ## run the tests
 	$(BIN)/python -m pytest -n auto
 
-test-native: setup ## run the engine's tests under the address and undefined behaviour sanitizers (g++, Linux)
+test-native: setup ## run the kernels' tests under the address and undefined behaviour sanitizers (g++, Linux)
 	mkdir -p build/sanitized
 	printf '#!/bin/sh\nexec g++ -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer "$$@"\n' > build/sanitized/c++
 	chmod +x build/sanitized/c++
 	PATH="$(CURDIR)/build/sanitized:$$PATH" XDG_CACHE_HOME="$(CURDIR)/build/sanitized" ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-		$(BIN)/python -m pytest -p no:cacheprovider tests/native/test_engine.py tests/generation/speculation
+		$(BIN)/python -m pytest -p no:cacheprovider tests/kernels/simd tests/kernels/training tests/kernels/decoding tests/generation/speculation
+
+test-arm: setup ## run the kernels' tests for aarch64 under emulation (Debian; says what it needs)
+	tests/arm/run.sh $(BIN)/python
 
 lint: setup ## check style and types
 	$(BIN)/ruff check .
