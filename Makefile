@@ -38,11 +38,11 @@ test: setup ## run the tests
 
 test-native: setup ## run the kernels' tests under the address and undefined behaviour sanitizers (g++, Linux)
 	mkdir -p build/sanitized
-	printf '#!/bin/sh\nexec g++ -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer "$$@"\n' > build/sanitized/c++
+	printf '#!/bin/sh\nexec g++ -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer "$$@" -O1\n' > build/sanitized/c++
 	chmod +x build/sanitized/c++
 	PATH="$(CURDIR)/build/sanitized:$$PATH" XDG_CACHE_HOME="$(CURDIR)/build/sanitized" ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-		$(BIN)/python -m pytest -p no:cacheprovider tests/kernels/simd tests/kernels/training tests/kernels/decoding tests/generation/speculation
+		$(BIN)/python -m pytest -p no:cacheprovider --timeout 900 tests/kernels/simd tests/kernels/training tests/kernels/decoding tests/generation/speculation
 
 test-arm: setup ## run the kernels' tests for aarch64 under emulation (Debian; says what it needs)
 	tests/arm/run.sh $(BIN)/python

@@ -43,13 +43,14 @@ class Compiler:
     def arguments(self, flags: Sequence[str]) -> list[str]:
         """The command for a shared library, up to its source; `flags` beside those that every library gets."""
         own = [flag.replace("-march=x86-64", "-march=x86_64") for flag in flags] if self.is_zig else flags
-        return [*self.command, *FLAGS, *system_flags(sys.platform), *own]
+        return [*self.command, *FLAGS, *system_flags(sys.platform, self.is_zig), *own]
 
 
-def system_flags(platform: str) -> tuple[str, ...]:
+def system_flags(platform: str, is_zig: bool) -> tuple[str, ...]:
     """Flags for the system, by its name in `sys.platform`."""
-    # Windows: all code is position independent, and the compiler's own libraries are not on the path of DLLs
-    return ("-static",) if platform == "win32" else ("-fPIC", "-pthread")
+    if platform != "win32":
+        return ("-fPIC", "-pthread")
+    return () if is_zig else ("-static",)  # other compilers' own libraries are not where Windows looks for DLLs
 
 
 def find_compilers() -> list[Compiler]:

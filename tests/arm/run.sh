@@ -27,18 +27,21 @@ if [ ! -e "$here/complete" ]; then
     apt update
     apt -y --no-install-recommends --download-only install python3 libstdc++6
     for package in "$here"/apt/cache/archives/*.deb; do dpkg-deb -x "$package" "$here/root"; done
-    version=$("$qemu" -L "$here/root" "$here/root/usr/bin/python3" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    # Under this name, so that a test that starts sys.executable starts the emulator too.
+    printf '#!/bin/sh\nexec %s -L %s -0 %s %s "$@"\n' "$qemu" "$here/root" "$here/bin/python3" \
+        "$here/root/usr/bin/python3" > "$here/bin/python3"
+    printf '#!/bin/sh\nPATH=%s exec aarch64-linux-gnu-g++ "$@"\n' "$PATH" > "$here/bin/c++"
+    chmod +x "$here/bin/python3" "$here/bin/c++"
+    version=$("$here/bin/python3" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     grep -v '^torch==' constraints.txt > "$here/constraints.txt"
     "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$here/site" --only-binary :all: \
         --python-version "$version" --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 \
         --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 \
         -c "$here/constraints.txt" -r tests/arm/requirements.txt
-    printf '#!/bin/sh\nPATH=%s exec aarch64-linux-gnu-g++ "$@"\n' "$PATH" > "$here/bin/c++"
-    chmod +x "$here/bin/c++"
     touch "$here/complete"
 fi
 
 # What other processors have at their own width is tested there; here it is what NEON does.
 exec env PATH="$here/bin" PYTHONPATH="$PWD:$here/site" XDG_CACHE_HOME="$here/cache" PYTHONDONTWRITEBYTECODE=1 \
-    "$qemu" -L "$here/root" "$here/root/usr/bin/python3" -m pytest -p no:cacheprovider --timeout 900 \
+    "$here/bin/python3" -m pytest -p no:cacheprovider --timeout 900 \
     -k "not lanes" "${@:-tests/kernels}"

@@ -398,12 +398,20 @@ def test_without_any_the_one_of_the_package_index_is_used(
     assert find_compiler() != compiler
 
 
-def test_openmp_is_no_flag_and_windows_gets_none_for_position_independent_code() -> None:
-    """Compilers bring OpenMP, another one than torch's, or none: `parallel.h` finds torch's by itself."""
-    assert not any("openmp" in flag for flag in FLAGS)
-    assert "-fPIC" in system_flags("linux")
-    assert "-fPIC" in system_flags("darwin")
-    assert "-fPIC" not in system_flags("win32")
+@pytest.mark.parametrize(
+    ("platform", "is_zig", "flags"),
+    [
+        ("linux", False, ("-fPIC", "-pthread")),
+        ("darwin", False, ("-fPIC", "-pthread")),
+        ("linux", True, ("-fPIC", "-pthread")),
+        ("win32", False, ("-static",)),  # all code is position independent there
+        ("win32", True, ()),  # with it, zig makes an archive instead of a library
+    ],
+)
+def test_flags_of_systems(platform: str, is_zig: bool, flags: tuple[str, ...]) -> None:
+    """None is for OpenMP: compilers bring another one than torch's, or none; `parallel.h` calls torch's."""
+    assert system_flags(platform, is_zig) == flags
+    assert not any("openmp" in flag for flag in (*FLAGS, *flags))
 
 
 # --- all of them beforehand -----------------------------------------------------------------------

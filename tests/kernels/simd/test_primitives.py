@@ -27,6 +27,9 @@ REDUCED = (3e-7, 8e-8)
 
 pytestmark = needs_compiler
 
+# zig compiles its own C++ library for each class, a minute for each: one will do
+CASES = [(p, c) for c in find_compilers() for p in (PROCESSORS_HERE[:1] if c.is_zig else PROCESSORS_HERE)]
+
 
 class Primitives:
     """The compiled operations."""
@@ -46,17 +49,9 @@ class Primitives:
         return result
 
 
-@pytest.fixture(scope="module", params=find_compilers(), ids=lambda compiler: compiler.name)
-def compiler(request: pytest.FixtureRequest) -> Compiler:
-    found: Compiler = request.param
-    return found
-
-
-@pytest.fixture(
-    scope="module", params=PROCESSORS_HERE, ids=lambda processor: processor.name.replace(", ", "-").replace(" ", "-")
-)
-def apply(request: pytest.FixtureRequest, compiler: Compiler) -> Primitives:
-    return Primitives(request.param, compiler)
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0].name}-{case[1].name}")
+def apply(request: pytest.FixtureRequest) -> Primitives:
+    return Primitives(*request.param)
 
 
 def numbers(low: float, high: float) -> Tensor:
