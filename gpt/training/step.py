@@ -61,7 +61,7 @@ class Stepper:
         if self.guard.reads_are_free:
             self.guard.check()
         elif not self.scaler.is_enabled():
-            self.optimizer.leave_out_if(self.guard.blocked)
+            self.optimizer.found_inf = self.guard.blocked
         self.scaler.step(self.optimizer)  # type: ignore[arg-type]
         self.scaler.update()
         return StepResult(loss, norm)

@@ -13,6 +13,9 @@ class Together:
         parts: by name; the names are the keys of the state.
     """
 
+    grad_scale: Tensor | None = None
+    """Set by GradScaler; None, since gradients are unscaled before they are clipped."""
+
     def __init__(self, parts: dict[str, Optimizer]) -> None:
         self.parts = parts
 
@@ -31,10 +34,27 @@ class Together:
         for part in self.parts.values():
             part.zero_grad(set_to_none)
 
-    def leave_out_if(self, blocked: Tensor) -> None:
-        """The next update is not made where `blocked` is 1; nothing is read back from the device."""
+    @property
+    def found_inf(self) -> Tensor | None:
+        """1 where updates are to be left out, read on the device only; None where nothing was said."""
+        return getattr(next(iter(self.parts.values())), "found_inf", None)
+
+    @found_inf.setter
+    def found_inf(self, blocked: Tensor | None) -> None:
         for part in self.parts.values():
             part.found_inf = blocked  # type: ignore[attr-defined]
+
+    @found_inf.deleter
+    def found_inf(self) -> None:
+        self.found_inf = None
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether every part reads `found_inf`: torch's GradScaler then sets it, instead of waiting for the device."""
+        return all(
+            hasattr(part, "found_inf") or getattr(part, "_step_supports_amp_scaling", False)
+            for part in self.parts.values()
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Of every part, by its name."""
