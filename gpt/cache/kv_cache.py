@@ -32,6 +32,9 @@ class KVCache:
         device: where it lives.
     """
 
+    _ragged: dict[tuple[int, ...], Tensor]
+    """The last positions of rows of different lengths, by what was asked for."""
+
     def __init__(
         self,
         config: ModelConfig,
@@ -62,10 +65,13 @@ class KVCache:
         longest = max(self.lengths)
         if longest + new > self.capacity:
             raise InputError(f"{new} tokens after {longest} do not fit into a cache of {self.capacity} positions")
-        fresh = torch.arange(new, device=self.device)
         if self._is_uniform:
-            return fresh + longest
-        return torch.tensor(self.lengths, device=self.device).unsqueeze(1) + fresh
+            return torch.arange(new, device=self.device) + longest
+        asked = (new, *self.lengths)
+        if asked not in self._ragged:  # every layer asks, and the lengths are to be copied once
+            lengths = torch.tensor(self.lengths).to(self.device, non_blocking=True)
+            self._ragged = {asked: lengths.unsqueeze(1) + torch.arange(new, device=self.device)}
+        return self._ragged[asked]
 
     def mask(self, new: int) -> Tensor | None:
         """None where plain causal attention is right, else (B, 1, T, S): keys up to each query's position."""
@@ -113,6 +119,7 @@ class KVCache:
 
     def _set_stores(self, keys: Store, values: Store) -> None:
         self.keys, self.values = keys, values
+        self._ragged = {}
         self._views = [LayerView(self, index) for index in range(self._layers)]
 
     def _append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -206,3 +206,15 @@ def test_rows_of_different_lengths_see_their_own_past_and_nothing_else() -> None
     expected = ["11110", "11111", "11000", "11100"]  # of each row, its first and its second query
     assert ["".join(str(int(key)) for key in query) for query in mask.flatten(0, 2)] == expected
     assert cache.positions(2).tolist() == [[3, 4], [1, 2]]
+
+
+def test_positions_of_rows_of_different_lengths_are_made_once_until_the_lengths_change() -> None:
+    cache = KVCache(tiny_config(), batch=2)
+    cache.advance(3)
+    cache.truncate([1, 3])
+    asked = cache.positions(2)
+    assert asked.tolist() == [[1, 2], [3, 4]]
+    assert cache.positions(2) is asked
+    assert cache.positions(1).tolist() == [[1], [3]]
+    cache.lengths[0] = 2
+    assert cache.positions(2).tolist() == [[2, 3], [3, 4]]
