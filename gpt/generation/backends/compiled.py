@@ -42,7 +42,7 @@ class CompiledBackend(CachedBackend):
         if self._run is None:
             self._view, self._tokens = FixedView(cache), torch.zeros_like(newest)
         self._tokens.copy_(newest)
-        self._view.lengths.copy_(torch.tensor(cache.lengths))
+        self._view.lengths.copy_(torch.tensor(cache.lengths), non_blocking=True)
         if self._run is None:  # now, since what a capture runs writes where the step will
             self._run = self._build()
         logits = self._run()

@@ -29,7 +29,7 @@ class UncachedBackend:
     def next_logits(self, contexts: Sequence[Context]) -> Tensor:
         windows = [self.window.of(context) for context in contexts]
         logits = self.model(pad(windows, self.device))  # a row's padding comes after it, where causality hides it
-        last = torch.tensor([len(window) - 1 for window in windows], device=self.device)
+        last = pad([[len(window) - 1] for window in windows], self.device).squeeze(1)
         return logits[torch.arange(len(windows), device=self.device), last]
 
     def select(self, rows: Sequence[int]) -> None:
@@ -68,7 +68,7 @@ class CachedBackend:
         starts = [self.window.start(len(context)) for context in contexts]
         cache = self._cache = self._fill(contexts, starts)
         self._starts = starts
-        newest = torch.tensor([[context[-1]] for context in contexts], device=self.device)
+        newest = pad([context[-1:] for context in contexts], self.device)
         return self._step(cache, newest)[:, -1]
 
     def select(self, rows: Sequence[int]) -> None:
@@ -109,6 +109,7 @@ class CachedBackend:
 
 
 def pad(rows: Sequence[Context], device: torch.device) -> Tensor:
-    """Rows of different lengths as one (B, T) tensor, filled up with id 0 at the end."""
+    """Rows of different lengths as one (B, T) tensor, filled up with id 0 at the end; waits for no device."""
     longest = max(len(row) for row in rows)
-    return torch.tensor([[*row, *(0,) * (longest - len(row))] for row in rows], dtype=torch.long, device=device)
+    padded = torch.tensor([[*row, *(0,) * (longest - len(row))] for row in rows], dtype=torch.long)
+    return padded.to(device, non_blocking=True)

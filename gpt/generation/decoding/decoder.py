@@ -123,10 +123,13 @@ class StepDecoder(BatchDecoder):
         """
         contexts = [self._contexts[row] for row in self.active]
         logits = self._backend.next_logits(contexts)  # (B, V)
-        check_finite(logits, contexts)
         probabilities = next_token_probabilities(logits, self._params, contexts)
         uniform = torch.cat([torch.rand(1, generator=self._generators[row]) for row in self.active])
-        tokens = draw(probabilities, uniform).tolist()
+        drawn = draw(probabilities, uniform)
+        # what is read back waits for the device, so it is read once
+        tokens, finite = torch.stack((drawn, torch.isfinite(logits).all(dim=-1).long())).tolist()
+        if not all(finite):
+            raise not_finite(len(contexts[finite.index(0)]) - 1)
         for context, token in zip(contexts, tokens, strict=True):
             context.append(token)
         return dict(zip(self.active, describe(tokens, logits, self._params.logprobs), strict=True))
@@ -142,7 +145,7 @@ def describe(tokens: Sequence[int], logits: Tensor | None, count: int | None) ->
     """
     if logits is None or count is None:
         return list(map(Drawn, tokens))
-    logprobs = logits.log_softmax(dim=-1)
+    logprobs = logits.log_softmax(dim=-1).cpu()
     best = logprobs.topk(min(count, logprobs.size(-1)), dim=-1)
     tops = [
         tuple(zip(ids, values, strict=True))

@@ -44,9 +44,10 @@ def repetition_penalty(logits: Tensor, contexts: Sequence[Sequence[int]], penalt
 
     Keskar et al. 2019, 1909.05858, section 4.1, with the sign rule of its later implementations.
     """
-    seen = torch.zeros_like(logits, dtype=torch.bool)
+    seen = torch.zeros(logits.shape, dtype=torch.bool)
     for row, context in zip(seen, contexts, strict=True):
-        row[torch.tensor(list(set(context)), device=logits.device)] = True
+        row[list(set(context))] = True
+    seen = seen.to(logits.device, non_blocking=True)
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
@@ -93,5 +94,5 @@ def draw(probabilities: Tensor, uniform: Tensor) -> Tensor:
         (B,) int64; never a token of probability 0.
     """
     cumulative = probabilities.double().cumsum(dim=-1)
-    target = uniform.to(cumulative).unsqueeze(-1) * cumulative[..., -1:]
+    target = uniform.to(cumulative, non_blocking=True).unsqueeze(-1) * cumulative[..., -1:]
     return torch.searchsorted(cumulative, target, right=True).squeeze(-1)
