@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gpt.data.batches import BatchSampler, release_pages
 from gpt.data.dataset import Tokens
 from gpt.device import Compute
-from gpt.training.loss import IGNORE, Batch, summed_cross_entropy
+from gpt.training.loss import IGNORE, Batch, summed_cross_entropy, to_device
 
 
 @dataclass(frozen=True)
@@ -75,17 +75,17 @@ def evaluate(
     was_training = model.training
     model.eval()
     try:
-        total = torch.zeros((), dtype=torch.float64)
-        count = 0
+        sums, count = [], 0
         for inputs, targets in batches:
             poll()
             with compute.autocast():
-                logits = model(inputs.to(compute.device))
-            total += summed_cross_entropy(logits, targets.to(compute.device)).cpu()
+                logits = model(to_device(inputs, compute.device))
+            sums.append(summed_cross_entropy(logits, to_device(targets, compute.device)))
             count += int((targets != IGNORE).sum())
     finally:
         model.train(was_training)
-    return Evaluation(float(total) / count, count)
+    total = math.fsum(torch.stack(sums).tolist())  # read at the end: a device is not waited for between batches
+    return Evaluation(total / count, count)
 
 
 def _windows(tokens: Tokens, starts: Sequence[int], length: int, fresh: int) -> Batch:

@@ -13,6 +13,13 @@ Batch = tuple[Tensor, Tensor]
 """Inputs and targets, each (B, T)."""
 
 
+def to_device(ids: Tensor, device: torch.device) -> Tensor:
+    """Token ids (B, T) of the CPU, moved; to a CUDA device from pinned memory, so that nobody waits for the copy."""
+    if device.type == "cuda":
+        ids = ids.contiguous().pin_memory()
+    return ids.to(device, non_blocking=device.type == "cuda")
+
+
 def summed_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Sum over positions of `-log softmax(logits)[target]`, in nats.
 

@@ -12,7 +12,7 @@ from gpt.device import Compute
 from gpt.errors import NonFiniteError
 from gpt.model import GPT
 from gpt.training.guard import NonFiniteGuard
-from gpt.training.loss import Batch, accumulate_gradients, summed_cross_entropy
+from gpt.training.loss import Batch, accumulate_gradients, summed_cross_entropy, to_device
 from gpt.training.optimizers import Together
 
 
@@ -94,8 +94,8 @@ class Stepper:
     def _summed_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         device = self.compute.device
         with self.compute.autocast():
-            logits = self.model(inputs.to(device, non_blocking=True))
-        return summed_cross_entropy(logits, targets.to(device, non_blocking=True))
+            logits = self.model(to_device(inputs, device))
+        return summed_cross_entropy(logits, to_device(targets, device))
 
     def _backward(self, loss: Tensor) -> None:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]

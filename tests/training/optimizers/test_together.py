@@ -126,3 +126,13 @@ def test_a_run_cannot_go_on_with_another_optimizer_even_where_changes_are_allowe
     with pytest.raises(CheckpointError, match="training state does not fit") as caught:
         start(tmp_path, f"optim.name={present}", resume="auto", allow_config_change=True)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_scaler_need_not_wait_where_every_part_leaves_updates_out_by_itself(name: str) -> None:
+    _, optimizer = build(name=name)
+    assert optimizer._step_supports_amp_scaling
+    optimizer.found_inf = torch.tensor(1.0)
+    del optimizer.found_inf
+    assert optimizer.found_inf is None
+    assert not Together({"plain": torch.optim.AdamW([torch.zeros(1)])})._step_supports_amp_scaling
