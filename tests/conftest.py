@@ -9,6 +9,19 @@ import torch
 from gpt.model import GPT
 from tiny import CORPUS, tiny_config
 
+NOT_COLLECTED = {
+    **({"fake_cuda": "this torch has CUDA of its own"} if torch.version.cuda else {}),
+    **({} if torch.cuda.is_available() else {"cuda": "torch sees no CUDA device"}),
+}
+"""Folders of tests that cannot run here, and why: said at the end of a run."""
+collect_ignore = list(NOT_COLLECTED)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for folder, reason in NOT_COLLECTED.items():
+        terminalreporter.write_line(f"tests/{folder} was not collected: {reason}")
+
+
 torch.set_num_threads(1)  # tiny models, and other processes may want the other cores
 
 
