@@ -4,7 +4,7 @@ PROMPT ?= ROMEO:
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample tensorboard test test-native test-arm lint format schema docs bench bench-check clean
+.PHONY: help setup demo train sample tensorboard test test-native test-arm lint format schema docs bench bench-check cuda clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -70,6 +70,9 @@ bench: setup ## measure a training run against nanoGPT: make bench NANOGPT=path/
 
 bench-check: setup ## fail if a kernel is ten times slower than it should be on this machine
 	$(BIN)/python scripts/bench.py check
+
+cuda: ## measure and test on a GPU, in 40 minutes: make cuda PYTHON=python3 NANOGPT=path/to/checkout [STAGES=] [OUTPUT=]
+	@$(PYTHON) -m benchmarks.cuda $(if $(NANOGPT),--nanogpt "$(NANOGPT)") $(if $(STAGES),--stages "$(STAGES)") $(if $(OUTPUT),--output "$(OUTPUT)")
 
 clean: ## remove what was made; runs and data stay
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,6 +18,9 @@ from gpt.errors import ConfigError, DataError, GPTError
 OUT = "out-shakespeare-char"
 """Folder of the run, which nanoGPT's configuration names."""
 
+COMPILED = "_orig_mod."
+"""What torch.compile puts before the name of every weight, and nanoGPT leaves there."""
+
 SHAPE = ("n_layer", "n_head", "n_embd", "block_size", "bias", "dropout", "vocab_size")
 
 
@@ -79,7 +82,7 @@ def load_nanogpt(folder: Path) -> nn.Module:
     module = import_nanogpt(folder)
     with contextlib.redirect_stdout(sys.stderr):  # it prints how large it is
         model = module.GPT(module.GPTConfig(**saved["model_args"]))
-    model.load_state_dict(saved["model"])
+    model.load_state_dict({name.removeprefix(COMPILED): value for name, value in saved["model"].items()})
     return AllLogits(model)
 
 

@@ -1,0 +1,93 @@
+"""`make cuda`: everything that needs a GPU, in at most 40 minutes on one card.
+
+Writes `cuda_<stage>.json` and `cuda.md` into a folder. Stages can be run in several calls; the table has what is there.
+"""
+
+import argparse
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchmarks.cuda.sizes import Size
+
+NEEDED = ("torch", "numpy", "pydantic", "yaml", "safetensors", "requests", "tqdm", "tensorboard")
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+
+
+def main() -> int:
+    """Exit codes: 0 all is well, 1 a stage failed, 2 a user's mistake, or no GPU."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        print(f"error: {sys.executable} lacks {', '.join(missing)}; install them for it", file=sys.stderr)
+        return 2
+    from gpt.cli.common import run_command
+
+    arguments = _parse()
+    return run_command(lambda: _run(arguments))
+
+
+def _parse() -> argparse.Namespace:
+    from benchmarks.cuda.runner import MINUTES
+    from benchmarks.cuda.sizes import SIZES
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda", description=__doc__)
+    parser.add_argument("--stages", default=",".join(MINUTES), metavar="A,B,...", help=f"of {', '.join(MINUTES)}")
+    parser.add_argument("--output", type=Path, default=RESULTS, metavar="FOLDER")
+    parser.add_argument("--nanogpt", type=Path, metavar="PATH", help="a checkout; without it there is no race")
+    parser.add_argument("--size", choices=SIZES, default="full", help="tiny: every stage on the CPU, to try the stages")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)  # this process is the stage's own
+    return parser.parse_args()
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from benchmarks.cuda.outcome import render
+    from benchmarks.cuda.runner import MINUTES, run_all, run_stage
+    from benchmarks.cuda.sizes import SIZES
+
+    size = replace(SIZES[arguments.size], nanogpt=arguments.nanogpt)
+    names = arguments.stages.split(",")
+    if arguments.inside:
+        return 0 if run_stage(names[0], size, arguments.output) else 1
+    _check(arguments, names, size)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+
+    def command(name: str) -> list[str]:
+        options = ["--size", arguments.size, "--output", str(arguments.output.resolve()), "--inside"]
+        peer = ["--nanogpt", str(arguments.nanogpt.resolve())] if arguments.nanogpt else []
+        return [sys.executable, "-m", "benchmarks.cuda", "--stages", name, *options, *peer]
+
+    good = run_all(names, command, size.device, arguments.output)
+    table = render(arguments.output, list(MINUTES))
+    (arguments.output / "cuda.md").write_text(table, encoding="utf-8")
+    print(table)
+    return 0 if good else 1
+
+
+def _check(arguments: argparse.Namespace, names: list[str], size: "Size") -> None:
+    """Refuse before anything is measured what cannot come true.
+
+    Raises:
+        GPTError: a stage is unknown, or GPU, checkout or corpus are missing.
+    """
+    import torch
+
+    from benchmarks.cuda.runner import MINUTES
+    from benchmarks.cuda.runs import open_data
+    from gpt.cli.bench.options import check_peers
+    from gpt.cli.bench.readme import NANOGPT_FILES
+    from gpt.errors import ConfigError, DeviceError
+
+    unknown = [name for name in names if name not in MINUTES]
+    if unknown:
+        raise ConfigError(f"--stages: {unknown[0]!r} is none of {', '.join(MINUTES)}")
+    if size.device == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(f"torch {torch.__version__} of {sys.executable} sees no CUDA device, and this needs one")
+    check_peers(False, arguments.nanogpt, NANOGPT_FILES)
+    open_data(size)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

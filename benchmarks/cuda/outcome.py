@@ -1,0 +1,60 @@
+"""What a stage found, as a file and as a table."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpt.files import write_atomic
+from gpt.inspection.markdown import markdown_table
+
+PREFIX = "cuda_"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one stage.
+
+    Attributes:
+        title: what its table shows, with the units.
+        header: of the table.
+        rows: of the table.
+        facts: every number, for a program.
+        problems: what did not hold, a line each; none: all is well.
+    """
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    facts: dict[str, Any] = field(default_factory=dict)
+    problems: Sequence[str] = ()
+
+
+def failed(stage: str, reason: str) -> Outcome:
+    """Of a stage that did not come to its end."""
+    return Outcome(stage, (), (), problems=[reason])
+
+
+def write(folder: Path, stage: str, outcome: Outcome, about: dict[str, Any]) -> None:
+    """Write `cuda_<stage>.json` into a folder, `about` first: machine, versions, seconds."""
+    text = json.dumps({"benchmark": f"{PREFIX}{stage}", **about, **asdict(outcome)}, indent=1)
+    write_atomic(folder / f"{PREFIX}{stage}.json", f"{text}\n".encode())
+
+
+def render(folder: Path, stages: Sequence[str]) -> str:
+    """The results that a folder has, of these stages and in this order, as Markdown."""
+    parts = []
+    for stage in stages:
+        path = folder / f"{PREFIX}{stage}.json"
+        if not path.is_file():
+            parts.append(f"## {stage}\n\nNot run.")
+            continue
+        result = json.loads(path.read_text(encoding="utf-8"))
+        lines = [f"## {stage}", f"{result['title']}, {result['date']}, {result['gpu']}, {result['seconds']:.0f} s."]
+        if result["rows"]:
+            align = "<" + ">" * (len(result["header"]) - 1)
+            lines.append(markdown_table(result["header"], result["rows"], align))
+        lines += [f"**Failed:** {problem}" for problem in result["problems"]]
+        parts.append("\n\n".join(lines))
+    return "\n\n".join(["# On a CUDA device", *parts]) + "\n"

@@ -1,0 +1,1 @@
+"""One module for each stage; its `run(size)` measures, and returns an `Outcome`."""

@@ -1,0 +1,101 @@
+"""Whether the device computes what the CPU does: losses of the first steps in float32, and greedy texts."""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.cuda.outcome import Outcome
+from benchmarks.cuda.runs import CONFIGS, open_data
+from benchmarks.cuda.sizes import Size
+from gpt.checkpoint import load_trained
+from gpt.cli.common import report
+from gpt.config import SamplingParams, load_config
+from gpt.data import Dataset
+from gpt.generation import Completion, DecodeOptions, build_runtime, complete
+from gpt.settings import read_settings
+from gpt.training.session import open_session
+
+TOLERANCES = {"shakespeare_nanogpt_cpu": 2e-3, "shakespeare": 3e-2}
+"""Of a loss, in nats, after as many steps as are compared: AdamW's differences are those of float32 sums, which grow
+from step to step; Muon's updates are rounded to bfloat16 on the way."""
+CLOSE = 1e-3
+"""Log-probabilities nearer than that are a tie, which rounding decides."""
+
+
+def run(size: Size) -> Outcome:
+    """Compare; a difference beyond the tolerance is a problem."""
+    rows: list[tuple[str, ...]] = []
+    facts: dict[str, Any] = {}
+    problems: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="gpt-cuda-") as folder:
+        for recipe, tolerance in TOLERANCES.items():
+            ours, theirs = (train(recipe, device, size, Path(folder)) for device in ("cpu", size.device))
+            largest = largest_difference(ours, theirs)
+            rows.append((f"{recipe}: largest difference of {len(ours)} losses", f"{largest:.2e}", f"{tolerance:.0e}"))
+            facts[recipe] = {"cpu": ours, "device": theirs}
+            if not largest <= tolerance:
+                problems.append(f"{recipe}: losses differ by {largest:.2e}, more than {tolerance:.0e}")
+        for backend in size.backends:
+            texts = compare_texts(Path(folder), size, backend)
+            equal = sum(text["equal"] for text in texts)
+            rows.append((f"greedy texts, {backend}, that are equal", f"{equal} of {len(texts)}", "all but ties"))
+            facts[f"greedy, {backend}"] = texts
+            problems += [f"{backend}: {text['reason']}" for text in texts if not text["close"]]
+    header = ("CPU against device", "measured", "tolerance")
+    return Outcome("Equality with the CPU, float32", header, rows, facts, problems)
+
+
+def train(recipe: str, device: str, size: Size, folder: Path) -> list[float]:
+    """Losses of the first steps on a device, one by one; the run stays in the folder."""
+    name, steps = f"{recipe}-{device}", size.equality_steps
+    loaded = load_config(
+        CONFIGS / f"{recipe}.yaml",
+        [
+            *(*size.data, *size.overrides, f"run.device={device}", f"run.dir={folder}", f"run.name={name}"),
+            *("run.dtype=float32", "run.compile=false", "run.kernels=torch", "train.sample_tokens=0"),
+            *(f"train.max_steps={steps}", f"train.eval_interval={steps}", "train.log_interval=1"),
+            *("train.eval_first=false", "optim.warmup_steps=2", "optim.decay_steps=null"),
+        ],
+    )
+    if not (folder / name).exists():  # on a CPU alone, both are one
+        open_session(loaded, read_settings(), report).run()
+    rows = (json.loads(line) for line in (folder / name / "metrics.jsonl").read_text("utf-8").splitlines())
+    return [row["train/loss"] for row in rows if "train/loss" in row]
+
+
+def largest_difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Of two rows of numbers of one length."""
+    return max(abs(one - other) for one, other in zip(ours, theirs, strict=True))
+
+
+def compare_texts(folder: Path, size: Size, backend: str) -> list[dict[str, Any]]:
+    """Greedy texts of the model that the CPU trained: there, eagerly, and on the device by a backend."""
+    prompts = _prompts(open_data(size))
+    params = SamplingParams(temperature=0, max_new_tokens=size.greedy_tokens, logprobs=2)
+    completions = []
+    for device, kind in (("cpu", "eager"), (size.device, backend)):
+        loaded = load_trained(folder / "shakespeare-cpu", folder, torch.device(device))
+        runtime = build_runtime(loaded.model, DecodeOptions(kind))
+        completions.append(complete(loaded.model, loaded.tokenizer, prompts, params, runtime=runtime))
+    return [compare(one, other) for one, other in zip(*completions, strict=True)]
+
+
+def compare(ours: Completion, theirs: Completion) -> dict[str, Any]:
+    """Whether two texts are equal, or differ first where the best two tokens were nearly as likely."""
+    pairs = zip(ours.drawn, theirs.drawn, strict=True)
+    place = next((i for i, (one, other) in enumerate(pairs) if one.token != other.token), None)
+    if place is None:
+        return {"equal": True, "close": True, "reason": ""}
+    (_, best), (_, second) = ours.drawn[place].top[:2]
+    reason = f"the text after {ours.prompt!r} differs at token {place}, where the best is ahead by {best - second:.1e}"
+    return {"equal": False, "close": best - second < CLOSE, "reason": reason}
+
+
+def _prompts(dataset: Dataset, count: int = 4, length: int = 16) -> list[str]:
+    """From the validation split, evenly."""
+    step = (len(dataset.val) - length) // count
+    return [dataset.tokenizer.decode(dataset.val[i * step : i * step + length]) for i in range(count)]

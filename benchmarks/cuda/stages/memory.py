@@ -1,0 +1,103 @@
+"""Memory that `explain.py memory` predicts, against what the device's allocator counts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.cuda.outcome import Outcome
+from benchmarks.cuda.runs import CONFIGS, open_data
+from benchmarks.cuda.sizes import Size
+from gpt.cache import KVCache
+from gpt.cli.common import report
+from gpt.cli.tables import human_bytes
+from gpt.config import Config, load_config
+from gpt.data import BatchSampler, Dataset
+from gpt.device import Compute, choose_compute
+from gpt.inspection.allocations import AllocationMode
+from gpt.inspection.memory import inference_memory, training_memory
+from gpt.model import GPT
+from gpt.training.optimizers import build_optimizer
+from gpt.training.session import resolve
+from gpt.training.step import Stepper
+
+RECIPES = ("shakespeare", "shakespeare_baby_gpt", "shakespeare_gpu")
+LOWEST, HIGHEST = 0.8, 1.25
+"""Of measured over predicted: kernels choose their own workspace, and the allocator rounds."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Bytes at the peak of the same work."""
+
+    what: str
+    predicted: int
+    measured: int
+
+    @property
+    def ratio(self) -> float:
+        """Measured over predicted."""
+        return self.measured / self.predicted
+
+
+def run(size: Size) -> Outcome:
+    """A training step of each recipe, eagerly, and a prefill of each; a ratio out of bounds is a problem."""
+    pairs = []
+    dataset = open_data(size)
+    for name in RECIPES:
+        loaded = load_config(CONFIGS / f"{name}.yaml", [*size.data, *size.overrides, f"run.device={size.device}"])
+        config = resolve(loaded, dataset)
+        compute = choose_compute(config.run.model_copy(update={"compile": False}), report)
+        pairs.append(training_pair(name, config, compute, dataset))
+        pairs.append(prefill_pair(name, config, compute))
+    rows = [(p.what, human_bytes(p.predicted), human_bytes(p.measured), f"{p.ratio:.3f}") for p in pairs]
+    problems = [
+        f"{p.what}: measured {p.ratio:.2f} times what was predicted" for p in pairs if not LOWEST <= p.ratio <= HIGHEST
+    ]
+    facts = {p.what: {"predicted": p.predicted, "measured": p.measured} for p in pairs}
+    return Outcome("Peak memory", ("work", "predicted", "measured", "ratio"), rows, facts, problems)
+
+
+def training_pair(name: str, config: Config, compute: Compute, dataset: Dataset) -> Pair:
+    """Two steps: the second finds the optimizer's state."""
+    train, model = config.train, config.model
+    predicted = training_memory(
+        model, train.batch_size, model.block_size, compute, config.optim.name, train.grad_accum_steps
+    )
+
+    def work() -> None:
+        trained = GPT(model).to(compute.device)
+        stepper = Stepper(trained, build_optimizer(trained, config.optim, compute.device), compute, 0.0)
+        sampler = BatchSampler(dataset.train, model.block_size, 0)
+        for number in range(2):
+            stepper.step(number, 1e-3, [sampler.get_batch(train.batch_size) for _ in range(train.grad_accum_steps)])
+
+    what = f"{name}: training step, {str(compute.dtype).removeprefix('torch.')}"
+    return Pair(what, predicted.peak, peak_of(work, compute.device))
+
+
+def prefill_pair(name: str, config: Config, compute: Compute) -> Pair:
+    """A whole window through the model, into a float32 cache."""
+    model, batch = config.model, config.train.batch_size
+    predicted = inference_memory(model, batch, model.block_size, compute.device)["fp32"]
+
+    @torch.no_grad()
+    def work() -> None:
+        decoder = GPT(model).eval().to(compute.device)
+        cache = KVCache(model, batch, device=compute.device)
+        decoder(torch.zeros(batch, model.block_size, dtype=torch.int64, device=compute.device), cache=cache)
+
+    return Pair(f"{name}: prefill of {batch}", predicted.prefill_peak, peak_of(work, compute.device))
+
+
+def peak_of(work: Callable[[], None], device: torch.device) -> int:
+    """Most bytes held on the device while it runs, of those that it allocated itself."""
+    if device.type != "cuda":
+        with AllocationMode() as allocations:
+            work()
+        return allocations.peak
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    work()
+    return torch.cuda.max_memory_allocated(device) - before

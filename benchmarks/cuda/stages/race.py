@@ -1,0 +1,98 @@
+"""nanoGPT's recipe for a GPU, by nanoGPT and by this package, as whole processes."""
+
+import re
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from benchmarks.cuda.outcome import Outcome
+from benchmarks.cuda.runs import CONFIGS, Line, Run, loss_of, open_data, timed_lines, train_ours
+from benchmarks.cuda.sizes import Size
+from gpt.cli.bench.nanogpt import check_same_tokens, copy_checkout, load_nanogpt
+from gpt.cli.bench.processes import time_process
+from gpt.cli.bench.readme import CONFIG_FILE
+from gpt.config import Config, load_config
+from gpt.data import Dataset
+from gpt.device import measure_matmul_rate
+from gpt.errors import GPTError
+from gpt.inspection.flops import training_flops
+
+RECIPE = CONFIGS / "shakespeare_baby_gpt.yaml"
+EVALUATION = re.compile(r"^step (\d+): train loss [\d.]+, val loss ([\d.]+)")
+ITERATION = re.compile(r"^iter (\d+): loss [\d.]+, time ([\d.]+)ms")
+
+
+def run(size: Size) -> Outcome:
+    """Both from cold caches of compiled code; whoever is second reaches the other's loss or does not."""
+    dataset, config = open_data(size), load_config(RECIPE, [*size.data, *size.overrides]).config
+    runs: dict[str, Run] = {}
+    problems = []
+    with tempfile.TemporaryDirectory(prefix="gpt-cuda-") as folder:
+        runs["gpt"] = train_ours(RECIPE, size, dataset, Path(folder) / "gpt")
+        if size.nanogpt is not None:
+            try:
+                runs["nanoGPT"] = train_nanogpt(size.nanogpt, size, dataset, Path(folder))
+            except GPTError as error:  # what ours did is kept
+                problems.append(f"nanoGPT: {error}")
+    rate = measure_matmul_rate(torch.device(size.device), torch.bfloat16, size.matmul_size)
+    goal = min(loss for _, loss in runs.get("nanoGPT", runs["gpt"]).evaluations)
+    rows = [(name, *cells(one, goal, utilisation(one, config, dataset, rate))) for name, one in runs.items()]
+    if size.nanogpt is None:
+        rows.append(("nanoGPT, not run: no NANOGPT=PATH", *"------"))
+    header = ("trainer", "seconds", f"seconds to {goal:.4f}", "own best", "loss, judged alike", "tokens/s", "MFU")
+    facts = {name: asdict(one) for name, one in runs.items()} | {"goal": goal, "bfloat16_matmul_rate": rate}
+    title = "nanoGPT's GPU recipe; the goal is nanoGPT's own best estimate, or ours where it did not run"
+    return Outcome(title, header, rows, facts, problems)
+
+
+def cells(one: Run, goal: float, mfu: float) -> tuple[str, ...]:
+    """One row, but for its name."""
+    reached = one.seconds_to(goal)
+    own = min(loss for _, loss in one.evaluations)
+    shown = "never" if reached is None else f"{reached:.1f}"
+    return f"{one.seconds:.1f}", shown, f"{own:.4f}", f"{one.loss:.4f}", f"{one.tokens_per_second:,.0f}", f"{mfu:.1%}"
+
+
+def utilisation(one: Run, config: Config, dataset: Dataset, rate: float) -> float:
+    """Model FLOPs per second over those of a square matmul in bfloat16 (2204.02311, appendix B)."""
+    model = config.model.model_copy(update={"vocab_size": dataset.tokenizer.vocab_size})
+    return training_flops(model, 1, model.block_size) / model.block_size * one.tokens_per_second / rate
+
+
+def train_nanogpt(checkout: Path, size: Size, dataset: Dataset, folder: Path) -> Run:
+    """Its train.py with its own configuration for a GPU, in a copy of the checkout.
+
+    Raises:
+        GPTError: it fails, or prepares other tokens.
+    """
+    place = folder / "nanogpt"
+    data = copy_checkout(checkout, place, dataset)
+    time_process([sys.executable, "prepare.py"], folder / "caches", data)
+    check_same_tokens(data, dataset)
+    command = [sys.executable, "train.py", CONFIG_FILE, *size.nanogpt_options]
+    seconds, lines = timed_lines(command, folder / "nanogpt-caches", place)
+    model = load_nanogpt(place)
+    loss = loss_of(model, dataset, model.model.config.block_size, size.device)
+    return read_log(seconds, lines, loss, tokens_per_iteration(lines))
+
+
+def tokens_per_iteration(lines: Sequence[Line]) -> int:
+    """From its first line."""
+    found = (re.match(r"tokens per iteration will be: ([\d,]+)", line.text) for line in lines)
+    return next(int(match.group(1).replace(",", "")) for match in found if match)
+
+
+def read_log(seconds: float, lines: Sequence[Line], loss: float, tokens: int) -> Run:
+    """Its evaluations and its speed, by what it prints; an iteration that follows an evaluation includes it."""
+    evaluations, milliseconds = [], []
+    for line in lines:
+        if match := EVALUATION.match(line.text):
+            evaluations.append((line.seconds, float(match.group(2))))
+        elif match := ITERATION.match(line.text):
+            milliseconds.append(float(match.group(2)))
+    return Run(seconds, evaluations, tokens / statistics.median(milliseconds) * 1000, loss)

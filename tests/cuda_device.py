@@ -1,0 +1,31 @@
+"""Training and waiting on a CUDA device, for the tests that have one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from gpt.config import OptimConfig
+from gpt.device import Compute
+from gpt.model import GPT
+from gpt.training.optimizers import build_optimizer
+from gpt.training.step import Stepper
+
+
+def stepper_of(model: GPT, device: torch.device, dtype: torch.dtype = torch.float32, **optim: object) -> Stepper:
+    """Of a model that is on the device."""
+    config = OptimConfig.model_validate({"learning_rate": 3e-3, "min_lr": 0.0, "warmup_steps": 0, **optim})
+    return Stepper(model, build_optimizer(model, config, device), Compute(device, dtype, compile=False), 1.0)
+
+
+@contextmanager
+def no_synchronisation(device: torch.device) -> Iterator[None]:
+    """Within, torch raises where it would wait for the CUDA device."""
+    if device.type != "cuda":
+        yield
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
