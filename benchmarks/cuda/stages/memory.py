@@ -1,5 +1,6 @@
 """Memory that `explain.py memory` predicts, against what the device's allocator counts."""
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -67,7 +68,9 @@ def training_pair(name: str, config: Config, compute: Compute, dataset: Dataset)
 
     def work() -> None:
         trained = GPT(model).to(compute.device)
-        stepper = Stepper(trained, build_optimizer(trained, config.optim, compute.device), compute, 0.0)
+        stepper = Stepper(
+            trained, build_optimizer(trained, config.optim, compute.device, compute.fast_dtype), compute, 0.0
+        )
         sampler = BatchSampler(dataset.train, model.block_size, 0)
         for number in range(2):
             stepper.step(number, 1e-3, [sampler.get_batch(train.batch_size) for _ in range(train.grad_accum_steps)])
@@ -96,7 +99,10 @@ def peak_of(work: Callable[[], None], device: torch.device) -> int:
         with AllocationMode() as allocations:
             work()
         return allocations.peak
-    torch.cuda.empty_cache()
+    gc.collect()  # a cache and its layers refer to each other
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.mm(*torch.ones(2, 256, 256, dtype=dtype, device=device))  # cuBLAS takes its workspace once, and keeps it
+    torch.cuda.synchronize()
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     work()
