@@ -1,8 +1,6 @@
-"""What `torch.cuda` says and does where a CPU-only torch has nothing of it."""
+"""What stands in where a CPU-only torch has nothing for a CUDA device, or looks for the data of its tensors."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -14,39 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map_only
 
 from fake_cuda.device import FakeCuda
+from fake_cuda.torch_cuda import stand_ins
 
 CPUGenerator = torch.Generator
-MEMORY = 80 << 30
-PROPERTIES = SimpleNamespace(
-    name="Fake CUDA", total_memory=MEMORY, multi_processor_count=100, major=9, minor=0, warp_size=32
-)
-
-
-class Stream:
-    """Of no work."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def wait_stream(self, other: "Stream") -> None:
-        """It has no work to wait for."""
-
-
-class Event(Stream):
-    """At no time."""
-
-    def record(self, *_: Any) -> None:
-        """Nothing came before it."""
-
-
-class Graph:
-    """Holds no launches; `replays` counts."""
-
-    replays = 0
-
-    def replay(self) -> None:
-        """Nothing is launched."""
-        Graph.replays += 1
 
 
 class Generator(torch.Generator):
@@ -116,48 +84,8 @@ written_out = F.scaled_dot_product_attention
 
 
 def install(device: FakeCuda) -> None:
-    """Replace them for the rest of the process."""
-    state = torch.zeros(16, dtype=torch.uint8)
-
-    @contextmanager
-    def capture(*_: Any, **__: Any) -> Iterator[None]:
-        with device.refusing(waits=True):  # a capture fails where the device is waited for
-            yield
-
-    @contextmanager
-    def stream(_: Stream) -> Iterator[None]:
-        yield
-
-    replaced = {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "is_bf16_supported": lambda including_emulation=True: True,
-        "_lazy_init": lambda: None,
-        "init": lambda: None,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "get_device_properties": lambda device=None: PROPERTIES,
-        "get_device_name": lambda device=None: PROPERTIES.name,
-        "get_device_capability": lambda device=None: (PROPERTIES.major, PROPERTIES.minor),
-        "synchronize": lambda device_=None: device.wait("synchronize"),
-        "max_memory_allocated": lambda device=None: 1 << 20,
-        "memory_allocated": lambda device=None: 1 << 20,
-        "reset_peak_memory_stats": lambda device=None: None,
-        "empty_cache": lambda: None,
-        "manual_seed": lambda seed: None,
-        "manual_seed_all": lambda seed: None,
-        "get_rng_state": lambda device=0: state.clone(),
-        "get_rng_state_all": lambda: [state.clone()],
-        "set_rng_state": lambda state, device=0: None,
-        "set_rng_state_all": lambda states: None,
-        "Stream": Stream,
-        "Event": Event,
-        "CUDAGraph": Graph,
-        "current_stream": lambda device=None: Stream(),
-        "stream": stream,
-        "graph": capture,
-    }
-    for name, value in replaced.items():
+    """Put them in place, for the rest of the process."""
+    for name, value in stand_ins(device).items():
         mock.patch.object(torch.cuda, name, value).start()
     mock.patch("torch.cuda.amp.common.amp_definitely_not_available", return_value=False).start()
     mock.patch.object(torch, "Generator", Generator).start()

@@ -7,7 +7,7 @@ from unittest import mock
 
 from fake_cuda.device import FakeCuda
 from fake_cuda.setting import configured
-from fake_cuda.stand_ins import Graph
+from fake_cuda.torch_cuda import Graph
 from gpt.cli import sample
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
