@@ -17,7 +17,7 @@ from gpt.generation.decoding.ahead import AheadDecoder
 from gpt.generation.decoding.decoder import Decoder, StepDecoder
 from gpt.generation.speculation.decoder import MOST_DRAFTS, SpeculativeDecoder
 from gpt.generation.speculation.drafts import Drafter
-from gpt.kernels.decoding.engine import Engine, load_engine
+from gpt.kernels.decoding.engine import KV_KINDS, Engine, load_engine
 from gpt.kernels.decoding.weights import weights_of
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
@@ -55,14 +55,14 @@ class DecodeOptions:
         if self.prefill_chunk is not None and self.prefill_chunk < 1:
             raise GenerationError(f"prefill_chunk is {self.prefill_chunk}, expected at least 1")
         if self.backend == "native" and self.needs_eager:
-            raise GenerationError("the native backend has an fp32 cache and no other; take backend auto or eager")
+            raise GenerationError("the native backend needs a cache of fp32, bf16 or int8; take backend auto or eager")
         if self.backend == "compiled" and (not self.cache or self.kv_dtype == "int8"):
             raise GenerationError("the compiled backend needs a cache of floats; take backend auto or eager")
 
     @property
     def needs_eager(self) -> bool:
         """Whether only PyTorch can do this."""
-        return not self.cache or self.kv_dtype != "fp32"
+        return not self.cache or self.kv_dtype not in KV_KINDS
 
 
 class Runtime(Protocol):
@@ -118,7 +118,7 @@ class NativeRuntime:
 
     Args:
         model: on the CPU.
-        options: those of the cache are not looked at.
+        options: of the cache.
         settings: where compiled code is kept.
         report: told of a compilation.
         make_drafter: guesses tokens for a batch; None: nothing is guessed.
@@ -136,11 +136,11 @@ class NativeRuntime:
         make_drafter: MakeDrafter | None = None,
     ) -> None:
         self._make_drafter = make_drafter
-        self.model, self._options, self.name = model, options, _describe("native", model, "fp32 cache")
+        self.model, self._options, self.name = model, options, _describe("native", model, f"{options.kv_dtype} cache")
         weights = weights_of(model)
-        slots = 1 if make_drafter is None else 1 + MOST_DRAFTS
+        tokens = 1 if make_drafter is None else 1 + MOST_DRAFTS
         library = load_engine(settings.cache_dir, report)
-        self._make_engine = partial(Engine, library, weights, slots_per_row=slots)
+        self._make_engine = partial(Engine, library, weights, tokens_per_sequence=tokens, kv_dtype=options.kv_dtype)
 
     def backend(self, params: SamplingParams) -> NativeBackend:
         return NativeBackend(self._make_engine, self.model, params.slide_chunk, self._options.prefill_chunk)

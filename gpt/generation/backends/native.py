@@ -1,4 +1,4 @@
-"""Next-token logits from the C++ engine of `gpt.kernels`, and tokens drawn inside it."""
+"""Next-token logits from the C++ engine of `gpt.kernels`, and tokens sampled inside it."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -14,14 +14,14 @@ from gpt.model import GPT
 from gpt.model.gpt import outside_vocabulary
 
 MakeEngine = Callable[[int], Engine]
-"""An engine with caches for so many rows."""
+"""Makes an engine with caches for so many sequences."""
 
 
 class NativeBackend:
-    """Next-token logits from an engine, and tokens drawn inside it.
+    """Next-token logits from an engine, and tokens sampled inside it.
 
     Args:
-        make_engine: called at the first use, when it is known how many rows there are.
+        make_engine: called at the first use, when it is known how many sequences there are.
         model: that the engine runs.
         slide_chunk: see `Window`; None: a quarter of the window.
         prefill_chunk: most positions computed at a time; None: as many as the engine has room for.
@@ -33,8 +33,8 @@ class NativeBackend:
         self.window, self.vocab_size = Window.build(model.config.block_size, slide_chunk), model.vocab_size
         self._make_engine, self._prefill_chunk = make_engine, prefill_chunk
         self._engine: Engine | None = None
-        self._rows: list[int] = []  # of the engine's cache, for each row of ours
-        self._held: list[list[int]] = []  # tokens stored in each row of the engine's
+        self._rows: list[int] = []  # the engine's sequence of each row
+        self._held: list[list[int]] = []  # tokens stored in each of the engine's sequences
 
     @property
     def cache_bytes(self) -> int:
@@ -45,17 +45,14 @@ class NativeBackend:
         engine = self._store_all_but_newest(windows)
         newest = [window[-1] for window in windows]
         positions = [len(window) - 1 for window in windows]
-        logits = [
-            engine.forward(newest[part], self._rows[part], positions[part], range(len(newest[part])))
-            for part in _parts(len(windows), engine.slots)
-        ]
+        logits = engine.forward(newest, self._rows, positions, range(len(newest)))
         for row, token in zip(self._rows, newest, strict=True):
             self._held[row].append(token)
-        return torch.cat(logits)
+        return logits
 
     def room(self, contexts: Sequence[Context]) -> int:
-        """How many tokens `draw` can draw before a window has to move."""
-        return self.window.size + 1 - max(len(window) for window in self._windows(contexts))
+        """Return how many tokens `draw` can sample before a window has to move."""
+        return self.window.size + 1 - max(len(context) - self.window.start(len(context)) for context in contexts)
 
     def draw(
         self,
@@ -65,7 +62,7 @@ class NativeBackend:
         seen: Tensor | None,
         keep_logits: bool,
     ) -> tuple[list[list[int]], Tensor | None]:
-        """Draw several tokens after each context; arguments and result are those of `Engine.generate`.
+        """Sample several tokens after each context; arguments and result are those of `Engine.generate`.
 
         Raises:
             NotFiniteError: logits are not finite.
@@ -88,15 +85,15 @@ class NativeBackend:
         seen: Tensor | None,
         keep_logits: bool,
     ) -> list[tuple[list[int], Tensor | None]]:
-        """What would be drawn after each context, and after each of its drafts if the ones before it stand.
+        """Sample after each context, and after each of its drafts as if those before it were accepted.
 
         Args:
             places: B different rows of this backend's, in order; the others are left alone.
             contexts: of these rows.
             drafts: of each, at most as many as its window has room for.
             uniforms: one for the context and one for each draft.
-            params: how to draw.
-            seen: (B, V), see `Engine.generate`; spoiled.
+            params: how to sample.
+            seen: (B, V), see `Engine.generate`; overwritten.
             keep_logits: return them too.
 
         Returns:
@@ -129,10 +126,10 @@ class NativeBackend:
         if self._engine is None:
             return
         wanted = [self._rows[row] for row in rows]
-        if len(wanted) > self._engine.rows:
+        if len(wanted) > self._engine.sequences:
             self._engine = None  # the next call makes a larger one
             return
-        free = (row for row in range(self._engine.rows) if row not in wanted)
+        free = (row for row in range(self._engine.sequences) if row not in wanted)
         chosen: list[int] = []
         for source in wanted:
             row = source
@@ -184,14 +181,14 @@ class NativeBackend:
     def _prefill(self, windows: Iterable[tuple[int, tuple[int, ...]]]) -> None:
         """Store the tokens of some rows, from the first that is not stored on."""
         assert self._engine is not None
-        slots: list[tuple[int, int, int]] = []
+        pending: list[tuple[int, int, int]] = []
         for row, window in windows:
             start = _common(self._held[row], window)
             self._check(window[start:])
-            slots += [(window[position], row, position) for position in range(start, len(window))]
+            pending += [(window[position], row, position) for position in range(start, len(window))]
             self._held[row] = list(window)
-        for part in _parts(len(slots), min(self._prefill_chunk or self._engine.slots, self._engine.slots)):
-            tokens, cached, positions = (list(column) for column in zip(*slots[part], strict=True))
+        for part in _parts(len(pending), min(self._prefill_chunk or self._engine.max_tokens, self._engine.max_tokens)):
+            tokens, cached, positions = (list(column) for column in zip(*pending[part], strict=True))
             self._engine.forward(tokens, cached, positions, wanted=())
 
 

@@ -1,7 +1,7 @@
-"""The decoder of `src/decode.cpp`: a model's weights, laid out for it, and passes over them.
+"""The engine of `src/decoding`: a model's weights, laid out for it, and passes over them.
 
-It runs on any processor that a C++ compiler is there for, in float32; weights may be narrower. What
-it computes for a token does not depend on what else is in the pass, to the last bit.
+It runs on any processor that a C++ compiler is there for. It computes in float32; weights, keys and values may be
+narrower. What it computes for a token does not depend on what else is in the pass, to the last bit.
 """
 
 import ctypes
@@ -15,18 +15,22 @@ from gpt.config import SamplingParams
 from gpt.errors import DeviceError
 from gpt.kernels.build import load_library
 from gpt.kernels.decoding.layout import Weights
-from gpt.kernels.decoding.structures import CLayer, integers, layer_in_c, model_in_c, pointer, sampling_in_c
-from gpt.processor import Processor, supported_processors
+from gpt.kernels.decoding.structures import CLayer, floats, integers, layer_in_c, model_in_c, pointer, sampling_in_c
+from gpt.processor import Processor
 from gpt.report import Report, silent
 
 RESULTS = {"create": ctypes.c_void_p, "free": None, "cache_bytes": ctypes.c_int64, "generate": ctypes.c_int64}
 """What functions of the library return."""
-MOST_SLOTS = 64
-"""Positions computed in one pass: more of them read the weights less often, and take more memory."""
+FLAGS = ("-ffp-contract=off",)
+"""Where a product and a sum are rounded once is written in the source: the same in every instantiation."""
+KV_KINDS = {"fp32": 0, "bf16": 1, "int8": 2}
+"""What keys and values can be kept as."""
+MAX_TOKENS = 64
+"""Tokens computed in one pass: more of them read the weights less often, and take more memory."""
 
 
 class NotFiniteError(ArithmeticError):
-    """Logits are not finite; `row` and `step` say which."""
+    """Logits are not finite; `row` of the batch and `step` say which."""
 
     def __init__(self, row: int, step: int) -> None:
         super().__init__(f"logits of row {row} in step {step} are not finite")
@@ -41,36 +45,45 @@ def load_engine(
     Raises:
         DeviceError: there is no compiler, or it fails.
     """
-    library = load_library("decoding/engine.cpp", processor or supported_processors()[0], cache, report, flags)
+    library = load_library("decoding/engine", cache, report, processor, (*FLAGS, *flags))
     for name, result in RESULTS.items():
         getattr(library, f"gpt_decoder_{name}").restype = result
     return library
 
 
 class Engine:
-    """Passes of a model over rows that each have a key and value cache.
+    """Passes of a model over sequences that each have a key and value cache.
 
     All memory is taken here; a pass takes none but for what it returns.
 
     Args:
         library: from `load_engine`.
         weights: kept, not copied.
-        rows: that there is a cache for.
-        slots_per_row: tokens that a pass is to have room for, for every row.
+        sequences: that there is a cache for.
+        tokens_per_sequence: that a pass is to have room for.
+        kv_dtype: of keys and values, one of `KV_KINDS`.
 
     Raises:
-        DeviceError: the memory does not suffice.
+        DeviceError: the engine cannot be made, for example because the memory does not suffice.
     """
 
-    def __init__(self, library: ctypes.CDLL, weights: Weights, rows: int, slots_per_row: int = 1) -> None:
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        weights: Weights,
+        sequences: int,
+        tokens_per_sequence: int = 1,
+        kv_dtype: str = "fp32",
+    ) -> None:
         self._library = library
-        self.rows, self.slots = rows, max(MOST_SLOTS, rows * slots_per_row)
+        self.sequences, self.max_tokens = sequences, max(MAX_TOKENS, sequences * tokens_per_sequence)
         self._weights, self._layers = weights, [layer_in_c(layer) for layer in weights.layers]
         model = model_in_c(weights, (CLayer * len(self._layers))(*self._layers))
-        threads = torch.get_num_threads()
-        address = self._library.gpt_decoder_create(ctypes.byref(model), rows, self.slots, threads)
+        error = ctypes.create_string_buffer(200)
+        sizes = (KV_KINDS[kv_dtype], sequences, self.max_tokens, torch.get_num_threads())
+        address = self._library.gpt_decoder_create(ctypes.byref(model), *sizes, error, len(error))
         if not address:
-            raise DeviceError(f"there is not enough memory for the caches of {rows} rows")
+            raise DeviceError(f"no engine for {sequences} sequences: {error.value.decode()}")
         self._decoder = ctypes.c_void_p(address)
 
     def __del__(self) -> None:
@@ -79,38 +92,38 @@ class Engine:
 
     @property
     def cache_bytes(self) -> int:
-        """Of keys and values, all of them taken from the start."""
+        """Bytes of keys and values, all of them taken from the start."""
         return int(self._library.gpt_decoder_cache_bytes(self._decoder))
 
     def forward(
-        self, tokens: Sequence[int], rows: Sequence[int], positions: Sequence[int], wanted: Sequence[int]
+        self, tokens: Sequence[int], sequences: Sequence[int], positions: Sequence[int], wanted: Sequence[int]
     ) -> Tensor:
         """Store some tokens' keys and values, and compute logits.
 
         Args:
-            tokens: ids, at most `slots` of them.
-            rows: of each; the tokens of a row stand together and in order.
-            positions: of each in its row; all positions before are stored.
-            wanted: numbers of the tokens after which logits are wanted.
+            tokens: ids, at most `max_tokens` of them.
+            sequences: of each; the tokens of a sequence are neighbours and in order.
+            positions: of each in its sequence; all positions before are stored.
+            wanted: indices of the tokens after which logits are wanted.
 
         Returns:
             (wanted, V) float32.
         """
-        assert len(tokens) <= self.slots
-        logits = torch.empty(len(wanted), self._vocab_size)
+        self._check_batch(tokens, sequences, positions)
+        logits = torch.empty(len(wanted), self._vocab_size, dtype=torch.float32)
         self._library.gpt_decoder_forward(
             self._decoder,
             len(tokens),
-            *map(integers, (tokens, rows, positions)),
+            *map(integers, (tokens, sequences, positions)),
             len(wanted),
             integers(wanted),
-            ctypes.c_void_p(logits.data_ptr()),
+            floats(logits),
         )
         return logits
 
     def generate(
         self,
-        rows: Sequence[int],
+        sequences: Sequence[int],
         tokens: Sequence[int],
         positions: Sequence[int],
         uniforms: Tensor,
@@ -118,86 +131,91 @@ class Engine:
         seen: Tensor | None = None,
         keep_logits: bool = False,
     ) -> tuple[list[list[int]], Tensor | None]:
-        """Draw several tokens for every row, each from the logits after the one before.
+        """Sample several tokens for every sequence, each from the logits after the one before.
 
         Args:
-            rows: B different ones.
+            sequences: B different ones.
             tokens: the newest of each, not stored yet.
-            positions: theirs; the last one that is drawn may lie outside the window.
+            positions: theirs; the last token that is sampled may lie outside the window.
             uniforms: (B, steps) float32 in [0, 1), one for every token.
-            params: how to draw.
+            params: how to sample.
             seen: (B, V) uint8, 1 for tokens that the repetition penalty is for; kept up to date.
             keep_logits: return them.
 
         Returns:
-            The tokens drawn for each row, and the logits (steps, B, V) or None.
+            The tokens sampled for each sequence, and the logits (steps, B, V) or None.
 
         Raises:
             NotFiniteError: logits are not finite.
         """
         batch, steps = uniforms.shape
+        self._check_batch(tokens, sequences, positions)
+        assert batch == len(tokens)
         assert max(positions) + steps <= self._weights.config.block_size
-        logits = torch.empty(steps, batch, self._vocab_size) if keep_logits else None
-        drawn = (ctypes.c_int32 * (batch * steps))()
+        self._check_seen(seen, batch)
+        logits = torch.empty(steps, batch, self._vocab_size, dtype=torch.float32) if keep_logits else None
+        sampled = (ctypes.c_int32 * (batch * steps))()
         uniforms = uniforms.contiguous()
         failed = self._library.gpt_decoder_generate(
             self._decoder,
             batch,
-            *map(integers, (rows, tokens, positions)),
+            *map(integers, (sequences, tokens, positions)),
             steps,
             ctypes.byref(sampling_in_c(params)),
-            pointer(uniforms),
-            pointer(seen),
-            drawn,
-            pointer(logits),
+            floats(uniforms),
+            pointer(seen, torch.uint8),
+            sampled,
+            floats(logits),
         )
         if failed:
             raise NotFiniteError((failed - 1) % batch, (failed - 1) // batch)
-        flat = list(drawn)
+        flat = list(sampled)
         return [flat[i : i + steps] for i in range(0, batch * steps, steps)], logits
 
     def verify(
         self,
         tokens: Sequence[int],
-        rows: Sequence[int],
+        sequences: Sequence[int],
         positions: Sequence[int],
         uniforms: Sequence[float],
         params: SamplingParams,
         seen: Tensor | None = None,
         keep_logits: bool = False,
     ) -> tuple[list[int], Tensor | None]:
-        """What would be drawn after each of some tokens, all of them given: after drafts, for example.
+        """Sample after each of some tokens, all of them given: after drafts, for example.
 
         Args:
             tokens: as for `forward`.
-            rows: as for `forward`.
+            sequences: as for `forward`.
             positions: as for `forward`.
             uniforms: one for each token.
-            params: how to draw.
-            seen: (rows that occur, V) uint8, as for `generate`, before their first token here; spoiled.
+            params: how to sample.
+            seen: (sequences that occur, V) uint8, as for `generate`, before their first token here; overwritten.
             keep_logits: return them.
 
         Returns:
-            The token drawn after each, -1 where the logits are not finite; and the logits (tokens, V) or None.
+            The token sampled after each, -1 where the logits are not finite; and the logits (tokens, V) or None.
         """
         count = len(tokens)
-        assert count <= self.slots
-        logits = torch.empty(count, self._vocab_size) if keep_logits else None
-        drawn = (ctypes.c_int32 * count)()
+        self._check_batch(tokens, sequences, positions)
+        assert len(uniforms) == count
+        self._check_seen(seen, len(set(sequences)))
+        logits = torch.empty(count, self._vocab_size, dtype=torch.float32) if keep_logits else None
+        sampled = (ctypes.c_int32 * count)()
         self._library.gpt_decoder_verify(
             self._decoder,
             count,
-            *map(integers, (tokens, rows, positions)),
+            *map(integers, (tokens, sequences, positions)),
             ctypes.byref(sampling_in_c(params)),
             (ctypes.c_float * count)(*uniforms),
-            pointer(seen),
-            drawn,
-            pointer(logits),
+            pointer(seen, torch.uint8),
+            sampled,
+            floats(logits),
         )
-        return list(drawn), logits
+        return list(sampled), logits
 
     def copy(self, to: int, source: int, positions: int) -> None:
-        """Make the first positions of one row what they are in another."""
+        """Make the first positions of one sequence what they are in another."""
         self._library.gpt_decoder_copy(self._decoder, to, source, positions)
 
     @property
@@ -205,3 +223,9 @@ class Engine:
         size = self._weights.config.vocab_size
         assert size is not None
         return size
+
+    def _check_batch(self, tokens: Sequence[int], sequences: Sequence[int], positions: Sequence[int]) -> None:
+        assert len(tokens) == len(sequences) == len(positions) <= self.max_tokens
+
+    def _check_seen(self, seen: Tensor | None, count: int) -> None:
+        assert seen is None or seen.shape == (count, self._vocab_size)

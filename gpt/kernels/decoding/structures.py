@@ -1,4 +1,4 @@
-"""The structures of `src/decode_model.h`, and what fills them in."""
+"""The structures of `src/decoding/model.h`, and what fills them in."""
 
 import ctypes
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from gpt.config import SamplingParams
 from gpt.kernels.decoding.layout import LayerWeights, Matrix, Weights
 
 SMALLEST = torch.finfo(torch.float32).tiny
+LARGEST_INT32 = 2**31 - 1
 ACTIVATIONS = {"gelu": 0, "gelu_tanh": 1, "relu": 2, "relu2": 3, "swiglu": 4}
 
 
@@ -29,13 +30,13 @@ class CModel(ctypes.Structure):
     _fields_ = [
         *(
             (name, ctypes.c_int32)
-            for name in ("layers", "heads", "kv_heads", "head_width", "width", "hidden", "vocabulary", "window")
+            for name in ("layers", "heads", "kv_heads", "head_dim", "dim", "hidden_dim", "vocab_size", "block_size")
         ),
-        ("is_centred", ctypes.c_int32),
+        ("is_layer_norm", ctypes.c_int32),
         ("activation", ctypes.c_int32),
         ("eps", ctypes.c_float),
         ("softcap", ctypes.c_float),
-        *((name, ctypes.c_void_p) for name in ("tokens", "positions", "cosine", "sine", "norm", "norm_bias")),
+        *((name, ctypes.c_void_p) for name in ("token_embedding", "position_embedding", "cos", "sin", "norm", "norm_bias")),
         ("head", CMatrix),
         ("layer", ctypes.POINTER(CLayer)),
     ]
@@ -47,36 +48,53 @@ class CSampling(ctypes.Structure):
     ]
 
 
-def pointer(x: Tensor | None) -> ctypes.c_void_p:
-    """To a tensor's memory, which the caller keeps alive; None becomes a null pointer."""
-    assert x is None or x.is_contiguous()
-    return ctypes.c_void_p(None if x is None else x.data_ptr())
+def pointer(x: Tensor | None, dtype: torch.dtype) -> ctypes.c_void_p:
+    """Return the address of a tensor's memory, which the caller keeps alive; None becomes a null pointer.
+
+    Args:
+        x: contiguous, on the CPU.
+        dtype: of the numbers that C reads there.
+    """
+    if x is None:
+        return ctypes.c_void_p(None)
+    if x.dtype != dtype or not x.is_contiguous() or x.device.type != "cpu":
+        raise TypeError(f"C reads contiguous {dtype} here, and was given {x.dtype} with strides {x.stride()}")
+    return ctypes.c_void_p(x.data_ptr())
+
+
+def floats(x: Tensor | None) -> ctypes.c_void_p:
+    """Return a pointer to float32."""
+    return pointer(x, torch.float32)
 
 
 def integers(values: Sequence[int]) -> ctypes.Array[ctypes.c_int32]:
-    """As an array."""
+    """Return the values as an array of int32."""
     return (ctypes.c_int32 * len(values))(*values)
 
 
 def sampling_in_c(params: SamplingParams) -> CSampling:
+    """Return the parameters, as near as float32 and int32 come to them without a change of meaning."""
     temperature = max(params.temperature, SMALLEST) if params.temperature else 0.0
-    return CSampling(temperature, params.top_p, params.min_p, params.repetition_penalty, params.top_k)
+    penalty = max(params.repetition_penalty, SMALLEST)
+    return CSampling(temperature, params.top_p, params.min_p, penalty, min(params.top_k, LARGEST_INT32))
 
 
 def matrix_in_c(matrix: Matrix | None) -> CMatrix:
-    """A matrix; None becomes one without outputs."""
+    """Return a matrix; None becomes one without outputs."""
     if matrix is None:
         return CMatrix()
-    pointers = map(pointer, (matrix.weights, matrix.scales, matrix.bias))
-    return CMatrix(*pointers, matrix.kind, matrix.outputs, matrix.inputs, matrix.group)
+    weights = pointer(matrix.weights, matrix.weights_dtype)
+    return CMatrix(weights, *map(floats, (matrix.scales, matrix.bias)), matrix.kind, matrix.outputs, matrix.inputs, matrix.group)
 
 
 def layer_in_c(layer: LayerWeights) -> CLayer:
+    """Return the weights of a block."""
     matrices = map(matrix_in_c, (layer.qkv, layer.projection, layer.gate, layer.up, layer.down))
-    return CLayer(*matrices, *map(pointer, (*layer.norms, *(layer.head_norms or (None, None)))))
+    return CLayer(*matrices, *map(floats, (*layer.norms, *(layer.head_norms or (None, None)))))
 
 
 def model_in_c(weights: Weights, layers: ctypes.Array[CLayer]) -> CModel:
+    """Return a model, whose weights and layers the caller keeps alive."""
     config = weights.config
     return CModel(
         config.n_layer,
@@ -91,7 +109,7 @@ def model_in_c(weights: Weights, layers: ctypes.Array[CLayer]) -> CModel:
         ACTIVATIONS[config.mlp],
         config.norm_eps,
         config.logit_softcap or 0.0,
-        *map(pointer, (weights.tokens, weights.positions, *(weights.rotation or (None, None)), *weights.norm)),
+        *map(floats, (weights.tokens, weights.positions, *(weights.rotation or (None, None)), *weights.norm)),
         matrix_in_c(weights.head),
         layers,
     )

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from gpt.config import ModelConfig
 from gpt.errors import DeviceError
-from gpt.kernels.decoding.layout import LayerWeights, Matrix, Weights, filled_up
+from gpt.kernels.decoding.layout import LayerWeights, Matrix, Weights, padded
 from gpt.model import GPT
 from gpt.model.block import Block
 from gpt.model.gpt import build_softcap
@@ -140,9 +140,9 @@ def _matrix(*layers: Any) -> Matrix:
 
 def _norm(norm: nn.Module) -> tuple[Tensor, Tensor | None]:
     parts: Any = norm
-    gain = filled_up(parts.weight)
+    gain = padded(parts.weight)
     assert gain is not None
-    return gain, filled_up(getattr(parts, "bias", None))
+    return gain, padded(getattr(parts, "bias", None))
 
 
 def _added_positions(module: nn.Module) -> Tensor | None:

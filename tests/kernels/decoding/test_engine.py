@@ -89,7 +89,7 @@ def test_logits_of_long_texts_and_wide_heads_are_those_of_the_model(head_width: 
     text, other = texts_of(block_size, block_size // 2)
     engine = engine_of(model, rows=2)
     expected = model(torch.tensor([text]))[0]
-    most = engine.slots
+    most = engine.max_tokens
     found = [
         engine.forward(text[i : i + most], [0] * len(text[i : i + most]), range(block_size)[i : i + most], range(most))
         for i in range(0, block_size - block_size % most, most)
@@ -299,7 +299,7 @@ def test_decoding_takes_no_memory() -> None:
 
 def test_caches_that_do_not_fit_into_memory_are_an_error_of_one_line() -> None:
     library: Any = SimpleNamespace(gpt_decoder_create=lambda *_: None)
-    with pytest.raises(DeviceError, match=r"^there is not enough memory for the caches of 7 rows$"):
+    with pytest.raises(DeviceError, match=r"^no engine for 7 sequences: "):
         Engine(library, weights_of(sharp_model()), 7)
 
 

@@ -1,13 +1,13 @@
-// What a model is made of, as gpt/native/engine.py fills it in.
+// What a model is made of, as gpt/kernels/decoding/structures.py fills it in.
 #pragma once
-#include <stdint.h>
+#include <cstdint>
 
-static const int BLOCK = 64;  // outputs of a matrix that lie side by side, and positions of keys
+static const int BLOCK = 64;  // outputs of a matrix, or positions of keys, that lie side by side
 
 enum Kind : int32_t { FLOAT32, BFLOAT16, INT8, INT4 };
 
 // Weights in blocks of 64 outputs: (outputs / 64, inputs, 64); of int4 a byte holds inputs k and k + 1.
-// Scales, where there are any: (outputs / 64, inputs / group, 64). Outputs are filled up with zeros.
+// Scales, where there are any: (outputs / 64, inputs / group, 64). Outputs are padded with zeros.
 struct Matrix {
     const void* weights;
     const float *scales, *bias;
@@ -22,10 +22,10 @@ struct Layer {
 enum Activation : int32_t { GELU, GELU_TANH, RELU, RELU_SQUARED, GATED_SILU };
 
 struct Model {
-    int32_t layers, heads, kv_heads, head_width, width, hidden, vocabulary, window;
-    int32_t is_centred, activation;
+    int32_t layers, heads, kv_heads, head_dim, dim, hidden_dim, vocab_size, block_size;
+    int32_t is_layer_norm, activation;
     float eps, softcap;  // softcap 0: none
-    const float *tokens, *positions, *cosine, *sine, *norm, *norm_bias;
+    const float *token_embedding, *position_embedding, *cos, *sin, *norm, *norm_bias;
     Matrix head;
     const Layer* layer;
 };

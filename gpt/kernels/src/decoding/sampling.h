@@ -1,18 +1,29 @@
 // From logits to a token, as gpt/generation/decoding/sampling.py does it.
 #pragma once
-#include "decode_model.h"
+#include "../simd.h"
+#include "model.h"
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <numeric>
 
-static void softmax(float* x, int count) {
-    float top = *std::max_element(x, x + count), total = 0.0f;
-    for (int i = 0; i < count; i++) total += x[i] = std::exp(x[i] - top);
-    for (int i = 0; i < count; i++) x[i] /= total;
+// x and y have room for whole vectors.
+inline void softmax(float* y, const float* x, int count) {
+    using namespace simd;
+    const float top = *std::max_element(x, x + count);
+    floats total = {};
+    for (int i = 0; i < count; i += LANES) {
+        const floats score = load(x + i) - top;  // exp does not go down to 0 by itself
+        const floats e = select(lanes() < count - i, select(score > -87.0f, simd::exp(score), floats{}), floats{});
+        total += e;
+        store(y + i, e);
+    }
+    const float sum_of_all = simd::sum(total);
+    for (int i = 0; i < count; i++) y[i] /= sum_of_all;
 }
 
 // Logits that stay; the others become -inf. `ranks` and `order` are scratch.
-static void filter(float* x, int count, const Sampling& p, float* ranks, int32_t* order) {
+inline void filter(float* x, int count, const Sampling& p, float* ranks, int32_t* order) {
     if (p.top_k > 0 && p.top_k < count) {
         std::copy(x, x + count, ranks);
         std::nth_element(ranks, ranks + p.top_k - 1, ranks + count, [](float a, float b) { return a > b; });
@@ -20,8 +31,7 @@ static void filter(float* x, int count, const Sampling& p, float* ranks, int32_t
         for (int i = 0; i < count; i++) x[i] = x[i] < least ? -INFINITY : x[i];
     }
     if (p.top_p < 1.0f) {
-        std::copy(x, x + count, ranks);
-        softmax(ranks, count);
+        softmax(ranks, x, count);
         std::iota(order, order + count, 0);
         std::sort(order, order + count, [&](int a, int b) { return ranks[a] > ranks[b] || (ranks[a] == ranks[b] && a < b); });
         float before = 0.0f;
@@ -29,22 +39,34 @@ static void filter(float* x, int count, const Sampling& p, float* ranks, int32_t
             if (before >= p.top_p && before > 0.0f) x[order[i]] = -INFINITY;
     }
     if (p.min_p > 0.0f) {
-        std::copy(x, x + count, ranks);
-        softmax(ranks, count);
+        softmax(ranks, x, count);
         const float least = p.min_p * *std::max_element(ranks, ranks + count);
         for (int i = 0; i < count; i++) x[i] = ranks[i] < least ? -INFINITY : x[i];
     }
 }
 
-// The token that a number in [0, 1) picks. `x` is overwritten; seen: which tokens the penalty is for, or null.
-static int draw(float* x, int count, const Sampling& p, float uniform, const uint8_t* seen, float* ranks, int32_t* order) {
-    for (int i = 0; i < count && seen; i++)
-        if (seen[i]) x[i] = x[i] > 0.0f ? x[i] / p.penalty : x[i] * p.penalty;
+inline bool is_finite(const float* x, int count) {
+    float zero = 0.0f;
+    for (int i = 0; i < count; i++) zero += x[i] * 0.0f;  // 0, or NaN
+    return zero == 0.0f;
+}
+
+// Logits of tokens that occurred (Keskar et al., 2019), no further away than floats go: a penalty may be tiny.
+inline void penalize(float* x, int count, float penalty, const uint8_t* seen) {
+    for (int i = 0; i < count; i++)
+        if (seen[i]) x[i] = std::min(FLT_MAX, std::max(-FLT_MAX, x[i] > 0.0f ? x[i] / penalty : x[i] * penalty));
+}
+
+// The token that a number in [0, 1) picks, or -1 where logits are not finite. `x` is overwritten; seen: which tokens the
+// penalty is for, or null.
+inline int sample(float* x, int count, const Sampling& p, float uniform, const uint8_t* seen, float* ranks, int32_t* order) {
+    if (!is_finite(x, count)) return -1;
+    if (seen) penalize(x, count, p.penalty, seen);
     const float top = *std::max_element(x, x + count);
     if (p.temperature == 0.0f) return (int)(std::max_element(x, x + count) - x);
     for (int i = 0; i < count; i++) x[i] = (x[i] - top) / p.temperature;
     filter(x, count, p, ranks, order);
-    softmax(x, count);
+    softmax(x, x, count);
     double total = 0.0, reached = 0.0;
     for (int i = 0; i < count; i++) total += x[i];
     int last = 0;
@@ -53,10 +75,4 @@ static int draw(float* x, int count, const Sampling& p, float uniform, const uin
         if ((reached += x[i]) > uniform * total) return i;
     }
     return last;
-}
-
-static bool is_finite(const float* x, int count) {
-    float product = 0.0f;
-    for (int i = 0; i < count; i++) product += x[i] * 0.0f;  // 0, or not a number
-    return product == 0.0f;
 }

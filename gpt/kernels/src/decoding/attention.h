@@ -1,0 +1,115 @@
+// Attention of some query vectors over what is cached of one head of their sequence.
+// With PLAIN defined, the loops are written as one would first write them: the reference.
+#pragma once
+#include "cache.h"
+#include "dot.h"
+#include <algorithm>
+
+static const int MOST_QUERIES = 4;  // in one pass over the keys
+
+// Query vectors (., D) of one head, the number of positions that each attends to, ascending, and where its result goes.
+// Scratch: weights (., capacity), sums (., padded D).
+struct Queries {
+    float *vectors, *weights, *sums;
+    int capacity, D;
+    int positions[MOST_QUERIES];
+    float* result[MOST_QUERIES];
+};
+
+#ifdef PLAIN
+
+inline float as_float(float x) { return x; }
+inline float as_float(int8_t x) { return x; }
+inline float as_float(bf16 x) {
+    const uint32_t bits = (uint32_t)x << 16;
+    float y;
+    memcpy(&y, &bits, 4);
+    return y;
+}
+
+template <class T> void attend_one(const Cache<T>& c, const float* q, int positions, int D, float* weights, float* y) {
+    float top = -INFINITY, total = 0.0f;
+    for (int j = 0; j < positions; j++) {
+        weights[j] = 0.0f;
+        for (int d = 0; d < D; d++) weights[j] += q[d] * as_float(c.keys[key_at(j, D) + (size_t)d * BLOCK]);
+        if (c.key_scales) weights[j] *= c.key_scales[j];
+        top = std::max(top, weights[j]);
+    }
+    for (int j = 0; j < positions; j++) total += weights[j] = std::exp(weights[j] - top);
+    for (int d = 0; d < D; d++) {
+        float value = 0.0f;
+        for (int j = 0; j < positions; j++)
+            value += weights[j] * (c.value_scales ? c.value_scales[j] : 1.0f) * as_float(c.values[(size_t)j * padded_head_dim(D) + d]);
+        y[d] = value / total;
+    }
+}
+
+template <class T, int M> void attend(const Cache<T>& c, const Queries& q) {
+    for (int i = 0; i < M; i++) attend_one(c, q.vectors + i * q.D, q.positions[i], q.D, q.weights, q.result[i]);
+}
+
+#else
+
+// y = a b, or y += a b, for M rows of a and as many vectors of b as there are; N of them at a time.
+template <class T, int M, int N = widest(M)>
+inline void product(float* y, size_t ldy, const float* a, size_t lda, const T* b, size_t stride, int vectors, int count, bool add) {
+    for (; vectors >= N; vectors -= N, y += N * LANES, b += N * LANES) {
+        floats sum[M][N] = {};
+        add_products(sum, a, lda, Rows<T>{b, stride}, 0, count);
+        for (int m = 0; m < M; m++)
+            for (int v = 0; v < N; v++) {
+                float* out = y + m * ldy + v * LANES;
+                simd::store(out, add ? simd::load(out) + sum[m][v] : sum[m][v]);
+            }
+    }
+    if constexpr (N > 1)
+        if (vectors) product<T, M, N / 2>(y, ldy, a, lda, b, stride, vectors, count, add);
+}
+
+// Scores become weights, up to a factor that is returned; what lies behind the last position becomes 0.
+inline float softmax_row(float* weights, int positions, const float* key_scales, const float* value_scales) {
+    floats top = simd::broadcast(-INFINITY), total = {};
+    for (int j = 0; j < positions; j += LANES) {
+        floats score = simd::load(weights + j);
+        if (key_scales) score *= simd::load(key_scales + j);
+        score = simd::select(simd::lanes() < positions - j, score, simd::broadcast(-INFINITY));
+        top = simd::larger(top, score);
+        simd::store(weights + j, score);
+    }
+    const float peak = simd::largest(top);
+    for (int j = 0; j < positions; j += LANES) {
+        floats e = simd::exp(simd::load(weights + j) - peak);
+        e = simd::select(simd::lanes() < positions - j, e, floats{});
+        total += e;
+        simd::store(weights + j, value_scales ? e * simd::load(value_scales + j) : e);
+    }
+    return 1.0f / simd::sum(total);
+}
+
+// The part of the weighted sum of values that a block of positions gives; `count` of them are seen by M queries.
+template <class T, int M> void add_values(const Cache<T>& c, const Queries& q, int first_query, int block, int count) {
+    const int padded = padded_head_dim(q.D), first = block * BLOCK;
+    product<T, M>(q.sums + first_query * padded, padded, q.weights + first_query * q.capacity + first, q.capacity,
+                  c.values + (size_t)first * padded, padded, padded / LANES, count, block > 0);
+}
+
+template <class T, int M> void attend(const Cache<T>& c, const Queries& q) {
+    const int D = q.D, padded = padded_head_dim(D), most = q.positions[M - 1];
+    for (int j = 0; j < most; j += BLOCK)
+        product<T, M>(q.weights + j, q.capacity, q.vectors, D, c.keys + key_at(j, D), BLOCK,
+                      (std::min(BLOCK, most - j) + LANES - 1) / LANES, D, false);
+    float factor[M];
+    for (int i = 0; i < M; i++) factor[i] = softmax_row(q.weights + i * q.capacity, q.positions[i], c.key_scales, c.value_scales);
+    for (int block = 0; block * BLOCK < most; block++) {
+        int count[M];
+        for (int i = 0; i < M; i++) count[i] = std::min(BLOCK, q.positions[i] - block * BLOCK);
+        if (count[0] == count[M - 1]) add_values<T, M>(c, q, 0, block, count[0]);
+        else  // some queries do not see all of it
+            for (int i = 0; i < M; i++)
+                if (count[i] > 0) add_values<T, 1>(c, q, i, block, count[i]);
+    }
+    for (int i = 0; i < M; i++)
+        for (int d = 0; d < D; d++) q.result[i][d] = q.sums[i * padded + d] * factor[i];
+}
+
+#endif

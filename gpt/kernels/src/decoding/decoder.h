@@ -1,0 +1,225 @@
+// A whole decoder on a CPU: key and value caches of some sequences, and passes over them. A pass takes a batch of tokens,
+// each at one position of one sequence: a step of decoding has a token of every sequence, a prefill many of one. What a
+// token gets does not depend on the others, to the last bit, nor on the number of threads.
+#pragma once
+#include "../arena.h"
+#include "../parallel.h"
+#include "attention.h"
+#include "layers.h"
+#include "matmul.h"
+#include "memory.h"
+#include <numeric>
+#include <vector>
+
+static const int FEW = 4;  // tokens up to which every worker norms all of them, which saves a barrier
+
+struct Batch {
+    int count;
+    const int32_t *tokens, *sequences, *positions;
+};
+
+// Sizes padded to blocks.
+struct Sizes {
+    int sequences, tokens, threads, capacity, dim, hidden, qkv, vocab;
+    size_t head_keys, head_values;  // numbers in the cache of a head
+    Sizes(const Model& m, int sequences, int tokens, int threads)
+        : sequences(sequences), tokens(tokens), threads(threads), capacity(round_up(m.block_size, BLOCK)),
+          dim(round_up(m.dim, BLOCK)), hidden(round_up(m.hidden_dim, BLOCK)),
+          qkv(round_up((m.heads + 2 * m.kv_heads) * m.head_dim, BLOCK)), vocab(round_up(m.vocab_size, BLOCK)),
+          head_keys((size_t)m.head_dim * capacity), head_values((size_t)padded_head_dim(m.head_dim) * capacity) {}
+    size_t heads(const Model& m) const { return (size_t)m.layers * sequences * m.kv_heads; }
+};
+
+// Of one worker.
+struct WorkerScratch {
+    float *normed, *query, *weights, *sums, *ranks;
+    int32_t* order;
+    WorkerScratch(Arena& a, const Model& m, const Sizes& s)
+        : normed(a.alloc<float>((size_t)FEW * s.dim)), query(a.alloc<float>((size_t)MOST_QUERIES * m.head_dim)),
+          weights(a.alloc<float>((size_t)MOST_QUERIES * s.capacity)),
+          sums(a.alloc<float>((size_t)MOST_QUERIES * padded_head_dim(m.head_dim))), ranks(a.alloc<float>(s.vocab)),
+          order(a.alloc<int32_t>(s.vocab)) {}
+};
+
+// Of a pass, (tokens, size of its kind) each.
+struct Activations {
+    float *x, *normed, *qkv, *mixed, *up, *gate, *logits;
+    std::vector<WorkerScratch> workers;
+    Activations(Arena& a, const Model& m, const Sizes& s)
+        : x(a.alloc<float>((size_t)s.tokens * s.dim)), normed(a.alloc<float>((size_t)s.tokens * s.dim)),
+          qkv(a.alloc<float>((size_t)s.tokens * s.qkv)), mixed(a.alloc<float>((size_t)s.tokens * s.dim)),
+          up(a.alloc<float>((size_t)s.tokens * s.hidden)), gate(a.alloc<float>((size_t)s.tokens * s.hidden)),
+          logits(a.alloc<float>((size_t)s.tokens * s.vocab)) {
+        for (int t = 0; t < s.threads; t++) workers.emplace_back(a, m, s);
+    }
+};
+
+// Keys and values (layers, sequences, kv heads, of a head), and scales of integers.
+struct CacheMemory {
+    char *keys, *values;
+    float *key_scales = nullptr, *value_scales = nullptr;
+    CacheMemory(Arena& a, const Model& m, const Sizes& s, int kind) {
+        const size_t heads = s.heads(m), width = kind == FLOAT32 ? 4 : kind == BFLOAT16 ? 2 : 1;
+        keys = a.alloc<char>(heads * s.head_keys * width), values = a.alloc<char>(heads * s.head_values * width);
+        if (kind == INT8) key_scales = a.alloc<float>(heads * s.capacity), value_scales = a.alloc<float>(heads * s.capacity);
+    }
+};
+
+class Decoder {
+    std::vector<Layer> layers;
+    Memory<Activations> activations;
+    Memory<CacheMemory> cache;
+    std::vector<int32_t> all_tokens;
+
+    template <class T> Cache<T> cached(int layer, int sequence, int head) const;
+    const float* normed(const Worker& w, const int32_t* which, int count, const float* gain, const float* bias);
+    template <class T> void attend_run(const Worker& w, int layer, const Batch& b, int first, int end, int head);
+    template <class T> void attention(const Worker& w, int layer, const Batch& b);
+    template <class T> void copy_heads(int to, int from, int positions);
+
+  public:
+    const Model m;
+    const int kv_kind;
+    const Sizes size;
+    Barrier barrier;
+
+    Decoder(const Model& model, int kv_kind, int sequences, int tokens, int threads)
+        : layers(model.layer, model.layer + model.layers), activations(model, Sizes(model, sequences, tokens, threads)),
+          cache(model, Sizes(model, sequences, tokens, threads), kv_kind), all_tokens(tokens), m(model), kv_kind(kv_kind),
+          size(model, sequences, tokens, threads) {
+        activations.clear();
+        std::iota(all_tokens.begin(), all_tokens.end(), 0);
+    }
+    size_t cache_bytes() const { return cache.bytes(); }
+    WorkerScratch& scratch(const Worker& w) { return activations->workers[w.index]; }
+    float* logits(int i) { return activations->logits + (size_t)i * size.vocab; }
+    const int32_t* all() const { return all_tokens.data(); }
+
+    void embed(int i, int token, int position);
+    void pass(const Worker& w, const Batch& b);
+    void head(const Worker& w, const int32_t* which, int count);
+    void copy(int to, int from, int positions);
+};
+
+inline void Decoder::embed(int i, int token, int position) {
+    const float* embedding = m.token_embedding + (size_t)token * m.dim;
+    const float* added = m.position_embedding ? m.position_embedding + (size_t)position * m.dim : nullptr;
+    float* x = activations->x + (size_t)i * size.dim;
+    for (int c = 0; c < m.dim; c++) x[c] = embedding[c] + (added ? added[c] : 0.0f);
+}
+
+// The norm of some tokens' x: (count, dim).
+inline const float* Decoder::normed(const Worker& w, const int32_t* which, int count, const float* gain, const float* bias) {
+    const bool is_shared = count > FEW;
+    float* y = is_shared ? activations->normed : scratch(w).normed;
+    const Range range = is_shared ? w.share(count) : Range{0, count};
+    for (int i = range.first; i < range.end; i++)
+        normalize(y + (size_t)i * size.dim, activations->x + (size_t)which[i] * size.dim, gain, bias, m);
+    if (is_shared) w.wait();
+    return y;
+}
+
+template <class T> Cache<T> Decoder::cached(int layer, int sequence, int head) const {
+    const size_t i = ((size_t)layer * size.sequences + sequence) * m.kv_heads + head;
+    const bool scaled = cache->key_scales;
+    return {(T*)cache->keys + i * size.head_keys, (T*)cache->values + i * size.head_values,
+            scaled ? cache->key_scales + i * size.capacity : nullptr, scaled ? cache->value_scales + i * size.capacity : nullptr};
+}
+
+// One key and value head for the tokens first to before end, all of one sequence: stores their keys and values, then
+// attends, several queries in one pass over the keys.
+template <class T> void Decoder::attend_run(const Worker& w, int layer, const Batch& b, int first, int end, int head) {
+    const Layer& l = layers[layer];
+    const WorkerScratch& own = scratch(w);
+    const int D = m.head_dim, group = m.heads / m.kv_heads;
+    const Cache<T> c = cached<T>(layer, b.sequences[first], head);
+    for (int i = first; i < end; i++) {
+        const float *qkv = activations->qkv + (size_t)i * size.qkv, *k = qkv + (m.heads + head) * D;
+        prepare_head(own.query, k, m, l.k_norm, b.positions[i], 1.0f);
+        store_key(c, b.positions[i], own.query, D);
+        store_value(c, b.positions[i], k + m.kv_heads * D, D);
+    }
+    Queries q = {own.query, own.weights, own.sums, size.capacity, D, {}, {}};
+    const int queries = (end - first) * group;
+    for (int n = 0, count; n < queries; n += count) {
+        count = queries - n >= 4 ? 4 : queries - n >= 2 ? 2 : 1;
+        for (int j = 0; j < count; j++) {
+            const int i = first + (n + j) / group, h = head * group + (n + j) % group;
+            prepare_head(own.query + j * D, activations->qkv + (size_t)i * size.qkv + h * D, m, l.q_norm, b.positions[i],
+                         1.0f / std::sqrt((float)D));
+            q.positions[j] = b.positions[i] + 1;
+            q.result[j] = activations->mixed + (size_t)i * size.dim + h * D;
+        }
+        if (count == 4) attend<T, 4>(c, q);
+        else if (count == 2) attend<T, 2>(c, q);
+        else attend<T, 1>(c, q);
+    }
+}
+
+// From `qkv` to `mixed`. A worker takes one key and value head of one sequence, for all its tokens.
+template <class T> void Decoder::attention(const Worker& w, int layer, const Batch& b) {
+    int runs = 0;
+    for (int i = 0; i < b.count; i++) runs += i == 0 || b.sequences[i] != b.sequences[i - 1];
+    const Range mine = w.share(runs * m.kv_heads);
+    for (int first = 0, item = 0, end; first < b.count; first = end) {
+        for (end = first + 1; end < b.count && b.sequences[end] == b.sequences[first];) end++;
+        for (int head = 0; head < m.kv_heads; head++, item++)
+            if (item >= mine.first && item < mine.end) attend_run<T>(w, layer, b, first, end, head);
+    }
+}
+
+// From the embeddings in `x` through all blocks.
+inline void Decoder::pass(const Worker& w, const Batch& b) {
+    Activations& a = *activations;
+    const size_t dim = size.dim, hidden = size.hidden;
+    for (int i = 0; i < m.layers; i++) {
+        const Layer& l = layers[i];
+        const float* h = normed(w, all(), b.count, l.norm_1, l.norm_1_bias);
+        matmul(w, {a.qkv, (size_t)size.qkv, h, dim, b.count, &l.qkv, false});
+        w.wait();
+        if (kv_kind == FLOAT32) attention<float>(w, i, b);
+        else if (kv_kind == BFLOAT16) attention<bf16>(w, i, b);
+        else attention<int8_t>(w, i, b);
+        w.wait();
+        matmul(w, {a.x, dim, a.mixed, dim, b.count, &l.projection, true});
+        w.wait();
+        h = normed(w, all(), b.count, l.norm_2, l.norm_2_bias);
+        if (m.activation == GATED_SILU) matmul(w, {a.gate, hidden, h, dim, b.count, &l.gate, false});
+        matmul(w, {a.up, hidden, h, dim, b.count, &l.up, false});
+        const Range blocks = w.share(size.hidden / BLOCK);  // what this worker itself has written
+        for (int t = 0; t < b.count; t++)
+            activate(a.up + t * hidden, a.gate + t * hidden, blocks.first * BLOCK, blocks.end * BLOCK, m.activation);
+        w.wait();
+        matmul(w, {a.x, dim, a.up, hidden, b.count, &l.down, true});
+        w.wait();
+    }
+}
+
+// Logits of some tokens, to `logits` (count, .).
+inline void Decoder::head(const Worker& w, const int32_t* which, int count) {
+    const float* h = normed(w, which, count, m.norm, m.norm_bias);
+    matmul(w, {activations->logits, (size_t)size.vocab, h, (size_t)size.dim, count, &m.head, false});
+    const Range blocks = w.share(size.vocab / BLOCK);
+    for (int i = 0; i < count && m.softcap > 0; i++) cap_logits(logits(i), blocks.first * BLOCK, blocks.end * BLOCK, m.softcap);
+    w.wait();
+}
+
+template <class T> void Decoder::copy_heads(int to, int from, int positions) {
+    const size_t keys = (size_t)round_up(positions, BLOCK) * m.head_dim, values = (size_t)positions * padded_head_dim(m.head_dim);
+    for (int layer = 0; layer < m.layers; layer++)
+        for (int head = 0; head < m.kv_heads; head++) {
+            const Cache<T> target = cached<T>(layer, to, head), source = cached<T>(layer, from, head);
+            memcpy(target.keys, source.keys, keys * sizeof(T));
+            memcpy(target.values, source.values, values * sizeof(T));
+            if (!target.key_scales) continue;
+            memcpy(target.key_scales, source.key_scales, positions * sizeof(float));
+            memcpy(target.value_scales, source.value_scales, positions * sizeof(float));
+        }
+}
+
+// The first positions of a sequence become what they are in another.
+inline void Decoder::copy(int to, int from, int positions) {
+    if (kv_kind == FLOAT32) copy_heads<float>(to, from, positions);
+    else if (kv_kind == BFLOAT16) copy_heads<bf16>(to, from, positions);
+    else copy_heads<int8_t>(to, from, positions);
+}

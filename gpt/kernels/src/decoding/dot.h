@@ -1,0 +1,42 @@
+// The inner loop of matmuls and of attention: sums of products that stay in registers.
+#pragma once
+#include "../simd.h"
+#include "model.h"
+
+using simd::floats;
+using simd::LANES;
+
+static const int VECTORS = BLOCK / LANES;
+
+// Rows of numbers in memory, `stride` apart, read as vectors of floats.
+template <class T> struct Rows {
+    const T* data;
+    size_t stride;
+    floats at(int k, int v) const { return simd::load(data + k * stride + v * LANES); }
+};
+
+// Integers of four bits: of two neighbouring rows the first lies in the lower halves of the bytes.
+struct Int4Rows {
+    const int8_t* data;
+    size_t stride;
+    floats at(int k, int v) const { return simd::load_int4(data + k / 2 * stride + v * LANES, k % 2); }
+};
+
+// sum[m][v] += a[m][k] b[k][v] for k from first to before end, one after the other: whatever M and N are, each sum
+// takes the same steps.
+template <int M, int N, class B>
+inline void add_products(floats (&sum)[M][N], const float* a, size_t lda, const B& b, int first, int end) {
+    for (int k = first; k < end; k++) {
+        floats row[N];
+        for (int v = 0; v < N; v++) row[v] = b.at(k, v);
+        for (int m = 0; m < M; m++)
+            for (int v = 0; v < N; v++) sum[m][v] = simd::multiply_add(a[m * lda + k], row[v], sum[m][v]);
+    }
+}
+
+// Vectors whose sums for so many rows fit into the registers: a power of two.
+constexpr int widest(int rows, int most = VECTORS) {
+    int n = 1;
+    while (2 * n <= most && 2 * n * rows <= simd::SUMS) n *= 2;
+    return n;
+}
