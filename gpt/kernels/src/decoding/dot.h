@@ -26,12 +26,15 @@ struct Int4Rows {
 // takes the same steps.
 template <int M, int N, class B>
 inline void add_products(floats (&sum)[M][N], const float* a, size_t lda, const B& b, int first, int end) {
+    floats total[M][N];  // a copy, since compilers leave an array in memory that is handed on
+    memcpy(total, sum, sizeof sum);
     for (int k = first; k < end; k++) {
         floats row[N];
         for (int v = 0; v < N; v++) row[v] = b.at(k, v);
         for (int m = 0; m < M; m++)
-            for (int v = 0; v < N; v++) sum[m][v] = simd::multiply_add(a[m * lda + k], row[v], sum[m][v]);
+            for (int v = 0; v < N; v++) total[m][v] = simd::multiply_add(a[m * lda + k], row[v], total[m][v]);
     }
+    memcpy(sum, total, sizeof sum);
 }
 
 // Vectors whose sums for so many rows fit into the registers: a power of two.
