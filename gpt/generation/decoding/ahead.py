@@ -27,7 +27,7 @@ class Uniforms:
     def peek(self, count: int) -> list[float]:
         """The next ones, which stay the next ones."""
         while len(self._drawn) < count:
-            self._drawn += torch.rand(64, generator=self._generator).tolist()
+            self._drawn += torch.rand(64, generator=self._generator, dtype=torch.float32).tolist()
         return self._drawn[:count]
 
     def take(self, count: int) -> list[float]:
@@ -94,7 +94,7 @@ class AheadDecoder(BatchDecoder):
         Raises:
             GenerationError: they are not finite after a context.
         """
-        uniforms = torch.tensor([self._uniforms[row].peek(steps) for row in self.active])
+        uniforms = torch.tensor([self._uniforms[row].peek(steps) for row in self.active], dtype=torch.float32)
         keep_logits = self._params.logprobs is not None
         try:
             return self._backend.draw(contexts, uniforms, self._params, self._seen(contexts), keep_logits)

@@ -1,4 +1,5 @@
-"""The engine: every kind of weight against float64, the plain loops beside the vectors, and what it promises."""
+"""The engine, for every class of processors that this one belongs to: every kind of weight against float64, the plain
+loops beside the vectors, and what it promises."""
 
 import ctypes
 import math
@@ -15,11 +16,12 @@ from gpt.config import SamplingParams
 from gpt.errors import DeviceError
 from gpt.generation.decoding.sampling import draw as reference_draw
 from gpt.generation.decoding.sampling import next_token_probabilities
-from gpt.kernels.decoding.engine import Engine, NotFiniteError, load_engine
+from gpt.kernels.decoding.engine import KV_KINDS, Engine, NotFiniteError, load_engine
 from gpt.kernels.decoding.layout import Matrix
 from gpt.kernels.decoding.weights import weights_of
 from gpt.model import GPT
 from gpt.model.quantized import quantize
+from gpt.processor import GENERIC, Processor, supported_processors
 from gpt.settings import read_settings
 from tiny import sharp_model
 
@@ -34,6 +36,13 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 every_variant = pytest.mark.parametrize("changes", VARIANTS, ids=str)
 WEIGHTS = ("float32", "bf16", "int8", "int4")
+LANES = [Processor(f"generic, {lanes} lanes", (*GENERIC.flags, "-UGPT_LANES", f"-DGPT_LANES={lanes}")) for lanes in (8, 16)]
+
+
+@pytest.fixture(params=[*supported_processors(), *LANES], ids=lambda processor: processor.name)
+def processor(request: pytest.FixtureRequest) -> Processor:
+    """Each class in turn, and plain C++ at every width of vectors."""
+    return request.param
 
 
 @pytest.fixture(autouse=True)
@@ -43,8 +52,9 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def engine_of(model: GPT, rows: int = 1) -> Engine:
-    return Engine(load_engine(read_settings().cache_dir), weights_of(model), rows)
+def engine_of(model: GPT, sequences: int = 1, processor: Processor | None = None, kv_dtype: str = "fp32") -> Engine:
+    library = load_engine(read_settings().cache_dir, processor=processor)
+    return Engine(library, weights_of(model), sequences, kv_dtype=kv_dtype)
 
 
 def in_format(model: GPT, weights: str) -> GPT:
@@ -70,10 +80,10 @@ def texts_of(*lengths: int) -> list[list[int]]:
 @torch.inference_mode()
 @pytest.mark.parametrize("weights", WEIGHTS)
 @every_variant
-def test_logits_are_those_of_the_model_in_float64(changes: dict[str, Any], weights: str) -> None:
+def test_logits_are_those_of_the_model_in_float64(changes: dict[str, Any], weights: str, processor: Processor) -> None:
     model = in_format(sharp_model(std=0.25, **changes), weights)
     texts = texts_of(16, 1, 9)
-    found = prefill(engine_of(model, rows=3), texts).split([16, 1, 9])
+    found = prefill(engine_of(model, 3, processor), texts).split([16, 1, 9])
     for text, logits in zip(texts, found, strict=True):
         expected = model.double()(torch.tensor([text]))[0]
         torch.testing.assert_close(logits.double(), expected.double(), rtol=1e-5, atol=5e-5)
@@ -83,11 +93,13 @@ def test_logits_are_those_of_the_model_in_float64(changes: dict[str, Any], weigh
 @torch.inference_mode()
 @pytest.mark.parametrize("block_size", [63, 64, 65, 130])
 @pytest.mark.parametrize("head_width", [16, 48, 64, 80])
-def test_logits_of_long_texts_and_wide_heads_are_those_of_the_model(head_width: int, block_size: int) -> None:
-    """Keys lie in blocks of 64 positions, values in vectors of 16."""
+def test_logits_of_long_texts_and_wide_heads_are_those_of_the_model(
+    head_width: int, block_size: int, processor: Processor
+) -> None:
+    """Keys lie in blocks of 64 positions, values in rows that are padded to 16."""
     model = sharp_model(std=0.1, n_layer=1, n_head=2, n_embd=2 * head_width, block_size=block_size, position="rope")
     text, other = texts_of(block_size, block_size // 2)
-    engine = engine_of(model, rows=2)
+    engine = engine_of(model, 2, processor)
     expected = model(torch.tensor([text]))[0]
     most = engine.max_tokens
     found = [
@@ -107,25 +119,58 @@ def test_logits_of_long_texts_and_wide_heads_are_those_of_the_model(head_width: 
 @torch.inference_mode()
 @pytest.mark.parametrize("weights", WEIGHTS)
 @every_variant
-def test_the_plain_loops_compute_the_same(changes: dict[str, Any], weights: str) -> None:
+def test_the_plain_loops_compute_the_same(changes: dict[str, Any], weights: str, processor: Processor) -> None:
     model, texts = in_format(sharp_model(std=0.25, **changes), weights), texts_of(16, 1, 9)
     plain = Engine(load_engine(read_settings().cache_dir, flags=["-DPLAIN"]), weights_of(model), 3)
-    torch.testing.assert_close(prefill(plain, texts), prefill(engine_of(model, rows=3), texts), rtol=1e-5, atol=5e-5)
+    torch.testing.assert_close(prefill(plain, texts), prefill(engine_of(model, 3, processor), texts), rtol=1e-5, atol=5e-5)
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("weights", ["float32", "int8"])
+@pytest.mark.parametrize(("kv_dtype", "tolerance"), [("bf16", 0.02), ("int8", 0.04)])
 @every_variant
-def test_logits_are_the_same_to_the_bit_whatever_else_is_in_the_pass(changes: dict[str, Any], weights: str) -> None:
+def test_narrower_keys_and_values_change_logits_by_their_rounding_only(
+    changes: dict[str, Any], kv_dtype: str, tolerance: float, processor: Processor
+) -> None:
+    model, texts = sharp_model(std=0.1, **changes), texts_of(16, 1, 9)
+    exact = prefill(engine_of(model, 3, processor), texts)
+    rounded = prefill(engine_of(model, 3, processor, kv_dtype), texts)
+    assert 0 < float((rounded - exact).norm() / exact.norm()) < tolerance
+    library = load_engine(read_settings().cache_dir, flags=["-DPLAIN"])
+    plain = prefill(Engine(library, weights_of(model), 3, kv_dtype=kv_dtype), texts)
+    assert float((rounded - plain).norm() / exact.norm()) < tolerance / 4  # where one rounds up, the other may round down
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    ("weights", "kv_dtype"), [*((weights, "fp32") for weights in WEIGHTS), ("float32", "bf16"), ("float32", "int8")]
+)
+@every_variant
+def test_logits_are_the_same_to_the_bit_whatever_else_is_in_the_pass(
+    changes: dict[str, Any], weights: str, kv_dtype: str, processor: Processor
+) -> None:
     model, texts = in_format(sharp_model(std=0.25, **changes), weights), texts_of(11, 1, 9, 16, 7, 3)
-    together = prefill(engine_of(model, rows=6), texts).split([len(text) for text in texts])
+    together = prefill(engine_of(model, 6, processor, kv_dtype), texts).split([len(text) for text in texts])
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        engine = engine_of(model)
+        engine = engine_of(model, 1, processor, kv_dtype)
         for text, expected in zip(texts, together, strict=True):
             assert torch.equal(prefill(engine, [text]), expected)
             one_by_one = [engine.forward([token], [0], [position], [0]) for position, token in enumerate(text)]
             assert torch.equal(torch.cat(one_by_one), expected)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kv_dtype", KV_KINDS)
+def test_long_texts_are_the_same_to_the_bit_in_pieces_of_any_size(kv_dtype: str, processor: Processor) -> None:
+    model = sharp_model(std=0.1, n_layer=1, n_head=4, n_kv_head=2, n_embd=96, block_size=160, position="rope")
+    (text,) = texts_of(150)
+    expected = None
+    for size in (1, 3, 64):
+        engine = engine_of(model, 1, processor, kv_dtype)
+        parts = [range(start, min(start + size, 150)) for start in range(0, 150, size)]
+        logits = [engine.forward([text[i] for i in part], [0] * len(part), part, range(len(part))) for part in parts]
+        expected = torch.cat(logits) if expected is None else expected
+        assert torch.equal(torch.cat(logits), expected)
 
 
 @torch.inference_mode()
@@ -141,7 +186,7 @@ def test_only_the_logits_that_are_wanted_come_back() -> None:
 @torch.inference_mode()
 def test_a_copied_row_goes_on_as_the_one_it_came_from() -> None:
     model = sharp_model(std=0.25, position="rope", n_kv_head=2)
-    engine = engine_of(model, rows=3)
+    engine = engine_of(model, sequences=3)
     first, other = texts_of(9, 5)
     prefill(engine, [first, other])
     engine.copy(2, 0, 9)
@@ -285,7 +330,7 @@ def test_decoding_takes_no_memory() -> None:
         _fields_ = [(name, ctypes.c_size_t) for name in MALLINFO2]
 
     library.mallinfo2.restype = Usage
-    engine, params = engine_of(sharp_model(block_size=1000), rows=2), SamplingParams(top_k=5, top_p=0.9)
+    engine, params = engine_of(sharp_model(block_size=1000), sequences=2), SamplingParams(top_k=5, top_p=0.9)
     uniforms = torch.rand(2, 900)
     arguments = ([0, 1], [1, 2], [0, 0])
     engine.generate(*arguments, uniforms[:, :10].contiguous(), params)
@@ -297,6 +342,40 @@ def test_decoding_takes_no_memory() -> None:
     assert after.uordblks - before.uordblks < 20_000  # of Python
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_torchs_default_type_does_not_reach_the_engine(dtype: torch.dtype) -> None:
+    model, uniforms = sharp_model(std=0.25), torch.rand(2, 8)
+    expected = draw(model, uniforms, SamplingParams(), keep_logits=True)
+    torch.set_default_dtype(dtype)
+    try:
+        found = draw(model, uniforms, SamplingParams(), keep_logits=True)
+        again = engine_of(model).forward([1], [0], [0], [0])
+        with pytest.raises(TypeError, match="C reads contiguous torch.float32"):
+            draw(model, uniforms.double(), SamplingParams())
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found[0] == expected[0]
+    assert found[1] is not None
+    assert expected[1] is not None
+    assert torch.equal(found[1], expected[1])
+    assert again.dtype == torch.float32
+
+
+def test_top_k_beyond_32_bits_keeps_all_tokens() -> None:
+    model, uniforms = sharp_model(std=0.25), torch.rand(2, 8)
+    everything = draw(model, uniforms, SamplingParams())
+    assert draw(model, uniforms, SamplingParams(top_k=2**32 + 1)) == everything
+
+
+@pytest.mark.parametrize("penalty", [1e-39, 1e-46, 1e39])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_penalty_of_any_size_picks_tokens_of_the_vocabulary(penalty: float, temperature: float) -> None:
+    params = SamplingParams(temperature=temperature, repetition_penalty=penalty, top_p=0.9, min_p=0.01)
+    seen = torch.ones(2, 23, dtype=torch.uint8)
+    sampled, _ = draw(sharp_model(std=0.25), torch.rand(2, 8), params, seen=seen)
+    assert all(0 <= token < 23 for tokens in sampled for token in tokens)
+
+
 def test_caches_that_do_not_fit_into_memory_are_an_error_of_one_line() -> None:
     library: Any = SimpleNamespace(gpt_decoder_create=lambda *_: None)
     with pytest.raises(DeviceError, match=r"^no engine for 7 sequences: "):
@@ -304,5 +383,5 @@ def test_caches_that_do_not_fit_into_memory_are_an_error_of_one_line() -> None:
 
 
 def test_the_caches_have_the_size_that_is_said() -> None:
-    engine = engine_of(sharp_model(n_kv_head=2), rows=3)  # 2 layers, 3 rows, 2 heads, 8 wide, filled up to 64 positions
+    engine = engine_of(sharp_model(n_kv_head=2), sequences=3)  # 2 layers, 3 rows, 2 heads, 8 wide, filled up to 64 positions
     assert engine.cache_bytes == 2 * 3 * 2 * (8 * 64 + 16 * 64) * 4
