@@ -16,7 +16,7 @@ from gpt.errors import DeviceError
 from gpt.kernels.build import load_library
 from gpt.kernels.decoding.layout import Weights
 from gpt.kernels.decoding.structures import CLayer, floats, integers, layer_in_c, model_in_c, pointer, sampling_in_c
-from gpt.processor import Processor
+from gpt.processor import Processor, supported_processors
 from gpt.report import Report, silent
 
 RESULTS = {"create": ctypes.c_void_p, "free": None, "cache_bytes": ctypes.c_int64, "generate": ctypes.c_int64}
@@ -45,7 +45,8 @@ def load_engine(
     Raises:
         DeviceError: there is no compiler, or it fails.
     """
-    library = load_library("decoding/engine", cache, report, processor, (*FLAGS, *flags))
+    processor = processor or supported_processors()[0]
+    library = load_library("decoding/engine", cache, report, (*processor.flags, *FLAGS, *flags))
     for name, result in RESULTS.items():
         getattr(library, f"gpt_decoder_{name}").restype = result
     return library
