@@ -18,9 +18,10 @@ from gpt.generation.decoding.decoder import Decoder, StepDecoder
 from gpt.generation.speculation.decoder import MOST_DRAFTS, SpeculativeDecoder
 from gpt.generation.speculation.drafts import Drafter
 from gpt.kernels.decoding.engine import KV_KINDS, Engine, load_engine
-from gpt.kernels.decoding.weights import weights_of
+from gpt.kernels.decoding.weights import lay_out_weights
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
+from gpt.processor import supported_processors
 from gpt.report import Report, silent
 from gpt.settings import Settings, read_settings
 
@@ -137,9 +138,10 @@ class NativeRuntime:
     ) -> None:
         self._make_drafter = make_drafter
         self.model, self._options, self.name = model, options, _describe("native", model, f"{options.kv_dtype} cache")
-        weights = weights_of(model)
+        processor = supported_processors()[0]
+        weights = lay_out_weights(model, processor)
         tokens = 1 if make_drafter is None else 1 + MOST_DRAFTS
-        library = load_engine(settings.cache_dir, report)
+        library = load_engine(settings.cache_dir, report, processor)
         self._make_engine = partial(Engine, library, weights, tokens_per_sequence=tokens, kv_dtype=options.kv_dtype)
 
     def backend(self, params: SamplingParams) -> NativeBackend:

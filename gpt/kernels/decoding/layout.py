@@ -1,7 +1,7 @@
 """How a model's weights lie in memory for the engine of `src/decoding`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +12,8 @@ from gpt.config import ModelConfig
 BLOCK = 64
 """Outputs of a matrix that lie side by side, as in model.h."""
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
-INT4 = 3
-DTYPES = {**{kind: dtype for dtype, kind in KINDS.items()}, INT4: torch.int8}
+INT4, INT8_TILES = 3, 4
+DTYPES = {**{kind: dtype for dtype, kind in KINDS.items()}, INT4: torch.int8, INT8_TILES: torch.int8}
 """Of the numbers in memory, by kind."""
 
 
@@ -22,7 +22,8 @@ class Matrix:
     """A linear layer, laid out in blocks of outputs; a matrix without outputs stands for none.
 
     Attributes:
-        weights: (outputs / 64, inputs, 64), or of int4 (outputs / 64, inputs / 2, 64), two in a byte.
+        weights: (outputs / 64, inputs, 64), or of int4 (outputs / 64, inputs / 2, 64), two in a byte; of int8 in tiles
+            (outputs / 64, inputs / 64, 4, 16, 16, 4), see `in_tiles`.
         scales: (outputs / 64, inputs / group, 64) float32 that weights are multiplied by; None: 1.
         bias: (outputs,) float32, padded, or None.
         kind: of the weights.
@@ -60,6 +61,18 @@ class Matrix:
         return cls(blocks, _blocks(scales.float()), padded(bias), kind, outputs, inputs, inputs // scales.size(1))
 
 
+    def in_tiles(self) -> "Matrix":
+        """Return the matrix as the AMX tile unit reads it, if it is of int8 with one scale for each output.
+
+        A tile holds 64 inputs for 16 outputs, four inputs side by side; there are four in 64 outputs.
+        """
+        if self.kind != KINDS[torch.int8] or self.group != self.inputs:
+            return self
+        inputs_padded = F.pad(self.weights, (0, 0, 0, -self.inputs % 64))
+        tiles = inputs_padded.unflatten(1, (-1, 16, 4)).unflatten(4, (4, 16)).permute(0, 1, 4, 2, 5, 3)
+        return replace(self, weights=tiles.contiguous(), kind=INT8_TILES)
+
+
 def _blocks(weight: Tensor) -> Tensor:
     """Return (outputs, inputs) as (outputs / 64, inputs, 64), padded with zeros."""
     weight = F.pad(weight.detach(), (0, 0, 0, -weight.size(0) % BLOCK))
@@ -93,6 +106,12 @@ class LayerWeights:
     norms: tuple[Tensor, Tensor | None, Tensor, Tensor | None]
     head_norms: tuple[Tensor, Tensor] | None
 
+    def in_tiles(self) -> "LayerWeights":
+        """Return the block with its matrices `in_tiles`."""
+        names = ("qkv", "projection", "gate", "up", "down")
+        matrices: dict[str, Matrix | None] = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: matrix and matrix.in_tiles() for name, matrix in matrices.items()})
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -115,3 +134,7 @@ class Weights:
     layers: Sequence[LayerWeights]
     norm: tuple[Tensor, Tensor | None]
     head: Matrix
+
+    def in_tiles(self) -> "Weights":
+        """Return the model with its matrices `in_tiles`."""
+        return replace(self, layers=[layer.in_tiles() for layer in self.layers], head=self.head.in_tiles())

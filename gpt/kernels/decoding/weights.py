@@ -20,13 +20,20 @@ from gpt.model.positions import (
     build_rotation,
 )
 from gpt.model.quantized import BFloat16Linear, QuantizedLinear
+from gpt.processor import Processor
 
+TILES = "-mamx-int8"
+"""Flag of processors that multiply integers in tiles."""
 IRRELEVANT = {"training", "p", "dropout"}
 """Settings of modules that change nothing in eval mode."""
 
 
-def weights_of(model: GPT) -> Weights:
-    """A model's weights as the engine wants them; a copy, which later changes of the model do not reach.
+def lay_out_weights(model: GPT, processor: Processor | None = None) -> Weights:
+    """Return a model's weights as the engine reads them; a copy, which later changes of the model do not reach.
+
+    Args:
+        model: in eval mode.
+        processor: that the engine is compiled for, if it may have a layout of its own; None: the common one.
 
     Raises:
         DeviceError: it is not on the CPU, or it is not what its configuration builds.
@@ -35,7 +42,7 @@ def weights_of(model: GPT) -> Weights:
         raise DeviceError("the native backend is for a CPU")
     _check_is_as_configured(model)
     rotation: Any = model.rotation
-    return Weights(
+    weights = Weights(
         model.config,
         _floats(model.wte.weight),
         _added_positions(model.wpe),
@@ -44,6 +51,7 @@ def weights_of(model: GPT) -> Weights:
         _norm(model.ln_f),
         _matrix(model.lm_head),
     )
+    return weights.in_tiles() if processor is not None and TILES in processor.flags else weights
 
 
 def _check_is_as_configured(model: GPT) -> None:

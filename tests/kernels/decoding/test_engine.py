@@ -18,7 +18,7 @@ from gpt.generation.decoding.sampling import draw as reference_draw
 from gpt.generation.decoding.sampling import next_token_probabilities
 from gpt.kernels.decoding.engine import KV_KINDS, Engine, NotFiniteError, load_engine
 from gpt.kernels.decoding.layout import Matrix
-from gpt.kernels.decoding.weights import weights_of
+from gpt.kernels.decoding.weights import lay_out_weights
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from gpt.processor import GENERIC, Processor, supported_processors
@@ -54,7 +54,7 @@ def _threads() -> Iterator[None]:
 
 def engine_of(model: GPT, sequences: int = 1, processor: Processor | None = None, kv_dtype: str = "fp32") -> Engine:
     library = load_engine(read_settings().cache_dir, processor=processor)
-    return Engine(library, weights_of(model), sequences, kv_dtype=kv_dtype)
+    return Engine(library, lay_out_weights(model, processor), sequences, kv_dtype=kv_dtype)
 
 
 def in_format(model: GPT, weights: str) -> GPT:
@@ -121,7 +121,7 @@ def test_logits_of_long_texts_and_wide_heads_are_those_of_the_model(
 @every_variant
 def test_the_plain_loops_compute_the_same(changes: dict[str, Any], weights: str, processor: Processor) -> None:
     model, texts = in_format(sharp_model(std=0.25, **changes), weights), texts_of(16, 1, 9)
-    plain = Engine(load_engine(read_settings().cache_dir, flags=["-DPLAIN"]), weights_of(model), 3)
+    plain = Engine(load_engine(read_settings().cache_dir, flags=["-DPLAIN"]), lay_out_weights(model), 3)
     torch.testing.assert_close(prefill(plain, texts), prefill(engine_of(model, 3, processor), texts), rtol=1e-5, atol=5e-5)
 
 
@@ -136,7 +136,7 @@ def test_narrower_keys_and_values_change_logits_by_their_rounding_only(
     rounded = prefill(engine_of(model, 3, processor, kv_dtype), texts)
     assert 0 < float((rounded - exact).norm() / exact.norm()) < tolerance
     library = load_engine(read_settings().cache_dir, flags=["-DPLAIN"])
-    plain = prefill(Engine(library, weights_of(model), 3, kv_dtype=kv_dtype), texts)
+    plain = prefill(Engine(library, lay_out_weights(model), 3, kv_dtype=kv_dtype), texts)
     assert float((rounded - plain).norm() / exact.norm()) < tolerance / 4  # where one rounds up, the other may round down
 
 
@@ -379,7 +379,7 @@ def test_a_penalty_of_any_size_picks_tokens_of_the_vocabulary(penalty: float, te
 def test_caches_that_do_not_fit_into_memory_are_an_error_of_one_line() -> None:
     library: Any = SimpleNamespace(gpt_decoder_create=lambda *_: None)
     with pytest.raises(DeviceError, match=r"^no engine for 7 sequences: "):
-        Engine(library, weights_of(sharp_model()), 7)
+        Engine(library, lay_out_weights(sharp_model()), 7)
 
 
 def test_the_caches_have_the_size_that_is_said() -> None:

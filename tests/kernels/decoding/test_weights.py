@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpt.errors import DeviceError
-from gpt.kernels.decoding.weights import weights_of
+from gpt.kernels.decoding.weights import lay_out_weights
 from gpt.model import GPT
 from gpt.model.quantized import NAMES, quantize
 from tiny import sharp_model
@@ -69,21 +69,21 @@ def test_a_model_that_is_not_what_its_configuration_builds_is_refused(
     change: Callable[[GPT], None], message: str
 ) -> None:
     model = sharp_model(logit_softcap=3.0)
-    weights_of(model)
+    lay_out_weights(model)
     change(model)
     with pytest.raises(DeviceError) as caught:
-        weights_of(model)
+        lay_out_weights(model)
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("weights", NAMES)
 def test_quantized_models_are_what_their_configuration_builds(weights: str) -> None:
-    assert len(weights_of(quantize(sharp_model(n_kv_head=2, bias=True), weights)).layers) == 2
+    assert len(lay_out_weights(quantize(sharp_model(n_kv_head=2, bias=True), weights)).layers) == 2
 
 
 def test_changes_of_the_model_afterwards_do_not_reach_the_engine() -> None:
     model = sharp_model(position="learned")
-    weights = weights_of(model)
+    weights = lay_out_weights(model)
     assert weights.positions is not None
     before = weights.positions.clone(), weights.layers[0].up.weights.clone()
     with torch.no_grad():
@@ -98,9 +98,9 @@ def test_looking_at_a_model_does_not_import_the_compiler(position: str) -> None:
     """That would cost a second at the first text."""
     code = (
         "import sys, torch; from gpt.config import ModelConfig; from gpt.model import GPT;"
-        "from gpt.kernels.decoding.weights import weights_of;"
+        "from gpt.kernels.decoding.weights import lay_out_weights;"
         "config = ModelConfig(n_layer=1, n_head=2, n_embd=16, block_size=8, vocab_size=5, position=sys.argv[1]);"
-        "weights_of(GPT(config).eval());"
+        "lay_out_weights(GPT(config).eval());"
         "sys.exit('torch._dynamo' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code, position], check=False).returncode == 0
@@ -112,4 +112,4 @@ def test_a_model_of_a_class_of_its_own_is_refused() -> None:
             return super().forward(idx) * 2
 
     with pytest.raises(DeviceError, match="does not know what Mine computes"):
-        weights_of(Mine(sharp_model().config).eval())
+        lay_out_weights(Mine(sharp_model().config).eval())

@@ -34,11 +34,13 @@ struct Sizes {
 struct WorkerScratch {
     float *normed, *query, *weights, *sums, *ranks;
     int32_t* order;
+    TileScratch tiles;
     WorkerScratch(Arena& a, const Model& m, const Sizes& s)
         : normed(a.alloc<float>((size_t)FEW * s.dim)), query(a.alloc<float>((size_t)MOST_QUERIES * m.head_dim)),
           weights(a.alloc<float>((size_t)MOST_QUERIES * s.capacity)),
           sums(a.alloc<float>((size_t)MOST_QUERIES * padded_head_dim(m.head_dim))), ranks(a.alloc<float>(s.vocab)),
-          order(a.alloc<int32_t>(s.vocab)) {}
+          order(a.alloc<int32_t>(s.vocab)),
+          tiles(a, s.tokens, std::max(s.dim, s.hidden)) {}
 };
 
 // Of a pass, (tokens, size of its kind) each.
@@ -87,6 +89,7 @@ class Decoder {
         : layers(model.layer, model.layer + model.layers), activations(model, Sizes(model, sequences, tokens, threads)),
           cache(model, Sizes(model, sequences, tokens, threads), kv_kind), all_tokens(tokens), m(model), kv_kind(kv_kind),
           size(model, sequences, tokens, threads) {
+        if (request_tiles()) throw std::runtime_error("the system does not give the AMX tiles");
         activations.clear();
         std::iota(all_tokens.begin(), all_tokens.end(), 0);
     }
@@ -171,26 +174,27 @@ template <class T> void Decoder::attention(const Worker& w, int layer, const Bat
 // From the embeddings in `x` through all blocks.
 inline void Decoder::pass(const Worker& w, const Batch& b) {
     Activations& a = *activations;
+    const TileScratch& tiles = scratch(w).tiles;
     const size_t dim = size.dim, hidden = size.hidden;
     for (int i = 0; i < m.layers; i++) {
         const Layer& l = layers[i];
         const float* h = normed(w, all(), b.count, l.norm_1, l.norm_1_bias);
-        matmul(w, {a.qkv, (size_t)size.qkv, h, dim, b.count, &l.qkv, false});
+        matmul(w, tiles, {a.qkv, (size_t)size.qkv, h, dim, b.count, &l.qkv, false});
         w.wait();
         if (kv_kind == FLOAT32) attention<float>(w, i, b);
         else if (kv_kind == BFLOAT16) attention<bf16>(w, i, b);
         else attention<int8_t>(w, i, b);
         w.wait();
-        matmul(w, {a.x, dim, a.mixed, dim, b.count, &l.projection, true});
+        matmul(w, tiles, {a.x, dim, a.mixed, dim, b.count, &l.projection, true});
         w.wait();
         h = normed(w, all(), b.count, l.norm_2, l.norm_2_bias);
-        if (m.activation == GATED_SILU) matmul(w, {a.gate, hidden, h, dim, b.count, &l.gate, false});
-        matmul(w, {a.up, hidden, h, dim, b.count, &l.up, false});
+        if (m.activation == GATED_SILU) matmul(w, tiles, {a.gate, hidden, h, dim, b.count, &l.gate, false});
+        matmul(w, tiles, {a.up, hidden, h, dim, b.count, &l.up, false});
         const Range blocks = w.share(size.hidden / BLOCK);  // what this worker itself has written
         for (int t = 0; t < b.count; t++)
             activate(a.up + t * hidden, a.gate + t * hidden, blocks.first * BLOCK, blocks.end * BLOCK, m.activation);
         w.wait();
-        matmul(w, {a.x, dim, a.up, hidden, b.count, &l.down, true});
+        matmul(w, tiles, {a.x, dim, a.up, hidden, b.count, &l.down, true});
         w.wait();
     }
 }
@@ -198,7 +202,7 @@ inline void Decoder::pass(const Worker& w, const Batch& b) {
 // Logits of some tokens, to `logits` (count, .).
 inline void Decoder::head(const Worker& w, const int32_t* which, int count) {
     const float* h = normed(w, which, count, m.norm, m.norm_bias);
-    matmul(w, {activations->logits, (size_t)size.vocab, h, (size_t)size.dim, count, &m.head, false});
+    matmul(w, scratch(w).tiles, {activations->logits, (size_t)size.vocab, h, (size_t)size.dim, count, &m.head, false});
     const Range blocks = w.share(size.vocab / BLOCK);
     for (int i = 0; i < count && m.softcap > 0; i++) cap_logits(logits(i), blocks.first * BLOCK, blocks.end * BLOCK, m.softcap);
     w.wait();

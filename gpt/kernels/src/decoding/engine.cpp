@@ -5,7 +5,10 @@
 #include <exception>
 
 template <class Work> static void run(Decoder& d, Work work) {
-    parallel(d.size.threads, work);
+    parallel(d.size.threads, [&](const Worker& w) {
+        TileScope tiles;
+        work(w);
+    });
 }
 
 // Samples from the logits of token i of a pass, which are kept in `kept` before they are overwritten, if it is not null.

@@ -1,9 +1,12 @@
 // Matmuls y = x m^T of a pass, with weights of every kind. Each number of the result takes the same steps whatever
 // else is in the pass. With PLAIN defined, the loops are written as one would first write them: the reference.
 #pragma once
+#include "../arena.h"
 #include "../parallel.h"
+#include "../simd.h"
 #include "model.h"
 #include <algorithm>
+#include <stdexcept>
 
 // y = x m^T, or y += x m^T. x: (rows, ldx), y: (rows, ldy).
 struct Operands {
@@ -21,3 +24,20 @@ struct Operands {
 #else
 #include "matmul_vectors.h"
 #endif
+#if defined(__AMX_INT8__) && !defined(PLAIN)
+#include "matmul_tiles.h"
+#else
+struct TileScope {};
+struct TileScratch {
+    TileScratch(Arena&, int, int) {}
+};
+inline int request_tiles() { return 0; }
+#endif
+
+// Blocks of outputs are shared among the workers.
+inline void matmul(const Worker& w, const TileScratch& scratch, const Operands& o) {
+#if defined(__AMX_INT8__) && !defined(PLAIN)
+    if (o.m->kind == INT8_TILES) return matmul_tiles(w, scratch, o);
+#endif
+    matmul_numbers(w, o);
+}

@@ -21,7 +21,7 @@ inline float weight_at(const Matrix& m, int output, int input) {
     }
 }
 
-inline void matmul(const Worker& w, const Operands& o) {
+inline void matmul_numbers(const Worker& w, const Operands& o) {
     const Matrix& m = *o.m;
     const int blocks = (m.outputs + BLOCK - 1) / BLOCK;
     for (int n = w.first(blocks) * BLOCK; n < std::min(m.outputs, w.end(blocks) * BLOCK); n++)

@@ -66,8 +66,7 @@ template <class Weights> void matmul_of(const Worker& w, const Operands& o) {
         }
 }
 
-// Blocks of outputs are shared among the workers.
-inline void matmul(const Worker& w, const Operands& o) {
+inline void matmul_numbers(const Worker& w, const Operands& o) {
     switch (o.m->kind) {
         case FLOAT32: return matmul_of<Rows<float>>(w, o);
         case BFLOAT16: return matmul_of<Rows<bf16>>(w, o);

@@ -4,9 +4,10 @@
 
 static const int BLOCK = 64;  // outputs of a matrix, or positions of keys, that lie side by side
 
-enum Kind : int32_t { FLOAT32, BFLOAT16, INT8, INT4 };
+enum Kind : int32_t { FLOAT32, BFLOAT16, INT8, INT4, INT8_TILES };
 
-// Weights in blocks of 64 outputs: (outputs / 64, inputs, 64); of int4 a byte holds inputs k and k + 1.
+// Weights in blocks of 64 outputs: (outputs / 64, inputs, 64); of int4 a byte holds inputs k and k + 1; of INT8_TILES,
+// for AMX, (outputs / 64, inputs / 64, 4, 16, 16, 4): tiles of 64 inputs for 16 outputs, four inputs side by side.
 // Scales, where there are any: (outputs / 64, inputs / group, 64). Outputs are padded with zeros.
 struct Matrix {
     const void* weights;
