@@ -136,7 +136,8 @@ def runtime_name(model: GPT, backend: str = "auto", **options: Any) -> tuple[str
 def test_the_native_backend_is_taken_where_it_can_be(tiny_model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
     assert runtime_name(tiny_model)[0] == "native, fp32 cache"
     assert runtime_name(gpt.quantize(tiny_model, "int8"))[0] == "native, int8 weights, fp32 cache"
-    assert runtime_name(tiny_model, kv_dtype="bf16")[0] == "eager, bf16 cache"
+    assert runtime_name(tiny_model, kv_dtype="bf16")[0] == "native, bf16 cache"
+    assert runtime_name(tiny_model, kv_dtype="fp16")[0] == "eager, fp16 cache"
     assert runtime_name(tiny_model, cache=False)[0] == "eager, no cache"
     assert runtime_name(tiny_model, "compiled") == (
         "compiled, fp32 cache",
@@ -174,8 +175,8 @@ def test_a_model_that_someone_looks_into_or_has_changed_is_run_as_it_is(tiny_mod
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"backend": "native", "kv_dtype": "int8"}, "the native backend has an fp32 cache and no other"),
-        ({"backend": "native", "cache": False}, "the native backend has an fp32 cache and no other"),
+        ({"backend": "native", "kv_dtype": "fp16"}, "the native backend needs a cache of fp32, bf16 or int8"),
+        ({"backend": "native", "cache": False}, "the native backend needs a cache of fp32, bf16 or int8"),
         ({"backend": "compiled", "kv_dtype": "int8"}, "the compiled backend needs a cache of floats"),
         ({"backend": "compiled", "cache": False}, "the compiled backend needs a cache of floats"),
     ],

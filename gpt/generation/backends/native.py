@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 
-import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams

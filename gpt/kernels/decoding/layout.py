@@ -60,7 +60,6 @@ class Matrix:
             blocks, kind = (blocks[:, 0::2] & 15 | blocks[:, 1::2] << 4).contiguous(), INT4
         return cls(blocks, _blocks(scales.float()), padded(bias), kind, outputs, inputs, inputs // scales.size(1))
 
-
     def in_tiles(self) -> "Matrix":
         """Return the matrix as the AMX tile unit reads it, if it is of int8 with one scale for each output.
 
@@ -68,8 +67,8 @@ class Matrix:
         """
         if self.kind != KINDS[torch.int8] or self.group != self.inputs:
             return self
-        inputs_padded = F.pad(self.weights, (0, 0, 0, -self.inputs % 64))
-        tiles = inputs_padded.unflatten(1, (-1, 16, 4)).unflatten(4, (4, 16)).permute(0, 1, 4, 2, 5, 3)
+        padded = F.pad(self.weights, (0, 0, 0, -self.inputs % 64))
+        tiles = padded.view(len(padded), -1, 16, 4, 4, 16).permute(0, 1, 4, 2, 5, 3)
         return replace(self, weights=tiles.contiguous(), kind=INT8_TILES)
 
 
@@ -108,9 +107,14 @@ class LayerWeights:
 
     def in_tiles(self) -> "LayerWeights":
         """Return the block with its matrices `in_tiles`."""
-        names = ("qkv", "projection", "gate", "up", "down")
-        matrices: dict[str, Matrix | None] = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: matrix and matrix.in_tiles() for name, matrix in matrices.items()})
+        return replace(
+            self,
+            qkv=self.qkv.in_tiles(),
+            projection=self.projection.in_tiles(),
+            gate=self.gate and self.gate.in_tiles(),
+            up=self.up.in_tiles(),
+            down=self.down.in_tiles(),
+        )
 
 
 @dataclass(frozen=True)

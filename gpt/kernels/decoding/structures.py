@@ -36,7 +36,10 @@ class CModel(ctypes.Structure):
         ("activation", ctypes.c_int32),
         ("eps", ctypes.c_float),
         ("softcap", ctypes.c_float),
-        *((name, ctypes.c_void_p) for name in ("token_embedding", "position_embedding", "cos", "sin", "norm", "norm_bias")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("token_embedding", "position_embedding", "cos", "sin", "norm", "norm_bias")
+        ),
         ("head", CMatrix),
         ("layer", ctypes.POINTER(CLayer)),
     ]
@@ -84,7 +87,9 @@ def matrix_in_c(matrix: Matrix | None) -> CMatrix:
     if matrix is None:
         return CMatrix()
     weights = pointer(matrix.weights, matrix.weights_dtype)
-    return CMatrix(weights, *map(floats, (matrix.scales, matrix.bias)), matrix.kind, matrix.outputs, matrix.inputs, matrix.group)
+    return CMatrix(
+        weights, *map(floats, (matrix.scales, matrix.bias)), matrix.kind, matrix.outputs, matrix.inputs, matrix.group
+    )
 
 
 def layer_in_c(layer: LayerWeights) -> CLayer:

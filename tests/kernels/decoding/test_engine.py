@@ -36,7 +36,9 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 every_variant = pytest.mark.parametrize("changes", VARIANTS, ids=str)
 WEIGHTS = ("float32", "bf16", "int8", "int4")
-LANES = [Processor(f"generic, {lanes} lanes", (*GENERIC.flags, "-UGPT_LANES", f"-DGPT_LANES={lanes}")) for lanes in (8, 16)]
+LANES = [
+    Processor(f"generic, {lanes} lanes", (*GENERIC.flags, "-UGPT_LANES", f"-DGPT_LANES={lanes}")) for lanes in (8, 16)
+]
 
 
 @pytest.fixture(params=[*supported_processors(), *LANES], ids=lambda processor: processor.name)
@@ -122,7 +124,9 @@ def test_logits_of_long_texts_and_wide_heads_are_those_of_the_model(
 def test_the_plain_loops_compute_the_same(changes: dict[str, Any], weights: str, processor: Processor) -> None:
     model, texts = in_format(sharp_model(std=0.25, **changes), weights), texts_of(16, 1, 9)
     plain = Engine(load_engine(read_settings().cache_dir, flags=["-DPLAIN"]), lay_out_weights(model), 3)
-    torch.testing.assert_close(prefill(plain, texts), prefill(engine_of(model, 3, processor), texts), rtol=1e-5, atol=5e-5)
+    torch.testing.assert_close(
+        prefill(plain, texts), prefill(engine_of(model, 3, processor), texts), rtol=1e-5, atol=5e-5
+    )
 
 
 @torch.inference_mode()
@@ -137,7 +141,9 @@ def test_narrower_keys_and_values_change_logits_by_their_rounding_only(
     assert 0 < float((rounded - exact).norm() / exact.norm()) < tolerance
     library = load_engine(read_settings().cache_dir, flags=["-DPLAIN"])
     plain = prefill(Engine(library, lay_out_weights(model), 3, kv_dtype=kv_dtype), texts)
-    assert float((rounded - plain).norm() / exact.norm()) < tolerance / 4  # where one rounds up, the other may round down
+    assert (
+        float((rounded - plain).norm() / exact.norm()) < tolerance / 4
+    )  # where one rounds up, the other may round down
 
 
 @torch.inference_mode()
@@ -350,7 +356,7 @@ def test_torchs_default_type_does_not_reach_the_engine(dtype: torch.dtype) -> No
     try:
         found = draw(model, uniforms, SamplingParams(), keep_logits=True)
         again = engine_of(model).forward([1], [0], [0], [0])
-        with pytest.raises(TypeError, match="C reads contiguous torch.float32"):
+        with pytest.raises(TypeError, match=r"^C reads contiguous torch\.float32"):
             draw(model, uniforms.double(), SamplingParams())
     finally:
         torch.set_default_dtype(torch.float32)
@@ -383,5 +389,5 @@ def test_caches_that_do_not_fit_into_memory_are_an_error_of_one_line() -> None:
 
 
 def test_the_caches_have_the_size_that_is_said() -> None:
-    engine = engine_of(sharp_model(n_kv_head=2), sequences=3)  # 2 layers, 3 rows, 2 heads, 8 wide, filled up to 64 positions
+    engine = engine_of(sharp_model(n_kv_head=2), sequences=3)  # 2 layers, 2 heads of 8 and 16, 64 positions
     assert engine.cache_bytes == 2 * 3 * 2 * (8 * 64 + 16 * 64) * 4
