@@ -46,7 +46,7 @@ def load_engine(
         DeviceError: there is no compiler, or it fails.
     """
     processor = processor or supported_processors()[0]
-    library = load_library("decoding/engine", cache, report, (*processor.flags, *FLAGS, *flags))
+    library = load_library("decoding/engine.cpp", processor, cache, report, (*FLAGS, *flags))
     for name, result in RESULTS.items():
         getattr(library, f"gpt_decoder_{name}").restype = result
     return library

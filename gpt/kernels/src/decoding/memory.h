@@ -16,13 +16,13 @@ template <class Layout> class Memory {
         Layout(counter, arguments...);
         return counter.bytes();
     }
+    static const size_t PAGE = 1 << 21;
+    static std::align_val_t unit_of(size_t size) { return std::align_val_t(size < PAGE ? 64 : PAGE); }
     // In large pages where the system has some: what is read from end to end asks for fewer translations of addresses.
     static char* take(size_t size) {
-        const size_t page = 1 << 21, unit = size < page ? 64 : page;
-        char* block = (char*)std::aligned_alloc(unit, (size + unit) / unit * unit);
-        if (!block) throw std::bad_alloc();
+        char* block = (char*)operator new(size, unit_of(size));
 #ifdef MADV_HUGEPAGE
-        if (unit == page) madvise(block, size, MADV_HUGEPAGE);
+        if (size >= PAGE) madvise(block, size, MADV_HUGEPAGE);
 #endif
         return block;
     }
@@ -37,7 +37,7 @@ template <class Layout> class Memory {
     Memory& operator=(const Memory&) = delete;
     ~Memory() {
         delete layout;
-        std::free(block);
+        operator delete(block, unit_of(size));
     }
     void clear() { memset(block, 0, size); }
     size_t bytes() const { return size; }
