@@ -57,7 +57,7 @@ def backend_of(name: str, subject: Subject) -> Decode:
     entrant = ours(name, subject)
 
     def decode(idx: Tensor, params: SamplingParams) -> None:
-        entrant.decode(idx, params, lambda: None)
+        entrant.decode(idx, params)
 
     return decode
 
@@ -76,7 +76,7 @@ def peer_of(model: GPT, device: torch.device) -> Decode:
 
 def measure(entrants: dict[str, Decode], subject: Subject, batch: int, size: Size) -> dict[str, list[float]]:
     """Tokens per second of every round but the first, which warms up; prefill is included."""
-    idx = torch.tensor([subject.prompt] * batch)
+    idx = subject.prompts(batch)
     params = SamplingParams(max_new_tokens=size.tokens, temperature=0.8)
     rates: dict[str, list[float]] = {name: [] for name in entrants}
     for number, order in enumerate(in_turns(list(entrants), size.rounds + 1)):
