@@ -113,9 +113,8 @@ def choose_compile(
     Raises:
         DeviceError: `choice` is True, and there is no compiler.
     """
-    if choice is False or (
-        choice == "auto" and _fast_dtype(device, processor or supported_processors()[0]) == torch.float32
-    ):
+    processor = processor or supported_processors()[0]
+    if choice is False or (choice == "auto" and device.type == "cpu" and processor.matmul_dtype == torch.float32):
         return False
     reason = why_not_compile(device)
     if reason is None:
@@ -144,6 +143,11 @@ def why_not_compile(device: torch.device) -> str | None:
     return None
 
 
+def widest_dtype(device: torch.device) -> torch.dtype:
+    """Return the floating-point type with most digits: MPS has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def keep_freed_memory() -> None:
     """Let the C library keep memory that tensors give back, for the next ones.
 
@@ -160,18 +164,19 @@ def keep_freed_memory() -> None:
 
 
 def measure_matmul_rate(
-    device: torch.device, dtype: torch.dtype, size: int = 2048, repeats: int = 3, seconds: float = 0.5
+    device: torch.device, dtype: torch.dtype, size: int | None = None, repeats: int = 3, seconds: float = 0.5
 ) -> float:
     """Measure the FLOP/s of a square matmul, the best of a few: what utilisation is measured against.
 
     Args:
         device: to measure.
         dtype: of the factors.
-        size: rows and columns; fewer where a matmul of so many would take longer than `seconds`, as in a type that the
-            processor has no instructions for.
+        size: rows and columns; None: 8192 on CUDA, else 2048. Fewer where a matmul of so many would take longer than
+            `seconds`, as in a type that the processor has no instructions for.
         repeats: of which the best counts.
         seconds: of one matmul, at most.
     """
+    size = size or (8192 if device.type == "cuda" else 2048)
     tried = min(size, 128)
     while tried < size and 8 * _time_matmul(device, dtype, tried) < seconds:
         tried = min(2 * tried, size)

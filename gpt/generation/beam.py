@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gpt.device import widest_dtype
 from gpt.errors import GenerationError
 from gpt.generation.backends import Backend
 from gpt.generation.decoding.decoder import check_finite
@@ -94,7 +95,7 @@ def _extension_logprobs(
     logits = backend.next_logits(contexts)
     check_finite(logits, contexts)
     so_far = torch.tensor([logprob for _, logprob in live], dtype=torch.float64)
-    return so_far.unsqueeze(1) + logits.double().log_softmax(dim=-1).cpu()
+    return so_far.unsqueeze(1) + logits.to(widest_dtype(logits.device)).log_softmax(dim=-1).cpu()
 
 
 def _hypothesis(tokens: tuple[int, ...], logprob: float, length_penalty: float, finished: bool) -> Hypothesis:

@@ -138,7 +138,7 @@ class NativeRuntime:
     ) -> None:
         self._make_drafter = make_drafter
         self.model, self._options, self.name = model, options, _describe("native", model, f"{options.kv_dtype} cache")
-        processor = supported_processors()[0]
+        processor = supported_processors(settings.processor)[0]
         weights = lay_out_weights(model, processor)
         tokens = 1 if make_drafter is None else 1 + MOST_DRAFTS
         library = load_engine(settings.cache_dir, report, processor)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from gpt.data.tokenizers import Tokenizer
+from gpt.device import widest_dtype
 from gpt.errors import GenerationError
 from gpt.model import GPT
 
@@ -69,7 +70,9 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
         begin = 0 if start == 0 else start + width - step  # what the window before did not reach
         logits = model(ids[start:end].unsqueeze(0).to(device))[0, begin - start :]
         targets = ids[begin + 1 : end + 1].to(device)
-        logprobs[begin:end] = logits.double().log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1).cpu()
+        logprobs[begin:end] = (
+            logits.to(widest_dtype(logits.device)).log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1).cpu()
+        )
     if not torch.isfinite(logprobs).all():
         position = int((~torch.isfinite(logprobs)).nonzero()[0])
         raise GenerationError(f"the model's logits after position {position} are not finite; its weights are damaged")

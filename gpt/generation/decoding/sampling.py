@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
+from gpt.device import widest_dtype
 
 
 def next_token_probabilities(logits: Tensor, params: SamplingParams, contexts: Sequence[Sequence[int]] = ()) -> Tensor:
@@ -93,6 +94,6 @@ def draw(probabilities: Tensor, uniform: Tensor) -> Tensor:
     Returns:
         (B,) int64; never a token of probability 0.
     """
-    cumulative = probabilities.double().cumsum(dim=-1)
+    cumulative = probabilities.to(widest_dtype(probabilities.device)).cumsum(dim=-1)
     target = uniform.to(cumulative, non_blocking=True).unsqueeze(-1) * cumulative[..., -1:]
     return torch.searchsorted(cumulative, target, right=True).squeeze(-1)

@@ -52,9 +52,10 @@ inline floats load_int4(const int8_t* p, int upper) {
 // e^x = 2^n 2^f with n whole and f in [-1/2, 1/2], by a polynomial of degree 6; relative error below 2e-7. x is
 // held between -87 and 88, so that the result is a normal number.
 inline floats exp(floats x) {
-    const floats t = smaller(broadcast(88.0f), larger(broadcast(-87.0f), x)) * 1.44269504f;
-    const floats shifted = t + 12582912.0f;  // so large that the last bit counts ones: t is rounded, n in the lowest bits
-    const floats f = t - (shifted - 12582912.0f);
+    const floats held = smaller(broadcast(88.0f), larger(broadcast(-87.0f), x)), per_bit = broadcast(1.44269502f);
+    const floats shifted = fma(held, per_bit, broadcast(12582912.0f));  // so large that its last bit counts ones: n is there
+    const floats n = shifted - 12582912.0f;
+    const floats f = fma(held, broadcast(1.92596300e-8f), fma(held, per_bit, -n));  // x / ln 2 - n, in two parts
     floats p = fma(f, broadcast(1.54035304e-4f), broadcast(1.33335581e-3f));
     p = fma(p, f, broadcast(9.61812911e-3f));
     p = fma(p, f, broadcast(5.55041087e-2f));

@@ -24,6 +24,7 @@ class Muon(Optimizer):
         dtype: of their matmuls; bfloat16 suffices.
     """
 
+    _step_supports_amp_scaling = True
     found_inf: Tensor | None = None
     """1 where this update is to be left out, or None; as the fused AdamW takes it."""
 

@@ -51,10 +51,7 @@ class Together:
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """Whether every part reads `found_inf`: torch's GradScaler then sets it, instead of waiting for the device."""
-        return all(
-            hasattr(part, "found_inf") or getattr(part, "_step_supports_amp_scaling", False)
-            for part in self.parts.values()
-        )
+        return all(getattr(part, "_step_supports_amp_scaling", False) for part in self.parts.values())
 
     def state_dict(self) -> dict[str, Any]:
         """Of every part, by its name."""
