@@ -195,20 +195,23 @@ def complete(
     return completions
 
 
-def stream(model: GPT, tokenizer: Tokenizer, prompt: str, **params: Any) -> Iterator[str]:
+def stream(
+    model: GPT, tokenizer: Tokenizer, prompt: str, *, runtime: Runtime | None = None, **params: Any
+) -> Iterator[str]:
     """Yield the text that follows a prompt, in pieces, as it is generated.
 
     Args:
         model: in eval mode.
         tokenizer: the one the model was trained with.
         prompt: may be empty: it then starts after a line end.
+        runtime: of this model, from `build_runtime`: keep one for many calls; None: the quickest there is, made anew.
         params: fields of `SamplingParams`.
 
     Raises:
         pydantic.ValidationError: a parameter is out of its range.
         GPTError: see `stream_pieces`.
     """
-    return stream_text(model, tokenizer, prompt, SamplingParams(**params))
+    return stream_text(model, tokenizer, prompt, SamplingParams(**params), runtime)
 
 
 def stream_text(
@@ -220,18 +223,26 @@ def stream_text(
 
 
 @overload
-def generate(model: GPT, tokenizer: Tokenizer, prompts: str, **params: Any) -> str: ...
+def generate(
+    model: GPT, tokenizer: Tokenizer, prompts: str, *, runtime: Runtime | None = None, **params: Any
+) -> str: ...
 @overload
-def generate(model: GPT, tokenizer: Tokenizer, prompts: Sequence[str], **params: Any) -> list[str]: ...
-def generate(model: GPT, tokenizer: Tokenizer, prompts: str | Sequence[str], **params: Any) -> str | list[str]:
+def generate(
+    model: GPT, tokenizer: Tokenizer, prompts: Sequence[str], *, runtime: Runtime | None = None, **params: Any
+) -> list[str]: ...
+def generate(
+    model: GPT, tokenizer: Tokenizer, prompts: str | Sequence[str], *, runtime: Runtime | None = None, **params: Any
+) -> str | list[str]:
     """The text that follows each prompt, without the prompt; one text for one prompt, a list for a list.
 
     The prompts are decoded together, and each has its own generator: its text is what it would be
     alone. Arguments and errors are those of `stream`.
     """
     if isinstance(prompts, str):
-        return "".join(stream(model, tokenizer, prompts, **params))
-    return [completion.text for completion in complete(model, tokenizer, prompts, SamplingParams(**params))]
+        return "".join(stream(model, tokenizer, prompts, runtime=runtime, **params))
+    return [
+        completion.text for completion in complete(model, tokenizer, prompts, SamplingParams(**params), runtime=runtime)
+    ]
 
 
 def _at_edge(length: int, block_size: int, params: SamplingParams) -> bool:

@@ -10,7 +10,7 @@ import gpt
 from gpt.config import SamplingParams
 from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.errors import DataError, DeviceError, GenerationError, InputError
-from gpt.generation import DecodeOptions, build_runtime, generate_tokens, stream_pieces
+from gpt.generation import DecodeOptions, build_runtime, complete, generate_tokens, stream_pieces
 from gpt.generation.decoding.sampling import draw, next_token_probabilities
 from gpt.model import GPT
 from tiny import tiny_config
@@ -185,6 +185,25 @@ def test_a_model_that_someone_looks_into_or_has_changed_is_run_as_it_is(tiny_mod
 def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(GenerationError, match=message):
         DecodeOptions(**options)
+
+
+def test_a_runtime_that_is_kept_generates_what_a_new_one_does(tiny_model: GPT) -> None:
+    runtime = build_runtime(tiny_model)
+    for prompts in ("a", ["a", "bc"]):
+        expected = gpt.generate(tiny_model, LETTERS, prompts, max_new_tokens=9)
+        assert gpt.generate(tiny_model, LETTERS, prompts, runtime=runtime, max_new_tokens=9) == expected
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_torchs_default_type_changes_no_text(tiny_model: GPT, dtype: torch.dtype) -> None:
+    runtime, params = build_runtime(tiny_model), SamplingParams(max_new_tokens=12, logprobs=2)
+    expected = complete(tiny_model, LETTERS, ["a", "bc"], params, runtime=runtime)
+    torch.set_default_dtype(dtype)
+    try:
+        assert complete(tiny_model, LETTERS, ["a", "bc"], params, runtime=runtime) == expected
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @needs_compiler

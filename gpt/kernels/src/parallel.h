@@ -63,7 +63,7 @@ struct Worker {
             return;
         }
         for (int spins = 0; barrier->round.load(std::memory_order_acquire) == round; spins++)
-            if (spins > 4000) yield_to_others();  // someone else may need this processor
+            if (spins > 100) yield_to_others();  // someone else may need this processor
             else pause_spinning();
     }
 };
