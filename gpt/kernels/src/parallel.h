@@ -68,25 +68,26 @@ struct Worker {
     }
 };
 
+// One function for every way to start threads, so that `work` is compiled once.
+template <class Work> struct Call {
+    Work* work;
+    Barrier barrier;
+
+    [[gnu::noinline]] void run(int index, int count) { (*work)(Worker{index, count, &barrier}); }
+};
+
 // Calls `work` with each of at most `threads` workers, at the same time.
 template <class Work> void parallel(int threads, Work work) {
-    Barrier barrier;
+    Call<Work> call = {&work, {}};
 #ifdef __linux__
     if (GOMP_parallel) {
-        struct Call {
-            Work* work;
-            Barrier* barrier;
-        } call = {&work, &barrier};
-        const auto run = [](void* data) {
-            const Call& call = *(const Call*)data;
-            (*call.work)(Worker{omp_get_thread_num(), omp_get_num_threads(), call.barrier});
-        };
+        const auto run = [](void* data) { ((Call<Work>*)data)->run(omp_get_thread_num(), omp_get_num_threads()); };
         GOMP_parallel(run, &call, (unsigned)threads, 0);
         return;
     }
 #endif
     std::vector<std::thread> others;
-    for (int i = 1; i < threads; i++) others.emplace_back([&, i] { work(Worker{i, threads, &barrier}); });
-    work(Worker{0, threads, &barrier});
+    for (int i = 1; i < threads; i++) others.emplace_back([&call, i, threads] { call.run(i, threads); });
+    call.run(0, threads);
     for (std::thread& other : others) other.join();
 }
