@@ -178,16 +178,16 @@ def measure_matmul_rate(
     """
     size = size or (8192 if device.type == "cuda" else 2048)
     tried = min(size, 128)
-    while tried < size and 8 * _time_matmul(device, dtype, tried) < seconds:
-        tried = min(2 * tried, size)
-    return 2 * tried**3 / min(_time_matmul(device, dtype, tried) for _ in range(repeats))
+    while tried < size and 64 * _time_matmul(device, dtype, tried, repeats=1) < seconds:
+        tried = min(4 * tried, size)
+    return 2 * tried**3 / _time_matmul(device, dtype, tried, repeats)
 
 
-def _time_matmul(device: torch.device, dtype: torch.dtype, size: int) -> float:
-    """Return the seconds of the better of two, since the first may also pay for initialisation."""
+def _time_matmul(device: torch.device, dtype: torch.dtype, size: int, repeats: int) -> float:
+    """Return the seconds of the best of some square matmuls, after one that may also pay for initialisation."""
     a = torch.randn(size, size, device=device, generator=torch.Generator(device).manual_seed(0)).to(dtype)
     best = math.inf
-    for _ in range(2):
+    for _ in range(repeats + 1):
         _synchronize(device)
         start = time.perf_counter()
         torch.mm(a, a)

@@ -92,7 +92,7 @@ def test_the_matmul_rate_is_measured_in_bounded_time(monkeypatch: pytest.MonkeyP
     """With smaller matrices where the type is slow."""
     sizes: list[int] = []
 
-    def time_matmul(where: torch.device, dtype: torch.dtype, rows: int) -> float:
+    def time_matmul(where: torch.device, dtype: torch.dtype, rows: int, repeats: int) -> float:
         sizes.append(rows)
         return 2 * rows**3 / rate
 
