@@ -2,6 +2,7 @@ PYTHON ?= python3
 CONFIG ?= configs/shakespeare.yaml
 PROMPT ?= ROMEO:
 BIN := .venv/bin
+EXTRAS ?= dev,export
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo train sample tensorboard test test-native test-arm lint format schema docs bench bench-check cuda clean
@@ -17,7 +18,7 @@ setup: .venv/compiled ## make .venv with everything in it, and compile the kerne
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,export]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
 	@touch $@
 
 demo: setup ## train for a minute or two on Python's own documentation, then print text

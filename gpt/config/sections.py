@@ -71,16 +71,17 @@ class RunConfig(Section):
     device: str = Field("auto", pattern=DEVICE_PATTERN, description="auto: CUDA, then MPS, then CPU.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Type of the matrix products; weights stay float32. auto: bfloat16 where the hardware has it.",
+        description="Type of the matmuls; weights stay float32. auto: bfloat16 where the hardware has it.",
     )
     compile: Literal["auto"] | bool = Field(
         "auto",
-        description="torch.compile of each block. auto: on where a compiler is found, else off with a message.",
+        description="torch.compile of each block. auto: on CUDA, and on CPUs with instructions for bfloat16 where the "
+        "native kernels do not apply; off with a message where there is no compiler.",
     )
     kernels: Literal["auto", "torch", "native"] = Field(
         "auto",
-        description="Who computes a training block on a CPU. native: C++ kernels of this package, for bfloat16 "
-        "on processors with AMX or AVX-512 BF16; auto: native where it applies.",
+        description="What computes a training block on a CPU. native: C++ kernels of this package, in float32, or in "
+        "bfloat16 where the processor has instructions for it; auto: native where it applies.",
     )
     deterministic: bool = Field(
         False,

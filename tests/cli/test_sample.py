@@ -338,8 +338,9 @@ def test_ids_the_tokenizer_does_not_have_are_shown_as_replacement_characters(
     [
         pytest.param([], "native, fp32 cache", r"[\d,]+", marks=needs_compiler),
         (["--backend", "eager"], "eager, fp32 cache", "2,048"),
-        (["--kv-dtype", "bf16"], "eager, bf16 cache", "1,024"),
-        (["--kv-dtype", "int8"], "eager, int8 cache", "640"),
+        pytest.param(["--kv-dtype", "bf16"], "native, bf16 cache", r"[\d,]+", marks=needs_compiler),
+        (["--kv-dtype", "fp16"], "eager, fp16 cache", "1,024"),
+        (["--kv-dtype", "int8", "--backend", "eager"], "eager, int8 cache", "640"),
         (["--no-cache"], "eager, no cache", "0"),
     ],
     ids=str,
@@ -639,12 +640,12 @@ def test_without_a_compiler_decoding_goes_on_eagerly_and_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = text_of(capsys, "--backend", "eager", "--prompt", "It")
-    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("gpt.kernels.build.find_compiler", lambda: None)
     assert sample.main(["--prompt", "It"]) == 0
     captured = capsys.readouterr()
     assert captured.out == expected
     assert "no native backend, which is several times quicker: no C++ compiler was found" in captured.err
     assert sample.main(["--prompt", "It", "--backend", "native"]) == 2
     assert "error: no native backend: no C++ compiler was found" in capsys.readouterr().err
-    assert sample.main(["--prompt", "It", "--backend", "native", "--kv-dtype", "int8"]) == 2
-    assert "the native backend has an fp32 cache and no other" in capsys.readouterr().err
+    assert sample.main(["--prompt", "It", "--backend", "native", "--kv-dtype", "fp16"]) == 2
+    assert "the native backend needs a cache of fp32, bf16 or int8" in capsys.readouterr().err

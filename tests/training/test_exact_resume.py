@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from native_support import needs_native
+from native_support import needs_compiler
 from torch import Tensor
 
 from gpt.checkpoint import read_checkpoint
@@ -172,15 +172,15 @@ def test_a_resume_by_path_is_as_exact(tmp_path: Path, start: Start, uninterrupte
 
 
 MUON = ("optim.name=muon", "optim.muon_weight_decay=0.1", "optim.ema_decay=0.8")
-NATIVE = ("run.kernels=native", "run.dtype=bfloat16", "model.n_embd=64")
+NATIVE = ("run.kernels=native", "run.dtype=auto", "model.n_embd=64")
 
 
 @pytest.mark.parametrize(
     "variant",
     [
         pytest.param((*MUON, "run.kernels=torch"), id="muon"),
-        pytest.param(NATIVE, id="native", marks=needs_native),
-        pytest.param((*MUON, *NATIVE), id="both", marks=needs_native),
+        pytest.param(NATIVE, id="native", marks=needs_compiler),
+        pytest.param((*MUON, *NATIVE), id="both", marks=needs_compiler),
     ],
 )
 def test_other_optimizers_averages_and_kernels_go_on_as_exactly(
