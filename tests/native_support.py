@@ -15,7 +15,4 @@ EMULATED = [
 PROCESSORS_HERE = [*supported_processors()[:-1], *EMULATED]
 """Every class of processor that native code can be tested for on this machine."""
 
-BFLOAT16_HERE = supported_processors()[0].matmul_dtype == torch.bfloat16
-"""Whether this processor has instructions for bfloat16."""
-
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
