@@ -18,8 +18,8 @@ SPINS = "8000"
 """How often torch's idle threads look for work before they sleep; its OpenMP library reads it when it is loaded.
 
 By default they look for milliseconds. Where another process takes a core, that uses up their share of it, and they do
-not run when there is work: a step took 7 times as long as on a quiet machine, with this it takes 2 to 3 times as long. It
-costs about 8% of a step where nothing else runs.
+not run when there is work: a step took 7 times as long as on a quiet machine, with this it takes 2 to 3 times as long.
+It costs about 8% of a step where nothing else runs.
 """
 
 
