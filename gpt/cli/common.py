@@ -79,26 +79,34 @@ def read_text(path: str) -> str:
         raise GPTError(f"{name} is not UTF-8 text (byte {error.start})") from None
 
 
-class _Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
+    """Parse a command line; the help ends with an example, and a mistake is one line, as everywhere else.
+
+    Args:
+        description: what the command does, a sentence.
+        example: a whole command line.
+        kwargs: see `argparse.ArgumentParser`.
+    """
+
+    def __init__(self, description: str, example: str, **kwargs: Any) -> None:
+        super().__init__(
+            description=description,
+            epilog=f"example:\n  {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **kwargs,
+        )
+
     def error(self, message: str) -> NoReturn:
-        """One line, as every other mistake gives."""
+        """Print one line and exit with 2."""
         print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
 
 
-def build_parser(description: str, example: str) -> argparse.ArgumentParser:
-    """A parser whose help ends with an example; an unknown option is an error, never a guess."""
-    return _Parser(**parser_format(description, example))
-
-
-def parser_format(description: str, example: str) -> dict[str, Any]:
-    """The same as arguments of a parser, for those that a subcommand makes."""
-    return {
-        "description": description,
-        "epilog": f"example:\n  {example}",
-        "formatter_class": argparse.RawDescriptionHelpFormatter,
-        "allow_abbrev": False,
-    }
+def add_command(subparsers: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:
+    """Add a subcommand to what `add_subparsers` gave; `summary` is its line in the list and heads its own help."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=summary, description=summary, example=example)
+    return parser
 
 
 def add_weights_option(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import add_checkpoint_options, add_weights_option, build_parser, read_text, report, run_command
+from gpt.cli.common import CommandParser, add_checkpoint_options, add_weights_option, read_text, report, run_command
 from gpt.config import RunConfig
 from gpt.errors import CheckpointError, ConfigError
 from gpt.settings import read_settings
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = build_parser(
+    parser = CommandParser(
         "Evaluate a trained model on its corpus, or on a text of yours. The last line is one JSON object.",
         "python scripts/evaluate.py --checkpoint runs/shakespeare --protocol full",
     )

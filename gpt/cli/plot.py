@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpt.cli.common import build_parser, run_command
+from gpt.cli.common import CommandParser, run_command
 from gpt.errors import CheckpointError, GPTError
 
 Curve = list[tuple[float, float]]
@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = build_parser(
+    parser = CommandParser(
         "Draw training and validation loss of one or more runs.",
         "python scripts/plot.py runs/shakespeare --output loss.png",
     )

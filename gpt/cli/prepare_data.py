@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpt.cli.common import build_parser, report, run_command
+from gpt.cli.common import CommandParser, report, run_command
 from gpt.config import load_config
 from gpt.settings import read_settings
 
@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = build_parser(
+    parser = CommandParser(
         "Download and encode the corpus of a configuration. Training does the same when it has to.",
         "python scripts/prepare_data.py --config configs/shakespeare.yaml",
     )

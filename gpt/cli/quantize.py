@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpt.cli.common import add_checkpoint_options, build_parser, report, run_command
+from gpt.cli.common import CommandParser, add_checkpoint_options, report, run_command
 from gpt.cli.tables import human_bytes
 from gpt.errors import CheckpointError
 
@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = build_parser(
+    parser = CommandParser(
         "Write a copy of a checkpoint whose blocks have weights of few bits. It can be sampled and evaluated like "
         "any other, and not be trained.",
         "python scripts/quantize.py --checkpoint runs/shakespeare --weights int8 --output runs/shakespeare-int8",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from gpt.cli.common import add_checkpoint_options, add_weights_option, build_parser, read_text, report, run_command
+from gpt.cli.common import CommandParser, add_checkpoint_options, add_weights_option, read_text, report, run_command
 from gpt.cli.drafting import make_drafter_of
 from gpt.cli.sampling_options import add_sampling_options, given_options, with_options
 from gpt.config import SamplingParams
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = build_parser(
+    parser = CommandParser(
         "Print what a trained model writes after a prompt. Options left out are those of the run's configuration.",
         'python scripts/sample.py --prompt "ROMEO:" --temperature 0.8 --top-k 40 --seed 7',
     )

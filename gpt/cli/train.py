@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpt.cli.common import build_parser, report, run_command
+from gpt.cli.common import CommandParser, report, run_command
 from gpt.config import Config, LoadedConfig, dump_config, load_config
 from gpt.settings import read_settings
 
@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = build_parser(
+    parser = CommandParser(
         "Train a GPT. Any key of the configuration can be overridden as section.key=value.",
         "python scripts/train.py --config configs/shakespeare.yaml run.name=slower optim.learning_rate=3e-3",
     )

@@ -43,7 +43,7 @@ def add_parser(subparsers: Any) -> None:
     parser = add_measurement(
         subparsers,
         "busy",
-        "time one training step of several variants, alone and while other processes take cores",
+        "Time one training step of several variants, alone and while other processes take cores.",
         "--config configs/shakespeare.yaml --variants native,torch,compiled",
     )
     add_turn_options(parser, "native,torch,compiled")

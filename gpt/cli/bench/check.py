@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.cli.bench.options import check_json
 from gpt.cli.bench.output import describe, finish
-from gpt.cli.common import parser_format, report
+from gpt.cli.common import add_command, report
 from gpt.cli.tables import Table
 from gpt.settings import read_settings
 
@@ -50,8 +50,9 @@ class Finding:
 
 def add_parser(subparsers: Any) -> None:
     """The options of this measurement."""
-    summary = "fail if a kernel of ours is far slower than torch's own operators on this machine"
-    parser = subparsers.add_parser("check", help=summary, **parser_format(f"F{summary[1:]}.", EXAMPLE))
+    parser = add_command(
+        subparsers, "check", "Fail if a kernel is far slower than torch's own operators on this machine.", EXAMPLE
+    )
     parser.add_argument("--json", metavar="FILE", help="write the last line there too")
     parser.set_defaults(run=run, config=None, overrides=[])
 

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from gpt.cli.bench import busy, check, decode, race, recipe, start, step
-from gpt.cli.common import build_parser, parser_format, run_command
+from gpt.cli.common import CommandParser, add_command, run_command
 
 MEASUREMENTS = (recipe, step, busy, race)
 """Of training. Each has `add_parser(subparsers)`, which makes its own parser and names its `run`."""
@@ -26,9 +26,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = build_parser("Measure speed. Each measurement ends with one JSON object in a line.", EXAMPLE)
+    parser = CommandParser("Measure speed. Each measurement ends with one JSON object in a line.", EXAMPLE)
     kinds = parser.add_subparsers(required=True, metavar="WHAT", title="what is measured (each has its own --help)")
-    train = kinds.add_parser("train", help="training", **parser_format("Measure training.", EXAMPLE))
+    train = add_command(kinds, "train", "Measure training.", EXAMPLE)
     measurements = train.add_subparsers(
         required=True, metavar="MEASUREMENT", title="measurements (each has its own --help)"
     )

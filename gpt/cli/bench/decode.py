@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from gpt.cli.bench.options import check_counts, check_json, check_peers
 from gpt.cli.bench.output import describe, finish
-from gpt.cli.common import parser_format
+from gpt.cli.common import add_command
 from gpt.config import ModelConfig
 from gpt.errors import ConfigError
 
@@ -40,8 +40,9 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 
 def add_parser(subparsers: Any) -> None:
     """The options of this measurement."""
-    summary = "time decoding of several backends and peers in turns, on the same weights"
-    parser = subparsers.add_parser("decode", help=summary, **parser_format(f"T{summary[1:]}.", EXAMPLE))
+    parser = add_command(
+        subparsers, "decode", "Time decoding by several backends and peers in turns, on the same weights.", EXAMPLE
+    )
     parser.add_argument(
         "--shapes",
         nargs="+",

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gpt.cli.common import parser_format
+from gpt.cli.common import add_command
 from gpt.errors import ConfigError
 
 OWN_KEYS = ("run.dir", "run.name")
@@ -15,10 +15,7 @@ OWN_KEYS = ("run.dir", "run.name")
 
 def add_measurement(subparsers: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:
     """A parser with `--config`, `--json` and overrides."""
-    command = f"python scripts/bench.py train {name} {example}"
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        name, help=summary, **parser_format(f"{summary[0].upper()}{summary[1:]}.", command)
-    )
+    parser = add_command(subparsers, name, summary, f"python scripts/bench.py train {name} {example}")
     parser.add_argument("--config", required=True, metavar="FILE", help="YAML file of the run to measure")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
     parser.add_argument("--json", metavar="FILE", help="write the last line there too")

@@ -25,7 +25,7 @@ def add_parser(subparsers: Any) -> None:
     parser = add_measurement(
         subparsers,
         "race",
-        "time a recipe against nanoGPT's recipe for a CPU, and Hugging Face's Trainer with the same budget",
+        "Time a recipe against nanoGPT's recipe for a CPU, and Hugging Face's Trainer with the same budget.",
         "--config configs/shakespeare.yaml --nanogpt ../nanoGPT --hf",
     )
     add_peer_options(parser)

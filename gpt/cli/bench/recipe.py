@@ -47,7 +47,7 @@ def add_parser(subparsers: Any) -> None:
     parser = add_measurement(
         subparsers,
         "recipe",
-        "time whole training processes and judge what they trained",
+        "Time whole training processes and judge what they trained.",
         "--config configs/shakespeare.yaml --seeds 1 2 3",
     )
     parser.add_argument(

@@ -13,7 +13,7 @@ from gpt.cli.bench.options import check_counts, check_json
 from gpt.cli.bench.output import describe, finish
 from gpt.cli.bench.processes import environment, script_command
 from gpt.cli.bench.spread import in_turns, ratios, show_ratios
-from gpt.cli.common import parser_format
+from gpt.cli.common import add_command
 from gpt.cli.tables import Table
 from gpt.errors import ConfigError, GPTError
 
@@ -24,8 +24,12 @@ NOTE = "Seconds: from the start of the process to its end, or to the first chara
 
 def add_parser(subparsers: Any) -> None:
     """The options of this measurement."""
-    summary = "time a cold start of sample.py to the first character, and importing torch, in turns"
-    parser = subparsers.add_parser("start", help=summary, **parser_format(f"T{summary[1:]}.", EXAMPLE))
+    parser = add_command(
+        subparsers,
+        "start",
+        "Time a cold start of sample.py to the first character, and importing torch, in turns.",
+        EXAMPLE,
+    )
     parser.add_argument("--checkpoint", required=True, metavar="PATH", help="run or checkpoint folder")
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="turns of each (default: 7)")
     parser.add_argument("--json", metavar="FILE", help="write the last line there too")

@@ -35,7 +35,7 @@ def add_parser(subparsers: Any) -> None:
     parser = add_measurement(
         subparsers,
         "step",
-        "time one training step of several variants in turns, and its memory",
+        "Time one training step of several variants in turns, and its memory.",
         "--config configs/shakespeare.yaml --variants native,torch,compiled,float32 --hf --nanogpt ../nanoGPT",
     )
     add_turn_options(parser, "config")

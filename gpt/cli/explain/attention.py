@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import add_checkpoint_options
+from gpt.cli.common import add_checkpoint_options, add_command
 from gpt.cli.explain.heatmap import heat_map, numbers
 from gpt.cli.explain.outputs import add_output_options, check_outputs, write_outputs
 from gpt.cli.explain.ranges import check_range
@@ -18,7 +18,6 @@ from gpt.cli.explain.text import (
     read_edits,
     read_ids,
 )
-from gpt.cli.explain.view import add_view
 from gpt.cli.tables import Table, add_format_options, print_view
 from gpt.errors import ConfigError
 
@@ -39,11 +38,11 @@ NOTE = (
 
 def add_parser(subparsers: Any) -> None:
     """The options of this view."""
-    parser = add_view(
+    parser = add_command(
         subparsers,
         "attention",
-        "where each head looks: a table of all heads, or the matrix of one",
-        '--prompt "To be, or not" --layer 2 --head 1',
+        "Show where each head attends: a table of all heads, or the matrix of one.",
+        'python scripts/explain.py attention --prompt "To be, or not" --layer 2 --head 1',
     )
     add_checkpoint_options(parser)
     add_prompt_option(parser)

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from gpt.cli.common import build_parser, run_command
+from gpt.cli.common import CommandParser, run_command
 from gpt.cli.explain import attention, flops, lens, mathematics, memory, params, shapes, surprisal, walk
 from gpt.cli.explain.source import check_device
 
@@ -24,7 +24,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = build_parser(
+    parser = CommandParser(
         "Look inside a model: its shapes, attention, predictions, parameters, FLOPs and memory.",
         'python scripts/explain.py attention --prompt "To be, or not" --layer 2 --head 1',
     )

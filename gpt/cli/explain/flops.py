@@ -3,10 +3,10 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from gpt.cli.common import add_command
 from gpt.cli.explain.ranges import check_positive, check_range
 from gpt.cli.explain.sizes import add_size_options, check_batch, read_size
 from gpt.cli.explain.source import add_model_options, find_config
-from gpt.cli.explain.view import add_view
 from gpt.cli.tables import Table, add_format_options, human_bytes, human_count, print_view
 from gpt.config import ModelConfig
 from gpt.errors import ConfigError
@@ -25,11 +25,11 @@ MEASURED_BYTES = 256 << 20
 
 def add_parser(subparsers: Any) -> None:
     """The options of this view."""
-    parser = add_view(
+    parser = add_command(
         subparsers,
         "flops",
-        "count the FLOPs of training and of generating, with and without a cache",
-        "--published llama-2-7b --prompt-tokens 50 --new-tokens 100 --dtype bfloat16 --bandwidth 2000",
+        "Count the FLOPs of training and of generation, with and without a cache.",
+        "python scripts/explain.py flops --published llama-2-7b --prompt-tokens 50 --new-tokens 100 --dtype bfloat16",
     )
     add_model_options(parser)
     add_size_options(parser, "train.batch_size", "block_size")

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import add_checkpoint_options
+from gpt.cli.common import add_checkpoint_options, add_command
 from gpt.cli.explain.outputs import add_output_options, check_outputs, write_outputs
 from gpt.cli.explain.ranges import check_range
 from gpt.cli.explain.source import load_model
@@ -16,7 +16,6 @@ from gpt.cli.explain.text import (
     read_edits,
     read_ids,
 )
-from gpt.cli.explain.view import add_view
 from gpt.cli.tables import Table, add_format_options, print_view
 
 if TYPE_CHECKING:
@@ -28,11 +27,11 @@ WIDTH = 60
 
 def add_parser(subparsers: Any) -> None:
     """The options of this view."""
-    parser = add_view(
+    parser = add_command(
         subparsers,
         "lens",
-        "the logit lens: the most likely next token after each layer",
-        '--prompt "To be, or not to be" --position 5',
+        "Show the logit lens: the most likely next token after each layer.",
+        'python scripts/explain.py lens --prompt "To be, or not to be" --position 5',
     )
     add_checkpoint_options(parser)
     add_prompt_option(parser)

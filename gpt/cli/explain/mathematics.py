@@ -3,17 +3,17 @@
 import argparse
 from typing import Any
 
+from gpt.cli.common import add_command
 from gpt.cli.explain.outputs import add_page_option, write_page
-from gpt.cli.explain.view import add_view
 
 
 def add_parser(subparsers: Any) -> None:
     """The options of this view."""
-    parser = add_view(
+    parser = add_command(
         subparsers,
         "mathematics",
-        "every formula of a block, forward and backward, as a Markdown page",
-        "--output mathematics.md",
+        "Write every formula of a block, forward and backward, as a Markdown page.",
+        "python scripts/explain.py mathematics --output mathematics.md",
     )
     add_page_option(parser)
     parser.set_defaults(run=run)

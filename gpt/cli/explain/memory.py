@@ -4,10 +4,9 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import report
+from gpt.cli.common import add_command, report
 from gpt.cli.explain.sizes import add_size_options, check_batch, read_size
 from gpt.cli.explain.source import add_model_options, find_config
-from gpt.cli.explain.view import add_view
 from gpt.cli.tables import Table, add_format_options, human_bytes, print_view
 from gpt.config import Config, RunConfig
 
@@ -17,11 +16,11 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: Any) -> None:
     """The options of this view."""
-    parser = add_view(
+    parser = add_command(
         subparsers,
         "memory",
-        "predict the memory of training and of generating",
-        "--published gpt2 --batch 8 --dtype bfloat16",
+        "Predict the memory of training and of generation.",
+        "python scripts/explain.py memory --published gpt2 --batch 8 --dtype bfloat16",
     )
     add_model_options(parser)
     add_size_options(parser, "train.batch_size", "block_size")

@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from gpt.cli.common import add_command
 from gpt.cli.explain.source import NamedConfig, add_model_options, find_config
-from gpt.cli.explain.view import add_view
 from gpt.cli.tables import Table, add_format_options, print_view
 
 if TYPE_CHECKING:
@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: Any) -> None:
     """The options of this view."""
-    parser = add_view(subparsers, "params", "count the parameters, by component and by tensor", "--published gpt2")
+    parser = add_command(
+        subparsers,
+        "params",
+        "Count the parameters, by component and by tensor.",
+        "python scripts/explain.py params --published gpt2",
+    )
     add_model_options(parser)
     parser.add_argument("--tensors", action="store_true", help="list every tensor too")
     add_format_options(parser)

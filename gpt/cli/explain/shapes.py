@@ -6,10 +6,10 @@ from dataclasses import asdict
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
+from gpt.cli.common import add_command
 from gpt.cli.explain.sizes import add_size_options, check_batch, read_size
 from gpt.cli.explain.source import add_model_options, find_config, load_model
 from gpt.cli.explain.text import read_ids
-from gpt.cli.explain.view import add_view
 from gpt.cli.tables import Table, add_format_options, print_view
 from gpt.errors import ConfigError
 from gpt.inspection.markdown import times
@@ -28,11 +28,11 @@ ALIGN = "<<<<<>><"
 
 def add_parser(subparsers: Any) -> None:
     """The options of this view."""
-    parser = add_view(
+    parser = add_command(
         subparsers,
         "shapes",
-        "every tensor of a forward pass, in the order it is made",
-        "--config configs/reference_shapes.yaml",
+        "Show every tensor of a forward pass, in the order it is made.",
+        "python scripts/explain.py shapes --config configs/reference_shapes.yaml",
     )
     add_model_options(parser)
     parser.add_argument("--prompt", metavar="TEXT", help="trace this text through a trained model")

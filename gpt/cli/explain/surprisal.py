@@ -3,12 +3,11 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import add_checkpoint_options
+from gpt.cli.common import add_checkpoint_options, add_command
 from gpt.cli.explain.outputs import add_output_options, check_outputs, write_outputs
 from gpt.cli.explain.ranges import check_range
 from gpt.cli.explain.source import load_model
 from gpt.cli.explain.text import add_edit_option, add_prompt_option, read_edits, read_ids
-from gpt.cli.explain.view import add_view
 from gpt.cli.sampling_options import with_options
 from gpt.cli.tables import Table, add_format_options, print_view
 from gpt.config import SamplingParams
@@ -23,11 +22,11 @@ BAR = 10
 
 def add_parser(subparsers: Any) -> None:
     """The options of this view."""
-    parser = add_view(
+    parser = add_command(
         subparsers,
         "surprisal",
-        "bits of every character, and the alternatives before and after sampling's filters",
-        '--prompt "To be, or not to be" --temperature 0.8 --top-k 5',
+        "Show the bits of every character, and the alternatives before and after sampling's filters.",
+        'python scripts/explain.py surprisal --prompt "To be, or not to be" --temperature 0.8 --top-k 5',
     )
     add_checkpoint_options(parser)
     add_prompt_option(parser)

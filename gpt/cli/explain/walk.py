@@ -3,11 +3,10 @@
 import argparse
 from typing import Any
 
-from gpt.cli.common import add_checkpoint_options
+from gpt.cli.common import add_checkpoint_options, add_command
 from gpt.cli.explain.outputs import add_page_option, write_page
 from gpt.cli.explain.source import load_model
 from gpt.cli.explain.text import add_prompt_option, read_ids
-from gpt.cli.explain.view import add_view
 
 HEAD = """# One character through the model
 
@@ -19,8 +18,11 @@ keep their weights transposed; `weight.T` is what multiplies.
 
 def add_parser(subparsers: Any) -> None:
     """The options of this view."""
-    parser = add_view(
-        subparsers, "walk", "a text through a trained model, as a Markdown page", '--prompt "Softwar" --output walk.md'
+    parser = add_command(
+        subparsers,
+        "walk",
+        "Write a text's way through a trained model as a Markdown page.",
+        'python scripts/explain.py walk --prompt "Softwar" --output walk.md',
     )
     add_checkpoint_options(parser)
     add_prompt_option(parser)
