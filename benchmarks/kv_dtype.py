@@ -21,9 +21,10 @@ from gpt.cache import KV_DTYPES, KVCache, cache_bytes
 from gpt.checkpoint import load_trained
 from gpt.data import prepare
 from gpt.device import Compute
+from gpt.evaluation.loss import evaluate
+from gpt.evaluation.windows import full_batches
 from gpt.model import GPT
 from gpt.settings import read_settings
-from gpt.training.evaluation import evaluate, full_batches
 
 
 class ThroughCache(nn.Module):

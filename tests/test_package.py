@@ -14,7 +14,7 @@ FLOORS = [
     {"config", "processor"},
     {"device"},
     {"model", "data", "cache"},
-    {"kernels"},
+    {"kernels", "evaluation"},
     {"checkpoint"},
     {"generation"},
     {"inspection"},

@@ -21,8 +21,9 @@ from gpt.config import load_config
 from gpt.data import Dataset, prepare
 from gpt.device import Compute
 from gpt.errors import GPTError
+from gpt.evaluation.loss import evaluate
+from gpt.evaluation.windows import full_batches
 from gpt.settings import read_settings
-from gpt.training.evaluation import evaluate, full_batches
 
 CONFIGS = ROOT / "configs"
 EVALUATION = re.compile(r"^step +(\d+) .*validation loss ([\d.]+)")

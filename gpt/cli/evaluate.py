@@ -85,7 +85,8 @@ def _evaluate_corpus(
 ) -> dict[str, Any]:
     """Loss over a split of the corpus that the run was trained on."""
     from gpt.data import prepare
-    from gpt.training.evaluation import evaluate, random_batches, sliding_batches
+    from gpt.evaluation.loss import evaluate
+    from gpt.evaluation.windows import random_batches, sliding_batches
 
     settings = read_settings(arguments.offline)
     dataset = prepare(loaded.config.data, settings, report)
@@ -118,7 +119,7 @@ def _evaluate_corpus(
 
 def _score_file(arguments: argparse.Namespace, loaded: "Loaded", stride: int) -> dict[str, Any]:
     """Probability of one text, in float32."""
-    from gpt.generation import score_text
+    from gpt.evaluation.scoring import score_text
 
     text = read_text(arguments.text_file)
     score = score_text(loaded.model, loaded.tokenizer, text, stride)

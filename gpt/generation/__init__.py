@@ -14,7 +14,6 @@ from gpt.generation.generator import (
     stream_text,
 )
 from gpt.generation.runtime import DecodeOptions, EagerRuntime, Runtime, build_runtime
-from gpt.generation.scoring import Score, score_text
 
 __all__ = [
     "Completion",
@@ -24,14 +23,12 @@ __all__ = [
     "Hypothesis",
     "Piece",
     "Runtime",
-    "Score",
     "TextBatch",
     "beam_search",
     "build_runtime",
     "complete",
     "generate",
     "generate_tokens",
-    "score_text",
     "stream",
     "stream_pieces",
     "stream_text",

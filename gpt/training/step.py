@@ -10,9 +10,9 @@ from torch import Tensor
 
 from gpt.device import Compute
 from gpt.errors import NonFiniteError
+from gpt.evaluation.loss import IGNORE, Batch, summed_cross_entropy, to_device
 from gpt.model import GPT
 from gpt.training.guard import NonFiniteGuard
-from gpt.training.loss import Batch, accumulate_gradients, summed_cross_entropy, to_device
 from gpt.training.optimizers import Together
 
 
@@ -77,9 +77,25 @@ class Stepper:
             raise NonFiniteError("float16 gradients overflow even unscaled; set run.dtype=bfloat16 or float32")
 
     def gradients(self, micro_batches: Sequence[Batch]) -> Tensor:
-        """Replace the gradients by those of some micro-batches; returns their mean loss."""
+        """Replace the gradients by those of several micro-batches, as if they were one batch.
+
+        Each loss is divided by the tokens of the whole step, not of its micro-batch, so that a smaller
+        last one, or one with padding, weighs what its tokens weigh.
+
+        Returns:
+            Mean loss per token, in nats, detached.
+        """
         self.optimizer.zero_grad(set_to_none=True)
-        return accumulate_gradients(micro_batches, self._summed_loss, self._backward)
+        device = self.compute.device
+        tokens = sum(int((targets != IGNORE).sum()) for _, targets in micro_batches)
+        losses = []
+        for inputs, targets in micro_batches:
+            with self.compute.autocast():
+                logits = self.model(to_device(inputs, device))
+            loss = summed_cross_entropy(logits, to_device(targets, device)) / tokens
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.detach())
+        return torch.stack(losses).sum()
 
     def state_dict(self) -> dict[str, Any]:
         """Optimizer and scaler: tensors and plain values."""
@@ -90,12 +106,3 @@ class Stepper:
         self.optimizer.load_state_dict(state["optimizer"])
         if state["scaler"]:  # empty where the run so far was not in float16
             self.scaler.load_state_dict(state["scaler"])
-
-    def _summed_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        device = self.compute.device
-        with self.compute.autocast():
-            logits = self.model(to_device(inputs, device))
-        return summed_cross_entropy(logits, to_device(targets, device))
-
-    def _backward(self, loss: Tensor) -> None:
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]

@@ -10,11 +10,11 @@ from gpt.data import BatchSampler, Dataset
 from gpt.data.ngrams import NgramTable
 from gpt.device import Compute, measure_matmul_rate, peak_memory_bytes
 from gpt.errors import CheckpointError
+from gpt.evaluation.loss import Batch
 from gpt.inspection.flops import training_flops
 from gpt.model import GPT
 from gpt.report import Report
 from gpt.training.averaging import NoAverage, WeightAverage
-from gpt.training.loss import Batch
 from gpt.training.monitor import Monitor
 from gpt.training.schedule import learning_rate
 from gpt.training.signals import Interrupted, SignalWatch

@@ -11,11 +11,12 @@ from gpt.config import Config
 from gpt.data import Dataset
 from gpt.device import Compute
 from gpt.errors import NonFiniteError
+from gpt.evaluation.loss import Evaluation, evaluate
+from gpt.evaluation.windows import full_batches
 from gpt.generation import DecodeOptions, EagerRuntime, stream_text
 from gpt.inspection.pictures import attention_picture, to_pixels
 from gpt.inspection.views import attention_view
 from gpt.model import GPT
-from gpt.training.evaluation import Evaluation, evaluate, full_batches
 
 PICTURE_TOKENS = 32
 """Length of the text whose attention is drawn."""

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from cuda_device import no_synchronisation, stepper_of
 from gpt.errors import NonFiniteError
+from gpt.evaluation.loss import Batch
 from gpt.model import GPT
 from gpt.training.averaging import WeightAverage
 from gpt.training.compiling import compile_blocks
-from gpt.training.loss import Batch
 from tiny import tiny_config
 
 every_optimizer = pytest.mark.parametrize("name", ["adamw", "muon"])

@@ -24,7 +24,7 @@ print(peak() - before)
 EVALUATION = """
 import resource, sys
 import numpy as np
-from gpt.training.evaluation import full_batches
+from gpt.evaluation.windows import full_batches
 tokens = np.memmap(sys.argv[1], dtype=np.uint8, mode="r")[: 100 << 20]
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 next(full_batches(tokens, 64, 512))

@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.config import OptimConfig
+from gpt.evaluation.loss import summed_cross_entropy
 from gpt.inspection import mathematics
 from gpt.model.attention import ReferenceCore
 from gpt.model.block import Block
 from gpt.model.feed_forward import MLP, SwiGLU
 from gpt.model.norm import LayerNorm, RMSNorm
-from gpt.training.loss import summed_cross_entropy
 from gpt.training.schedule import learning_rate
 from tiny import tiny_config
 

@@ -7,8 +7,8 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.errors import InputError
+from gpt.evaluation.scoring import score_text
 from gpt.generation.decoding.sampling import next_token_probabilities
-from gpt.generation.scoring import score_text
 from gpt.inspection.edits import replace, zero
 from gpt.inspection.surprisal import surprisal
 from inspection.variants import every_variant, some_ids

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from gpt.checkpoint import read_checkpoint
 from gpt.errors import CheckpointError
+from gpt.evaluation.loss import evaluate
+from gpt.evaluation.windows import full_batches
 from gpt.model import GPT
 from gpt.training.averaging import NoAverage, WeightAverage
-from gpt.training.evaluation import evaluate, full_batches
 from gpt.training.trainer import Trainer
 from tiny import tiny_config
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from gpt.config import OptimConfig
 from gpt.device import Compute
 from gpt.errors import NonFiniteError
+from gpt.evaluation.loss import Batch
 from gpt.model import GPT
-from gpt.training.loss import Batch
 from gpt.training.optimizers import build_optimizer
 from gpt.training.step import Stepper
 from tiny import tiny_config

@@ -14,7 +14,7 @@ import torch
 
 from gpt.checkpoint import RunFolder, find_checkpoint, read_checkpoint
 from gpt.errors import CheckpointError, GPTError, InputError, NonFiniteError
-from gpt.training.evaluation import Evaluation
+from gpt.evaluation.loss import Evaluation
 from gpt.training.monitor import Monitor
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer

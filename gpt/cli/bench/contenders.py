@@ -19,7 +19,8 @@ from gpt.cli.bench.recipe import NAME, train_command
 from gpt.config import Config, dump_config
 from gpt.data import Dataset
 from gpt.device import Compute
-from gpt.training.evaluation import evaluate, full_batches
+from gpt.evaluation.loss import evaluate
+from gpt.evaluation.windows import full_batches
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 
 from gpt.checkpoint import Loaded
 from gpt.config import SamplingParams
-from gpt.generation.scoring import score_text
+from gpt.evaluation.scoring import score_text
 from gpt.inspection.edits import scale
 from gpt.inspection.surprisal import surprisal
 from gpt.inspection.views import surprisal_view

@@ -11,7 +11,8 @@ from fake_cuda.torch_cuda import Graph
 from gpt.cli import sample
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
-from gpt.generation import DecodeOptions, build_runtime, complete, score_text
+from gpt.evaluation.scoring import score_text
+from gpt.generation import DecodeOptions, build_runtime, complete
 from gpt.generation.backends.compiled import CompiledBackend
 from gpt.generation.backends.eager import CachedBackend
 from gpt.generation.beam import beam_search

@@ -12,13 +12,13 @@ from gpt.cache import KVCache
 from gpt.config import OptimConfig
 from gpt.device import Compute
 from gpt.errors import DeviceError
+from gpt.evaluation.loss import Batch
 from gpt.kernels.training.block import NativeBlock, replace_blocks, use_native_blocks
 from gpt.kernels.training.library import Kernels
 from gpt.model import GPT
 from gpt.model.block import Block
 from gpt.processor import GENERIC
 from gpt.settings import read_settings
-from gpt.training.loss import Batch
 from gpt.training.optimizers import build_optimizer
 from gpt.training.step import Stepper
 from tiny import tiny_config

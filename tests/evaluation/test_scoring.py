@@ -8,7 +8,7 @@ from torch import nn
 
 from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.errors import DataError, GenerationError
-from gpt.generation import Score, score_text
+from gpt.evaluation.scoring import Score, score_text
 from gpt.model import GPT
 from tiny import sharp_model
 
@@ -72,6 +72,10 @@ def test_numbers_by_hand() -> None:
     assert score.logprob == pytest.approx(math.log(1 / 64))
     assert score.perplexity == pytest.approx(4)
     assert score.bits_per_char == pytest.approx(3)
+
+
+def test_a_perplexity_beyond_all_floats_is_infinite() -> None:
+    assert Score((-1e4,), chars=1).perplexity == math.inf
 
 
 def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary() -> None:

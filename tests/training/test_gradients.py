@@ -5,8 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gpt.config import OptimConfig
+from gpt.device import Compute
+from gpt.evaluation.loss import IGNORE, Batch
 from gpt.model import GPT
-from gpt.training.loss import IGNORE, Batch, accumulate_gradients, summed_cross_entropy
+from gpt.training.optimizers import build_optimizer
+from gpt.training.step import Stepper
 from tiny import tiny_config
 
 B, T, V = 9, 16, 23
@@ -22,11 +26,9 @@ def batch(rows: int) -> Batch:
 
 
 def loss_and_gradients(model: GPT, micro_batches: Sequence[Batch]) -> tuple[Tensor, list[Tensor]]:
-    model.zero_grad()
-    loss = accumulate_gradients(
-        micro_batches,
-        lambda inputs, targets: summed_cross_entropy(model(inputs), targets),
-        lambda loss: loss.backward(),
+    cpu = torch.device("cpu")
+    loss = Stepper(model, build_optimizer(model, OptimConfig(), cpu), Compute(cpu, torch.float32, False), 0).gradients(
+        micro_batches
     )
     return loss, [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
@@ -36,18 +38,6 @@ def assert_same(one: tuple[Tensor, list[Tensor]], other: tuple[Tensor, list[Tens
     assert len(one[1]) == len(other[1]) > 0
     for left, right in zip(one[1], other[1], strict=True):
         torch.testing.assert_close(left, right, rtol=0, atol=1e-6)
-
-
-def test_the_loss_is_the_negative_log_probability_in_nats() -> None:
-    logits, targets = torch.randn(2, 3, 5), torch.randint(5, (2, 3))
-    probabilities = logits.exp() / logits.exp().sum(dim=-1, keepdim=True)
-    by_hand = -sum(probabilities[b, t, targets[b, t]].log() for b in range(2) for t in range(3))
-    torch.testing.assert_close(summed_cross_entropy(logits, targets), torch.as_tensor(by_hand))
-
-
-def test_without_knowledge_the_loss_is_the_logarithm_of_the_vocabulary() -> None:
-    loss = summed_cross_entropy(torch.zeros(2, 3, V), torch.zeros(2, 3, dtype=torch.long))
-    torch.testing.assert_close(loss / 6, torch.tensor(float(V)).log())
 
 
 def test_one_batch_gives_the_mean_and_the_gradients_of_torch(model: GPT) -> None:

@@ -1,61 +1,31 @@
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gpt.device import Compute
+from gpt.evaluation.loss import Evaluation, evaluate, summed_cross_entropy
+from gpt.evaluation.windows import full_batches, sliding_batches
 from gpt.model import GPT
-from gpt.training.evaluation import Evaluation, evaluate, full_batches, random_batches, sliding_batches
-from gpt.training.loss import IGNORE, Batch
 from tiny import tiny_config
 
 CPU = Compute(torch.device("cpu"), torch.float32, False)
 TOKENS = np.random.default_rng(0).integers(23, size=100).astype(np.uint8)
+V = 23
 
 
-def counted(batches: Iterator[Batch]) -> list[tuple[int, int]]:
-    """Target and length of context of every prediction that counts, where each token is its own place."""
-    found = []
-    for inputs, targets in batches:
-        for row_inputs, row_targets in zip(inputs.tolist(), targets.tolist(), strict=True):
-            for column, target in enumerate(row_targets):
-                if target != IGNORE:
-                    assert row_inputs[column] == target - 1
-                    found.append((target, column + 1))
-    return found
+def test_the_loss_is_the_negative_log_probability_in_nats() -> None:
+    logits, targets = torch.randn(2, 3, 5), torch.randint(5, (2, 3))
+    probabilities = logits.exp() / logits.exp().sum(dim=-1, keepdim=True)
+    by_hand = -sum(probabilities[b, t, targets[b, t]].log() for b in range(2) for t in range(3))
+    torch.testing.assert_close(summed_cross_entropy(logits, targets), torch.as_tensor(by_hand))
 
 
-@given(length=st.integers(2, 90), block_size=st.integers(1, 20), batch_size=st.integers(1, 7))
-def test_full_predicts_every_token_once_and_in_order(length: int, block_size: int, batch_size: int) -> None:
-    batches = list(full_batches(np.arange(length), block_size, batch_size))
-    assert [target for target, _ in counted(iter(batches))] == list(range(1, length))
-    assert all(inputs.shape[0] <= batch_size and inputs.shape[1] <= block_size for inputs, _ in batches)
-    assert all(inputs.shape == targets.shape for inputs, targets in batches)
-
-
-@given(
-    length=st.integers(2, 90),
-    block_size=st.integers(1, 20),
-    batch_size=st.integers(1, 7),
-    share=st.floats(0, 1),
-)
-def test_sliding_predicts_every_token_once_with_the_context_that_the_stride_leaves(
-    length: int, block_size: int, batch_size: int, share: float
-) -> None:
-    stride = max(1, round(share * block_size))
-    found = counted(sliding_batches(np.arange(length), block_size, batch_size, stride))
-    assert [target for target, _ in found] == list(range(1, length))
-    assert all(min(target, block_size - stride + 1) <= context <= block_size for target, context in found)
-
-
-def test_sliding_by_one_gives_every_token_all_the_context_there_is() -> None:
-    found = counted(sliding_batches(np.arange(50), block_size=8, batch_size=3, stride=1))
-    assert found == [(target, min(target, 8)) for target in range(1, 50)]
+def test_without_knowledge_the_loss_is_the_logarithm_of_the_vocabulary() -> None:
+    loss = summed_cross_entropy(torch.zeros(2, 3, V), torch.zeros(2, 3, dtype=torch.long))
+    torch.testing.assert_close(loss / 6, torch.tensor(float(V)).log())
 
 
 def naive_loss(model: GPT, tokens: list[int], stride: int) -> float:
@@ -124,18 +94,6 @@ def test_what_poll_raises_ends_the_evaluation_and_restores_the_mode(tiny_model: 
         evaluate(tiny_model, full_batches(TOKENS, 16, 1), CPU, poll)
     assert len(forwards) == 3
     assert tiny_model.training
-
-
-def test_random_crops_have_their_own_generator() -> None:
-    before = torch.get_rng_state()
-    first = list(random_batches(TOKENS, 16, 4, batches=5, seed=3))
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.manual_seed(99)
-    again = list(random_batches(TOKENS, 16, 4, batches=5, seed=3))
-    other = list(random_batches(TOKENS, 16, 4, batches=5, seed=4))
-    assert len(first) == 5
-    assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(first, again, strict=True))
-    assert not all(torch.equal(a[0], b[0]) for a, b in zip(first, other, strict=True))
 
 
 def test_bits_per_character() -> None:

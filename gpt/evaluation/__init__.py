@@ -1,0 +1,1 @@
+"""Losses and scores of a text."""

@@ -1,0 +1,79 @@
+"""Cross-entropy of a batch, and its mean over a split."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpt.device import Compute
+
+IGNORE = -100
+"""Targets with this value count neither in the loss nor in its mean."""
+
+Batch = tuple[Tensor, Tensor]
+"""Inputs and targets, each (B, T) int64, on the CPU."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A loss over some text.
+
+    Attributes:
+        loss: mean over `tokens`, in nats per token.
+        tokens: predictions it is the mean of.
+    """
+
+    loss: float
+    tokens: int
+
+    def bits_per_char(self, chars_per_token: float) -> float:
+        """Return the loss in bits per character of text."""
+        return self.loss / math.log(2) / chars_per_token
+
+
+def to_device(ids: Tensor, device: torch.device) -> Tensor:
+    """Move token ids (B, T) from the CPU; to a CUDA device from pinned memory, so that the copy is asynchronous."""
+    if device.type == "cuda":
+        ids = ids.contiguous().pin_memory()
+    return ids.to(device, non_blocking=device.type == "cuda")
+
+
+def summed_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Sum `-log softmax(logits)[target]` over positions, in nats.
+
+    Args:
+        logits: (B, T, V).
+        targets: (B, T) int64; `IGNORE` on padding.
+    """
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, batches: Iterator[Batch], compute: Compute, poll: Callable[[], None] = lambda: None
+) -> Evaluation:
+    """Compute the mean loss over some batches; the model is in eval mode meanwhile.
+
+    Args:
+        model: token ids (B, T) -> logits (B, T, V).
+        batches: see `windows`.
+        compute: device and dtype.
+        poll: called before every batch; whatever it raises ends the evaluation.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        sums, count = [], 0
+        for inputs, targets in batches:
+            poll()
+            with compute.autocast():
+                logits = model(to_device(inputs, compute.device))
+            sums.append(summed_cross_entropy(logits, to_device(targets, compute.device)))
+            count += int((targets != IGNORE).sum())
+    finally:
+        model.train(was_training)
+    total = math.fsum(torch.stack(sums).tolist())  # read at the end, so that a GPU is not waited for between batches
+    return Evaluation(total / count, count)

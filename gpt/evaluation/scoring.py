@@ -1,0 +1,79 @@
+"""The probability of a text under a model, in all and token by token."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from gpt.data.tokenizers import Tokenizer
+from gpt.device import widest_dtype
+from gpt.errors import GenerationError
+from gpt.evaluation.loss import IGNORE
+from gpt.evaluation.windows import sliding_batches
+from gpt.model import GPT
+
+
+@dataclass(frozen=True)
+class Score:
+    """The probability of one text.
+
+    Attributes:
+        logprobs: log-probability, in nats, of every token but the first, which has no context.
+        chars: characters those tokens complete.
+    """
+
+    logprobs: tuple[float, ...]
+    chars: int
+
+    @property
+    def logprob(self) -> float:
+        """Return that of the whole text after its first token, in nats."""
+        return math.fsum(self.logprobs)
+
+    @property
+    def perplexity(self) -> float:
+        """Return `exp(-mean log-probability)` of a token; infinite where that has no float."""
+        try:
+            return math.exp(-self.logprob / len(self.logprobs))
+        except OverflowError:
+            return math.inf
+
+    @property
+    def bits_per_char(self) -> float:
+        """Return `-log2` of the probability, over the characters."""
+        return -self.logprob / math.log(2) / self.chars
+
+
+@torch.inference_mode()
+def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None = None) -> Score:
+    """Compute the log-probability of a text, token by token.
+
+    Args:
+        model: in eval mode.
+        tokenizer: the one the model was trained with.
+        text: of any length.
+        stride: see `sliding_batches`: a small one is slow and gives every token a long context. None:
+            `block_size`, blocks side by side; a text that fits the window is read whole either way.
+
+    Raises:
+        DataError: characters outside the vocabulary.
+        GenerationError: the text has fewer than two tokens, `stride` is below 1, or the logits are not finite.
+    """
+    if stride is not None and stride < 1:
+        raise GenerationError(f"stride is {stride}, expected at least 1")
+    ids = tokenizer.encode(text)
+    if len(ids) < 2:
+        raise GenerationError(f"a text of {len(ids)} tokens has nothing to score; give two or more")
+    device, block_size = next(model.parameters()).device, model.config.block_size
+    found = []
+    for inputs, targets in sliding_batches(ids, block_size, 1, min(stride or block_size, block_size)):
+        fresh = targets[0] != IGNORE
+        logits = model(inputs.to(device))[0, fresh.to(device)]
+        logprobs = logits.to(widest_dtype(device)).log_softmax(-1)
+        found.append(logprobs.gather(-1, targets[0, fresh, None].to(device)).squeeze(-1).cpu().double())
+    logprobs = torch.cat(found)
+    if not torch.isfinite(logprobs).all():
+        position = int((~torch.isfinite(logprobs)).nonzero()[0])
+        raise GenerationError(f"the model's logits after position {position} are not finite; its weights are damaged")
+    first = tokenizer.stream().feed(int(ids[0]))  # empty where the first token is a part of a character
+    return Score(tuple(logprobs.tolist()), len(tokenizer.decode(ids.tolist())) - len(first))
