@@ -148,4 +148,4 @@ def cache_bytes(config: ModelConfig, batch: int, capacity: int, kv_dtype: str) -
     """Bytes of a cache of that shape, without making it."""
     vectors = 2 * config.n_layer * batch * config.kv_heads * capacity  # keys and values
     scale = torch.float16.itemsize if kv_dtype == "int8" else 0
-    return vectors * (config.head_width * KV_DTYPES[kv_dtype].itemsize + scale)
+    return vectors * (config.head_dim * KV_DTYPES[kv_dtype].itemsize + scale)

@@ -108,7 +108,7 @@ KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float1
 
 def build_store(config: ModelConfig, batch: int, capacity: int, kv_dtype: str, device: torch.device) -> Store:
     """An empty store for `batch` rows of up to `capacity` positions."""
-    shape = (config.n_layer, batch, config.kv_heads, capacity, config.head_width)
+    shape = (config.n_layer, batch, config.kv_heads, capacity, config.head_dim)
     if kv_dtype == "int8":
         return Int8Store(shape, device)
     return FloatStore(shape, KV_DTYPES[kv_dtype], device)

@@ -23,7 +23,7 @@ def make_drafter_of(choice: str | None, loaded: "Loaded", runs: Path) -> "MakeDr
         CheckpointError: the checkpoint has no n-gram table, or that of the drafts cannot be read or has
             another vocabulary.
     """
-    from gpt.generation.speculation.drafts import LookupDrafter, NgramDrafter
+    from gpt.generation.drafts import LookupDrafter, NgramDrafter
 
     if choice is None:
         return None
@@ -43,8 +43,8 @@ def _model_drafter(path: Path, loaded: "Loaded", runs: Path) -> "MakeDrafter":
     import torch
 
     from gpt.checkpoint import load_trained
+    from gpt.generation.drafts import ModelDrafter
     from gpt.generation.runtime import DecodeOptions, NativeRuntime
-    from gpt.generation.speculation.drafts import ModelDrafter
     from gpt.report import silent
     from gpt.settings import read_settings
 

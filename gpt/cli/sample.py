@@ -180,7 +180,7 @@ def _beam(
     """Print the best hypotheses of every prompt, best first."""
     from gpt.generation import beam_search
     from gpt.generation.prompts import encode_prompt
-    from gpt.generation.text import text_of
+    from gpt.generation.text_stream import text_of
 
     def is_finished(tokens: Sequence[int]) -> bool:
         return tokens[-1] == params.end_id or any(text_of(tokenizer, tokens).endswith(stop) for stop in params.stop)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TextIO
 
 from gpt.data import Tokenizer
-from gpt.generation import Drawn, Piece
-from gpt.generation.text import text_of
+from gpt.generation import Piece, SampledToken
+from gpt.generation.text_stream import text_of
 
 SEPARATOR = "\n" + "-" * 20 + "\n"
 
@@ -71,32 +71,32 @@ class JSONWriter:
     def __init__(self, prompts: Sequence[str], seeds: Sequence[int], tokenizer: Tokenizer, file: TextIO) -> None:
         self._prompts, self._seeds, self._tokenizer, self._file = prompts, seeds, tokenizer, file
         self._texts = ["" for _ in prompts]
-        self._drawn: list[list[Drawn]] = [[] for _ in prompts]
+        self._sampled: list[list[SampledToken]] = [[] for _ in prompts]
 
     def take(self, piece: Piece) -> None:
         self._texts[piece.row] += piece.text
-        if piece.drawn is not None:
-            self._drawn[piece.row].append(piece.drawn)
+        if piece.sampled is not None:
+            self._sampled[piece.row].append(piece.sampled)
         if piece.finish is not None:
             self._file.write(json.dumps(self._summary(piece.row, piece.finish), ensure_ascii=False) + "\n")
             self._file.flush()
 
     def _summary(self, row: int, finish: str) -> dict[str, Any]:
-        drawn = self._drawn[row]
+        sampled = self._sampled[row]
         summary = {
             "prompt": self._prompts[row],
             "text": self._texts[row],
             "seed": self._seeds[row],
             "finish": finish,
-            "tokens": len(drawn),
+            "tokens": len(sampled),
         }
-        if any(one.logprob is not None for one in drawn):
+        if any(token.logprob is not None for token in sampled):
             summary["logprobs"] = [
                 {
-                    "token": text_of(self._tokenizer, [one.token]),
-                    "logprob": one.logprob,
-                    "top": [[text_of(self._tokenizer, [index]), logprob] for index, logprob in one.top],
+                    "token": text_of(self._tokenizer, [token.id]),
+                    "logprob": token.logprob,
+                    "top": [[text_of(self._tokenizer, [index]), logprob] for index, logprob in token.top],
                 }
-                for one in drawn
+                for token in sampled
             ]
         return summary

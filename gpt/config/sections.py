@@ -163,7 +163,7 @@ class ModelConfig(Section):
         return self.n_head if self.n_kv_head is None else self.n_kv_head
 
     @property
-    def head_width(self) -> int:
+    def head_dim(self) -> int:
         """Width D of one head."""
         return self.n_embd // self.n_head
 
@@ -182,10 +182,10 @@ class ModelConfig(Section):
     def cross_checks(self) -> Iterator[Problem]:
         if self.n_embd % self.n_head:
             yield "n_embd", f"{self.n_embd} is not divisible by n_head {self.n_head}"
-        elif self.position == "rope" and self.head_width % 2:
+        elif self.position == "rope" and self.head_dim % 2:
             yield (
                 "n_head",
-                f"rope needs an even head width; n_embd {self.n_embd} / n_head {self.n_head} is {self.head_width}",
+                f"rope needs an even head_dim; n_embd {self.n_embd} / n_head {self.n_head} is {self.head_dim}",
             )
         if self.position == "sinusoidal" and self.n_embd % 2:
             yield "n_embd", f"sinusoidal positions need an even width, not {self.n_embd}"

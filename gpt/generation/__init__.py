@@ -1,7 +1,7 @@
 """Sampling, and text from a model."""
 
 from gpt.generation.beam import Hypothesis, beam_search
-from gpt.generation.decoding.decoder import Drawn
+from gpt.generation.decoder import SampledToken
 from gpt.generation.generator import (
     Completion,
     Piece,
@@ -18,11 +18,11 @@ from gpt.generation.runtime import DecodeOptions, EagerRuntime, Runtime, build_r
 __all__ = [
     "Completion",
     "DecodeOptions",
-    "Drawn",
     "EagerRuntime",
     "Hypothesis",
     "Piece",
     "Runtime",
+    "SampledToken",
     "TextBatch",
     "beam_search",
     "build_runtime",

@@ -9,7 +9,7 @@ import torch
 from gpt.device import widest_dtype
 from gpt.errors import GenerationError
 from gpt.generation.backends import Backend
-from gpt.generation.decoding.decoder import check_finite
+from gpt.generation.decoder import check_finite
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple, overload
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError
-from gpt.generation.decoding.decoder import Drawn
+from gpt.generation.decoder import SampledToken
 from gpt.generation.prompts import encode_prompt
 from gpt.generation.runtime import Runtime, build_runtime
-from gpt.generation.text import TextStream
+from gpt.generation.text_stream import TextStream
 from gpt.model import GPT
 
 Finish = Literal["length", "stop", "end", "window"]
@@ -18,18 +18,18 @@ Finish = Literal["length", "stop", "end", "window"]
 
 
 class Piece(NamedTuple):
-    """What one drawn token adds to a row.
+    """What one sampled token adds to a row.
 
     Attributes:
         row: number of the prompt.
         text: what may be shown now; empty where it is held back.
-        drawn: the token; None where `max_new_tokens` is 0.
+        sampled: the token; None where `max_new_tokens` is 0.
         finish: why the row ends with this piece; None while it goes on.
     """
 
     row: int
     text: str
-    drawn: Drawn | None
+    sampled: SampledToken | None
     finish: Finish | None
 
 
@@ -42,20 +42,20 @@ class Completion:
         text: what follows the prompt.
         seed: of its generator.
         finish: why it ended.
-        drawn: its tokens, a stop text's included.
+        tokens: its tokens, a stop text's included.
     """
 
     prompt: str
     text: str
     seed: int
     finish: Finish = "length"
-    drawn: list[Drawn] = field(default_factory=list)
+    tokens: list[SampledToken] = field(default_factory=list)
 
 
 def generate_tokens(
     model: GPT, prompt: Sequence[int], params: SamplingParams, runtime: Runtime | None = None
 ) -> Iterator[int]:
-    """Yield token ids after a prompt, each as soon as it is drawn; the end token, if any, is the last.
+    """Yield token ids after a prompt, each as soon as it is sampled; the end token, if any, is the last.
 
     Args:
         model: in eval mode.
@@ -69,14 +69,14 @@ def generate_tokens(
     """
     decoder = (runtime or build_runtime(model)).decoder([prompt], params, [params.seed])
     for count in range(1, params.max_new_tokens + 1):
-        token = decoder.step()[0].token
+        token = decoder.step()[0].id
         yield token
         if token == params.end_id or _at_edge(len(prompt) + count, model.config.block_size, params):
             return
 
 
 class TextBatch:
-    """The texts of several prompts, drawn together; iterating, once, gives their pieces as they come.
+    """The texts of several prompts, sampled together; iterating, once, gives their pieces as they come.
 
     Args:
         runtime: of the model.
@@ -129,18 +129,18 @@ class TextBatch:
         while self._decoder.active:
             count += 1
             done = set()
-            for row, drawn in self._decoder.step().items():
-                piece = self._piece(row, drawn, count)
+            for row, sampled in self._decoder.step().items():
+                piece = self._piece(row, sampled, count)
                 if piece.finish is not None:
                     done.add(row)
                 yield piece
             self._decoder.finish(done)
 
-    def _piece(self, row: int, drawn: Drawn, count: int) -> Piece:
+    def _piece(self, row: int, sampled: SampledToken, count: int) -> Piece:
         """What token number `count` of a row adds."""
         params, text = self._params, self._texts[row]
-        is_end = drawn.token == params.end_id
-        shown = "" if is_end else text.feed(drawn.token)
+        is_end = sampled.id == params.end_id
+        shown = "" if is_end else text.feed(sampled.id)
         finish: Finish | None = None
         if is_end:
             finish = "end"
@@ -150,7 +150,7 @@ class TextBatch:
             finish = "length"
         elif _at_edge(self._lengths[row] + count, self._block_size, params):
             finish = "window"
-        return Piece(row, shown if finish is None else shown + text.flush(), drawn, finish)
+        return Piece(row, shown if finish is None else shown + text.flush(), sampled, finish)
 
 
 def stream_pieces(
@@ -190,8 +190,8 @@ def complete(
         completion = completions[piece.row]
         completion.text += piece.text
         completion.finish = piece.finish or completion.finish
-        if piece.drawn is not None:
-            completion.drawn.append(piece.drawn)
+        if piece.sampled is not None:
+            completion.tokens.append(piece.sampled)
     return completions
 
 

@@ -13,10 +13,10 @@ from gpt.generation.backends import Backend
 from gpt.generation.backends.compiled import CompiledBackend
 from gpt.generation.backends.eager import CachedBackend, UncachedBackend
 from gpt.generation.backends.native import NativeBackend
-from gpt.generation.decoding.ahead import AheadDecoder
-from gpt.generation.decoding.decoder import Decoder, StepDecoder
-from gpt.generation.speculation.decoder import MOST_DRAFTS, SpeculativeDecoder
-from gpt.generation.speculation.drafts import Drafter
+from gpt.generation.decoder import Decoder, StepDecoder
+from gpt.generation.drafts import Drafter
+from gpt.generation.multi_step import MultiStepDecoder
+from gpt.generation.speculative import MOST_DRAFTS, SpeculativeDecoder
 from gpt.kernels.decoding.engine import KV_KINDS, Engine, load_engine
 from gpt.kernels.decoding.weights import lay_out_weights
 from gpt.model import GPT
@@ -149,7 +149,7 @@ class NativeRuntime:
 
     def decoder(self, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]) -> Decoder:
         if self._make_drafter is None:
-            return AheadDecoder(self.backend(params), prompts, params, seeds)
+            return MultiStepDecoder(self.backend(params), prompts, params, seeds)
         return SpeculativeDecoder(self.backend(params), self._make_drafter(params), prompts, params, seeds)
 
 

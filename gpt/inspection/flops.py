@@ -8,7 +8,7 @@ from gpt.config import ModelConfig
 def matmul_parameters(config: ModelConfig) -> int:
     """Weights that multiply every token: all linear layers and the head; no embeddings, norms or biases."""
     assert config.vocab_size is not None
-    attention = config.n_embd * (2 * config.n_embd + 2 * config.kv_heads * config.head_width)
+    attention = config.n_embd * (2 * config.n_embd + 2 * config.kv_heads * config.head_dim)
     mlp = config.n_embd * config.mlp_hidden * (3 if config.mlp == "swiglu" else 2)
     return config.n_layer * (attention + mlp) + config.n_embd * config.vocab_size
 

@@ -52,7 +52,7 @@ class Activation:
             "C": config.n_embd,
             "H": config.n_head,
             "K": config.kv_heads,
-            "D": config.head_width,
+            "D": config.head_dim,
             "F": config.mlp_hidden,
             "V": config.vocab_size,
         }

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.generation.decoding.sampling import next_token_probabilities
+from gpt.generation.sampling import next_token_probabilities
 from gpt.inspection.activations import Edits, one_text, run_with_cache
 from gpt.inspection.likeliest import Alternative, likeliest
 from gpt.model import GPT

@@ -58,9 +58,9 @@ class Rotary(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, block_size: int, head_width: int, theta: float) -> None:
+    def __init__(self, block_size: int, head_dim: int, theta: float) -> None:
         super().__init__()
-        angles = _angles(block_size, head_width, theta).repeat(1, 2)  # (block_size, D)
+        angles = _angles(block_size, head_dim, theta).repeat(1, 2)  # (block_size, D)
         self.register_buffer("cos", angles.cos().float(), persistent=False)
         self.register_buffer("sin", angles.sin().float(), persistent=False)
 
@@ -104,7 +104,7 @@ def build_added_positions(config: ModelConfig) -> nn.Module:
 def build_rotation(config: ModelConfig) -> nn.Module:
     """What `config.position` turns queries and keys by."""
     if config.position == "rope":
-        return Rotary(config.block_size, config.head_width, config.rope_theta)
+        return Rotary(config.block_size, config.head_dim, config.rope_theta)
     return NoRotation()
 
 

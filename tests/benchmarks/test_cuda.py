@@ -13,7 +13,7 @@ from benchmarks.cuda.outcome import Outcome
 from benchmarks.cuda.runs import Line, Run
 from benchmarks.cuda.sizes import FULL, TINY
 from benchmarks.cuda.stages import decoding, equality, memory, race, recipes, tests
-from gpt.generation import Completion, Drawn
+from gpt.generation import Completion, SampledToken
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_a_loss_beyond_the_tolerance_is_a_problem(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("ahead", "close"), [(1e-4, True), (0.5, False)])
 def test_texts_may_differ_at_a_tie_only(ahead: float, close: bool) -> None:
     def completion(last: int) -> Completion:
-        drawn = [Drawn(1, 0.0, ((1, 0.0), (2, -9.0))), Drawn(last, -1.0, ((3, -1.0), (4, -1.0 - ahead)))]
+        drawn = [SampledToken(1, 0.0, ((1, 0.0), (2, -9.0))), SampledToken(last, -1.0, ((3, -1.0), (4, -1.0 - ahead)))]
         return Completion("O", "", 0, "length", drawn)
 
     assert equality.compare(completion(3), completion(3)) == {"equal": True, "close": True, "reason": ""}

@@ -596,7 +596,7 @@ def test_without_a_compiler_it_goes_on_without_drafts_and_says_so(
 
 @needs_compiler
 def test_stats_say_how_many_drafts_stood(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpt.generation.speculation.decoder.FIRST_STRETCH", 0)
+    monkeypatch.setattr("gpt.generation.speculative.FIRST_STRETCH", 0)
     assert (
         sample.main(["--checkpoint", "runs/tiny", "--max-new-tokens", "30", "--stats", "--speculate", "runs/tiny"]) == 0
     )

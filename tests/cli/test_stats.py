@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 
 from gpt.cli.stats import Meter
-from gpt.generation import Drawn, Piece
+from gpt.generation import Piece, SampledToken
 
 
 def test_the_rate_counts_the_tokens_after_the_first_step_in_the_time_after_it() -> None:
@@ -11,7 +11,7 @@ def test_the_rate_counts_the_tokens_after_the_first_step_in_the_time_after_it() 
     def pieces() -> Iterator[Piece]:
         for _ in range(2):
             for row in range(2):
-                yield Piece(row, "x", Drawn(1), None)
+                yield Piece(row, "x", SampledToken(1), None)
 
     assert len(list(meter.watch(pieces()))) == 4
     meter.cache_bytes = 1000

@@ -81,7 +81,7 @@ def test_print_schema_is_the_schema_of_configurations(capsys: pytest.CaptureFixt
     [
         (["model.n_layers=2"], ["command line", "model.n_layers", "did you mean n_layer"]),
         (["model.n_embd=15"], ["model.n_embd", "15 is not divisible by n_head 2"]),
-        (["model.n_head=16", "model.position=rope"], ["even head width"]),
+        (["model.n_head=16", "model.position=rope"], ["even head_dim"]),
         (["train.batch_size=0"], ["train.batch_size", "greater than or equal to 1"]),
         (["data.path=gone.txt"], ["gone.txt", "no such file"]),
         (["data.path=."], ["is a folder"]),

@@ -111,7 +111,7 @@ def test_one_wrong_line_is_told_in_one_line_with_its_number_and_key(section: str
 @pytest.mark.parametrize(
     ("keys", "place", "problem"),
     [
-        ("n_embd: 6\n  n_head: 2\n  position: rope", 3, "model.n_head: rope needs an even head width; n_embd 6 "),
+        ("n_embd: 6\n  n_head: 2\n  position: rope", 3, "model.n_head: rope needs an even head_dim; n_embd 6 "),
         ("n_embd: 3\n  n_head: 1\n  position: sinusoidal", 2, "model.n_embd: sinusoidal positions need an even width"),
         ("n_head: 5", 1, "model.n_embd: 384 is not divisible by n_head 5"),  # n_embd has no line of its own
     ],

@@ -55,7 +55,7 @@ def test_lists_become_tuples_so_that_they_cannot_be_changed_either() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "kv_heads", "head_width", "mlp_hidden"),
+    ("changes", "kv_heads", "head_dim", "mlp_hidden"),
     [
         ({}, 4, 8, 128),
         ({"n_kv_head": 2}, 2, 8, 128),
@@ -67,10 +67,10 @@ def test_lists_become_tuples_so_that_they_cannot_be_changed_either() -> None:
     ],
 )
 def test_the_shapes_that_follow_from_others(
-    changes: dict[str, Any], kv_heads: int, head_width: int, mlp_hidden: int
+    changes: dict[str, Any], kv_heads: int, head_dim: int, mlp_hidden: int
 ) -> None:
     model = tiny_config(**changes)
-    assert (model.kv_heads, model.head_width, model.mlp_hidden) == (kv_heads, head_width, mlp_hidden)
+    assert (model.kv_heads, model.head_dim, model.mlp_hidden) == (kv_heads, head_dim, mlp_hidden)
 
 
 @pytest.mark.parametrize(

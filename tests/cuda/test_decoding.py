@@ -18,11 +18,11 @@ TOKENS = 24
 every_position = pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope"])
 
 
-def draw(model: GPT, options: DecodeOptions, params: SamplingParams, prompts: list[list[int]]) -> list[list[int]]:
+def generate(model: GPT, options: DecodeOptions, params: SamplingParams, prompts: list[list[int]]) -> list[list[int]]:
     """New tokens of every prompt."""
     decoder = build_runtime(model, options).decoder(prompts, params, list(range(len(prompts))))
     steps = [decoder.step() for _ in range(params.max_new_tokens)]
-    return [[step[row].token for step in steps] for row in range(len(prompts))]
+    return [[step[row].id for step in steps] for row in range(len(prompts))]
 
 
 @every_position
@@ -30,15 +30,15 @@ def draw(model: GPT, options: DecodeOptions, params: SamplingParams, prompts: li
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_tokens_are_those_of_the_cpu(device: torch.device, backend: str, position: str, temperature: float) -> None:
     params = SamplingParams(temperature=temperature, top_k=10, top_p=0.95, max_new_tokens=TOKENS)
-    expected = draw(sharp_model(position=position), DecodeOptions("eager"), params, PROMPTS)
+    expected = generate(sharp_model(position=position), DecodeOptions("eager"), params, PROMPTS)
     model = sharp_model(position=position).to(device)
-    assert draw(model, DecodeOptions(backend), params, PROMPTS) == expected
+    assert generate(model, DecodeOptions(backend), params, PROMPTS) == expected
 
 
 @pytest.mark.parametrize("options", [DecodeOptions("eager", cache=False), DecodeOptions("eager", prefill_chunk=2)])
 def test_the_cache_changes_nothing(device: torch.device, options: DecodeOptions) -> None:
     model, params = sharp_model(n_kv_head=2).to(device), SamplingParams(temperature=0, max_new_tokens=TOKENS)
-    assert draw(model, options, params, PROMPTS) == draw(model, DecodeOptions("eager"), params, PROMPTS)
+    assert generate(model, options, params, PROMPTS) == generate(model, DecodeOptions("eager"), params, PROMPTS)
 
 
 @pytest.mark.parametrize("kind", [CachedBackend, CompiledBackend])
@@ -59,8 +59,8 @@ def test_logits_through_a_cache_are_near_those_of_the_cpu(
 def test_a_row_does_not_depend_on_the_others(device: torch.device) -> None:
     model, params = sharp_model(position="rope").to(device), SamplingParams(temperature=0.9, max_new_tokens=TOKENS)
     options = DecodeOptions("eager")
-    many = draw(model, options, params, [PROMPTS[0]] + [[3, row % 23] for row in range(63)])
-    assert draw(model, options, params, PROMPTS[:1]) == many[:1]
+    many = generate(model, options, params, [PROMPTS[0]] + [[3, row % 23] for row in range(63)])
+    assert generate(model, options, params, PROMPTS[:1]) == many[:1]
 
 
 def test_beams_are_those_of_the_cpu(device: torch.device) -> None:

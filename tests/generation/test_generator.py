@@ -11,7 +11,7 @@ from gpt.config import SamplingParams
 from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.errors import DataError, DeviceError, GenerationError, InputError
 from gpt.generation import DecodeOptions, build_runtime, complete, generate_tokens, stream_pieces
-from gpt.generation.decoding.sampling import draw, next_token_probabilities
+from gpt.generation.sampling import next_token_probabilities, sample
 from gpt.model import GPT
 from tiny import tiny_config
 
@@ -29,7 +29,7 @@ def test_tokens_are_those_of_the_loop_written_out(tiny_model: GPT) -> None:
     for _ in range(40):
         with torch.no_grad():
             logits = tiny_model(torch.tensor([ids[-16:]]))[:, -1]  # 16 positions are all it has
-        ids.append(int(draw(next_token_probabilities(logits, params), torch.rand(1, generator=generator))))
+        ids.append(int(sample(next_token_probabilities(logits, params), torch.rand(1, generator=generator))))
     assert tokens_of(tiny_model, [3, 1, 4], **params.model_dump()) == ids[3:]
 
 

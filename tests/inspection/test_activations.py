@@ -43,7 +43,7 @@ def by_hand(model: GPT, idx: Tensor) -> dict[str, Tensor]:
         module, hook = f"h.{layer}", f"blocks.{layer}"
         found[f"{hook}.hook_resid_pre"] = x
         normed = norm(f"{module}.ln_1", f"{hook}.ln1", x)
-        q, k, v = (linear(f"{module}.attn.c_{part}", normed).unflatten(-1, (-1, c.head_width)) for part in "qkv")
+        q, k, v = (linear(f"{module}.attn.c_{part}", normed).unflatten(-1, (-1, c.head_dim)) for part in "qkv")
         found |= {f"{hook}.attn.hook_q": q, f"{hook}.attn.hook_k": k, f"{hook}.attn.hook_v": v}
         if c.qk_norm:
             q = norm_heads(q, weights[f"{module}.attn.q_norm.weight"], c.norm_eps)
@@ -54,7 +54,7 @@ def by_hand(model: GPT, idx: Tensor) -> dict[str, Tensor]:
             found |= {f"{hook}.attn.hook_rot_q": q, f"{hook}.attn.hook_rot_k": k}
         group = c.n_head // c.kv_heads
         scores = torch.stack(
-            [q[:, :, head] @ k[:, :, head // group].mT / math.sqrt(c.head_width) for head in range(c.n_head)], dim=1
+            [q[:, :, head] @ k[:, :, head // group].mT / math.sqrt(c.head_dim) for head in range(c.n_head)], dim=1
         )
         scores = torch.where(torch.ones(length, length).tril() > 0, scores, -math.inf)
         pattern = scores.exp() / scores.exp().sum(-1, keepdim=True)
@@ -85,7 +85,7 @@ def norm_heads(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def turned(x: Tensor, config: ModelConfig) -> Tensor:
     """Pairs (i, i + D/2) as complex numbers, turned; angles as exact as the model's float32 tables."""
-    half = config.head_width // 2
+    half = config.head_dim // 2
     angles = [[p / config.rope_theta ** (i / half) for i in range(half)] for p in range(x.size(1))]
     by = torch.tensor(angles, dtype=torch.float64)[:, None]
     pairs = torch.complex(x[..., :half], x[..., half:]) * torch.complex(by.cos().float(), by.sin().float())

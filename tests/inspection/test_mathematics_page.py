@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gpt.config import SamplingParams
-from gpt.generation.decoding.sampling import next_token_probabilities
+from gpt.generation.sampling import next_token_probabilities
 from gpt.inspection import mathematics
 from gpt.inspection.mathematics_page import PARTS, mathematics_page
 

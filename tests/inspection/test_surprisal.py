@@ -8,7 +8,7 @@ from gpt.config import SamplingParams
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.errors import InputError
 from gpt.evaluation.scoring import score_text
-from gpt.generation.decoding.sampling import next_token_probabilities
+from gpt.generation.sampling import next_token_probabilities
 from gpt.inspection.edits import replace, zero
 from gpt.inspection.surprisal import surprisal
 from inspection.variants import every_variant, some_ids

@@ -86,11 +86,11 @@ def compare_texts(folder: Path, size: Size, backend: str) -> list[dict[str, Any]
 
 def compare(ours: Completion, theirs: Completion) -> dict[str, Any]:
     """Whether two texts are equal, or differ first where the best two tokens were nearly as likely."""
-    pairs = zip(ours.drawn, theirs.drawn, strict=True)
-    place = next((i for i, (one, other) in enumerate(pairs) if one.token != other.token), None)
+    pairs = zip(ours.tokens, theirs.tokens, strict=True)
+    place = next((i for i, (one, other) in enumerate(pairs) if one.id != other.id), None)
     if place is None:
         return {"equal": True, "close": True, "reason": ""}
-    (_, best), (_, second) = ours.drawn[place].top[:2]
+    (_, best), (_, second) = ours.tokens[place].top[:2]
     reason = f"the text after {ours.prompt!r} differs at token {place}, where the best is ahead by {best - second:.1e}"
     return {"equal": False, "close": best - second < CLOSE, "reason": reason}
 

@@ -43,7 +43,7 @@ def gguf_header(config: ModelConfig) -> dict[str, str | int | float]:
         "llama.attention.head_count": config.n_head,
         "llama.attention.head_count_kv": config.kv_heads,
         "llama.attention.layer_norm_rms_epsilon": config.norm_eps,
-        "llama.rope.dimension_count": config.head_width,
+        "llama.rope.dimension_count": config.head_dim,
         "llama.rope.freq_base": config.rope_theta,
         "tokenizer.ggml.model": "no_vocab",
     }

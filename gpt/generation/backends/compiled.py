@@ -7,8 +7,8 @@ from torch import Tensor
 
 from gpt.cache import KVCache
 from gpt.cache.fixed import FixedView
+from gpt.generation.backends import TokenIds
 from gpt.generation.backends.eager import CachedBackend
-from gpt.generation.backends.protocol import Context
 
 Step = Callable[[], Tensor]
 WARMUPS = 3
@@ -24,7 +24,7 @@ class CompiledBackend(CachedBackend):
 
     _run: Step | None = None
 
-    def next_logits(self, contexts: Sequence[Context]) -> Tensor:
+    def next_logits(self, contexts: Sequence[TokenIds]) -> Tensor:
         missing = len(self._starts) - len(contexts)
         return super().next_logits([*contexts, *[contexts[0]] * missing])[: len(contexts)]
 

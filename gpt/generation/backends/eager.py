@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gpt.cache import KVCache
-from gpt.generation.backends.protocol import Context
+from gpt.generation.backends import TokenIds
 from gpt.generation.backends.window import Window
 from gpt.model import GPT
 
@@ -26,7 +26,7 @@ class UncachedBackend:
         self.window = Window.build(model.config.block_size, slide_chunk)
         self.device = next(model.parameters()).device
 
-    def next_logits(self, contexts: Sequence[Context]) -> Tensor:
+    def next_logits(self, contexts: Sequence[TokenIds]) -> Tensor:
         windows = [self.window.of(context) for context in contexts]
         logits = self.model(pad(windows, self.device))  # a row's padding comes after it, where causality hides it
         last = pad([[len(window) - 1] for window in windows], self.device).squeeze(1)
@@ -64,7 +64,7 @@ class CachedBackend:
     def cache_bytes(self) -> int:
         return self._cache.nbytes if self._cache is not None else 0
 
-    def next_logits(self, contexts: Sequence[Context]) -> Tensor:
+    def next_logits(self, contexts: Sequence[TokenIds]) -> Tensor:
         starts = [self.window.start(len(context)) for context in contexts]
         cache = self._cache = self._fill(contexts, starts)
         self._starts = starts
@@ -81,7 +81,7 @@ class CachedBackend:
         logits: Tensor = self.model(newest, cache=cache)
         return logits
 
-    def _fill(self, contexts: Sequence[Context], starts: list[int]) -> KVCache:
+    def _fill(self, contexts: Sequence[TokenIds], starts: list[int]) -> KVCache:
         """A cache that holds each row's window but for its newest token."""
         olds = [tuple(context[start:-1]) for context, start in zip(contexts, starts, strict=True)]
         cache = self._cache
@@ -108,7 +108,7 @@ class CachedBackend:
         return cache.select([place[window] for window in windows])
 
 
-def pad(rows: Sequence[Context], device: torch.device) -> Tensor:
+def pad(rows: Sequence[TokenIds], device: torch.device) -> Tensor:
     """Rows of different lengths as one (B, T) tensor, filled up with id 0 at the end; waits for no device."""
     longest = max(len(row) for row in rows)
     padded = torch.tensor([[*row, *(0,) * (longest - len(row))] for row in rows], dtype=torch.long)

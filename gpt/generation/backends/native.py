@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.generation.backends.protocol import Context
+from gpt.generation.backends import TokenIds
 from gpt.generation.backends.window import Window
 from gpt.kernels.decoding.engine import Engine
 from gpt.model import GPT
@@ -39,7 +39,7 @@ class NativeBackend:
     def cache_bytes(self) -> int:
         return self._engine.cache_bytes if self._engine is not None else 0
 
-    def next_logits(self, contexts: Sequence[Context]) -> Tensor:
+    def next_logits(self, contexts: Sequence[TokenIds]) -> Tensor:
         windows = self._windows(contexts)
         engine = self._store_all_but_newest(windows)
         newest = [window[-1] for window in windows]
@@ -49,13 +49,13 @@ class NativeBackend:
             self._held[row].append(token)
         return logits
 
-    def room(self, contexts: Sequence[Context]) -> int:
-        """Return how many tokens `draw` can sample before a window has to move."""
+    def room(self, contexts: Sequence[TokenIds]) -> int:
+        """Return how many tokens `generate` can sample before a window has to move."""
         return self.window.size + 1 - max(len(context) - self.window.start(len(context)) for context in contexts)
 
-    def draw(
+    def generate(
         self,
-        contexts: Sequence[Context],
+        contexts: Sequence[TokenIds],
         uniforms: Tensor,
         params: SamplingParams,
         seen: Tensor | None,
@@ -69,15 +69,15 @@ class NativeBackend:
         windows = self._windows(contexts)
         engine = self._store_all_but_newest(windows)
         newest, positions = [window[-1] for window in windows], [len(window) - 1 for window in windows]
-        drawn, logits = engine.generate(self._rows, newest, positions, uniforms, params, seen, keep_logits)
-        for row, token, more in zip(self._rows, newest, drawn, strict=True):
+        sampled, logits = engine.generate(self._rows, newest, positions, uniforms, params, seen, keep_logits)
+        for row, token, more in zip(self._rows, newest, sampled, strict=True):
             self._held[row] += [token, *more[:-1]]
-        return drawn, logits
+        return sampled, logits
 
     def verify(
         self,
         places: Sequence[int],
-        contexts: Sequence[Context],
+        contexts: Sequence[TokenIds],
         drafts: Sequence[Sequence[int]],
         uniforms: Sequence[Sequence[float]],
         params: SamplingParams,
@@ -111,13 +111,13 @@ class NativeBackend:
             rows += [row] * (1 + len(draft))
             positions += range(len(window) - 1, len(window) + len(draft))
             self._held[row] += [window[-1], *draft]
-        drawn, logits = engine.verify(
+        sampled, logits = engine.verify(
             tokens, rows, positions, [u for each in uniforms for u in each], params, seen, keep_logits
         )
         sizes = [1 + len(draft) for draft in drafts]
         ends = list(itertools.accumulate(sizes))
         return [
-            (drawn[end - size : end], None if logits is None else logits[end - size : end])
+            (sampled[end - size : end], None if logits is None else logits[end - size : end])
             for size, end in zip(sizes, ends, strict=True)
         ]
 
@@ -144,10 +144,10 @@ class NativeBackend:
             if not 0 <= token < self.vocab_size:  # the engine would read past its embedding
                 raise outside_vocabulary(token, self.vocab_size)
 
-    def _windows(self, contexts: Sequence[Context]) -> list[Context]:
+    def _windows(self, contexts: Sequence[TokenIds]) -> list[TokenIds]:
         return [self.window.of(context) for context in contexts]
 
-    def _store_all_but_newest(self, windows: Sequence[Context], places: Sequence[int] | None = None) -> Engine:
+    def _store_all_but_newest(self, windows: Sequence[TokenIds], places: Sequence[int] | None = None) -> Engine:
         """Compute what is not in the cache yet; windows that are equal are computed once.
 
         Args:

@@ -105,7 +105,7 @@ def model_in_c(weights: Weights, layers: ctypes.Array[CLayer]) -> CModel:
         config.n_layer,
         config.n_head,
         config.kv_heads,
-        config.head_width,
+        config.head_dim,
         config.n_embd,
         config.mlp_hidden,
         config.vocab_size,

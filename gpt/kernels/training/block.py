@@ -138,8 +138,8 @@ def _uncovered(config: ModelConfig) -> str | None:
         f"mlp {config.mlp}": config.mlp not in ACTIVATIONS,
         "biases": config.bias,
         "grouped key and value heads": config.kv_heads != config.n_head,
-        f"heads {config.head_width} wide (a multiple of 32 is needed, at most 256)": config.head_width % 32 != 0
-        or config.head_width > 256,
+        f"heads {config.head_dim} wide (a multiple of 32 is needed, at most 256)": config.head_dim % 32 != 0
+        or config.head_dim > 256,
         f"a hidden width of {config.mlp_hidden} (a multiple of 16 is needed)": config.mlp_hidden % 16 != 0,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

@@ -60,7 +60,7 @@ def decode(
     plain.step()
     return {
         "name": runtime.name,
-        "tokens": [len(text.drawn) for text in texts],
+        "tokens": [len(text.tokens) for text in texts],
         "waits of a token": dict(Counter(f"{event.place}: {event.what}" for event in device.waits)),
         "replays": Graph.replays,
     }
@@ -93,7 +93,7 @@ def narrowed(device: FakeCuda) -> dict[str, Any]:
         model = quantize(GPT(tiny_config(n_layer=1)).eval(), weights).to("cuda:0")
         runtime = build_runtime(model, DecodeOptions("eager"))
         texts = complete(model, TOKENIZER, ["abc"], SamplingParams(max_new_tokens=3), runtime=runtime)
-        lengths[weights] = len(texts[0].drawn)
+        lengths[weights] = len(texts[0].tokens)
     return lengths
 
 

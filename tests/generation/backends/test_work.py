@@ -11,7 +11,7 @@ from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.generation import DecodeOptions, build_runtime, complete, generate_tokens
 from gpt.generation.backends.eager import CachedBackend
-from gpt.generation.decoding.decoder import StepDecoder
+from gpt.generation.decoder import StepDecoder
 from gpt.kernels.decoding.engine import Engine
 from gpt.model import GPT
 from tiny import tiny_config
@@ -88,7 +88,7 @@ def test_only_the_rows_whose_window_moved_are_computed_anew(tiny_model: GPT) -> 
 def test_rows_that_have_ended_cost_nothing_more(tiny_model: GPT) -> None:
     seeds, params = range(8), SamplingParams(max_new_tokens=12, stop=("a", "b", "c", "d"), temperature=1.0)
     calls = count_calls(tiny_model)
-    lengths = [len(row.drawn) for row in complete(tiny_model, LETTERS, ["hi"] * 8, params, seeds)]
+    lengths = [len(row.tokens) for row in complete(tiny_model, LETTERS, ["hi"] * 8, params, seeds)]
     assert len(set(lengths)) > 2
     assert calls == [(1, 1)] + [(sum(length >= step for length in lengths), 1) for step in range(1, max(lengths) + 1)]
 
@@ -96,7 +96,7 @@ def test_rows_that_have_ended_cost_nothing_more(tiny_model: GPT) -> None:
 def test_no_new_tokens_are_no_work(tiny_model: GPT) -> None:
     calls = count_calls(tiny_model)
     (completion,) = complete(tiny_model, LETTERS, ["hi"], SamplingParams(max_new_tokens=0))
-    assert (completion.text, completion.drawn, completion.finish) == ("", [], "length")
+    assert (completion.text, completion.tokens, completion.finish) == ("", [], "length")
     assert calls == []
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.errors import DeviceError
-from gpt.generation.decoding.sampling import draw as reference_draw
-from gpt.generation.decoding.sampling import next_token_probabilities
+from gpt.generation.sampling import next_token_probabilities
+from gpt.generation.sampling import sample as reference_sample
 from gpt.kernels.decoding.engine import KV_KINDS, Engine, NotFiniteError, load_engine
 from gpt.kernels.decoding.layout import Matrix
 from gpt.kernels.decoding.weights import lay_out_weights
@@ -94,12 +94,12 @@ def test_logits_are_those_of_the_model_in_float64(changes: dict[str, Any], weigh
 
 @torch.inference_mode()
 @pytest.mark.parametrize("block_size", [63, 64, 65, 130])
-@pytest.mark.parametrize("head_width", [16, 48, 64, 80])
+@pytest.mark.parametrize("head_dim", [16, 48, 64, 80])
 def test_logits_of_long_texts_and_wide_heads_are_those_of_the_model(
-    head_width: int, block_size: int, processor: Processor
+    head_dim: int, block_size: int, processor: Processor
 ) -> None:
     """Keys lie in blocks of 64 positions, values in rows that are padded to 16."""
-    model = sharp_model(std=0.1, n_layer=1, n_head=2, n_embd=2 * head_width, block_size=block_size, position="rope")
+    model = sharp_model(std=0.1, n_layer=1, n_head=2, n_embd=2 * head_dim, block_size=block_size, position="rope")
     text, other = texts_of(block_size, block_size // 2)
     engine = engine_of(model, 2, processor)
     expected = model(torch.tensor([text]))[0]
@@ -217,7 +217,9 @@ def test_integers_are_laid_out_so_that_they_can_be_read_back(bits: int) -> None:
 # --- drawing -------------------------------------------------------------------------------------
 
 
-def draw(model: GPT, uniforms: Tensor, params: SamplingParams, **options: Any) -> tuple[list[list[int]], Tensor | None]:
+def generate(
+    model: GPT, uniforms: Tensor, params: SamplingParams, **options: Any
+) -> tuple[list[list[int]], Tensor | None]:
     rows = list(range(len(uniforms)))
     return engine_of(model, len(rows)).generate(rows, [1] * len(rows), [0] * len(rows), uniforms, params, **options)
 
@@ -225,21 +227,25 @@ def draw(model: GPT, uniforms: Tensor, params: SamplingParams, **options: Any) -
 def test_every_number_draws_the_token_whose_share_it_falls_into() -> None:
     model, params = sharp_model(std=0.25), SamplingParams()
     uniforms = torch.linspace(0, 1, 501)[:-1].unsqueeze(1)
-    drawn, logits = draw(model, uniforms, params, keep_logits=True)
+    sampled, logits = generate(model, uniforms, params, keep_logits=True)
     assert logits is not None
     borders = (logits[0, 0].double() / 0.8).softmax(dim=-1).cumsum(dim=-1)
     expected = torch.searchsorted(borders, uniforms[:, 0].double(), right=True)
     wrong = [
-        u for u, token, right in zip(uniforms[:, 0].tolist(), drawn, expected.tolist(), strict=True) if token != [right]
+        u
+        for u, token, right in zip(uniforms[:, 0].tolist(), sampled, expected.tolist(), strict=True)
+        if token != [right]
     ]
     assert all(float((borders - u).abs().min()) < 1e-6 for u in wrong)
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2**-24])
 def test_the_ends_of_the_range_draw_tokens_that_have_a_share(uniform: float) -> None:
-    drawn, logits = draw(sharp_model(std=0.25), torch.full((1, 8), uniform), SamplingParams(top_k=3), keep_logits=True)
+    sampled, logits = generate(
+        sharp_model(std=0.25), torch.full((1, 8), uniform), SamplingParams(top_k=3), keep_logits=True
+    )
     assert logits is not None
-    for token, row in zip(drawn[0], logits[:, 0], strict=True):
+    for token, row in zip(sampled[0], logits[:, 0], strict=True):
         assert token in row.topk(3).indices.tolist()
 
 
@@ -248,7 +254,7 @@ def test_checking_draws_what_generating_draws_and_counts_a_token_as_seen() -> No
     uniforms = torch.rand(1, 10)
     seen = torch.zeros(1, 23, dtype=torch.uint8)
     seen[0, 1] = 1
-    (tokens,), _ = draw(model, uniforms, params, seen=seen)
+    (tokens,), _ = generate(model, uniforms, params, seen=seen)
     assert all(seen[0, token] for token in tokens)
     fresh = torch.zeros(1, 23, dtype=torch.uint8)
     again, logits = engine_of(model).verify(
@@ -271,17 +277,17 @@ def test_checking_draws_what_generating_draws_and_counts_a_token_as_seen() -> No
     ],
     ids=str,
 )
-def test_tokens_are_drawn_as_the_reference_draws_them(sampling: dict[str, Any]) -> None:
+def test_tokens_are_drawn_as_the_reference_samples_them(sampling: dict[str, Any]) -> None:
     model, params, uniforms = sharp_model(std=0.15, block_size=150), SamplingParams(**sampling), torch.rand(4, 100)
     seen = torch.zeros(4, 23, dtype=torch.uint8)
     seen[:, 1] = 1
     penalised = None if params.repetition_penalty == 1.0 else seen
-    rows, logits = draw(model, uniforms, params, seen=penalised, keep_logits=True)
+    rows, logits = generate(model, uniforms, params, seen=penalised, keep_logits=True)
     assert logits is not None
     contexts = [[1] for _ in rows]
     for step in range(100):
         probabilities = next_token_probabilities(logits[step], params, contexts)
-        expected = reference_draw(probabilities, uniforms[:, step]).tolist()
+        expected = reference_sample(probabilities, uniforms[:, step]).tolist()
         borders = probabilities.double().cumsum(dim=-1)
         for row, token in enumerate(expected):
             near = float((borders[row] - float(uniforms[row, step])).abs().min()) < 1e-5
@@ -307,7 +313,7 @@ def test_what_is_not_a_number_in_any_weight_is_not_hidden(changes: dict[str, Any
         damaged[:] = math.nan
         assert not torch.isfinite(model(torch.tensor([[1, 2]]))).all()
         with pytest.raises(NotFiniteError):
-            draw(model, torch.rand(1, 3), SamplingParams())
+            generate(model, torch.rand(1, 3), SamplingParams())
 
 
 def test_logits_that_are_not_finite_are_an_error_that_says_which() -> None:
@@ -315,7 +321,7 @@ def test_logits_that_are_not_finite_are_an_error_that_says_which() -> None:
     with torch.no_grad():
         model.wpe.weight[6] = math.inf  # type: ignore[index, union-attr]
     with pytest.raises(NotFiniteError) as caught:
-        draw(model, torch.rand(2, 12), SamplingParams())
+        generate(model, torch.rand(2, 12), SamplingParams())
     assert (caught.value.row, caught.value.step) == (0, 6)
 
 
@@ -351,13 +357,13 @@ def test_decoding_takes_no_memory() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_torchs_default_type_does_not_reach_the_engine(dtype: torch.dtype) -> None:
     model, uniforms = sharp_model(std=0.25), torch.rand(2, 8)
-    expected = draw(model, uniforms, SamplingParams(), keep_logits=True)
+    expected = generate(model, uniforms, SamplingParams(), keep_logits=True)
     torch.set_default_dtype(dtype)
     try:
-        found = draw(model, uniforms, SamplingParams(), keep_logits=True)
+        found = generate(model, uniforms, SamplingParams(), keep_logits=True)
         again = engine_of(model).forward([1], [0], [0], [0])
         with pytest.raises(TypeError, match=r"^C reads contiguous torch\.float32"):
-            draw(model, uniforms.double(), SamplingParams())
+            generate(model, uniforms.double(), SamplingParams())
     finally:
         torch.set_default_dtype(torch.float32)
     assert found[0] == expected[0]
@@ -369,8 +375,8 @@ def test_torchs_default_type_does_not_reach_the_engine(dtype: torch.dtype) -> No
 
 def test_top_k_beyond_32_bits_keeps_all_tokens() -> None:
     model, uniforms = sharp_model(std=0.25), torch.rand(2, 8)
-    everything = draw(model, uniforms, SamplingParams())
-    assert draw(model, uniforms, SamplingParams(top_k=2**32 + 1)) == everything
+    everything = generate(model, uniforms, SamplingParams())
+    assert generate(model, uniforms, SamplingParams(top_k=2**32 + 1)) == everything
 
 
 @pytest.mark.parametrize("penalty", [1e-39, 1e-46, 1e39])
@@ -378,7 +384,7 @@ def test_top_k_beyond_32_bits_keeps_all_tokens() -> None:
 def test_a_penalty_of_any_size_picks_tokens_of_the_vocabulary(penalty: float, temperature: float) -> None:
     params = SamplingParams(temperature=temperature, repetition_penalty=penalty, top_p=0.9, min_p=0.01)
     seen = torch.ones(2, 23, dtype=torch.uint8)
-    sampled, _ = draw(sharp_model(std=0.25), torch.rand(2, 8), params, seen=seen)
+    sampled, _ = generate(sharp_model(std=0.25), torch.rand(2, 8), params, seen=seen)
     assert all(0 <= token < 23 for tokens in sampled for token in tokens)
 
 

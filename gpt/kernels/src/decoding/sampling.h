@@ -1,4 +1,4 @@
-// From logits to a token, as gpt/generation/decoding/sampling.py does it.
+// From logits to a token, as gpt/generation/sampling.py does it.
 #pragma once
 #include "../simd.h"
 #include "model.h"

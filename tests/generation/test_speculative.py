@@ -14,12 +14,12 @@ from native_support import needs_compiler
 from gpt.config import SamplingParams
 from gpt.data.ngrams import NgramTable
 from gpt.errors import GenerationError
+from gpt.generation import speculative
 from gpt.generation.backends.eager import UncachedBackend
-from gpt.generation.decoding.decoder import StepDecoder
-from gpt.generation.decoding.sampling import next_token_probabilities
+from gpt.generation.decoder import StepDecoder
+from gpt.generation.drafts import Drafter, LookupDrafter, ModelDrafter, NgramDrafter
 from gpt.generation.runtime import DecodeOptions, MakeDrafter, NativeRuntime, build_runtime
-from gpt.generation.speculation import decoder as speculative
-from gpt.generation.speculation.drafts import Drafter, LookupDrafter, ModelDrafter, NgramDrafter
+from gpt.generation.sampling import next_token_probabilities
 from gpt.model import GPT
 from gpt.report import silent
 from gpt.settings import read_settings
@@ -70,8 +70,8 @@ def tokens_of(
     decoder = runtime_with(model, make_drafter).decoder(prompts, params, range(len(prompts)))
     rows: list[list[int]] = [[] for _ in prompts]
     for _ in range(params.max_new_tokens):
-        for row, drawn in decoder.step().items():
-            rows[row].append(drawn.token)
+        for row, sampled in decoder.step().items():
+            rows[row].append(sampled.id)
     return rows
 
 
@@ -125,8 +125,8 @@ def test_greedy_text_is_that_of_the_eager_reference_on_a_hundred_prompts() -> No
     reference = StepDecoder(UncachedBackend(model), prompts, params, range(100))
     expected: list[list[int]] = [[] for _ in prompts]
     for _ in range(40):
-        for row, drawn in reference.step().items():
-            expected[row].append(drawn.token)
+        for row, sampled in reference.step().items():
+            expected[row].append(sampled.id)
     for begin in range(0, 100, 20):
         assert tokens_of(model, prompts[begin : begin + 20], params, ngram_drafter) == expected[begin : begin + 20]
 
@@ -152,7 +152,7 @@ def test_samples_have_the_distribution_of_the_model() -> None:
     for begin in range(0, count, 500):
         decoder = runtime.decoder([prompt] * 500, params, range(begin, begin + 500))
         steps = [decoder.step() for _ in range(3)]
-        found.update(tuple(step[row].token for step in steps) for row in range(500))
+        found.update(tuple(step[row].id for step in steps) for row in range(500))
         accepted += decoder.acceptance or 0.0
     assert 0.05 < accepted / (count / 500) < 0.6  # or little was tested
     chi_square = sum((found[text] - count * p) ** 2 / (count * p) for text, p in expected.items())
@@ -166,7 +166,7 @@ def test_right_drafts_save_passes_and_are_counted(monkeypatch: pytest.MonkeyPatc
     oracle = Oracle([[1, *text]], 0)
     decoder = runtime_with(model, lambda params: oracle).decoder([[1]], params, [0])
     passes = _count(monkeypatch, decoder)
-    assert [decoder.step()[0].token for _ in range(100)] == text[:100]
+    assert [decoder.step()[0].id for _ in range(100)] == text[:100]
     assert decoder.acceptance == 1.0
     assert passes() < 100 / 5
 
@@ -177,16 +177,16 @@ def test_drafts_that_fall_end_speculation_and_cost_little(monkeypatch: pytest.Mo
     (text,) = tokens_of(model, [[1]], params)
     decoder = runtime_with(model, lambda params: Oracle([[1, *text, *[0] * 10]], 1)).decoder([[1]], params, [0])
     passes = _count(monkeypatch, decoder)
-    draw, now = decoder._backend.draw, [0.0]  # type: ignore[attr-defined]
+    generate, now = decoder._backend.generate, [0.0]  # type: ignore[attr-defined]
 
     def watched(contexts: object, uniforms: torch.Tensor, *arguments: object) -> object:
         now[0] += uniforms.size(1)
-        return draw(contexts, uniforms, *arguments)
+        return generate(contexts, uniforms, *arguments)
 
-    monkeypatch.setattr(decoder._backend, "draw", watched)  # type: ignore[attr-defined]
+    monkeypatch.setattr(decoder._backend, "generate", watched)  # type: ignore[attr-defined]
     # a clock on which a pass with drafts takes as long as two without
-    monkeypatch.setattr("gpt.generation.speculation.decoder.time.perf_counter", lambda: now[0] + 2 * passes())
-    assert [decoder.step()[0].token for _ in range(1000)] == text
+    monkeypatch.setattr("gpt.generation.speculative.time.perf_counter", lambda: now[0] + 2 * passes())
+    assert [decoder.step()[0].id for _ in range(1000)] == text
     assert passes() == 3 * 5  # at once, and after 100 and 400 more tokens, until more than 4 tokens are lost
     assert decoder.acceptance == 0.0
 
@@ -198,18 +198,18 @@ def test_the_speed_without_drafts_is_that_of_many_tokens_a_call(monkeypatch: pyt
     (text,) = tokens_of(model, [[1]], params)
     decoder = runtime_with(model, lambda params: Oracle([[1, *text, *[0] * 10]], 3)).decoder([[1]], params, [0])
     passes = _count(monkeypatch, decoder)
-    draw, now = decoder._backend.draw, [0.0]  # type: ignore[attr-defined]
+    generate, now = decoder._backend.generate, [0.0]  # type: ignore[attr-defined]
 
     def watched(contexts: object, uniforms: torch.Tensor, *arguments: object) -> object:
         now[0] += 30e-6 + 1e-6 * uniforms.size(1)
-        return draw(contexts, uniforms, *arguments)
+        return generate(contexts, uniforms, *arguments)
 
-    monkeypatch.setattr(decoder._backend, "draw", watched)  # type: ignore[attr-defined]
-    clock = "gpt.generation.speculation.decoder.time.perf_counter"
+    monkeypatch.setattr(decoder._backend, "generate", watched)  # type: ignore[attr-defined]
+    clock = "gpt.generation.speculative.time.perf_counter"
     monkeypatch.setattr(
         clock, lambda: now[0] + 6e-6 * passes()
     )  # 2 a token: more than in calls of 64, less than in calls of 8
-    assert [decoder.step()[0].token for _ in range(1000)] == text
+    assert [decoder.step()[0].id for _ in range(1000)] == text
     assert 0 < passes() < 40
 
 
@@ -233,7 +233,7 @@ def test_log_probabilities_are_those_of_plain_decoding() -> None:
     drafted = runtime_with(model, DRAFTERS["model"]).decoder([[3, 1]], params, [5])
     for _ in range(30):
         one, other = plain.step()[0], drafted.step()[0]
-        assert one.token == other.token
+        assert one.id == other.id
         assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
         assert [token for token, _ in one.top] == [token for token, _ in other.top]
 
@@ -245,8 +245,8 @@ def test_rows_that_finish_leave_the_others_their_texts() -> None:
     decoder = runtime_with(model, DRAFTERS["model"]).decoder(prompts, params, range(3))
     rows: list[list[int]] = [[] for _ in prompts]
     for step in range(40):
-        for row, drawn in decoder.step().items():
-            rows[row].append(drawn.token)
+        for row, sampled in decoder.step().items():
+            rows[row].append(sampled.id)
         decoder.finish({10: {1}, 25: {0}}.get(step, set()))
     assert rows == [expected[0][:26], expected[1][:11], expected[2]]
 
@@ -261,14 +261,14 @@ def test_logits_that_are_not_finite_are_an_error_that_names_the_position() -> No
 
 @pytest.mark.parametrize("make_drafter", [None, DRAFTERS["lookup"], DRAFTERS["model"]], ids=["none", "lookup", "model"])
 def test_a_row_that_ends_before_its_logits_break_keeps_its_text(make_drafter: MakeDrafter | None) -> None:
-    """However far ahead tokens are drawn, only those that are asked for count."""
+    """However far ahead tokens are sampled, only those that are asked for count."""
     model = sharp_model(std=0.25)
     (expected,) = tokens_of(model, [[1, 2, 3]], SamplingParams(max_new_tokens=7, temperature=0))
     with torch.no_grad():
         model.wpe.weight[9] = math.nan  # type: ignore[index, union-attr]
     params = SamplingParams(max_new_tokens=20, temperature=0)
     decoder = runtime_with(model, make_drafter).decoder([[1, 2, 3]], params, [0])
-    assert [decoder.step()[0].token for _ in range(7)] == expected
+    assert [decoder.step()[0].id for _ in range(7)] == expected
     with pytest.raises(GenerationError, match="position 9 are not finite"):
         decoder.step()
 
@@ -296,13 +296,13 @@ def test_rows_that_are_ahead_wait_and_none_goes_past_its_end(monkeypatch: pytest
             return true if row == 0 else [(token + 1) % 23 for token in true]
 
     decoder = runtime_with(model, lambda params: Uneven(texts, 0)).decoder(prompts, params, range(3))
-    drawn: list[list[int]] = [[] for _ in prompts]
+    sampled: list[list[int]] = [[] for _ in prompts]
     for count in range(1, 61):
         for row, token in decoder.step().items():
-            drawn[row].append(token.token)
+            sampled[row].append(token.id)
         lengths = [len(context) - 1 for context in decoder._contexts]  # type: ignore[attr-defined]
         assert max(lengths) <= min(60, count + speculative.MOST_DRAFTS)
-    assert drawn == [row[:60] for row in plain]
+    assert sampled == [row[:60] for row in plain]
 
 
 def test_where_there_is_no_native_backend_it_goes_on_without_drafts_and_says_so() -> None:

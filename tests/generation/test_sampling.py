@@ -9,11 +9,11 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.generation.decoding.sampling import (
-    draw,
+from gpt.generation.sampling import (
     min_p_filter,
     next_token_probabilities,
     repetition_penalty,
+    sample,
     top_k_filter,
     top_p_filter,
 )
@@ -254,7 +254,7 @@ def test_probabilities_sum_to_one_over_the_most_likely_tokens(logits: list[float
 )
 def test_draw_never_takes_a_token_of_probability_zero(weights: list[float], uniform: float) -> None:
     row = torch.tensor([weights]) / sum(weights)
-    (token,) = draw(row, torch.tensor([uniform])).tolist()
+    (token,) = sample(row, torch.tensor([uniform])).tolist()
     assert row[0, token] > 0
 
 
@@ -264,14 +264,14 @@ def test_draw_never_takes_a_token_of_probability_zero(weights: list[float], unif
 )
 def test_draw_inverts_the_cumulative_distribution(uniform: float, token: int) -> None:
     row = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]])
-    assert draw(row, torch.tensor([uniform])).tolist() == [token]
+    assert sample(row, torch.tensor([uniform])).tolist() == [token]
 
 
 def test_draw_gives_each_row_its_own_number() -> None:
     rows = torch.tensor([[0.5, 0.5], [0.5, 0.5], [0.0, 1.0]])
-    drawn = draw(rows, torch.tensor([0.1, 0.9, 0.1]))
-    assert drawn.tolist() == [0, 1, 1]
-    assert drawn.dtype == torch.int64
+    sampled = sample(rows, torch.tensor([0.1, 0.9, 0.1]))
+    assert sampled.tolist() == [0, 1, 1]
+    assert sampled.dtype == torch.int64
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_draws_have_the_frequencies_of_the_probabilities(changes: dict[str, floa
     """Chi-square over 100,000 draws, against its 0.9999 quantile by Wilson and Hilferty's approximation."""
     logits = 1.5 * torch.randn(1, 12)
     expected = next_token_probabilities(logits, SamplingParams(**(PLAIN | changes)))
-    counts = torch.bincount(draw(expected.expand(100_000, -1), torch.rand(100_000)), minlength=12).double()
+    counts = torch.bincount(sample(expected.expand(100_000, -1), torch.rand(100_000)), minlength=12).double()
     possible = expected[0] > 0
     assert counts[~possible].sum() == 0
     wanted = 100_000 * expected[0, possible].double()

@@ -7,7 +7,7 @@ import torch
 
 from gpt.config import SamplingParams
 from gpt.data.ngrams import NgramTable
-from gpt.generation.backends import Context
+from gpt.generation.backends import TokenIds
 from gpt.generation.backends.native import NativeBackend
 from gpt.kernels.decoding.engine import NotFiniteError
 
@@ -20,7 +20,7 @@ LOOKUP_LENGTHS = (12, 8, 5, 3)
 class Drafter(Protocol):
     """Guesses the tokens after a context."""
 
-    def draft(self, row: int, context: Context, uniforms: Sequence[float]) -> list[int]:
+    def draft(self, row: int, context: TokenIds, uniforms: Sequence[float]) -> list[int]:
         """Tokens that may follow the context of a row, which only grows between calls.
 
         Args:
@@ -42,7 +42,7 @@ class NgramDrafter:
         self._table = table
         _ = table.followers  # made now, so that the first guess is no slower than the others
 
-    def draft(self, row: int, context: Context, uniforms: Sequence[float]) -> list[int]:
+    def draft(self, row: int, context: TokenIds, uniforms: Sequence[float]) -> list[int]:
         text, drafts, chance = list(context[-len(self._table.keys) :]), list[int](), 1.0
         for _ in uniforms:
             token, share = self._table.next(text) or (0, 0.0)
@@ -63,7 +63,7 @@ class LookupDrafter:
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, list[dict[tuple[int, ...], int]]]] = {}
 
-    def draft(self, row: int, context: Context, uniforms: Sequence[float]) -> list[int]:
+    def draft(self, row: int, context: TokenIds, uniforms: Sequence[float]) -> list[int]:
         done, places = self._seen.get(row, (0, [{} for _ in LOOKUP_LENGTHS]))
         for end in range(done + 1, len(context)):  # endings before the present one, and where they end
             for length, known in zip(LOOKUP_LENGTHS, places, strict=True):
@@ -89,7 +89,7 @@ class ModelDrafter:
         self._make_backend, self._params = make_backend, params
         self._backends: dict[int, NativeBackend] = {}
 
-    def draft(self, row: int, context: Context, uniforms: Sequence[float]) -> list[int]:
+    def draft(self, row: int, context: TokenIds, uniforms: Sequence[float]) -> list[int]:
         if row not in self._backends:
             self._backends[row] = self._make_backend()
         backend = self._backends[row]
@@ -97,7 +97,9 @@ class ModelDrafter:
         if count < 1:
             return []
         try:
-            drawn, _ = backend.draw([context], torch.tensor([uniforms[:count]]), self._params, None, keep_logits=False)
+            sampled, _ = backend.generate(
+                [context], torch.tensor([uniforms[:count]]), self._params, None, keep_logits=False
+            )
         except NotFiniteError:  # a guess may fail; the text does not depend on it
             return []
-        return drawn[0]
+        return sampled[0]

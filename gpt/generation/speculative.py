@@ -1,9 +1,9 @@
 """Speculative decoding: several tokens a pass, by guessing them first (Leviathan et al. 2022, 2211.17192).
 
-A pass over the newest token and its drafts gives what would be drawn after each. Every position has
+A pass over the newest token and its drafts gives what would be sampled after each. Every position has
 one uniform number of its own, with which plain decoding would draw its token too; a draft stands if it
 is that token. So the text is the one of plain decoding, to the letter, and a draft x stands with
-probability p(x): as often as the paper's rule accepts a draft that was not drawn at random.
+probability p(x): as often as the paper's rule accepts a draft that was not sampled at random.
 """
 
 import math
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.generation.backends.native import NativeBackend
-from gpt.generation.decoding.ahead import MOST_AHEAD, AheadDecoder
-from gpt.generation.decoding.decoder import describe, not_finite
-from gpt.generation.speculation.drafts import Drafter
+from gpt.generation.decoder import describe, not_finite
+from gpt.generation.drafts import Drafter
+from gpt.generation.multi_step import MOST_AHEAD, MultiStepDecoder
 
 MOST_DRAFTS = 5
 """For one pass and row: with the newest token, as many as the engine multiplies at once by what it reads."""
@@ -30,8 +30,8 @@ FIRST_STRETCH, FIRST_PAUSE = 8, 100
 """Tokens without drafts at first, to see how quick that is; and after drafts have lost, then four times as many."""
 
 
-class SpeculativeDecoder(AheadDecoder):
-    """`AheadDecoder` that tries drafts, and goes on with them while that is quicker.
+class SpeculativeDecoder(MultiStepDecoder):
+    """`MultiStepDecoder` that tries drafts, and goes on with them while that is quicker.
 
     Whether it is, is measured; the text does not depend on it.
 
@@ -69,10 +69,10 @@ class SpeculativeDecoder(AheadDecoder):
     def acceptance(self) -> float | None:
         return self.accepted / self.drafted if self.drafted else None
 
-    def _draw(self) -> None:
+    def _extend(self) -> None:
         start, before = time.perf_counter(), self._positions()
         if self._plain_left > 0:
-            super()._draw()
+            super()._extend()
             tokens = self._positions() - before
             seconds, steps = time.perf_counter() - start, tokens // len(self.active)
             self._plain_seconds = min(self._plain_seconds, seconds / tokens)
@@ -102,18 +102,18 @@ class SpeculativeDecoder(AheadDecoder):
         results = self._backend.verify(
             places, contexts, drafts, uniforms, self._params, self._seen(contexts), self._params.logprobs is not None
         )
-        for row, draft, (drawn, logits) in zip(rows, drafts, results, strict=True):
-            self._accept(row, draft, drawn, logits)
+        for row, draft, (sampled, logits) in zip(rows, drafts, results, strict=True):
+            self._accept(row, draft, sampled, logits)
         return len(rows) + sum(map(len, drafts))
 
-    def _accept(self, row: int, draft: Sequence[int], drawn: Sequence[int], logits: Tensor | None) -> None:
+    def _accept(self, row: int, draft: Sequence[int], sampled: Sequence[int], logits: Tensor | None) -> None:
         """Take over the drafts that stood, and the token after them.
 
         Raises:
             GenerationError: the logits after the row's newest token are not finite.
         """
-        context, stood = self._contexts[row], _standing(draft, drawn)
-        tokens = list(drawn[: 1 + stood])
+        context, stood = self._contexts[row], _standing(draft, sampled)
+        tokens = list(sampled[: 1 + stood])
         if tokens[-1] < 0 and len(tokens) == 1:
             raise not_finite(len(context) - 1)
         if tokens[-1] < 0:  # the next pass says so, if anybody asks for it
@@ -142,6 +142,6 @@ class SpeculativeDecoder(AheadDecoder):
         return sum(len(self._contexts[row]) for row in self.active)
 
 
-def _standing(draft: Sequence[int], drawn: Sequence[int]) -> int:
-    """How many drafts are what was drawn in their place, up to the first that is not."""
-    return next((i for i, (guess, token) in enumerate(zip(draft, drawn, strict=False)) if guess != token), len(draft))
+def _standing(draft: Sequence[int], sampled: Sequence[int]) -> int:
+    """How many drafts are what was sampled in their place, up to the first that is not."""
+    return next((i for i, (guess, token) in enumerate(zip(draft, sampled, strict=False)) if guess != token), len(draft))

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from gpt.config import SamplingParams
-from gpt.generation.decoding.sampling import (
+from gpt.generation.sampling import (
     min_p_filter,
     next_token_probabilities,
     repetition_penalty,

@@ -1,6 +1,6 @@
 """From logits to a token: pure functions, applied in one order.
 
-Repetition penalty, temperature, top-k, top-p, min-p, softmax, draw. A filter sets logits to -inf;
+Repetition penalty, temperature, top-k, top-p, min-p, softmax, sample. A filter sets logits to -inf;
 what is left is renormalised by the softmax at the end. Temperature 0 is greedy, and makes the filters
 idle, but not the penalty.
 """
@@ -16,7 +16,7 @@ from gpt.device import widest_dtype
 
 
 def next_token_probabilities(logits: Tensor, params: SamplingParams, contexts: Sequence[Sequence[int]] = ()) -> Tensor:
-    """The distribution the next token is drawn from.
+    """The distribution the next token is sampled from.
 
     Args:
         logits: (..., V) float.
@@ -82,7 +82,7 @@ def min_p_filter(logits: Tensor, p: float) -> Tensor:
     return logits.masked_fill(probabilities < p * probabilities.amax(dim=-1, keepdim=True), -math.inf)
 
 
-def draw(probabilities: Tensor, uniform: Tensor) -> Tensor:
+def sample(probabilities: Tensor, uniform: Tensor) -> Tensor:
     """Draw one token a row by inverting the cumulative distribution.
 
     One number decides a row, so that a row's text depends on its own generator only.

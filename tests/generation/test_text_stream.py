@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from gpt.generation.text import TextStream
+from gpt.generation.text_stream import TextStream
 
 ALPHABET = "abc\n"
 

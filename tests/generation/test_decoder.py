@@ -13,7 +13,7 @@ from gpt.data import CharTokenizer
 from gpt.errors import GenerationError
 from gpt.generation import Completion, complete, generate_tokens, stream_pieces
 from gpt.generation.backends.eager import CachedBackend
-from gpt.generation.decoding.decoder import StepDecoder
+from gpt.generation.decoder import StepDecoder
 from gpt.model import GPT
 from tiny import sharp_model
 
@@ -91,18 +91,18 @@ def test_every_row_ends_at_its_own_stop() -> None:
 
 def test_an_end_token_ends_a_row_and_is_not_shown() -> None:
     (free,) = completions(["a"], max_new_tokens=20, seed=3)
-    end = free.drawn[6].token
-    first = [one.token for one in free.drawn].index(end)
+    end = free.tokens[6].id
+    first = [one.id for one in free.tokens].index(end)
     (ended,) = completions(["a"], max_new_tokens=20, seed=3, end_id=end)
     assert (ended.finish, ended.text) == ("end", free.text[:first])
-    assert [one.token for one in ended.drawn] == [one.token for one in free.drawn[: first + 1]]
+    assert [one.id for one in ended.tokens] == [one.id for one in free.tokens[: first + 1]]
     params = SamplingParams(max_new_tokens=20, seed=3, end_id=end)
     assert list(generate_tokens(sharp_model(), LETTERS.encode("a").tolist(), params))[-1] == end
 
 
 def test_an_end_token_shows_what_was_held_back_for_a_stop() -> None:
     (free,) = completions(["a"], max_new_tokens=5, seed=3)
-    *before, end = (one.token for one in free.drawn)
+    *before, end = (one.id for one in free.tokens)
     assert end not in before
     (ended,) = completions(["a"], seed=3, end_id=end, stop=(free.text[3:] + "abc",))
     assert (ended.finish, ended.text) == ("end", free.text[:4])
@@ -110,7 +110,7 @@ def test_an_end_token_shows_what_was_held_back_for_a_stop() -> None:
 
 def test_a_text_ends_at_its_length() -> None:
     (row,) = completions(["a"], max_new_tokens=7)
-    assert (row.finish, len(row.text), len(row.drawn)) == ("length", 7, 7)
+    assert (row.finish, len(row.text), len(row.tokens)) == ("length", 7, 7)
 
 
 def test_a_stop_at_the_last_token_is_a_stop() -> None:
@@ -146,7 +146,7 @@ def test_a_prompt_longer_than_the_window_is_refused_by_the_call_itself(prompts: 
 
 def test_a_prompt_longer_than_the_window_goes_on_from_its_end_where_that_is_asked_for() -> None:
     long = "abcdefghijklmnopqrstuv"
-    assert completions([long], long_prompt="crop")[0].drawn == completions([long[-16:]])[0].drawn
+    assert completions([long], long_prompt="crop")[0].tokens == completions([long[-16:]])[0].tokens
 
 
 def test_every_piece_names_its_row_and_rows_come_in_turn() -> None:
@@ -157,7 +157,7 @@ def test_every_piece_names_its_row_and_rows_come_in_turn() -> None:
 
 def test_no_new_tokens_are_one_empty_piece_a_row() -> None:
     pieces = list(stream_pieces(sharp_model(), LETTERS, ["a", "b"], SamplingParams(max_new_tokens=0)))
-    assert [(piece.row, piece.text, piece.drawn, piece.finish) for piece in pieces] == [
+    assert [(piece.row, piece.text, piece.sampled, piece.finish) for piece in pieces] == [
         (0, "", None, "length"),
         (1, "", None, "length"),
     ]
@@ -167,12 +167,12 @@ def test_logprobs_are_the_models_own_whatever_the_sampling() -> None:
     model, prompt = sharp_model(), LETTERS.encode("abc").tolist()
     params = {"max_new_tokens": 12, "temperature": 0.4, "top_k": 5, "repetition_penalty": 1.3}
     (row,) = completions(["abc"], model=model, logprobs=3, **params)
-    ids = prompt + [one.token for one in row.drawn]
+    ids = prompt + [one.id for one in row.tokens]
     with torch.no_grad():
         expected = model(torch.tensor([ids[:-1]]))[0, len(prompt) - 1 :].log_softmax(dim=-1)
-    for one, logprobs in zip(row.drawn, expected, strict=True):
+    for one, logprobs in zip(row.tokens, expected, strict=True):
         best = logprobs.topk(3)
-        assert one.logprob == pytest.approx(logprobs[one.token].item(), abs=1e-5)
+        assert one.logprob == pytest.approx(logprobs[one.id].item(), abs=1e-5)
         assert [index for index, _ in one.top] == best.indices.tolist()
         assert [value for _, value in one.top] == pytest.approx(best.values.tolist(), abs=1e-5)
     assert row.text == completions(["abc"], model=model, **params)[0].text
@@ -180,18 +180,18 @@ def test_logprobs_are_the_models_own_whatever_the_sampling() -> None:
 
 def test_alternatives_are_sorted_and_at_most_the_whole_vocabulary() -> None:
     (row,) = completions(["a"], max_new_tokens=4, logprobs=1000)
-    for one in row.drawn:
+    for one in row.tokens:
         values = [value for _, value in one.top]
         assert values == sorted(values, reverse=True)
         assert sorted(index for index, _ in one.top) == list(range(23))
         assert math.fsum(math.exp(value) for value in values) == pytest.approx(1, abs=1e-5)
-        assert dict(one.top)[one.token] == one.logprob
+        assert dict(one.top)[one.id] == one.logprob
 
 
 @pytest.mark.parametrize(("count", "known", "alternatives"), [(None, False, 0), (0, True, 0), (1, True, 1)])
 def test_logprobs_are_given_only_where_they_are_asked_for(count: int | None, known: bool, alternatives: int) -> None:
     (row,) = completions(["a"], max_new_tokens=3, logprobs=count)
-    for one in row.drawn:
+    for one in row.tokens:
         assert (one.logprob is not None) is known
         assert len(one.top) == alternatives
 
@@ -200,18 +200,18 @@ def test_the_repetition_penalty_sees_the_prompt_and_the_text_so_far() -> None:
     backend = Scripted(lambda _: [4.0, 3.0, 2.0, 1.0])
     decoder = StepDecoder(backend, [[0], [1, 2]], SamplingParams(temperature=0, repetition_penalty=1000.0), [1, 1])
     steps = [decoder.step() for _ in range(3)]
-    assert [[step[row].token for step in steps] for row in (0, 1)] == [[1, 2, 3], [0, 3, 0]]
+    assert [[step[row].id for step in steps] for row in (0, 1)] == [[1, 2, 3], [0, 3, 0]]
 
 
 def test_rows_that_are_finished_draw_no_more_and_the_backend_is_told() -> None:
     backend = Scripted(lambda context: [float(context[0] == 0), float(context[0] == 1), float(context[0] == 2)])
     decoder = StepDecoder(backend, [[0], [1], [2]], SamplingParams(temperature=0), [1, 1, 1])
-    assert {row: one.token for row, one in decoder.step().items()} == {0: 0, 1: 1, 2: 2}
+    assert {row: one.id for row, one in decoder.step().items()} == {0: 0, 1: 1, 2: 2}
     decoder.finish({1})
-    assert {row: one.token for row, one in decoder.step().items()} == {0: 0, 2: 2}
+    assert {row: one.id for row, one in decoder.step().items()} == {0: 0, 2: 2}
     decoder.finish(set())
     decoder.finish({0})
-    assert {row: one.token for row, one in decoder.step().items()} == {2: 2}
+    assert {row: one.id for row, one in decoder.step().items()} == {2: 2}
     decoder.finish({2})
     assert decoder.active == []
     assert backend.selected == [[0, 2], [1]]

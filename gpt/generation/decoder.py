@@ -1,4 +1,4 @@
-"""The decoding loop over a batch: logits, distribution, draw, append; every row with its own generator."""
+"""The decoding loop over a batch: logits, distribution, sample, append; every row with its own generator."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -9,20 +9,20 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError
 from gpt.generation.backends import Backend
-from gpt.generation.decoding.sampling import draw, next_token_probabilities
+from gpt.generation.sampling import next_token_probabilities, sample
 
 
-class Drawn(NamedTuple):
-    """A token that was drawn.
+class SampledToken(NamedTuple):
+    """A token that was sampled.
 
     Attributes:
-        token: its id.
+        id: of the token.
         logprob: log-probability, in nats, under the model's own distribution (temperature 1, no
             filter); None unless `params.logprobs` asks for it.
         top: the most likely tokens and their log-probabilities, `params.logprobs` of them.
     """
 
-    token: int
+    id: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
 
@@ -31,12 +31,12 @@ class Decoder(Protocol):
     """Draws tokens for several rows.
 
     Attributes:
-        active: rows that still draw, by their number among the prompts.
+        active: rows that still sample, by their number among the prompts.
     """
 
     active: list[int]
 
-    def step(self) -> dict[int, Drawn]:
+    def step(self) -> dict[int, SampledToken]:
         """The next token of every active row."""
         ...
 
@@ -59,7 +59,7 @@ class BatchDecoder:
     """Rows that grow, by whatever draws their tokens.
 
     Attributes:
-        active: rows that still draw, by their number in `prompts`.
+        active: rows that still sample, by their number in `prompts`.
 
     Args:
         backend: gives the logits; not used before.
@@ -115,7 +115,7 @@ class StepDecoder(BatchDecoder):
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 
     @torch.inference_mode()
-    def step(self) -> dict[int, Drawn]:
+    def step(self) -> dict[int, SampledToken]:
         """Draw the next token of every active row.
 
         Raises:
@@ -125,9 +125,9 @@ class StepDecoder(BatchDecoder):
         logits = self._backend.next_logits(contexts)  # (B, V)
         probabilities = next_token_probabilities(logits, self._params, contexts)
         uniform = torch.cat([torch.rand(1, generator=self._generators[row]) for row in self.active])
-        drawn = draw(probabilities, uniform)
+        sampled = sample(probabilities, uniform)
         # what is read back waits for the device, so it is read once
-        tokens, finite = torch.stack((drawn, torch.isfinite(logits).all(dim=-1).long())).tolist()
+        tokens, finite = torch.stack((sampled, torch.isfinite(logits).all(dim=-1).long())).tolist()
         if not all(finite):
             raise not_finite(len(contexts[finite.index(0)]) - 1)
         for context, token in zip(contexts, tokens, strict=True):
@@ -135,16 +135,16 @@ class StepDecoder(BatchDecoder):
         return dict(zip(self.active, describe(tokens, logits, self._params.logprobs), strict=True))
 
 
-def describe(tokens: Sequence[int], logits: Tensor | None, count: int | None) -> list[Drawn]:
-    """Drawn tokens, with their log-probabilities where these are wanted.
+def describe(tokens: Sequence[int], logits: Tensor | None, count: int | None) -> list[SampledToken]:
+    """SampledToken tokens, with their log-probabilities where these are wanted.
 
     Args:
         tokens: B ids.
-        logits: (B, V) that each was drawn from; None only where `count` is.
+        logits: (B, V) that each was sampled from; None only where `count` is.
         count: of the most likely tokens beside each; None: the tokens alone.
     """
     if logits is None or count is None:
-        return list(map(Drawn, tokens))
+        return list(map(SampledToken, tokens))
     logprobs = logits.log_softmax(dim=-1).cpu()
     best = logprobs.topk(min(count, logprobs.size(-1)), dim=-1)
     tops = [
@@ -152,13 +152,13 @@ def describe(tokens: Sequence[int], logits: Tensor | None, count: int | None) ->
         for ids, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
     return [
-        Drawn(token, float(logprobs[row, token]), top)
+        SampledToken(token, float(logprobs[row, token]), top)
         for row, (token, top) in enumerate(zip(tokens, tops, strict=True))
     ]
 
 
 def check_finite(logits: Tensor, contexts: Sequence[Sequence[int]]) -> None:
-    """Make sure that the logits (B, V) after some contexts can be drawn from.
+    """Make sure that the logits (B, V) after some contexts can be sampled from.
 
     Raises:
         GenerationError: they cannot; the message names the position.
