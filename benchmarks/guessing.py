@@ -15,8 +15,8 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.spread import PAUSE, in_turns, ratios, show_ratios
 from gpt.checkpoint import load_trained
-from gpt.cli.bench.spread import PAUSE, in_turns, ratios, show_ratios
 from gpt.cli.drafting import make_drafter_of
 from gpt.config import SamplingParams
 from gpt.generation import DecodeOptions, build_runtime, generate_tokens

@@ -47,7 +47,7 @@ def main() -> None:
     loaded = load_trained(arguments.checkpoint, Path("runs"), compute.device)
     dataset = prepare(loaded.config.data, read_settings(), print)
     model, block_size = loaded.model, loaded.config.model.block_size
-    rows = {}
+    rows: dict[str, dict[str, float]] = {}
     for kv_dtype in KV_DTYPES:
         result = evaluate(ThroughCache(model, kv_dtype), full_batches(dataset.val, block_size, 64), compute)
         bits = result.bits_per_char(dataset.chars_per_token)

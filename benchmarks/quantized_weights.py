@@ -19,7 +19,7 @@ from torch import nn
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from gpt.cli.bench.spread import PAUSE, in_turns
+from benchmarks.spread import PAUSE, in_turns
 from gpt.config import ModelConfig, SamplingParams
 from gpt.generation import DecodeOptions, Runtime, build_runtime, generate_tokens
 from gpt.model import GPT
@@ -46,6 +46,7 @@ def entrants(model: GPT) -> dict[str, Runtime]:
         PerGroup,
     )
 
+    int4 = IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32))  # type: ignore[attr-defined]
     integers, eager, compiled = Int8WeightOnlyConfig(), DecodeOptions("eager"), DecodeOptions("compiled")
     return {
         "native, float32": build_runtime(model, DecodeOptions("native")),
@@ -58,9 +59,7 @@ def entrants(model: GPT) -> dict[str, Runtime]:
         "torchao int8 with int8 activations, eager": build_runtime(
             by_torchao(model, Int8DynamicActivationInt8WeightConfig()), eager
         ),
-        "torchao int4 in groups of 32, eager": build_runtime(
-            by_torchao(model, IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32))), eager
-        ),
+        "torchao int4 in groups of 32, eager": build_runtime(by_torchao(model, int4), eager),
     }
 
 

@@ -25,16 +25,20 @@ FLOORS = [
 """From the ground up: a part imports from lower floors and from itself only."""
 
 
-def imports_of(path: Path) -> set[str]:
-    """The parts of the package that a file imports."""
-    parts = set()
+def modules_of(path: Path) -> set[str]:
+    """The modules that a file imports."""
+    found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         if modules == ["gpt"]:  # `from gpt import model` names the part after the import
             modules = [f"gpt.{alias.name}" for alias in node.names]
-        modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        parts |= {module.split(".")[1] for module in modules if module.startswith("gpt.")}
-    return parts
+        found |= set(modules) | ({alias.name for alias in node.names} if isinstance(node, ast.Import) else set())
+    return found
+
+
+def imports_of(path: Path) -> set[str]:
+    """The parts of the package that a file imports."""
+    return {module.split(".")[1] for module in modules_of(path) if module.startswith("gpt.")}
 
 
 def part_of(path: Path) -> str:
@@ -50,6 +54,10 @@ def test_imports_run_down_only(path: Path) -> None:
     floor = next(number for number, parts in enumerate(FLOORS) if part in parts)
     below = set().union(*FLOORS[:floor], {part})
     assert imports_of(path) <= below
+
+
+def test_the_package_does_not_import_the_benchmarks() -> None:
+    assert [path for path in FILES if "benchmarks" in {name.split(".")[0] for name in modules_of(path)}] == []
 
 
 def test_every_public_name_is_there_and_documented() -> None:

@@ -76,8 +76,8 @@ def _check(arguments: argparse.Namespace, names: list[str], size: "Size") -> Non
 
     from benchmarks.cuda.runner import MINUTES
     from benchmarks.cuda.runs import open_data
-    from gpt.cli.bench.options import check_peers
-    from gpt.cli.bench.readme import NANOGPT_FILES
+    from benchmarks.options import check_peers
+    from benchmarks.readme import NANOGPT_FILES
     from gpt.errors import ConfigError, DeviceError
 
     unknown = [name for name in names if name not in MINUTES]

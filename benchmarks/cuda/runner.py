@@ -14,8 +14,8 @@ import torch
 from benchmarks.cuda import outcome
 from benchmarks.cuda.outcome import Outcome, failed
 from benchmarks.cuda.sizes import Size
-from gpt.cli.bench.machine import describe_machine
-from gpt.cli.bench.processes import environment
+from benchmarks.machine import describe_machine
+from benchmarks.processes import environment
 
 MINUTES = {"tests": 5, "equality": 4, "memory": 3, "decoding": 8, "recipes": 10, "race": 10}
 """Every stage in order, and the longest it may take; together 40."""

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from benchmarks.cuda.sizes import ROOT, Size
+from benchmarks.processes import environment, failure
+from benchmarks.recipe import NAME, train_command
 from gpt.checkpoint import load_trained
-from gpt.cli.bench.processes import environment, failure
-from gpt.cli.bench.recipe import NAME, train_command
 from gpt.cli.common import report
 from gpt.config import load_config
 from gpt.data import Dataset, prepare

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from benchmarks.cuda.outcome import Outcome
 from benchmarks.cuda.sizes import Size
-from gpt.cli.bench.decode_peers import HuggingFace, check_agreement
-from gpt.cli.bench.decode_turns import Subject, from_shape, ours
-from gpt.cli.bench.spread import in_turns
+from benchmarks.decode_peers import HuggingFace, check_agreement
+from benchmarks.decode_turns import Subject, from_shape, ours
+from benchmarks.spread import in_turns
 from gpt.config import ModelConfig, SamplingParams
 from gpt.model import GPT
 

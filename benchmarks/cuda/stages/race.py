@@ -13,9 +13,9 @@ import torch
 from benchmarks.cuda.outcome import Outcome
 from benchmarks.cuda.runs import CONFIGS, Line, Run, loss_of, open_data, timed_lines, train_ours
 from benchmarks.cuda.sizes import Size
-from gpt.cli.bench.nanogpt import check_same_tokens, copy_checkout, load_nanogpt
-from gpt.cli.bench.processes import time_process
-from gpt.cli.bench.readme import CONFIG_FILE
+from benchmarks.nanogpt import check_same_tokens, copy_checkout, load_nanogpt
+from benchmarks.processes import time_process
+from benchmarks.readme import CONFIG_FILE
 from gpt.config import Config, load_config
 from gpt.data import Dataset
 from gpt.device import measure_matmul_rate
@@ -77,7 +77,7 @@ def train_nanogpt(checkout: Path, size: Size, dataset: Dataset, folder: Path) ->
     command = [sys.executable, "train.py", CONFIG_FILE, *size.nanogpt_options]
     seconds, lines = timed_lines(command, folder / "nanogpt-caches", place)
     model = load_nanogpt(place)
-    loss = loss_of(model, dataset, model.model.config.block_size, size.device)
+    loss = loss_of(model, dataset, model.block_size, size.device)
     return read_log(seconds, lines, loss, tokens_per_iteration(lines))
 
 

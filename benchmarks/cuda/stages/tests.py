@@ -6,7 +6,7 @@ import sys
 
 from benchmarks.cuda.outcome import Outcome
 from benchmarks.cuda.sizes import ROOT, Size
-from gpt.cli.bench.processes import environment
+from benchmarks.processes import environment
 
 OPTIONS = ("-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib", "-o", "timeout=0", "-rA")
 """Of this project's own, only what any pytest knows: another interpreter may lack the plugins."""

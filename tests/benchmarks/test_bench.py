@@ -1,0 +1,232 @@
+"""The command line: mistakes, then each measurement once, at a size that costs seconds."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from native_support import needs_compiler
+
+from benchmarks.busy import spinning
+from benchmarks.command import main
+from benchmarks.step import VARIANTS
+
+HF = ["--hf"] if find_spec("accelerate") and find_spec("transformers") else []
+QUICK = ["--warmup", "1", "--steps", "2", "--rounds", "1", "--matmul-sizes", "32"]
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    lines = capsys.readouterr().out.splitlines()
+    found: dict[str, Any] = json.loads(lines[-1])
+    assert found["machine"]["class"]
+    assert found["threads"] == 1
+    return found
+
+
+COMMANDS = [
+    [],
+    ["train"],
+    ["train", "recipe"],
+    ["train", "step"],
+    ["train", "busy"],
+    ["train", "race"],
+    ["decode"],
+    ["start"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_ends_with_an_example_and_needs_no_torch(command: list[str]) -> None:
+    code = (
+        "import sys\nfrom benchmarks.command import main\n"
+        "try: main(sys.argv[1:])\nexcept SystemExit: pass\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, *command, "--help"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert f"example:\n  python scripts/bench.py {(command or ['train'])[0]}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["step", "--variants", "native,nativ"], "there is no 'nativ', only config, native"),
+        (["step", "--rounds", "0"], "--rounds is 0, expected at least 1"),
+        (["step", "--matmul-sizes", "0"], "--matmul-sizes has 0"),
+        (["step", "--nanogpt", "."], "--nanogpt . is not a checkout of nanoGPT: it has no model.py"),
+        (["step", "run.name=x"], "run.name has no effect here"),
+        (["step", "model.n_head=3"], "is not divisible by n_head"),
+        (["step", "--json", "nowhere/x.json"], "there is no such folder"),
+        (["recipe", "run.seed=1"], "run.seed has no effect here"),
+        (["recipe", "--seeds", "1", "-2"], "--seeds has -2"),
+        (["busy", "--spinning", "0"], "--spinning is 0, expected at least 1"),
+        (["race"], "nobody to race against"),
+        (["race", "--nanogpt", "nowhere"], "is not a checkout of nanoGPT"),
+        (["race", "--hf", "--peer-steps", "0"], "--peer-steps is 0"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], message: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind, *rest = arguments
+    assert main(["train", kind, "--config", "tiny.yaml", *rest]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_peer_that_is_not_installed_is_one_line(
+    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.options.find_spec", lambda name: None)
+    assert main(["train", "step", "--config", "tiny.yaml", "--hf"]) == 2
+    assert "pip install transformers accelerate" in capsys.readouterr().err
+
+
+def test_a_variant_that_cannot_run_here_is_one_line(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "step", "--config", "tiny.yaml", "--variants", "native", *QUICK]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: native: run.kernels is native, but ")
+
+
+def test_a_recipe_is_timed_and_judged(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "recipe", "--config", "tiny.yaml", "train.max_steps=4", "--seeds", "5", "--json", "out.json"]
+    assert main(command) == 0
+    found = last_line(capsys)
+    assert found == json.loads((workplace / "out.json").read_text())
+    assert found["overrides"] == ["train.max_steps=4"]
+    assert [one["seed"] for one in found["runs"]] == [5]
+    assert 0 < found["loss"]["mean"] < 5
+    assert not (workplace / "runs").exists()
+
+
+def test_a_step_is_timed_beside_its_peers(workplace: Path, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--config", "tiny.yaml", "--variants", "torch", "--nanogpt", str(checkout), *HF, *QUICK]
+    assert main(["train", "step", *command]) == 0
+    found = last_line(capsys)
+    peers = ["Hugging Face float32"] if HF else []
+    assert list(found["variants"]) == ["torch", *peers, "nanoGPT float32", "nanoGPT bfloat16"]
+    for row in found["variants"].values():
+        assert row["milliseconds"]["median"] > 0
+        assert row["peak_bytes"] >= row["peak_bytes_over_start"] >= 0
+        assert len(row["times_slower"]) == 1
+    assert found["variants"]["torch"]["blocks"] == "eager"
+    assert set(VARIANTS["torch"]) == {"run.kernels=torch", "run.compile=false"}
+
+
+def test_a_step_is_timed_beside_a_spinning_process(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    turns = ["--warmup", "1", "--steps", "2", "--rounds", "2", "--spinning", "1"]
+    assert main(["train", "busy", "--config", "tiny.yaml", "--variants", "torch,float32", *turns]) == 0
+    found = last_line(capsys)
+    assert list(found["variants"]) == ["torch", "float32"]
+    for row in found["variants"].values():
+        assert len(row["quiet_milliseconds"]) == len(row["busy_milliseconds"]) == len(row["times"]) == 2
+        assert row["times"][0] == pytest.approx(row["busy_milliseconds"][0] / row["quiet_milliseconds"][0])
+
+
+def test_spinning_processes_end_with_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda command: started.append(popen(command)) or started[-1])
+    with spinning(2):
+        assert [process.poll() for process in started] == [None, None]
+    assert all(process.returncode for process in started)
+
+
+def test_a_race_is_run_and_judged(workplace: Path, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--config", "tiny.yaml", "--nanogpt", str(checkout), *HF, "--peer-steps", "3"]
+    assert main(["train", "race", *command]) == 0
+    found = last_line(capsys)
+    assert len(found["contenders"]) == (3 if HF else 2)
+    for one in found["contenders"].values():
+        assert 0 < one["loss"]["mean"] < 6
+        assert one["seconds"]["mean"] > 0
+
+
+# --- decoding ------------------------------------------------------------------------------------
+
+SMALL = ["--tokens", "5", "--rounds", "1"]
+
+
+@needs_compiler
+def test_decoding_is_timed_beside_peers(capsys: pytest.CaptureFixture[str]) -> None:
+    variants = "native,eager,eager-no-cache,native-int8,native-int4"
+    command = ["--shapes", "1/2/16", "2/2/32", "--window", "24", "--batch", "1", "3", "--variants", variants, *SMALL]
+    assert main(["decode", *command, *HF[:1]]) == 0
+    found = last_line(capsys)
+    assert [(result["model"], result["batch"]) for result in found["results"]] == [
+        ("gpt2 1/2/16", 1),
+        ("gpt2 1/2/16", 3),
+        ("gpt2 2/2/32", 1),
+        ("gpt2 2/2/32", 3),
+    ]
+    for result in found["results"]:
+        assert list(result["rows"]) == [*variants.split(","), *(["Hugging Face"] if HF else [])]
+        assert all(row["tokens_per_second"] > 0 for row in result["rows"].values())
+        assert result["rows"]["native"]["times"] == [1.0]
+        assert result["rows"]["native"]["first_seconds"] > 0
+
+
+@pytest.mark.skipif(not HF, reason="transformers and accelerate are not installed")
+@pytest.mark.parametrize("temperature", ["0", "0.8"])
+def test_llamas_shape_is_prefilled_beside_hugging_face(temperature: str, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--shapes", "2/2/32", "--window", "32", "--prompt-length", "20", "--batch", "2", "--tokens", "1"]
+    command = ["--architecture", "llama", *sizes, "--variants", "eager", "--hf", "--temperature", temperature]
+    assert main(["decode", *command, "--rounds", "1"]) == 0
+    (result,) = last_line(capsys)["results"]
+    assert (result["model"], result["prompt"]) == ("llama 2/2/32", 20)
+    assert all(row["prompt_tokens_per_second"] > 0 for row in result["rows"].values())
+
+
+@needs_compiler
+def test_a_trained_model_is_decoded_with_and_without_drafts(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    variants = "native,native-ngram,native-lookup,native-int8-ngram"
+    assert main(["decode", "--checkpoint", str(trained / "runs/tiny"), "--variants", variants, *SMALL]) == 0
+    (result,) = last_line(capsys)["results"]
+    assert list(result["rows"]) == variants.split(",")
+    assert result["rows"]["native-int8-ngram"]["weights"] == "int8"
+
+
+def test_a_cold_start_is_timed_beside_importing_torch(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["start", "--checkpoint", str(trained / "runs/tiny"), "--rounds", "1"]) == 0
+    found = last_line(capsys)
+    assert found["seconds"]["sample.py"][0] > 0.5 * found["seconds"]["import torch"][0] > 0
+    assert len(found["times"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["decode", "--variants", "nativ"], "--variants: 'nativ' is none of eager,"),
+        (["decode", "--variants", "native-ngram"], "--variants: native-ngram needs a --checkpoint"),
+        (["decode", "--shapes", "4/4"], "--shapes 4/4: expected layers/heads/width such as 4/4/128"),
+        (["decode", "--shapes", "4/3/128"], "n_embd"),
+        (["decode", "--batch", "0"], "--batch has 0, expected at least 1"),
+        (["decode", "--rounds", "0"], "--rounds is 0"),
+        (["decode", "--json", "nowhere/x.json"], "there is no such folder"),
+        (["decode", "--temperature", "-1"], "--temperature is -1.0, expected at least 0"),
+        (["decode", "--prompt-length", "0"], "--prompt-length is 0"),
+        (["decode", "--llama-cpp"], "--llama-cpp needs --architecture llama"),
+        (["decode", "--architecture", "llama", "--llama-cpp", "nowhere"], "pip install llama-cpp-python gguf"),
+        (["decode", "--architecture", "llama", "--llama-cpp", "x", "--window", "20"], "does not move its window of 20"),
+        (["decode", "--architecture", "llama", "--nanogpt", "."], "--nanogpt has GPT-2's architecture only"),
+        (["decode", "--nanogpt", "."], "--nanogpt . is not a checkout of nanoGPT"),
+        (["decode", "--checkpoint", "nowhere"], "nowhere"),
+        (["decode", "--checkpoint", "nowhere", "--hf"], "--checkpoint has no peers"),
+        (["decode", "--checkpoint", "nowhere", "--hf-compiled"], "--checkpoint has no peers"),
+        (["decode", "--checkpoint", "nowhere", "--llama-cpp"], "--checkpoint has no peers"),
+        (["start", "--checkpoint", "nowhere"], "--checkpoint nowhere: there is no such folder"),
+        (["start", "--checkpoint", "."], "failed"),
+    ],
+)
+def test_mistakes_in_decoding_are_one_line(
+    arguments: list[str], message: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error.splitlines()[-1]
