@@ -50,7 +50,7 @@ def main() -> None:
     rows: dict[str, dict[str, float]] = {}
     for kv_dtype in KV_DTYPES:
         result = evaluate(ThroughCache(model, kv_dtype), full_batches(dataset.val, block_size, 64), compute)
-        bits = result.bits_per_char(dataset.chars_per_token)
+        bits = result.bits_per_char(dataset.chars_per_token(dataset.val))
         size = cache_bytes(model.config, 1, block_size, kv_dtype)
         rows[kv_dtype] = {
             "bits_per_char": bits,

@@ -51,12 +51,11 @@ def sha256_of(path: Path) -> str:
 
 
 def release_cached_pages(path: Path) -> None:
-    """Flush a written file and drop it from the page cache.
+    """Drop a file that is on disk from the page cache.
 
-    Pages that were just written are mapped back in pieces of a megabyte, which would make a reader
-    of small windows look, and cost, as if it held much of the file.
+    Cached pages are mapped in pieces of a megabyte, which would make a reader of small windows look,
+    and cost, as if it held much of the file.
     """
-    sync_file(path)
     if hasattr(os, "posix_fadvise"):
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -106,7 +106,7 @@ def _evaluate_corpus(
     result = evaluate(loaded.model, batches, compute)
     if not math.isfinite(result.loss):
         raise CheckpointError(f"{loaded.folder}: the loss is not finite; its weights are damaged")
-    bits = result.bits_per_char(dataset.chars_per_token)
+    bits = result.bits_per_char(dataset.chars_per_token(tokens))
     report(f"{loaded.folder}: {arguments.split} loss {result.loss:.4f} nats per token, {bits:.4f} bits per character")
     return {
         "split": arguments.split,

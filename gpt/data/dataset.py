@@ -15,21 +15,17 @@ from numpy.typing import NDArray
 from gpt.config import DataConfig
 from gpt.data.corpora import locate_corpus, make_folder
 from gpt.data.text import distinct_characters, read_pieces
-from gpt.data.tokenizers import (
-    ByteTokenizer,
-    CharTokenizer,
-    Tokenizer,
-    smallest_dtype,
-    tokenizer_from_json,
-    tokenizer_to_json,
-)
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, smallest_dtype, tokenizer_from_json
 from gpt.errors import DataError
-from gpt.files import release_cached_pages, sha256_of
+from gpt.files import release_cached_pages, sha256_of, sync_file
 from gpt.report import Report
 from gpt.settings import Settings
 
 FORMAT = 1
-"""Raised when token files of an earlier version can no longer be read."""
+"""Part of the fingerprint, which checkpoints hold: raised when the same text gives other tokens than before."""
+
+META = "dataset.json"
+"""Written last. Folders of before there were hashes have a meta.json instead and are encoded again."""
 
 Tokens = NDArray[Any]
 
@@ -42,19 +38,21 @@ class Dataset:
         train: ids of the first part, memory-mapped.
         val: ids of the rest, memory-mapped.
         tokenizer: made from the whole corpus.
-        chars_per_token: characters of text over tokens, 1 with a character tokenizer.
         fingerprint: changes when the text, tokenizer or split changes.
     """
 
     train: Tokens
     val: Tokens
     tokenizer: Tokenizer
-    chars_per_token: float
     fingerprint: str
 
     def split(self, name: str) -> Tokens:
         """The ids of "train" or "val"."""
         return self.train if name == "train" else self.val
+
+    def chars_per_token(self, tokens: Tokens) -> float:
+        """Return the characters of text over tokens of a split, or of a part of one; 1 with a character tokenizer."""
+        return self.tokenizer.count_chars(tokens) / len(tokens)
 
     def check_length(self, block_size: int) -> None:
         """Make sure that both splits hold one window.
@@ -78,7 +76,7 @@ def prepare(config: DataConfig, settings: Settings, report: Report, force: bool 
     """
     source = locate_corpus(config, settings, report)
     folder = Path(config.dir) / "tokens" / _fingerprint(config, source)
-    if folder.exists() and (force or not (folder / "meta.json").is_file()):
+    if folder.exists() and (force or not (folder / META).is_file()):
         try:
             shutil.rmtree(folder)
         except OSError as error:
@@ -93,18 +91,17 @@ def open_dataset(folder: Path) -> Dataset:
     """Memory-map the token files that `prepare` wrote.
 
     Raises:
-        DataError: a file is missing or has another size than was written.
+        DataError: a file is missing, or not what was written.
     """
     try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        meta = json.loads((folder / META).read_text(encoding="utf-8"))
         tokenizer = tokenizer_from_json(json.dumps(meta["tokenizer"]))
-        train, val = (_map(folder / f"{split}.bin", meta["dtype"], meta[split]) for split in ("train", "val"))
-        chars_per_token = meta["chars"] / (meta["train"] + meta["val"])
-    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError, DataError) as error:
+        train, val = (_map(folder / f"{split}.bin", meta["dtype"], **meta[split]) for split in ("train", "val"))
+    except (OSError, ValueError, KeyError, TypeError, DataError) as error:
         raise DataError(
             f"the token files in {folder} are damaged ({error}); delete that folder and start again"
         ) from None
-    return Dataset(train, val, tokenizer, chars_per_token, folder.name)
+    return Dataset(train, val, tokenizer, folder.name)
 
 
 def _fingerprint(config: DataConfig, source: Path) -> str:
@@ -128,12 +125,12 @@ def _encode_into(folder: Path, source: Path, config: DataConfig) -> None:
     try:
         tokenizer = _build_tokenizer(source, config)
         meta = _write_tokens(temporary, source, config, tokenizer)
-        (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+        (temporary / META).write_text(json.dumps(meta), encoding="utf-8")
         temporary.chmod(0o755)
         try:
             temporary.rename(folder)
         except OSError:
-            if not (folder / "meta.json").is_file():  # else another process was faster, with the same content
+            if not (folder / META).is_file():  # else another process was faster, with the same content
                 raise
     except OSError as error:
         raise DataError(f"cannot write {folder}: {error.strerror}") from None
@@ -153,13 +150,12 @@ def _build_tokenizer(source: Path, config: DataConfig) -> Tokenizer:
 def _write_tokens(folder: Path, source: Path, config: DataConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """Write train.bin and val.bin; returns what `open_dataset` needs to know."""
     everything, train_file, val_file = folder / "all.bin", folder / "train.bin", folder / "val.bin"
-    total = chars = 0
+    total = 0
     with everything.open("wb") as file:
         for piece in read_pieces(source, config.newlines):
             ids = tokenizer.encode(piece)
             file.write(ids.tobytes())
             total += len(ids)
-            chars += len(piece)
     if total == 0:
         raise DataError(f"{source} holds no text")
     dtype = smallest_dtype(tokenizer.vocab_size)
@@ -170,19 +166,21 @@ def _write_tokens(folder: Path, source: Path, config: DataConfig, tokenizer: Tok
     os.truncate(everything, train * dtype.itemsize)
     everything.rename(train_file)
     for written in (train_file, val_file):
-        release_cached_pages(written)
+        sync_file(written)
     return {
-        "tokenizer": json.loads(tokenizer_to_json(tokenizer)),
+        "tokenizer": tokenizer.to_dict(),
         "dtype": dtype.str,
-        "train": train,
-        "val": total - train,
-        "chars": chars,
+        "train": {"length": train, "sha256": sha256_of(train_file)},
+        "val": {"length": total - train, "sha256": sha256_of(val_file)},
     }
 
 
-def _map(path: Path, dtype: str, length: int) -> Tokens:
+def _map(path: Path, dtype: str, length: int, sha256: str) -> Tokens:
     if path.stat().st_size != length * np.dtype(dtype).itemsize:
         raise ValueError(f"{path.name} has the wrong size")
+    if sha256_of(path) != sha256:
+        raise ValueError(f"{path.name} has another sha256 than was written")
+    release_cached_pages(path)
     if length == 0:
         return np.empty(0, dtype=dtype)
     return np.memmap(path, dtype=dtype, mode="r", shape=(length,))

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.data.text import code_points
+from gpt.data.text import PIECE, code_points
 from gpt.errors import DataError
 
 Ids = NDArray[np.integer[Any]]
@@ -50,6 +50,10 @@ class Tokenizer(Protocol):
 
     def stream(self) -> "Decoder":
         """A decoder that takes one id at a time."""
+        ...
+
+    def count_chars(self, ids: Ids) -> int:
+        """Count the characters that begin in some ids."""
         ...
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,6 +111,9 @@ class CharTokenizer:
     def stream(self) -> Decoder:
         return _CharDecoder(self.itos)
 
+    def count_chars(self, ids: Ids) -> int:
+        return len(ids)
+
     def to_dict(self) -> dict[str, Any]:
         return {"type": "char", "chars": self.itos}
 
@@ -139,6 +146,11 @@ class ByteTokenizer:
 
     def stream(self) -> Decoder:
         return _ByteDecoder()
+
+    def count_chars(self, ids: Ids) -> int:
+        """Count the bytes that are not of the form 10xxxxxx, which only continue a character (RFC 3629)."""
+        pieces = (ids[begin : begin + PIECE] for begin in range(0, len(ids), PIECE))
+        return sum(int(np.count_nonzero((piece & 0xC0) != 0x80)) for piece in pieces)
 
     def to_dict(self) -> dict[str, Any]:
         return {"type": "byte"}

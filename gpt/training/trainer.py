@@ -156,7 +156,9 @@ class Trainer:
         with self.average.applied():
             result, sample, picture = validation.loss(step), validation.sample(), validation.attention(step)
         better = self.state.record_evaluation(result.loss)
-        self._report_evaluation(result.bits_per_char(self.dataset.chars_per_token), unaveraged, sample)
+        self._report_evaluation(
+            result.bits_per_char(self.dataset.chars_per_token(validation.tokens)), unaveraged, sample
+        )
         if picture is not None:
             self.monitor.picture(step, "attention", picture)
         self._save(best=better, required=self._is_finished())

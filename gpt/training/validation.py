@@ -38,6 +38,9 @@ class Validation:
     ) -> None:
         self._config, self._model, self._dataset, self._compute = config, model, dataset, compute
         self._poll = poll
+        wanted = config.train.eval_max_tokens
+        self.tokens = dataset.val if wanted is None else dataset.val[: wanted + 1]
+        """What `loss` reads of the validation split."""
 
     def loss(self, step: int) -> Evaluation:
         """Over the validation split, or as much of it as the configuration wants read.
@@ -45,10 +48,8 @@ class Validation:
         Raises:
             NonFiniteError: it is not finite; the message names `step`.
         """
-        train, tokens = self._config.train, self._dataset.val
-        if train.eval_max_tokens is not None:
-            tokens = tokens[: train.eval_max_tokens + 1]
-        batches = full_batches(tokens, self._config.model.block_size, train.eval_batch_size or train.batch_size)
+        train = self._config.train
+        batches = full_batches(self.tokens, self._config.model.block_size, train.eval_batch_size or train.batch_size)
         with self._uncompiled():
             result = evaluate(self._model, batches, self._compute, self._poll)
         if not math.isfinite(result.loss):

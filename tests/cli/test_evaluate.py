@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpt.cli import evaluate
+from gpt.cli import evaluate, train
 from tiny import CORPUS
 
 
@@ -68,3 +68,22 @@ def test_a_corpus_that_has_changed_is_told(workplace: Path, trained: Path, capsy
         file.write(CORPUS * 20)
     assert evaluate.main(["--checkpoint", str(trained / "runs/tiny")]) == 0
     assert "the corpus is not the one of the run any more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("read", [None, 102])
+def test_bits_per_character_count_the_characters_that_were_read(
+    workplace: Path, capsys: pytest.CaptureFixture[str], read: int | None
+) -> None:
+    """The validation split begins with CORPUS and ends with characters of three bytes."""
+    (workplace / "corpus.txt").write_text(CORPUS * 10 + "€" * 50, encoding="utf-8")
+    options = [] if read is None else [f"train.eval_max_tokens={read}"]
+    assert train.main(["--config", "tiny.yaml", "data.tokenizer=byte", *options]) == 0
+    rows = [json.loads(line) for line in (workplace / "runs/tiny/metrics.jsonl").read_text().splitlines()]
+    logged = next(row for row in reversed(rows) if "val/loss" in row)
+    val = (CORPUS * 10 + "€" * 50).encode()[int(0.9 * len((CORPUS * 10).encode() + b"___" * 50)) :]
+    whole = val.decode()
+    some = whole if read is None else val[: read + 1].decode(errors="ignore")
+    tokens = len(val) if read is None else read + 1
+    assert logged["val/bits_per_char"] == pytest.approx(logged["val/loss"] / math.log(2) * tokens / len(some))
+    result = result_of(capsys, "--checkpoint", "runs/tiny/last")
+    assert result["bits_per_char"] == pytest.approx(result["loss"] / math.log(2) * len(val) / len(whole))

@@ -108,7 +108,7 @@ def test_what_was_prepared_is_not_encoded_again(place: Place) -> None:
     folder = place.tokens / first.fingerprint
     assert place.reports == [f"encoded {place.text} into {folder}"]
     written = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    assert set(written) == {"train.bin", "val.bin", "meta.json"}
+    assert set(written) == {"train.bin", "val.bin", "dataset.json"}
     second = place.prepare()
     assert len(place.reports) == 1
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == written
@@ -154,19 +154,24 @@ def test_what_does_not_change_the_tokens_does_not_encode_again(place: Place) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "keys", "characters_per_token"),
+    ("text", "tokenizer", "train", "val"),
     [
-        (TEXT, {}, 1.0),
-        (TEXT, {"tokenizer": "byte"}, 1.0),
-        ("é𝄞" * 50, {}, 1.0),
-        ("é𝄞" * 50, {"tokenizer": "byte"}, 2 / 6),
+        (TEXT, "char", 1.0, 1.0),
+        (TEXT, "byte", 1.0, 1.0),
+        ("é𝄞" * 50, "char", 1.0, 1.0),
+        ("é𝄞" * 50, "byte", 2 / 6, 2 / 6),
+        ("a" * 270 + "€" * 10, "byte", 1.0, 1 / 3),
+        ("a" * 260 + "€" * 10, "byte", 1.0, 9 / 29),
     ],
+    ids=["char", "byte", "wide char", "wide byte", "splits differ", "a character across the border"],
 )
-def test_characters_per_token_count_characters_and_not_bytes(
-    text: str, keys: dict[str, str], characters_per_token: float, place: Place
+def test_characters_per_token_are_those_of_the_tokens_that_are_read(
+    text: str, tokenizer: str, train: float, val: float, place: Place
 ) -> None:
     place.write(text)
-    assert place.prepare(**keys).chars_per_token == pytest.approx(characters_per_token, rel=1e-12)
+    data = place.prepare(tokenizer=tokenizer)
+    assert data.chars_per_token(data.train) == pytest.approx(train, abs=0.003)
+    assert data.chars_per_token(data.val) == pytest.approx(val, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +197,7 @@ def test_a_text_that_nothing_can_be_learned_from_is_refused_and_leaves_nothing(
 def test_a_one_character_text_as_bytes_is_too_short_for_a_window(place: Place) -> None:
     place.write("a")
     data = place.prepare(tokenizer="byte")
-    assert (len(data.train), len(data.val), data.chars_per_token) == (0, 1, 1.0)
+    assert (len(data.train), len(data.val), data.chars_per_token(data.val)) == (0, 1, 1.0)
     with pytest.raises(DataError, match="the train split has 0 tokens"):
         data.check_length(1)
 
@@ -218,6 +223,11 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
+def swap(path: Path) -> None:
+    """Another order of the same ids, all of them valid."""
+    path.write_bytes(path.read_bytes()[::-1])
+
+
 def changed(**values: Any) -> Callable[[Path], None]:
     """Writes other values into a JSON file; None takes one out."""
 
@@ -233,25 +243,27 @@ def changed(**values: Any) -> Callable[[Path], None]:
     [
         ("train.bin", cut),
         ("val.bin", cut),
+        ("train.bin", swap),
+        ("val.bin", swap),
         ("train.bin", Path.unlink),
         ("val.bin", Path.unlink),
-        ("meta.json", cut),
-        ("meta.json", lambda path: path.write_bytes(b"")),
-        ("meta.json", lambda path: path.write_bytes(b"\xff\xfe")),
-        ("meta.json", lambda path: path.write_text("[]")),
-        ("meta.json", lambda path: path.write_text("null")),
-        ("meta.json", changed(dtype=None)),
-        ("meta.json", changed(dtype="nonsense")),
-        ("meta.json", changed(dtype=["u1"])),
-        ("meta.json", changed(dtype="<u2")),
-        ("meta.json", changed(train="many")),
-        ("meta.json", changed(train=3)),
-        ("meta.json", changed(val=None)),
-        ("meta.json", changed(chars=None)),
-        ("meta.json", changed(chars="all")),
-        ("meta.json", changed(tokenizer=None)),
-        ("meta.json", changed(tokenizer={"type": "bpe"})),
-        ("meta.json", changed(tokenizer={"type": "char", "chars": []})),
+        ("dataset.json", cut),
+        ("dataset.json", lambda path: path.write_bytes(b"")),
+        ("dataset.json", lambda path: path.write_bytes(b"\xff\xfe")),
+        ("dataset.json", lambda path: path.write_text("[]")),
+        ("dataset.json", lambda path: path.write_text("null")),
+        ("dataset.json", changed(dtype=None)),
+        ("dataset.json", changed(dtype="nonsense")),
+        ("dataset.json", changed(dtype=["u1"])),
+        ("dataset.json", changed(dtype="<u2")),
+        ("dataset.json", changed(train="many")),
+        ("dataset.json", changed(train=3)),
+        ("dataset.json", changed(train={"length": 3, "sha256": "0"})),
+        ("dataset.json", changed(train={"length": 3})),
+        ("dataset.json", changed(val=None)),
+        ("dataset.json", changed(tokenizer=None)),
+        ("dataset.json", changed(tokenizer={"type": "bpe"})),
+        ("dataset.json", changed(tokenizer={"type": "char", "chars": []})),
     ],
 )
 def test_damaged_token_files_are_refused_with_what_to_do(
@@ -272,9 +284,11 @@ def _refusal_to_open(folder: Path) -> str:
     return str(caught.value)
 
 
-def test_a_folder_without_its_description_is_encoded_again(place: Place) -> None:
+def test_a_folder_without_its_description_or_with_one_from_before_there_were_hashes_is_encoded_again(
+    place: Place,
+) -> None:
     folder = place.tokens / place.prepare().fingerprint
-    (folder / "meta.json").unlink()
+    (folder / "dataset.json").rename(folder / "meta.json")
     assert "are damaged" in _refusal_to_open(folder)
     assert whole(place.prepare()) == TEXT
 
@@ -304,7 +318,7 @@ def test_a_full_disk_is_told_with_the_folder(place: Place, monkeypatch: pytest.M
     def refuse(_: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(dataset, "release_cached_pages", refuse)
+    monkeypatch.setattr(dataset, "sync_file", refuse)
     assert place.refusal().startswith(f"cannot write {place.tokens}")
     assert list(place.tokens.iterdir()) == []
 
