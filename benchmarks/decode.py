@@ -92,7 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     from benchmarks.decode_report import NOTE, DecodeSetting, summary_of, table_of
     from benchmarks.decode_turns import from_checkpoint, from_shape, ours, peers, take_turns
-    from gpt.device import keep_freed_memory, measure_matmul_rate
+    from gpt.accounting.machine import measure_matmul_rate
+    from gpt.allocator import keep_freed_memory
 
     keep_freed_memory()  # for all alike, as sample.py does
     facts = describe("decode", arguments, torch.get_num_threads())

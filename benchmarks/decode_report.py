@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.spread import percentile, ratios, show_ratios
+from gpt.accounting.flops import decode_flops, flops_by_part
 from gpt.cache import cache_bytes
 from gpt.cli.tables import Table
 from gpt.config import ModelConfig
-from gpt.inspection.flops import decode_flops, flops_by_part
 
 NOTE = (
     "Tokens/s: sampled tokens of all sequences, median of all rounds, first token included. Prompt/s: tokens of the\n"

@@ -13,11 +13,11 @@ from benchmarks.decode_peers import HuggingFace, NanoGPT, check_agreement, check
 from benchmarks.decode_report import DecodeSetting, Timings
 from benchmarks.llama_cpp import LlamaCpp
 from benchmarks.spread import PAUSE, in_turns
+from gpt.accounting.machine import measure_bandwidth
 from gpt.checkpoint import Loaded, load_trained
 from gpt.cli.common import report
 from gpt.cli.drafting import make_drafter_of
 from gpt.config import ModelConfig, SamplingParams
-from gpt.device import measure_bandwidth
 from gpt.generation import DecodeOptions, EagerRuntime, build_runtime, generate_tokens
 from gpt.generation.prompts import encode_prompt
 from gpt.model import GPT

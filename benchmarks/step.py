@@ -135,7 +135,8 @@ def _measure_machine(config: Config, sizes: list[int]) -> "tuple[Compute, dict[s
     """What this package would train on and in, and FLOP/s by type and size."""
     import torch
 
-    from gpt.device import choose_compute, measure_matmul_rate
+    from gpt.accounting.machine import measure_matmul_rate
+    from gpt.device import choose_compute
 
     compute = choose_compute(config.run.model_copy(update={"compile": False, "deterministic": False}), report)
     rates = {

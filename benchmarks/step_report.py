@@ -7,9 +7,9 @@ from typing import Any
 
 from benchmarks.spread import ratios, show_ratios, spread_of
 from benchmarks.workers import Answer
+from gpt.accounting.flops import training_flops
 from gpt.cli.tables import Table, human_bytes, human_count
 from gpt.config import Config, ModelConfig
-from gpt.inspection.flops import training_flops
 
 Rates = Mapping[str, Mapping[int, float]]
 """FLOP/s of square matrix products, by type and size."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpt.device import peak_memory_bytes
+from gpt.accounting.machine import peak_memory_bytes
 
 Ask = Callable[[dict[str, Any]], bool]
 """Takes what was measured; waits, and says whether there is another turn."""

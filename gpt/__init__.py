@@ -17,37 +17,37 @@ if TYPE_CHECKING:
     from gpt.data import ByteTokenizer, CharTokenizer
     from gpt.errors import GPTError
     from gpt.generation import generate, generate_tokens, stream
-    from gpt.inspection import edits
-    from gpt.inspection.activations import ActivationCache, run_with_cache
-    from gpt.inspection.heads import attention_patterns
-    from gpt.inspection.lens import logit_lens
-    from gpt.inspection.surprisal import surprisal
-    from gpt.inspection.trace import trace_shapes
+    from gpt.inspection.tracing import edits
+    from gpt.inspection.tracing.activations import ActivationCache, run_with_cache
+    from gpt.inspection.tracing.trace import trace_shapes
+    from gpt.inspection.views.heads import attention_patterns
+    from gpt.inspection.views.lens import logit_lens
+    from gpt.inspection.views.surprisal import surprisal
     from gpt.model import GPT
     from gpt.model.quantized import quantize
 
 _HOME = {
     "GPT": "gpt.model",
-    "ActivationCache": "gpt.inspection.activations",
+    "ActivationCache": "gpt.inspection.tracing.activations",
     "ByteTokenizer": "gpt.data",
     "CharTokenizer": "gpt.data",
     "Config": "gpt.config",
     "GPTError": "gpt.errors",
     "ModelConfig": "gpt.config",
     "SamplingParams": "gpt.config",
-    "attention_patterns": "gpt.inspection.heads",
+    "attention_patterns": "gpt.inspection.views.heads",
     "generate": "gpt.generation",
     "generate_tokens": "gpt.generation",
     "load": "gpt.api",
     "load_config": "gpt.config",
-    "logit_lens": "gpt.inspection.lens",
+    "logit_lens": "gpt.inspection.views.lens",
     "quantize": "gpt.model.quantized",
-    "run_with_cache": "gpt.inspection.activations",
+    "run_with_cache": "gpt.inspection.tracing.activations",
     "stream": "gpt.generation",
-    "surprisal": "gpt.inspection.surprisal",
-    "trace_shapes": "gpt.inspection.trace",
+    "surprisal": "gpt.inspection.views.surprisal",
+    "trace_shapes": "gpt.inspection.tracing.trace",
 }
-_MODULES = {"edits": "gpt.inspection.edits"}
+_MODULES = {"edits": "gpt.inspection.tracing.edits"}
 
 __all__ = [
     "GPT",

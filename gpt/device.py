@@ -1,13 +1,8 @@
-"""What a run computes on and in: device, dtype, compiler, threads, and how fast the machine multiplies."""
+"""What a run computes on and in: device, dtype, compiler, threads."""
 
-import contextlib
-import ctypes
-import math
 import os
 import re
-import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -15,9 +10,6 @@ from gpt.config.sections import DEVICE_PATTERN, RunConfig
 from gpt.errors import DeviceError
 from gpt.processor import Processor, supported_processors
 from gpt.report import Report
-
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
-"""Parameters of glibc's mallopt, from its malloc.h."""
 
 
 @dataclass(frozen=True)
@@ -146,94 +138,3 @@ def why_not_compile(device: torch.device) -> str | None:
 def widest_dtype(device: torch.device) -> torch.dtype:
     """Return the floating-point type with most digits: MPS has no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
-
-
-def keep_freed_memory() -> None:
-    """Let the C library keep memory that tensors give back, for the next ones.
-
-    A training step allocates the same tensors again and again, and every batch of texts its caches. By default
-    glibc returns large ones to the system, which has to clear every page anew; a quarter of a step can go there.
-    """
-    try:
-        library = ctypes.CDLL("libc.so.6")
-        mallopt = library.mallopt
-    except (OSError, AttributeError):  # another C library has other ways
-        return
-    mallopt(MMAP_THRESHOLD, 1 << 30)
-    mallopt(TRIM_THRESHOLD, (1 << 31) - 1)
-
-
-def measure_matmul_rate(
-    device: torch.device, dtype: torch.dtype, size: int | None = None, repeats: int = 3, seconds: float = 0.5
-) -> float:
-    """Measure the FLOP/s of a square matmul, the best of a few: what utilisation is measured against.
-
-    Args:
-        device: to measure.
-        dtype: of the factors.
-        size: rows and columns; None: 8192 on CUDA, else 2048. Fewer where a matmul of so many would take longer than
-            `seconds`, as in a type that the processor has no instructions for.
-        repeats: of which the best counts.
-        seconds: of one matmul, at most.
-    """
-    size = size or (8192 if device.type == "cuda" else 2048)
-    tried = min(size, 128)
-    while tried < size and 64 * _time_matmul(device, dtype, tried, repeats=1) < seconds:
-        tried = min(4 * tried, size)
-    return 2 * tried**3 / _time_matmul(device, dtype, tried, repeats)
-
-
-def _time_matmul(device: torch.device, dtype: torch.dtype, size: int, repeats: int) -> float:
-    """Return the seconds of the best of some square matmuls, after one that may also pay for initialisation."""
-    a = torch.randn(size, size, device=device, generator=torch.Generator(device).manual_seed(0)).to(dtype)
-    best = math.inf
-    for _ in range(repeats + 1):
-        _synchronize(device)
-        start = time.perf_counter()
-        torch.mm(a, a)
-        _synchronize(device)
-        best = min(best, time.perf_counter() - start)
-    return best
-
-
-def measure_bandwidth(device: torch.device, nbytes: int, seconds: float = 0.3) -> float:
-    """Bytes/s of a matrix-vector product with a float32 matrix of `nbytes`, the best of many in that time.
-
-    That is how decoding reads the weights. A small matrix stays in the processor's cache, as the weights
-    of a small model do, so the size is to be theirs. Other work on the machine can spoil a single try.
-    """
-    width = 1024
-    rows = max(1, nbytes // (width * torch.float32.itemsize))
-    matrix = torch.ones(rows, width, device=device)  # zeros may be pages that are not there
-    vector = torch.ones(width, device=device)
-    best, end = 0.0, time.perf_counter() + seconds
-    while best == 0.0 or time.perf_counter() < end:
-        _synchronize(device)
-        start = time.perf_counter()
-        torch.mv(matrix, vector)
-        _synchronize(device)
-        best = max(best, matrix.nbytes / (time.perf_counter() - start))
-    return best
-
-
-def peak_memory_bytes(device: torch.device) -> int:
-    """Most memory this process has held: on the CUDA device, else resident."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    with contextlib.suppress(OSError):  # Linux; its rusage would begin with the peak of the parent process
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-        if found := re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE):
-            return int(found.group(1)) * 1024
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if os.uname().sysname == "Darwin" else peak * 1024
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()

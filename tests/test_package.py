@@ -10,16 +10,14 @@ import gpt
 PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
-    {"errors", "settings", "files", "report"},
+    {"errors", "settings", "files", "report", "allocator"},
     {"config", "processor"},
-    {"device"},
-    {"model", "data", "cache"},
-    {"kernels", "evaluation"},
-    {"checkpoint"},
+    {"device", "model", "data", "cache"},
+    {"kernels", "evaluation", "checkpoint"},
+    {"accounting"},
     {"generation"},
     {"inspection"},
-    {"training"},
-    {"api"},
+    {"training", "api"},
     {"cli"},
 ]
 """From the ground up: a part imports from lower floors and from itself only."""

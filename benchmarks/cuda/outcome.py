@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt.files import write_atomic
-from gpt.inspection.markdown import markdown_table
+from gpt.inspection.rendering.markdown import markdown_table
 
 PREFIX = "cuda_"
 

@@ -82,10 +82,11 @@ def _run(arguments: argparse.Namespace) -> int:
     _refuse_ignored(arguments)
     prompts = _read_prompts(arguments)
 
+    from gpt.allocator import keep_freed_memory
     from gpt.checkpoint import load_trained
     from gpt.cli.interactive import run_interactive
     from gpt.data import CharTokenizer
-    from gpt.device import choose_device, keep_freed_memory
+    from gpt.device import choose_device
     from gpt.generation import DecodeOptions, build_runtime
     from gpt.generation.prompts import encode_prompt
 

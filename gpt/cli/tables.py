@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpt.inspection.markdown import markdown_table
+from gpt.inspection.rendering.markdown import markdown_table
 
 Row = Sequence[str]
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import torch
 
+from gpt.allocator import keep_freed_memory
 from gpt.checkpoint import RunFolder, load_weights
 from gpt.config import Config, LoadedConfig, RunConfig
 from gpt.data import BatchSampler, Dataset, prepare
-from gpt.device import Compute, choose_compile, choose_compute, keep_freed_memory
+from gpt.device import Compute, choose_compile, choose_compute
 from gpt.errors import ConfigError, DeviceError
-from gpt.inspection.pictures import require_matplotlib
+from gpt.inspection.rendering.pictures import require_matplotlib
 from gpt.kernels.training.block import use_native_blocks
 from gpt.model import GPT
 from gpt.processor import supported_processors

@@ -4,14 +4,15 @@ from functools import cached_property
 
 import torch
 
+from gpt.accounting.flops import training_flops
+from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
 from gpt.checkpoint import Checkpoint, RunFolder, weights_of
 from gpt.config import Config
 from gpt.data import BatchSampler, Dataset
 from gpt.data.ngrams import NgramTable
-from gpt.device import Compute, measure_matmul_rate, peak_memory_bytes
+from gpt.device import Compute
 from gpt.errors import CheckpointError
 from gpt.evaluation.loss import Batch
-from gpt.inspection.flops import training_flops
 from gpt.model import GPT
 from gpt.report import Report
 from gpt.training.averaging import NoAverage, WeightAverage

@@ -14,8 +14,8 @@ from gpt.errors import NonFiniteError
 from gpt.evaluation.loss import Evaluation, evaluate
 from gpt.evaluation.windows import full_batches
 from gpt.generation import DecodeOptions, EagerRuntime, stream_text
-from gpt.inspection.pictures import attention_picture, to_pixels
-from gpt.inspection.views import attention_view
+from gpt.inspection.rendering.pictures import attention_picture, to_pixels
+from gpt.inspection.views.data import attention_view
 from gpt.model import GPT
 
 PICTURE_TOKENS = 32

@@ -14,8 +14,8 @@ from benchmarks.recipe import summary_of as recipe_summary
 from benchmarks.recipe import table_of as recipe_table
 from benchmarks.step_report import StepSetting, gpt2_shape, rates_table, summary_of, table_of
 from benchmarks.workers import Answer
+from gpt.accounting.flops import decode_flops, forward_flops, training_flops
 from gpt.config import Config
-from gpt.inspection.flops import decode_flops, forward_flops, training_flops
 from tiny import tiny_config
 
 RATES = {"bfloat16": {256: 2e9, 512: 4e9}, "float32": {256: 1e9, 512: 0.5e9}}

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import gpt
-from gpt.inspection.heads import attention_patterns
-from gpt.inspection.lens import logit_lens
-from gpt.inspection.surprisal import surprisal
+from gpt.inspection.views.heads import attention_patterns
+from gpt.inspection.views.lens import logit_lens
+from gpt.inspection.views.surprisal import surprisal
 from tiny import sharp_model
 
 IDX = torch.arange(12) % 23

@@ -9,14 +9,14 @@ import torch
 from benchmarks.cuda.outcome import Outcome
 from benchmarks.cuda.runs import CONFIGS, open_data
 from benchmarks.cuda.sizes import Size
+from gpt.accounting.allocations import AllocationMode
+from gpt.accounting.memory import inference_memory, training_memory
 from gpt.cache import KVCache
 from gpt.cli.common import report
 from gpt.cli.tables import human_bytes
 from gpt.config import Config, load_config
 from gpt.data import BatchSampler, Dataset
 from gpt.device import Compute, choose_compute
-from gpt.inspection.allocations import AllocationMode
-from gpt.inspection.memory import inference_memory, training_memory
 from gpt.model import GPT
 from gpt.training.optimizers import build_optimizer
 from gpt.training.session import resolve

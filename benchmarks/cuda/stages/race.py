@@ -16,11 +16,11 @@ from benchmarks.cuda.sizes import Size
 from benchmarks.nanogpt import check_same_tokens, copy_checkout, load_nanogpt
 from benchmarks.processes import time_process
 from benchmarks.readme import CONFIG_FILE
+from gpt.accounting.flops import training_flops
+from gpt.accounting.machine import measure_matmul_rate
 from gpt.config import Config, load_config
 from gpt.data import Dataset
-from gpt.device import measure_matmul_rate
 from gpt.errors import GPTError
-from gpt.inspection.flops import training_flops
 
 RECIPE = CONFIGS / "shakespeare_baby_gpt.yaml"
 EVALUATION = re.compile(r"^step (\d+): train loss [\d.]+, val loss ([\d.]+)")

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gpt.checkpoint import Loaded
-    from gpt.inspection.activations import Edits
-    from gpt.inspection.views import View
+    from gpt.inspection.tracing.activations import Edits
+    from gpt.inspection.views.data import View
 
 HEADER = ("layer", "head", "itself", "previous", "first", "distance", "entropy", "without it")
 NOTE = (
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_range("--head", head, 0, model.n_head - 1, "heads of a layer")
     idx = read_ids(arguments, loaded)
 
-    from gpt.inspection.views import attention_view
+    from gpt.inspection.views.data import attention_view
 
     view, source = attention_view(loaded.model, loaded.tokenizer, idx, edits, limit), str(loaded.folder)
     page = {**view, "layer": layer or 0, "head": head or 0}
@@ -102,7 +102,7 @@ def _heads(
     arguments: argparse.Namespace, view: "View", loaded: "Loaded", idx: "Tensor", edits: "Edits"
 ) -> list[dict[str, Any]]:
     """Figures of the heads that are shown; a text of one token has no loss that could change."""
-    from gpt.inspection.heads import ablate_heads, summarise_head
+    from gpt.inspection.views.heads import ablate_heads, summarise_head
 
     layers = range(len(view["weights"])) if arguments.layer is None else [arguments.layer]
     changes = ablate_heads(loaded.model, idx, edits, layers).tolist() if len(idx) > 1 else None

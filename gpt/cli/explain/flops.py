@@ -12,8 +12,8 @@ from gpt.config import ModelConfig
 from gpt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from gpt.inspection.flops import GenerationFlops
-    from gpt.inspection.roofline import DecodeBound, Machine
+    from gpt.accounting.flops import GenerationFlops
+    from gpt.accounting.roofline import DecodeBound, Machine
 
 CACHE_KINDS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 """A type of weights, and the cache's name for it."""
@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     batch, length = read_size(arguments, named.config.train.batch_size, model.block_size, model.block_size)
     prompt, new = _prompt_and_new(arguments, model.block_size)
 
-    from gpt.inspection.flops import generation_flops
-    from gpt.inspection.roofline import decode_bounds
+    from gpt.accounting.flops import generation_flops
+    from gpt.accounting.roofline import decode_bounds
 
     generation = generation_flops(model, prompt, new) if new else None
     kind, keys = CACHE_KINDS[arguments.dtype], prompt + new
@@ -105,9 +105,10 @@ def _machine(arguments: argparse.Namespace, model: ModelConfig, kind: str) -> "M
     """What was asked for, and the rest measured."""
     import torch
 
+    from gpt.accounting.machine import measure_bandwidth, measure_matmul_rate
+    from gpt.accounting.roofline import Machine, weight_bytes
     from gpt.cache import KV_DTYPES
-    from gpt.device import choose_device, measure_bandwidth, measure_matmul_rate
-    from gpt.inspection.roofline import Machine, weight_bytes
+    from gpt.device import choose_device
 
     device = choose_device(arguments.device)
     dtype: torch.dtype = KV_DTYPES[kind]
@@ -121,7 +122,7 @@ def _machine(arguments: argparse.Namespace, model: ModelConfig, kind: str) -> "M
 
 def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[str, Any]]:
     """A training step: the table, and its part of the summary."""
-    from gpt.inspection.flops import backward_flops, flops_by_part, forward_flops, training_flops
+    from gpt.accounting.flops import backward_flops, flops_by_part, forward_flops, training_flops
 
     parts = flops_by_part(model, batch, length, length)
     sums = {

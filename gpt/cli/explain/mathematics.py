@@ -21,7 +21,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the page."""
-    from gpt.inspection.mathematics_page import mathematics_page
+    from gpt.inspection.rendering.mathematics_page import mathematics_page
 
     write_page(arguments, mathematics_page())
     return 0

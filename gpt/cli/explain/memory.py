@@ -11,7 +11,7 @@ from gpt.cli.tables import Table, add_format_options, human_bytes, print_view
 from gpt.config import Config, RunConfig
 
 if TYPE_CHECKING:
-    from gpt.inspection.memory import InferenceMemory, TrainingMemory
+    from gpt.accounting.memory import InferenceMemory, TrainingMemory
 
 
 def add_parser(subparsers: Any) -> None:
@@ -43,8 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     batch, length = read_size(arguments, config.train.batch_size, block_size, block_size)
     optimizer = arguments.optimizer or config.optim.name
 
+    from gpt.accounting.memory import inference_memory, training_memory
     from gpt.device import choose_compute, choose_device
-    from gpt.inspection.memory import inference_memory, training_memory
 
     device = str(choose_device(arguments.device))  # here, because RunConfig refuses a wrong name in pydantic's words
     compute = choose_compute(RunConfig(device=device, dtype=arguments.dtype or config.run.dtype, compile=False), report)

@@ -10,7 +10,7 @@ from gpt.errors import ConfigError, GPTError
 from gpt.files import write_atomic
 
 if TYPE_CHECKING:
-    from gpt.inspection.views import View
+    from gpt.inspection.views.data import View
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,7 @@ def check_outputs(arguments: argparse.Namespace, *others: str) -> None:
         if given and (kinds or arguments.json):
             raise ConfigError(f"--{name} has no effect with --{(kinds or formats)[0]}, which has the whole view")
     if arguments.png is not None:
-        from gpt.inspection.pictures import require_matplotlib
+        from gpt.inspection.rendering.pictures import require_matplotlib
 
         require_matplotlib()
 
@@ -56,18 +56,18 @@ def write_outputs(
         view: what it shows.
         title: of the page.
         source: which model it is of.
-        draw: from the module `gpt.inspection.pictures` to a figure.
+        draw: from the module `gpt.inspection.rendering.pictures` to a figure.
 
     Raises:
         GPTError: one cannot be drawn or written.
     """
     if arguments.png is not None:
-        from gpt.inspection import pictures
+        from gpt.inspection.rendering import pictures
 
         write_file(arguments.png, pictures.to_png(draw(pictures)))
         print(arguments.png)
     if arguments.html is not None:
-        from gpt.inspection.pages import render_page
+        from gpt.inspection.rendering.pages import render_page
 
         write_file(arguments.html, render_page(kind, view, title, source).encode())
         print(arguments.html)

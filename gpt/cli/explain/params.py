@@ -9,7 +9,7 @@ from gpt.cli.explain.source import NamedConfig, add_model_options, find_config
 from gpt.cli.tables import Table, add_format_options, print_view
 
 if TYPE_CHECKING:
-    from gpt.inspection.parameters import ParameterCount
+    from gpt.accounting.parameters import ParameterCount
 
 
 def add_parser(subparsers: Any) -> None:
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Count and show."""
     named = find_config(arguments)
 
-    from gpt.inspection.parameters import count_parameters
+    from gpt.accounting.parameters import count_parameters
 
     count = count_parameters(named.config.model)
     print_view(

@@ -12,12 +12,12 @@ from gpt.cli.explain.source import add_model_options, find_config, load_model
 from gpt.cli.explain.text import read_ids
 from gpt.cli.tables import Table, add_format_options, print_view
 from gpt.errors import ConfigError
-from gpt.inspection.markdown import times
+from gpt.inspection.rendering.markdown import times
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gpt.inspection.trace import TensorRow
+    from gpt.inspection.tracing.trace import TensorRow
     from gpt.model import GPT
 
 LENGTH = 7
@@ -46,7 +46,7 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Trace and print."""
     model, idx, name = _read_source(arguments)
-    from gpt.inspection.trace import trace_cached, trace_shapes
+    from gpt.inspection.tracing.trace import trace_cached, trace_shapes
 
     if arguments.cached:
         prefill, decode = trace_cached(model, idx)

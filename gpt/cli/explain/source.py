@@ -84,7 +84,7 @@ def check_device(arguments: argparse.Namespace) -> None:
 
 
 def _published(name: str) -> NamedConfig:
-    from gpt.inspection.published import find_published
+    from gpt.accounting.published import find_published
 
     config = Config(model=find_published(name), train=TrainConfig(batch_size=1))
     return NamedConfig(config, f"{name}, as published")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gpt.checkpoint import Loaded
-    from gpt.inspection.activations import Edits
+    from gpt.inspection.tracing.activations import Edits
 
 MOST_MEMORY = 1_000_000
 """GiB; more is a slip."""
@@ -78,7 +78,7 @@ def read_edits(arguments: argparse.Namespace) -> "Edits":
     Raises:
         InputError: one is not NAME=FACTOR or NAME:HEAD=FACTOR.
     """
-    from gpt.inspection.edits import Edit, scale, zero
+    from gpt.inspection.tracing.edits import Edit, scale, zero
 
     edits: dict[str, list[Edit]] = {}
     for text in arguments.edit:

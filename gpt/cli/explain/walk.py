@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     loaded = load_model(arguments)
     idx = read_ids(arguments, loaded)
 
-    from gpt.inspection.walk import walk_page
+    from gpt.inspection.rendering.walk import walk_page
 
     vocabulary, known = loaded.model.vocab_size, loaded.tokenizer.vocab_size
     unused = f" It has {vocabulary:,} ids, of which the text it was trained on used {known}." * (vocabulary > known)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from gpt.accounting.flops import decode_flops, forward_flops, training_flops
+from gpt.accounting.published import PUBLISHED
 from gpt.cli import explain
-from gpt.inspection.flops import decode_flops, forward_flops, training_flops
-from gpt.inspection.published import PUBLISHED
 
 MACHINE = ["--bandwidth", "2000", "--matmul-rate", "312000"]
 LLAMA = ["--published", "llama-2-7b", *MACHINE]

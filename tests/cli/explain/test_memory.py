@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
+from gpt.accounting.memory import inference_memory, training_memory
 from gpt.cli import explain
 from gpt.config import load_config
 from gpt.device import Compute
-from gpt.inspection.memory import inference_memory, training_memory
 
 
 def summary_of(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from gpt.accounting.flops import decode_flops, forward_flops
 from gpt.checkpoint import Loaded
 from gpt.config import load_config
-from gpt.inspection.flops import decode_flops, forward_flops
-from gpt.inspection.trace import trace_cached, trace_shapes
+from gpt.inspection.tracing.trace import trace_cached, trace_shapes
 from gpt.model import GPT
 
 REFERENCE = str(Path(__file__).resolve().parents[3] / "configs" / "reference_shapes.yaml")

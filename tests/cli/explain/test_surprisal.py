@@ -8,9 +8,9 @@ import torch
 from gpt.checkpoint import Loaded
 from gpt.config import SamplingParams
 from gpt.evaluation.scoring import score_text
-from gpt.inspection.edits import scale
-from gpt.inspection.surprisal import surprisal
-from gpt.inspection.views import surprisal_view
+from gpt.inspection.tracing.edits import scale
+from gpt.inspection.views.data import surprisal_view
+from gpt.inspection.views.surprisal import surprisal
 
 PROMPT = "It was"
 SETTINGS = {"temperature": 0.6, "top_k": 4, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.3}

@@ -11,7 +11,7 @@ import gpt
 from fake_cuda.device import FakeCuda
 from fake_cuda.setting import configured
 from gpt.cli import explain
-from gpt.inspection.names import activations
+from gpt.inspection.tracing.names import activations
 from gpt.model import GPT
 from gpt.settings import read_settings
 from gpt.training.session import open_session

@@ -1,0 +1,181 @@
+"""The views as pictures, drawn by matplotlib, which is imported when the first one is drawn.
+
+Figures are made here, and not by pyplot, which keeps every figure and one backend for the whole
+process: a notebook's own are left as they are.
+"""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt.errors import GPTError, InputError
+from gpt.inspection.views.data import View
+from gpt.inspection.views.labels import PLACEHOLDER
+
+COLOURS = "viridis"
+DOTS_PER_INCH = 120
+FONT = "monospace"
+MOST_LABELS = 64
+"""A matrix of a longer text gets no label per token, since none could be read."""
+MOST_COLUMNS = 256
+"""Up to here a lens or surprisal picture grows with its text; a longer one gets no label per token either."""
+
+
+def attention_picture(view: View, layer: int | None = None, head: int | None = None) -> Any:
+    """A figure of one head, of all heads of one layer, or of every head of every layer.
+
+    Args:
+        view: of `attention_view`.
+        layer: None: all of them, one a row.
+        head: needs `layer`; None: all of them, side by side.
+
+    Raises:
+        GPTError: matplotlib is not installed.
+        InputError: there is no such layer or head, or a head is given without its layer.
+    """
+    weights = view["weights"].float().cpu().numpy()
+    if head is not None and layer is None:
+        raise InputError(f"head {head} is of no layer; give the layer too")
+    layers, heads = _chosen("layer", layer, len(weights)), _chosen("head", head, weights.shape[1])
+    single = len(layers) * len(heads) == 1
+    side = min(12.0, max(4.0, 0.22 * len(view["labels"]))) if single else 1.7
+    figure = _figure(side * len(heads) + 1, side * len(layers) + 0.6)
+    grid = figure.subplots(len(layers), len(heads), squeeze=False)
+    for row, axes_row in zip(layers, grid, strict=True):
+        for column, axes in zip(heads, axes_row, strict=True):
+            image = axes.imshow(weights[row, column], cmap=COLOURS, vmin=0, vmax=1, interpolation="nearest")
+            axes.set_title(f"layer {row}, head {column}", fontsize=9 if single else 7)
+            axes.set_xticks([])
+            axes.set_yticks([])
+    if single:
+        _label_matrix(grid[0][0], view["labels"])
+    figure.colorbar(image, ax=grid, label="attention weight", fraction=0.04, pad=0.02)
+    return figure
+
+
+def lens_picture(view: View) -> Any:
+    """A figure of layers against positions: the most likely next token, coloured by its probability.
+
+    Args:
+        view: of `lens_view`.
+
+    Raises:
+        GPTError: matplotlib is not installed.
+    """
+    probabilities = np.array([[cell[0][1] for cell in row] for row in view["top"]])
+    rows, columns = probabilities.shape
+    figure = _figure(1.6 + 0.2 * min(columns, MOST_COLUMNS), 1.4 + 0.3 * rows)
+    axes = figure.subplots()
+    image = axes.imshow(probabilities, cmap=COLOURS, vmin=0, vmax=1, aspect="auto", origin="lower")
+    if columns <= MOST_COLUMNS:
+        _write_tokens(axes, view)
+    axes.set_yticks(range(rows), view["rows"], fontsize=7)
+    _label_tokens(axes, view["labels"])
+    axes.set_xlabel("after this token; bold: the prediction is what came", fontsize=8)
+    figure.colorbar(image, ax=axes, label="probability", fraction=0.03, pad=0.02)
+    return figure
+
+
+def _write_tokens(axes: Any, view: View) -> None:
+    """The likeliest token into each cell of a lens."""
+    for row, cells in enumerate(view["top"]):
+        drawable = _drawable([cell[0][0] for cell in cells])
+        for column, cell in enumerate(cells):
+            token, probability = cell[0]
+            came = token == view["next"][column]
+            axes.text(
+                column, row, drawable[column], ha="center", va="center", fontsize=7, family=FONT,
+                color="black" if probability > 0.6 else "white", fontweight="bold" if came else "normal",
+            )  # fmt: skip
+
+
+def surprisal_picture(view: View) -> Any:
+    """A figure of bits by token.
+
+    Args:
+        view: of `surprisal_view`.
+
+    Raises:
+        GPTError: matplotlib is not installed.
+    """
+    bits = [0.0 if value is None else value for value in view["bits"]]
+    figure = _figure(1.6 + 0.16 * min(len(bits), MOST_COLUMNS), 3)
+    axes = figure.subplots()
+    axes.bar(range(len(bits)), bits, color="#31688e")
+    axes.axhline(view["mean_bits"], color="#b5482a", linewidth=1, label=f"mean {view['mean_bits']:.2f} bits")
+    _label_tokens(axes, view["labels"])
+    axes.set_ylabel("surprisal, bits")
+    axes.margins(x=0.01)
+    axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def to_png(figure: Any) -> bytes:
+    """The figure as a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def to_pixels(figure: Any) -> NDArray[np.uint8]:
+    """The figure as (height, width, 3) uint8."""
+    figure.canvas.draw()
+    return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
+
+
+def require_matplotlib() -> None:
+    """Raise unless pictures can be drawn.
+
+    Raises:
+        GPTError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl  # noqa: F401
+    except ImportError:
+        raise GPTError('matplotlib is not installed; install it with: pip install "gpt[plot]"') from None
+
+
+def _figure(width: float, height: float) -> Any:
+    """An empty figure of so many inches, which nothing else knows of."""
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _chosen(name: str, index: int | None, size: int) -> Sequence[int]:
+    if index is None:
+        return range(size)
+    if not 0 <= index < size:
+        raise InputError(f"there is no {name} {index}; they go from 0 to {size - 1}")
+    return [index]
+
+
+def _label_matrix(axes: Any, labels: list[str]) -> None:
+    axes.set_xlabel("key: looked at")
+    axes.set_ylabel("query: looks")
+    if len(labels) <= MOST_LABELS:
+        axes.set_xticks(range(len(labels)), _drawable(labels), fontsize=7, family=FONT)
+        axes.set_yticks(range(len(labels)), _drawable(labels), fontsize=7, family=FONT)
+        axes.xaxis.set_ticks_position("top")
+        axes.xaxis.set_label_position("top")
+
+
+def _label_tokens(axes: Any, labels: list[str]) -> None:
+    if len(labels) <= MOST_COLUMNS:
+        axes.set_xticks(range(len(labels)), _drawable(labels), fontsize=7, family=FONT)
+
+
+def _drawable(labels: list[str]) -> list[str]:
+    """The same, with the placeholder for what the font cannot draw."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    font = get_font(findfont(FontProperties(family=FONT)))
+    there = [all(font.get_char_index(ord(char)) for char in label) for label in labels]
+    return [label if drawn else PLACEHOLDER for label, drawn in zip(labels, there, strict=True)]

@@ -1,0 +1,174 @@
+"""A forward pass whose activations are kept, and changed on the way if that is wanted."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from torch import Tensor
+
+from gpt.errors import InputError
+from gpt.inspection.tracing.edits import Edit
+from gpt.inspection.tracing.names import (
+    READ_ONLY,
+    Activation,
+    Key,
+    NoSuchActivation,
+    activations,
+    capture_bytes,
+    expand,
+    select,
+)
+from gpt.inspection.tracing.taps import tapped
+from gpt.model import GPT
+
+MEMORY_LIMIT = 4 * 2**30
+"""Bytes that a capture may keep unless more is allowed."""
+
+Change = Edit | Callable[[Tensor], Tensor]
+Edits = Mapping[str, Change | Sequence[Change]]
+"""By name or pattern; several of one activation are made one after the other."""
+
+
+class ActivationCache(Mapping[Key, Tensor]):
+    """Named activations of one forward pass, in the order they were computed.
+
+    Read by full name, `cache["blocks.0.attn.hook_pattern"]`, or short, `cache["pattern", 0]`; layers below
+    0 count from the last. Iterating gives full names.
+
+    Args:
+        tensors: what was captured, by full name.
+        table: every activation of the model.
+        n_layer: blocks of the model.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], table: Mapping[str, Activation], n_layer: int) -> None:
+        self._tensors, self._table, self._n_layer = tensors, table, n_layer
+
+    def __getitem__(self, key: Key) -> Tensor:
+        """The tensor of that name; its axes are those that `axes` names.
+
+        Raises:
+            NoSuchActivation: it does not exist, or was not captured; an InputError and a KeyError.
+        """
+        name = self._name(key)
+        if name not in self._tensors:
+            raise NoSuchActivation(f"{name} was not captured; add it to names")
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        return f"ActivationCache({len(self)} activations, {self.nbytes:,} bytes)"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of them."""
+        return sum(tensor.nbytes for tensor in self._tensors.values())
+
+    def axes(self, key: Key) -> str:
+        """What the dimensions count, such as `B H T S`; of any activation of the model, captured or not.
+
+        Raises:
+            NoSuchActivation: it does not exist.
+        """
+        return self._table[self._name(key)].axes
+
+    def _name(self, key: Key) -> str:
+        name = expand(key, self._n_layer)
+        if name not in self._table:
+            matches = select(self._table, name)
+            raise NoSuchActivation(f"{name} is a pattern, and a key is one name, such as {matches[0]}")
+        return name
+
+
+def run_with_cache(
+    model: GPT,
+    idx: Tensor,
+    names: str | Iterable[str] | None = None,
+    edits: Edits | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> tuple[Tensor, ActivationCache]:
+    """Logits, and the activations on the way to them.
+
+    Tensors keep the graph that autograd needs, and with it the memory of the whole pass, unless this is
+    called under `torch.no_grad()`.
+
+    Names and axes are those of TransformerLens. Attention is written out where its scores or weights
+    are wanted; everything else runs as it always does, uncompiled, in the model's mode and under the
+    caller's gradient mode.
+
+    Args:
+        model: on the device of `idx`.
+        idx: token ids, (B, T) int64.
+        names: full names or patterns, such as `blocks.*.attn.hook_pattern`; None: every activation.
+        edits: by name or pattern; what is captured and what comes after sees the edited tensor. An
+            edit is one of `zero`, `scale`, `replace`, any function of a tensor, or several of them. An
+            edited hook_resid_mid reaches the model through what attention adds, so that the stream is
+            what the edit gave up to rounding.
+        memory_limit: most bytes that may be kept.
+
+    Returns:
+        Logits (B, T, V) float32, and the cache.
+
+    Raises:
+        InputError: an unknown name, ids that do not fit, an edit that does not fit, or too many bytes.
+    """
+    if idx.dim() != 2 or idx.numel() == 0:
+        raise InputError(f"token ids must be (batch, time) and not empty, got shape {tuple(idx.shape)}")
+    if idx.size(1) > model.config.block_size:  # the model would say so too, but only after the check of the memory
+        raise InputError(f"sequence of {idx.size(1)} tokens is longer than block_size {model.config.block_size}")
+    table = activations(model.config)
+    kept, changes = select(table, names), _resolve(edits or {}, table)
+    needed = capture_bytes(model.config, kept, idx.size(0), idx.size(1), model.wte.weight.element_size())
+    if needed > memory_limit:
+        raise InputError(
+            f"capturing {len(kept)} activations of {tuple(idx.shape)} ids takes {needed:,} bytes, more than the "
+            f"limit of {memory_limit:,}; capture fewer names, a shorter text, or raise memory_limit"
+        )
+    captured: dict[str, Tensor] = {}
+
+    def tap(name: str, x: Tensor) -> Tensor:
+        for edit in changes.get(name, ()):
+            x = edit.apply(name, table[name], x)
+        if name in keep:
+            captured[name] = x
+        return x
+
+    keep = set(kept)
+    with tapped(model, keep | changes.keys(), tap):
+        logits = model(idx)
+    return logits, ActivationCache({name: captured[name] for name in kept}, table, model.config.n_layer)
+
+
+def one_text(idx: Tensor, fewest: int, reader: str) -> None:
+    """Refuse what is not the ids (T,) of one text.
+
+    Args:
+        idx: token ids.
+        fewest: of them.
+        reader: who needs them, for the message.
+
+    Raises:
+        InputError: another shape, or too few.
+    """
+    if idx.dim() != 1:
+        raise InputError(f"{reader} takes one text, ids of shape (T,), not {tuple(idx.shape)}")
+    if len(idx) < fewest:
+        raise InputError(f"{reader} needs a text of at least {fewest} token{'s' * (fewest > 1)}, got {len(idx)}")
+
+
+def _resolve(edits: Edits, table: Mapping[str, Activation]) -> dict[str, list[Edit]]:
+    """The edits of each full name."""
+    changes: dict[str, list[Edit]] = {}
+    for pattern, given in edits.items():
+        several = given if isinstance(given, Sequence) else [given]
+        for edit in several:
+            if not isinstance(edit, Edit) and not callable(edit):
+                raise InputError(f"the edit of {pattern} is {edit!r}; give zero(), scale(), replace() or a function")
+        for name in select(table, pattern):
+            if name.endswith(READ_ONLY):
+                raise InputError(f"{name} can be read, but not edited; edit the norm's output, hook_normalized")
+            changes.setdefault(name, []).extend(edit if isinstance(edit, Edit) else Edit(edit) for edit in several)
+    return changes

@@ -1,0 +1,82 @@
+"""Changes to named activations: replace, scale or zero one, or one head of it (ablation)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gpt.errors import InputError
+from gpt.inspection.tracing.names import Activation
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What takes the place of an activation.
+
+    Attributes:
+        change: from the tensor, or one head of it, to another of the same shape and type.
+        head: which head; None: the whole tensor.
+    """
+
+    change: Callable[[Tensor], Tensor]
+    head: int | None = None
+
+    def apply(self, name: str, activation: Activation, x: Tensor) -> Tensor:
+        """The edited tensor, a new one.
+
+        Args:
+            name: full name, for messages.
+            activation: what `x` is.
+            x: of any shape; the change gets a copy, all of it or one head.
+
+        Raises:
+            InputError: there is no such head, or the change gives no tensor of that shape and type.
+        """
+        if self.head is None:
+            return _checked(name, self.change(x.clone()), x)
+        axis = activation.head_axis
+        if axis is None:
+            raise InputError(f"{name} has no heads; its axes are {activation.axes}")
+        if not 0 <= self.head < x.size(axis):
+            raise InputError(f"{name} has heads 0 to {x.size(axis) - 1}, not {self.head}")
+        part = x.select(axis, self.head)
+        edited = x.clone()
+        edited.select(axis, self.head).copy_(_checked(name, self.change(part.clone()), part))
+        return edited
+
+
+def zero(head: int | None = None) -> Edit:
+    """Ablation: zeros, whatever was there, infinities included."""
+    return replace(0.0, head)
+
+
+def scale(factor: float, head: int | None = None) -> Edit:
+    """The activation times a factor."""
+    return Edit(lambda x: x * factor, head)
+
+
+def replace(value: Tensor | float, head: int | None = None) -> Edit:
+    """A value in its place, broadcast where it has fewer dimensions: patching, mean ablation.
+
+    When it is applied, a value that does not fit raises an InputError.
+    """
+
+    def fill(x: Tensor) -> Tensor:
+        try:
+            return x.copy_(value) if isinstance(value, Tensor) else x.fill_(value)
+        except (RuntimeError, TypeError):
+            what = f"a value of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise InputError(f"{what} cannot replace {tuple(x.shape)}") from None
+
+    return Edit(fill, head)
+
+
+def _checked(name: str, new: object, old: Tensor) -> Tensor:
+    if not isinstance(new, Tensor):
+        raise InputError(f"an edit of {name} gave {type(new).__name__}, not a tensor; an edit returns the new tensor")
+    if new.shape != old.shape:
+        raise InputError(f"an edit of {name} gave shape {tuple(new.shape)} for {tuple(old.shape)}")
+    if new.dtype != old.dtype:
+        wrong, right = (str(x.dtype).removeprefix("torch.") for x in (new, old))
+        raise InputError(f"an edit of {name} gave {wrong} for {right}; convert it with .to(x.dtype)")
+    return new

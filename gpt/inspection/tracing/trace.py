@@ -1,0 +1,246 @@
+"""The shape trace: every tensor of a real forward pass, in flow order, with its symbolic shape.
+
+The pass runs twice: as asked, and on the meta device with a model of the same kind whose every size
+is a different large prime, so that a size tells which dimension it is.
+"""
+
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpt.cache import KVCache
+from gpt.errors import InputError
+from gpt.inspection.tracing.recorder import Operation, Recorder
+from gpt.inspection.tracing.taps import as_written, with_core
+from gpt.inspection.tracing.words import describe
+from gpt.model import GPT
+from gpt.model.attention import ReferenceCore
+from gpt.model.block import Block
+from gpt.model.quantized import weights_format
+
+BATCH, QUERIES, CACHED, HEADS, HALF_HEAD, HIDDEN, VOCABULARY, POSITIONS = (
+    1009, 1013, 1019, 1021, 1031, 1033, 1039, 100003,
+)  # fmt: skip
+
+CACHE_DIMENSIONS = 5
+"""A cache holds all L layers in one tensor; the number of layers is small and could be mistaken for another size."""
+
+
+@dataclass(frozen=True)
+class ParameterUse:
+    """A parameter that an operation reads.
+
+    Attributes:
+        name: its path in the model; `.T` after it where a linear layer multiplies by its transpose.
+        symbols: its symbolic shape, as used.
+        shape: its shape, as used.
+    """
+
+    name: str
+    symbols: str
+    shape: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Numbers in it."""
+        return torch.Size(self.shape).numel()
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """One tensor of the pass.
+
+    Attributes:
+        name: module path and function.
+        about: what it is.
+        symbols: symbolic shape, such as `B H T S`; a size that is no dimension of the model stays a number.
+        shape: actual shape.
+        dtype: such as float32.
+        nbytes: of its elements.
+        is_view: it shares its memory with another tensor.
+        parameters: what the operation reads of the model.
+        flops: of the operation, a multiply-add counted as two; matrix products only.
+        source: file and line that made it.
+        layer: number of its block, or None.
+    """
+
+    name: str
+    about: str
+    symbols: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    is_view: bool
+    parameters: tuple[ParameterUse, ...]
+    flops: int
+    source: str
+    layer: int | None
+
+
+def trace_shapes(model: GPT, idx: Tensor) -> list[TensorRow]:
+    """Trace one forward pass, with attention written out.
+
+    Args:
+        model: on any device, meta included; its mode is kept.
+        idx: token ids (B, T) int64, on the model's device.
+
+    Returns:
+        A row for each tensor that leads to the logits, in the order they are made: the ids first, the
+        logits last.
+
+    Raises:
+        InputError: the ids do not fit the model.
+    """
+    return _trace(model, idx, None)
+
+
+def trace_cached(model: GPT, idx: Tensor, kv_dtype: str = "fp32") -> tuple[list[TensorRow], list[TensorRow]]:
+    """Trace the prefill of a cache with all ids but the last, and the decode step of the last one.
+
+    Args:
+        model: on any device, meta included.
+        idx: token ids (B, T) int64, T at least 2, on the model's device.
+        kv_dtype: what the cache holds.
+
+    Returns:
+        The rows of the prefill, (B, T - 1) ids, and those of the decode step, (B, 1), each as in
+        `trace_shapes`.
+
+    Raises:
+        InputError: the ids do not fit the model, or are too few; or its weights are quantized.
+    """
+    if idx.dim() != 2 or idx.size(1) < 2:
+        raise InputError(f"a prefill and a decode step need (B, T) ids, T at least 2; got shape {tuple(idx.shape)}")
+    cache = KVCache(model.config, idx.size(0), kv_dtype=kv_dtype, device=idx.device)
+    return _trace(model, idx[:, :-1], cache, kv_dtype), _trace(model, idx[:, -1:], cache, kv_dtype)
+
+
+@torch.no_grad()
+def _trace(model: GPT, idx: Tensor, cache: KVCache | None, kv_dtype: str = "fp32") -> list[TensorRow]:
+    if idx.dim() != 2 or idx.numel() == 0:
+        raise InputError(f"token ids must be (batch, time) and not empty, got shape {tuple(idx.shape)}")
+    weights = weights_format(model)
+    if weights != "float32":
+        raise InputError(f"a trace is of float32 weights, and these are {weights}; take what they were made from")
+    past = cache.lengths[0] if cache is not None else 0
+    operations = _record(model, idx, cache)
+    probe = Probe(model, idx.size(1), past)
+    symbolic = _record(*probe.call(cache is not None, kv_dtype))
+    assert [op.function for op in operations] == [op.function for op in symbolic], "the probe took another way"
+    sizes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    return [
+        TensorRow(
+            name=name,
+            about=about,
+            symbols=probe.symbols(twin.result),
+            shape=operation.result,
+            dtype=operation.dtype,
+            nbytes=operation.nbytes,
+            is_view=operation.is_view,
+            parameters=tuple(probe.use(path, sizes[path], operation.function) for path in operation.parameters),
+            flops=operation.flops,
+            source=operation.source,
+            layer=int(operation.module.split(".")[1]) if operation.module.startswith("h.") else None,
+        )
+        for operation, twin, about, name in zip(
+            operations, symbolic, describe(operations), _names(operations), strict=True
+        )
+    ]
+
+
+class Probe:
+    """A model of the same kind on the meta device, by whose sizes dimensions are told apart.
+
+    Args:
+        model: that is traced.
+        queries: tokens of the pass; one token is a dimension of size 1.
+        past: positions in the cache.
+    """
+
+    def __init__(self, model: GPT, queries: int, past: int) -> None:
+        group = model.config.n_head // model.config.kv_heads
+        self.config = model.config.model_copy(
+            update={
+                "n_head": HEADS * group,
+                "n_kv_head": HEADS,
+                "n_embd": HEADS * group * 2 * HALF_HEAD,
+                "mlp_width": HIDDEN,
+                "vocab_size": VOCABULARY,
+                "block_size": POSITIONS,
+            }
+        )
+        self._queries = QUERIES if queries > 1 else 1
+        self._past = CACHED if past else 0
+        with torch.device("meta"):
+            self.model = GPT(self.config).to(model.wte.weight.dtype).train(model.training)
+        self._shapes = {name: tuple(parameter.shape) for name, parameter in self.model.named_parameters()}
+        self._letters = self._name_sizes()
+
+    def call(self, cached: bool, kv_dtype: str) -> tuple[GPT, Tensor, KVCache | None]:
+        """Model, ids and cache of a pass like the one that is traced."""
+        idx = torch.zeros(BATCH, self._queries, dtype=torch.long, device="meta")
+        cache = KVCache(self.config, BATCH, kv_dtype=kv_dtype, device="meta") if cached else None
+        if cache is not None:
+            cache.advance(self._past)
+        return self.model, idx, cache
+
+    def symbols(self, shape: tuple[int, ...]) -> str:
+        """Letters of a shape; of two T the second is that of the keys, S."""
+        letters = [self._letters.get(size, str(size)) for size in shape]
+        if len(shape) == CACHE_DIMENSIONS:
+            letters[0] = "L"
+        if letters.count("T") == 2:
+            letters[len(letters) - 1 - letters[::-1].index("T")] = "S"
+        return " ".join(letters)
+
+    def use(self, name: str, shape: tuple[int, ...], function: str) -> ParameterUse:
+        """How an operation reads a parameter: linear layers multiply by the transpose."""
+        symbols = self.symbols(self._shapes[name])
+        if function == "linear" and len(shape) == 2:
+            return ParameterUse(f"{name}.T", " ".join(reversed(symbols.split())), shape[::-1])
+        return ParameterUse(name, symbols, shape)
+
+    def _name_sizes(self) -> dict[int, str]:
+        config, keys = self.config, self._past + self._queries
+        named = {
+            BATCH: "B",
+            self._queries: "T",
+            keys: "T" if keys == self._queries else "S",
+            config.head_dim: "D",
+            HALF_HEAD: "D/2",
+            config.kv_heads * config.head_dim: "K*D",
+            config.kv_heads: "K",
+            config.n_head: "H",
+            config.n_embd: "C",
+            HIDDEN: "F",
+            VOCABULARY: "V",
+            POSITIONS: "block_size",
+        }
+        return {size: letter for size, letter in named.items() if size > 1}
+
+
+def _record(model: GPT, idx: Tensor, cache: KVCache | None) -> list[Operation]:
+    recorder = Recorder(model)
+    recorder.begin_with(idx, "idx")
+    with ExitStack() as stack:
+        for block in model.h:
+            assert isinstance(block, Block)
+            stack.enter_context(with_core(block.attn, ReferenceCore(model.config.weights_dropout)))
+        stack.enter_context(as_written(model))
+        stack.enter_context(recorder.recording())
+        logits = model(idx, cache=cache)
+    return recorder.leading_to(logits)
+
+
+def _names(operations: list[Operation]) -> list[str]:
+    """Module path and function; a number tells those apart that a module calls more than once."""
+    seen: Counter[str] = Counter()
+    names = []
+    for operation in operations:
+        name = f"{operation.module}.{operation.function}".lstrip(".")
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return names

@@ -1,0 +1,114 @@
+"""Attention weights of every head, and what each head mostly looks at."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpt.inspection.tracing.activations import MEMORY_LIMIT, Change, Edits, one_text, run_with_cache
+from gpt.inspection.tracing.edits import zero
+from gpt.model import GPT
+
+
+@dataclass(frozen=True)
+class HeadSummary:
+    """Where one head looks, averaged over the queries that have more than one key.
+
+    Attributes:
+        itself: weight on the query's own position.
+        previous: weight on the position before it.
+        first: weight on the first position.
+        distance: positions it looks back.
+        entropy: of the weights, in bits; 0 looks at one key.
+    """
+
+    itself: float
+    previous: float
+    first: float
+    distance: float
+    entropy: float
+
+
+@torch.no_grad()
+def attention_patterns(model: GPT, idx: Tensor, edits: Edits | None = None, memory_limit: int = MEMORY_LIMIT) -> Tensor:
+    """Attention weights of one text.
+
+    Args:
+        model: in eval mode.
+        idx: token ids (T,) int64.
+        edits: see `run_with_cache`.
+        memory_limit: most bytes of the result.
+
+    Returns:
+        (n_layer, H, T, T): `[layer, h, i]` is where query i looks, and sums to 1; `[layer, h, i, j]` is
+        its weight on key j, 0 for every later one; `[layer, :, -1]` is where all heads look from the
+        last token.
+
+    Raises:
+        InputError: the ids are not those of one text or do not fit the model, an edit does not fit, or the
+            result would be too large.
+    """
+    one_text(idx, 1, "attention_patterns")
+    _, cache = run_with_cache(model, idx.unsqueeze(0), "blocks.*.attn.hook_pattern", edits, memory_limit)
+    return torch.cat(list(cache.values()))
+
+
+def summarise_head(pattern: Tensor) -> HeadSummary:
+    """What a head does, from its weights (T, T); the first query has no choice and is left out if it can be.
+
+    Every figure is read back, which on a CUDA device waits for it: bring the weights to the CPU first.
+    """
+    size = pattern.size(0)
+    rows = pattern[1:] if size > 1 else pattern
+    positions = torch.arange(size, device=pattern.device)
+    back = positions[size - len(rows) :, None] - positions
+    return HeadSummary(
+        itself=float(pattern.diagonal()[size - len(rows) :].mean()),
+        previous=float(pattern.diagonal(-1).mean()) if size > 1 else 0.0,
+        first=float(rows[:, 0].mean()),
+        distance=float((rows * back).sum(dim=-1).mean()),
+        entropy=float(torch.special.entr(rows).sum(dim=-1).mean()) / math.log(2),
+    )
+
+
+@torch.no_grad()
+def ablate_heads(model: GPT, idx: Tensor, edits: Edits | None = None, layers: Sequence[int] | None = None) -> Tensor:
+    """How much worse the model predicts a text without each head.
+
+    Args:
+        model: in eval mode.
+        idx: token ids (T,) int64, at least two.
+        edits: made with and without the head; see `run_with_cache`.
+        layers: whose heads, counted from 0; None: all.
+
+    Returns:
+        (layers, H) float32: mean loss with the head's output zeroed, minus the loss with it, in nats per
+        token. Michel et al. 2019 (1905.10650), section 3.
+
+    Raises:
+        InputError: the ids are not those of one text or do not fit the model, or an edit does not fit.
+    """
+    one_text(idx, 2, "ablate_heads")
+    inputs, targets = idx[None, :-1], idx[1:].long()
+
+    def loss(edits: Edits) -> Tensor:
+        logits, _ = run_with_cache(model, inputs, names=[], edits=edits)
+        return torch.nn.functional.cross_entropy(logits[0], targets)
+
+    given = edits or {}
+    whole = loss(given)
+    changes = [
+        torch.stack([loss(_and_zero(given, layer, head)) - whole for head in range(model.config.n_head)])
+        for layer in (range(model.config.n_layer) if layers is None else layers)
+    ]
+    return torch.stack(changes)
+
+
+def _and_zero(edits: Edits, layer: int, head: int) -> Edits:
+    name = f"blocks.{layer}.attn.hook_z"
+    given = edits.get(name, [])
+    before: list[Change] = list(given) if isinstance(given, Sequence) else [given]
+    others = {pattern: changes for pattern, changes in edits.items() if pattern != name}
+    return {**others, name: [*before, zero(head)]}  # last, so that nothing undoes it

@@ -1,0 +1,55 @@
+"""The logit lens: what the model would predict if it stopped after each block (nostalgebraist 2020)."""
+
+import torch
+from torch import Tensor
+
+from gpt.errors import InputError
+from gpt.inspection.tracing.activations import MEMORY_LIMIT, Edits, run_with_cache
+from gpt.inspection.tracing.names import HEAD, activations, select
+from gpt.model import GPT
+
+
+@torch.no_grad()
+def logit_lens(model: GPT, idx: Tensor, edits: Edits | None = None, memory_limit: int = MEMORY_LIMIT) -> Tensor:
+    """Every residual stream through the final norm and the head.
+
+    Args:
+        model: in eval mode.
+        idx: token ids (B, T) int64.
+        edits: see `run_with_cache`; of the streams and what comes before them.
+        memory_limit: most bytes of the result.
+
+    Returns:
+        Logits (n_layer + 1, B, T, V) float32: row 0 is of the embeddings, row i of the stream after
+        i blocks; the last row is the model's own logits.
+
+    Raises:
+        InputError: the ids do not fit the model, an edit is of the final norm or the logits, or the
+            result would be too large.
+    """
+    layers = model.config.n_layer
+    _refuse_late(model, edits or {})
+    shape = (layers + 1, *idx.shape, model.vocab_size)
+    needed = torch.Size(shape).numel() * torch.float32.itemsize
+    if needed > memory_limit:
+        raise InputError(f"a lens of that text takes {needed:,} bytes, more than the limit of {memory_limit:,}")
+    names = ["blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in range(layers - 1))]
+    logits, cache = run_with_cache(model, idx, names, edits, memory_limit)
+    lens = torch.empty(shape, dtype=torch.float32, device=logits.device)
+    for row, stream in zip(lens, cache.values(), strict=False):
+        row.copy_(model.softcap(model.lm_head(model.ln_f(stream)).float()))
+    lens[-1] = logits
+    return lens
+
+
+def _refuse_late(model: GPT, edits: Edits) -> None:
+    """The rows before the last do not go through what such an edit changes: they would not compare."""
+    table = activations(model.config)
+    late = [name for pattern in edits for name in select(table, pattern) if name in HEAD]
+    if late:
+        raise InputError(f"a lens reads the streams, and {late[0]} comes after the last; edit an activation of a block")
+
+
+def lens_rows(n_layer: int) -> list[str]:
+    """What the rows of `logit_lens` are of."""
+    return ["embeddings", *(f"block {layer}" for layer in range(n_layer))]

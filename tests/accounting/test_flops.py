@@ -1,0 +1,138 @@
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from gpt.accounting.flops import (
+    backward_flops,
+    decode_flops,
+    flops_by_part,
+    forward_flops,
+    generation_flops,
+    matmul_parameters,
+    training_flops,
+)
+from gpt.cache import KVCache
+from gpt.model import GPT
+from tiny import tiny_config
+
+VARIANTS: dict[str, dict[str, object]] = {
+    "gpt2": {"bias": True, "dropout": 0.1},
+    "untied": {"tie_weights": False, "position": "sinusoidal"},
+    "multi-query": {"n_kv_head": 1},
+    "llama": {"n_kv_head": 2, "mlp": "swiglu", "norm": "rmsnorm", "position": "rope"},
+    "narrow mlp": {"mlp": "relu2", "mlp_width": 24, "qk_norm": True, "logit_softcap": 5.0},
+    "deep": {"n_layer": 3, "n_embd": 64, "vocab_size": 7},
+}
+every_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
+every_shape = pytest.mark.parametrize(("batch", "length"), [(1, 1), (3, 16)])
+
+
+@every_variant
+@every_shape
+def test_forward_flops_are_what_torch_counts(variant: dict[str, object], batch: int, length: int) -> None:
+    config = tiny_config(attention="reference", **variant)
+    model, counter = GPT(config), FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        model(torch.zeros(batch, length, dtype=torch.long))
+    assert forward_flops(config, batch, length) == counter.get_total_flops()
+
+
+@every_variant
+@every_shape
+def test_training_flops_are_what_torch_counts(variant: dict[str, object], batch: int, length: int) -> None:
+    config = tiny_config(attention="reference", **variant)
+    model, counter = GPT(config), FlopCounterMode(display=False)
+    with counter:
+        model(torch.zeros(batch, length, dtype=torch.long)).sum().backward()
+    assert training_flops(config, batch, length) == counter.get_total_flops()
+
+
+@every_variant
+def test_matmul_parameters_are_those_of_the_linear_layers(variant: dict[str, object]) -> None:
+    config = tiny_config(**variant)
+    linear = [module for module in GPT(config).modules() if isinstance(module, nn.Linear)]
+    assert matmul_parameters(config) == sum(layer.weight.numel() for layer in linear)
+
+
+def test_flops_of_two_tokens_by_hand() -> None:
+    config = tiny_config(n_layer=1, n_head=1, n_embd=2, vocab_size=3, mlp_width=4)
+    projections, mlp, head = 4 * 2 * 2, 2 * 2 * 4, 2 * 3
+    assert matmul_parameters(config) == projections + mlp + head == 38
+    scores = weighted_sum = 2 * 2 * 2  # 2 queries, 2 keys, 2 wide
+    assert forward_flops(config, 1, 2) == 2 * (2 * 38 + scores + weighted_sum) == 184
+    assert forward_flops(config, 5, 2) == 5 * 184
+    assert training_flops(config, 1, 2) == 3 * 184
+
+
+@every_variant
+@pytest.mark.parametrize(("prompt", "new"), [(1, 1), (5, 4), (1, 15)])
+def test_every_pass_of_generating_is_what_torch_counts(variant: dict[str, object], prompt: int, new: int) -> None:
+    config = tiny_config(attention="reference", **variant)
+    model, cache = GPT(config).eval(), KVCache(config)
+    generation = generation_flops(config, prompt, new)
+    idx = torch.zeros(1, prompt + new, dtype=torch.long)
+    assert generation.prefill == counted(lambda: model(idx[:, :prompt], cache=cache))
+    for step in generation.steps:
+        length = prompt + step.step
+        assert step.cached == counted(lambda end=length: model(idx[:, end - 1 : end], cache=cache))
+        assert step.naive == counted(lambda end=length: model(idx[:, :end]))
+    assert [step.step for step in generation.steps] == list(range(1, new + 1))
+
+
+def counted(work: Callable[[], object]) -> int:
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        work()
+    return counter.get_total_flops()
+
+
+@every_variant
+@pytest.mark.parametrize(("batch", "keys"), [(1, 1), (3, 9)])
+def test_a_cached_step_of_several_rows_is_what_torch_counts(variant: dict[str, object], batch: int, keys: int) -> None:
+    config = tiny_config(attention="reference", **variant)
+    model, cache = GPT(config).eval(), KVCache(config, batch)
+    idx = torch.zeros(batch, keys, dtype=torch.long)
+    with torch.no_grad():
+        if keys > 1:
+            model(idx[:, :-1], cache=cache)
+    assert decode_flops(config, batch, keys) == counted(lambda: model(idx[:, -1:], cache=cache))
+
+
+@every_variant
+def test_the_head_counts_at_every_position_of_a_prefill(variant: dict[str, object]) -> None:
+    config = tiny_config(attention="reference", **variant)
+    model = GPT(config).eval()
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        model(torch.zeros(2, 6, dtype=torch.long), cache=KVCache(config, 2))
+    by_module = counter.get_flop_counts()
+    assert flops_by_part(config, 2, 6, 6)["head"] == sum(by_module["GPT.lm_head"].values())
+    assert forward_flops(config, 2, 6) == counter.get_total_flops()
+
+
+@every_variant
+def test_backward_flops_are_what_torch_counts_after_the_forward_pass(variant: dict[str, object]) -> None:
+    config = tiny_config(attention="reference", **variant)
+    logits, counter = GPT(config)(torch.zeros(2, 7, dtype=torch.long)).sum(), FlopCounterMode(display=False)
+    with counter:
+        logits.backward()
+    assert backward_flops(config, 2, 7) == counter.get_total_flops()
+
+
+def test_generating_100_tokens_after_100_by_hand() -> None:
+    generation = generation_flops(tiny_config(block_size=200), 100, 100)
+    assert generation.naive_positions == 100 * 100 + 100 * 101 // 2 == 15_050
+    assert generation.cached_positions == 200
+    assert generation.naive == sum(step.naive for step in generation.steps)
+    assert generation.cached == generation.prefill + sum(step.cached for step in generation.steps)
+
+
+def test_the_naive_passes_grow_and_each_costs_as_many_times_as_it_has_tokens() -> None:
+    steps = generation_flops(tiny_config(block_size=64), 4, 60).steps
+    assert all(later.naive > earlier.naive for earlier, later in pairwise(steps))
+    assert {later.cached - earlier.cached for earlier, later in pairwise(steps)} == {2 * 4 * 32}  # one key more
+    assert [step.ratio for step in steps] == [4 + step.step for step in steps]

@@ -1,0 +1,83 @@
+import time
+
+import pytest
+
+from gpt.accounting.parameters import COMPONENTS, ParameterCount, count_parameters
+from gpt.accounting.published import PUBLISHED
+from gpt.config import ModelConfig
+from gpt.model import GPT
+from tiny import tiny_config
+
+VARIANTS: dict[str, dict[str, object]] = {
+    "gpt2": {"bias": True},
+    "untied": {"tie_weights": False, "position": "sinusoidal"},
+    "llama": {"n_kv_head": 2, "mlp": "swiglu", "norm": "rmsnorm", "position": "rope", "tie_weights": False},
+    "qk norm": {"qk_norm": True, "norm": "rmsnorm", "n_layer": 3},
+}
+
+
+def by_name(count: ParameterCount) -> dict[str, int]:
+    return {part.name: part.count for part in count.components}
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
+def test_components_and_tensors_add_up_to_the_real_model(variant: dict[str, object]) -> None:
+    config = tiny_config(**variant)
+    count, model = count_parameters(config), GPT(config)
+    assert count.total == sum(parameter.numel() for parameter in model.parameters())
+    assert count.total == sum(part.count for part in count.components) == sum(each.count for each in count.tensors)
+    assert sum(part.share for part in count.components) == pytest.approx(100)
+    assert {each.name: each.shape for each in count.tensors} == {n: tuple(p.shape) for n, p in model.named_parameters()}
+    assert count.in_blocks == sum(parameter.numel() for parameter in model.h.parameters())
+    per_block = sum(part.per_block for part in count.components if part.per_block is not None)
+    assert per_block == sum(parameter.numel() for parameter in model.h[0].parameters())
+    assert count.buffers == sum(buffer.numel() for buffer in model.buffers())
+
+
+def test_every_component_by_hand() -> None:
+    config = tiny_config(n_layer=3, n_head=2, n_kv_head=1, n_embd=8, vocab_size=5, block_size=7, mlp_width=6, bias=True)
+    assert by_name(count_parameters(config)) == {
+        "token embedding": 5 * 8,
+        "added positions": 7 * 8,
+        "attention, queries": 3 * 8 * 8,
+        "attention, keys": 3 * 8 * 4,
+        "attention, values": 3 * 8 * 4,
+        "attention, projection": 3 * 8 * 8,
+        "attention, biases": 3 * (8 + 4 + 4 + 8),
+        "feed-forward, weights": 3 * 2 * 8 * 6,
+        "feed-forward, biases": 3 * (6 + 8),
+        "norms of the blocks": 3 * 2 * (8 + 8),
+        "final norm": 8 + 8,
+        "head": 0,
+    }
+
+
+def test_a_gated_network_has_three_matrices_and_query_norms_count_as_norms() -> None:
+    config = tiny_config(n_layer=1, n_embd=8, n_head=2, mlp="swiglu", mlp_width=6, norm="rmsnorm", qk_norm=True)
+    counts = by_name(count_parameters(config))
+    assert counts["feed-forward, weights"] == 3 * 8 * 6
+    assert counts["norms of the blocks"] == 2 * 8 + 2 * 4
+
+
+def test_what_a_decode_step_reads_leaves_out_the_tables_it_looks_up() -> None:
+    tied, untied = (count_parameters(tiny_config(tie_weights=tie)) for tie in (True, False))
+    assert tied.tied
+    assert not untied.tied
+    assert untied.total - tied.total == by_name(untied)["head"] == 23 * 32
+    assert tied.read_per_token == tied.total - 16 * 32  # learned positions
+    assert untied.read_per_token == tied.read_per_token  # the embedding instead of nothing, the head instead of it
+    assert tied.count_of("attention") == 2 * 4 * 32 * 32
+
+
+def test_per_block_is_none_outside_the_blocks() -> None:
+    outside = {part.name for part in count_parameters(tiny_config()).components if part.per_block is None}
+    assert outside == {"token embedding", "added positions", "final norm", "head"}
+    assert outside < set(COMPONENTS)
+
+
+def test_a_large_model_is_counted_at_once() -> None:
+    llama: ModelConfig = PUBLISHED["llama-3-8b"]
+    count_parameters(llama)  # torch loads parts of itself at the first use
+    start = time.perf_counter()
+    count_parameters(llama)
+    assert time.perf_counter() - start < 2  # 0.1 s on an idle core

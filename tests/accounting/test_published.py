@@ -1,0 +1,31 @@
+import pytest
+
+from gpt.accounting.parameters import count_parameters
+from gpt.accounting.published import PUBLISHED, find_published
+from gpt.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "total"),
+    [
+        ("gpt2", {}, 124_439_808),
+        ("llama-2-7b", {}, 6_738_415_616),
+        ("llama-2-7b", {"tie_weights": True}, 6_607_343_616),
+        ("llama-3-8b", {}, 8_030_261_248),
+    ],
+)
+def test_totals_are_the_published_ones(name: str, changes: dict[str, object], total: int) -> None:
+    assert count_parameters(find_published(name).model_copy(update=changes)).total == total
+
+
+def test_a_block_of_llama_3_by_hand() -> None:
+    attention = 2 * 4096 * 4096 + 2 * 4096 * 1024
+    count = count_parameters(PUBLISHED["llama-3-8b"])
+    assert count.in_blocks // 32 == attention + 3 * 4096 * 14336 + 2 * 4096 == 218_112_000
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="no published configuration 'Llama2-7b'; did you mean llama-2-7b"):
+        find_published("Llama2-7b")
+    with pytest.raises(ConfigError, match="'xyz'; there are gpt2, llama-2-7b, llama-3-8b"):
+        find_published("xyz")

@@ -1,0 +1,70 @@
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpt.config import SamplingParams
+from gpt.generation.sampling import next_token_probabilities
+from gpt.inspection.rendering import mathematics
+from gpt.inspection.rendering.mathematics_page import PARTS, mathematics_page
+
+COMMITTED = Path(__file__).resolve().parents[3] / "docs" / "mathematics.md"
+
+
+def test_the_committed_page_is_the_regenerated_one() -> None:
+    same = COMMITTED.read_text(encoding="utf-8") == mathematics_page()
+    assert same, "regenerate it: python scripts/explain.py mathematics --output docs/mathematics.md"
+
+
+def test_every_public_function_is_on_the_page_once_in_the_order_of_the_module() -> None:
+    functions = [
+        function
+        for name, function in vars(mathematics).items()
+        if inspect.isfunction(function) and function.__module__ == mathematics.__name__ and not name.startswith("_")
+    ]
+    assert [entry.function for entries in PARTS.values() for entry in entries] == functions
+    assert all(inspect.getsource(function) in mathematics_page() for function in functions)
+
+
+def test_headings_differ() -> None:
+    headings = [line for line in mathematics_page().splitlines() if re.match("#+ ", line)]
+    assert len(headings) == len(set(headings))
+
+
+def test_formulas_survive_markdown() -> None:
+    formulas = [formula for entries in PARTS.values() for entry in entries for formula in entry.formulas]
+    for formula in formulas:
+        assert formula.count("{") == formula.count("}")
+        assert formula.count(r"\left(") == formula.count(r"\right)")
+        assert not re.search(r"\\[^a-zA-Z]|[<>|*]", formula)
+
+
+@pytest.mark.parametrize(
+    ("logits", "params", "expected", "printed"),
+    [
+        ([1, 2, 3], {"temperature": 0.5}, [0.016, 0.117, 0.867], "[0.016, 0.117, 0.867]"),
+        ([1, 5, 3, 2, 4], {"top_k": 3}, [0, 0.665, 0.090, 0, 0.245], "[0, 0.665, 0.090, 0, 0.245]"),
+        (
+            [0, 1, 2, 3, 4],
+            {},
+            [0.0117, 0.0317, 0.0861, 0.2341, 0.6364],
+            "[0.0117, 0.0317, 0.0861, 0.2341, 0.6364]",
+        ),
+    ],
+)
+def test_worked_numbers_are_those_of_sampling(
+    logits: list[float], params: dict[str, object], expected: list[float], printed: str
+) -> None:
+    sampling = SamplingParams.model_validate({"temperature": 1.0} | params)
+    probabilities = next_token_probabilities(torch.tensor(logits, dtype=torch.float64), sampling)
+    assert probabilities.tolist() == pytest.approx(expected, abs=5e-4)
+    assert f"| {printed} |" in mathematics_page()
+
+
+def test_the_nucleus_is_that_of_sampling() -> None:
+    sampling = SamplingParams(temperature=1.0, top_p=0.9)
+    kept = int((next_token_probabilities(torch.arange(5.0), sampling) > 0).sum())
+    assert f"the smallest set that reaches p | {kept} tokens |" in mathematics_page()
+    assert "the tokens whose sum is at most 0.9 | 2 tokens |" in mathematics_page()

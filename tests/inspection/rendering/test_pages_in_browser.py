@@ -1,0 +1,245 @@
+"""The pages as a browser shows them."""
+
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpt.inspection.rendering.pages import render_page
+from gpt.inspection.views.data import View
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next((path for name in NAMES if (path := shutil.which(name))), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"no browser here: none of {', '.join(NAMES)}")
+
+LABELS = ["a", "␣", "<b>", "⏎", "</script>", "z"]
+SIZE = len(LABELS)
+QUIET = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--enable-logging=stderr", "--v=0"),
+)
+
+
+def attention() -> View:
+    """Two layers of three heads; head 1 of layer 1 gives the token before 0.75 and the first 0.25."""
+    weights = torch.eye(SIZE).expand(2, 3, SIZE, SIZE).clone()
+    before = torch.diag(torch.full((SIZE - 1,), 0.75), -1)
+    before[:, 0] += 0.25
+    before[0, 0] = 1.0
+    weights[1, 1] = before
+    return {"labels": LABELS, "weights": weights, "layer": 1, "head": 1}
+
+
+def lens() -> View:
+    """Three rows; the last one is right about every token but the first that comes."""
+    right = [*LABELS[1:], None]
+    guesses = [["z"] * SIZE, ["a"] * SIZE, ["q", *right[1:-1], "q"]]
+    return {
+        "labels": LABELS,
+        "rows": ["embeddings", "block 0", "block 1"],
+        "top": [[[(guess, 0.5), ("q2", 0.125)] for guess in row] for row in guesses],
+        "next": right,
+        "next_probability": [[*[0.25] * (SIZE - 1), None], [*[0.375] * (SIZE - 1), None], [*[0.5] * (SIZE - 1), None]],
+    }
+
+
+def surprisal() -> View:
+    """The last token is one that the filters drop."""
+    return {
+        "labels": LABELS,
+        "bits": [None, 1.0, 2.0, 3.0, 4.0, 9.5],
+        "before": [[], *([(label, 0.5), ("q", 0.25)] for label in LABELS[1:])],
+        "after": [[], *([(label, 0.625), ("q", 0.375)] for label in LABELS[1:-1]), [("q", 1.0)]],
+        "mean_bits": 3.9,
+        "settings": "temperature 0.8, top-p <0.9>",
+    }
+
+
+VIEWS = {"attention": attention, "lens": lens, "surprisal": surprisal}
+
+HELPERS = """
+const found = {};
+const read = (id) => document.getElementById(id).textContent;
+const current = () => [...document.querySelectorAll("[aria-current]")].map((item) => item.textContent);
+const press = (key) => document.activeElement.dispatchEvent(
+  new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true })
+);
+const hover = (item) => item.dispatchEvent(new PointerEvent("pointerover", { bubbles: true, pointerType: "mouse" }));
+const entries = (id) => [...document.getElementById(id).children].map((item) => [
+  item.querySelector(".name").textContent, item.querySelector(".value").textContent, item.className,
+]);
+"""
+
+
+def browse(page: str, folder: Path, actions: str = "") -> tuple[View, str, list[str]]:
+    """What `actions` put into `found`, the elements at the end, and what the console said."""
+    ending = f"{HELPERS}{{\n{actions}\n}}\ndocument.body.append(Object.assign(document.createElement('pre'), "
+    ending += "{ id: 'found', textContent: JSON.stringify(found) }));"
+    (folder / "page.html").write_text(page.replace("</body>", f"<script>{ending}</script></body>"), encoding="utf-8")
+    assert BROWSER is not None
+    command = [BROWSER, *QUIET, f"--user-data-dir={folder / 'profile'}", "--window-size=1000,900", "--dump-dom"]
+    result = subprocess.run(
+        [*command, (folder / "page.html").as_uri()], capture_output=True, encoding="utf-8", timeout=60, check=True
+    )
+    console = [line for line in result.stderr.splitlines() if "CONSOLE" in line]
+    match = re.search(r'<pre id="found">(.*?)</pre>', result.stdout, re.DOTALL)
+    return json.loads(unescape(match[1])) if match else {}, result.stdout, console
+
+
+def open_page(kind: str, folder: Path, actions: str = "") -> tuple[View, str]:
+    found, elements, console = browse(render_page(kind, VIEWS[kind](), "A title", "a note"), folder, actions)
+    assert console == []
+    return found, elements
+
+
+def test_attention_shows_every_head_and_the_chosen_row(tmp_path: Path) -> None:
+    actions = """
+    const inks = (canvas, ...places) => {
+      const pixels = canvas.getContext("2d").getImageData(0, 0, 6, 6).data;
+      return places.map(([x, y]) => [...pixels.slice(4 * (6 * y + x), 4 * (6 * y + x) + 4)]);
+    };
+    found.start = [read("matrix-title"), read("readout"), read("summary")];
+    found.pixels = inks(document.getElementById("canvas"), [4, 5], [0, 5], [5, 4], [5, 5]);
+    found.thumbnail = inks(document.querySelectorAll(".thumbnail canvas")[4], [4, 5])[0];
+    found.legend = getComputedStyle(document.querySelector(".legend-bar")).backgroundImage;
+    const tokens = [...document.querySelectorAll(".token")];
+    tokens[3].click();
+    found.clicked = [read("readout"), tokens.map((token) => token.className)];
+    hover(tokens[0]);
+    found.hovered = read("readout");
+    press("ArrowRight");
+    found.moved = read("readout");
+    const frame = document.getElementById("plot").getBoundingClientRect();
+    const at = (column, row) => ({
+      bubbles: true, pointerType: "mouse",
+      clientX: frame.left + ((column + 0.5) * frame.width) / 6, clientY: frame.top + ((row + 0.5) * frame.height) / 6,
+    });
+    document.getElementById("plot").dispatchEvent(new PointerEvent("pointermove", at(4, 2)));
+    found.pointed = read("readout");
+    document.getElementById("plot").dispatchEvent(new PointerEvent("click", at(0, 2)));
+    found.kept = read("readout");
+    found.still = document.getElementById("plot").getBoundingClientRect().top === frame.top;
+    document.getElementById("plot").focus();
+    press("ArrowDown"); press("ArrowRight"); press("ArrowRight");
+    found.keys = read("readout");
+    document.querySelectorAll(".thumbnail")[4].focus();
+    press("ArrowUp"); press("ArrowRight"); press("ArrowRight");
+    found.head = [read("matrix-title"), read("readout")];
+    """
+    found, elements = open_page("attention", tmp_path, actions)
+    assert len(re.findall(r'class="thumbnail"', elements)) == 6
+    assert found["start"][:2] == ["Layer 1, head 1", "from 'z' (5) to '</script>' (4): 0.750"]
+    assert "token before 0.800" in found["start"][2]
+    strong, weak, hidden, nothing = found["pixels"]
+    assert hidden == [0, 0, 0, 0]
+    assert strong[3] == weak[3] == nothing[3] == 255
+    assert sum(strong[:3]) < sum(weak[:3]) < sum(nothing[:3])
+    assert found["thumbnail"] == strong
+    lowest = ", ".join(map(str, nothing[:3]))
+    assert found["legend"].startswith(f"linear-gradient(to right, rgb({lowest})")
+    readout, classes = found["clicked"]
+    assert readout == "from '⏎' (3) to '<b>' (2): 0.750"
+    assert classes == ["token", "token", "token pointed", "token looking", "token later", "token later"]
+    assert found["hovered"] == "from '⏎' (3) to 'a' (0): 0.250"
+    assert found["moved"] == "from '</script>' (4) to '⏎' (3): 0.750"
+    assert found["pointed"] == "from '<b>' (2) to '</script>' (4): hidden, it comes later"
+    assert found["still"]
+    assert found["kept"] == "from '<b>' (2) to 'a' (0): 0.250"
+    assert found["keys"] == "from '⏎' (3) to '<b>' (2): 0.750"
+    assert found["head"] == ["Layer 0, head 2", "from '⏎' (3) to '<b>' (2): 0.000"]
+
+
+def test_lens_shows_its_table_and_the_candidates(tmp_path: Path) -> None:
+    actions = """
+    const lines = [...document.querySelectorAll("#lens tr")];
+    found.table = lines.map((line) => [...line.children].map((cell) => cell.lastChild?.textContent ?? ""));
+    found.came = lines.map((line) => [...line.children].map((cell) => cell.classList.contains("came")));
+    const cells = [...document.querySelectorAll("#lens .cell")];
+    cells[2 * 6 + 1].click();
+    found.clicked = [read("details-title"), read("readout"), entries("top"), entries("rows")];
+    press("ArrowUp"); press("ArrowLeft"); press("ArrowLeft");
+    found.moved = read("details-title");
+    hover(cells[5]);
+    found.last = [read("details-title"), read("readout"), entries("rows")];
+    document.getElementById("lens").dispatchEvent(new PointerEvent("pointerleave"));
+    found.left = read("details-title");
+    """
+    found, elements = open_page("lens", tmp_path, actions)
+    right = LABELS[1:]
+    assert found["table"] == [
+        ["text", *LABELS],
+        ["embeddings", *["z"] * SIZE],
+        ["block 0", *["a"] * SIZE],
+        ["block 1", "q", *right[1:], "q"],
+        ["came next", *right, ""],
+    ]
+    assert [sum(line) for line in found["came"]] == [0, 1, 0, SIZE - 2, 0]
+    assert len(re.findall(r'role="gridcell"', elements)) == 3 * SIZE
+    title, readout, top, rows = found["clicked"]
+    assert title == "block 1, after '␣' (1)"
+    assert readout == "'<b>' came next; here its probability is 0.500."
+    assert top == [["<b>", "0.500", "came"], ["q2", "0.125", ""]]
+    assert rows == [["embeddings", "0.250", ""], ["block 0", "0.375", ""], ["block 1", "0.500", "chosen"]]
+    assert found["moved"] == "block 0, after 'a' (0)"
+    assert found["last"] == ["embeddings, after 'z' (5)", "The text ends here: nothing came next.", []]
+    assert found["left"] == found["moved"]
+
+
+def test_surprisal_shows_the_text_and_the_alternatives(tmp_path: Path) -> None:
+    actions = """
+    const tokens = [...document.querySelectorAll(".token")];
+    found.text = [tokens.map((token) => token.textContent), document.querySelectorAll("#text br").length];
+    found.colours = tokens.map((token) => token.style.backgroundColor);
+    found.mean = read("mean");
+    found.start = [current(), read("readout"), entries("before"), entries("after"), read("after-title")];
+    hover(tokens[0]);
+    found.first = [read("details-title"), read("readout"), entries("before")];
+    tokens[5].click();
+    press("ArrowRight");
+    found.last = [read("details-title"), read("readout"), entries("after")];
+    press("Home");
+    found.home = current();
+    """
+    found, _ = open_page("surprisal", tmp_path, actions)
+    assert found["text"] == [LABELS, 1]
+    assert found["colours"][0] == ""
+    assert len(set(found["colours"])) == SIZE
+    assert found["mean"] == "3.900"
+    chosen, readout, before, after, title = found["start"]
+    assert chosen == ["␣"]
+    assert readout == "1.00 bits; its probability was 0.500."
+    assert before == [["␣", "0.500", "came"], ["q", "0.250", ""]]
+    assert after == [["␣", "0.625", "came"], ["q", "0.375", ""]]
+    assert title == "After: temperature 0.8, top-p <0.9>"
+    assert found["first"][0] == "'a' (0)"
+    assert "nothing was expected" in found["first"][1]
+    assert found["first"][2] == []
+    title, readout, after = found["last"]
+    assert title == "'z' (5)"
+    assert readout == "9.50 bits; its probability was 0.001. Sampling with these settings never draws it."
+    assert after == [["q", "1.000", ""]]
+    assert found["home"] == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["attention", "lens"])
+def test_one_token_has_a_page(kind: str, tmp_path: Path) -> None:
+    view = {
+        "attention": {"labels": ["a"], "weights": torch.ones(1, 1, 1, 1)},
+        "lens": {"labels": ["a"], "rows": ["x"], "top": [[[("b", 1.0)]]], "next": [None], "next_probability": [[None]]},
+    }[kind]
+    found, _, console = browse(render_page(kind, view, "A title", ""), tmp_path, 'found.said = read("readout");')
+    assert console == []
+    assert found["said"] in {"from 'a' (0) to 'a' (0): 1.000", "The text ends here: nothing came next."}
+
+
+def test_a_request_would_be_refused_and_seen(tmp_path: Path) -> None:
+    page = render_page("lens", lens(), "A title", "")
+    _, _, console = browse(
+        page, tmp_path, 'document.body.append(Object.assign(new Image(), { src: "http://127.0.0.1:9/" }));'
+    )
+    assert any("Content Security Policy" in line for line in console)

@@ -1,0 +1,166 @@
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gpt.errors import GPTError, InputError
+from gpt.inspection.rendering import pictures
+
+Draw = Callable[[int], Any]
+
+
+def attention_view(length: int, layers: int = 2, heads: int = 3) -> dict[str, Any]:
+    weights = torch.rand(layers, heads, length, length).tril()
+    return {"labels": ["$", "␣"] * (length // 2) + ["a"] * (length % 2), "weights": weights / weights.sum(-1, True)}
+
+
+def lens_view(length: int) -> dict[str, Any]:
+    return {
+        "labels": ["a"] * length,
+        "rows": ["embeddings", "block 0"],
+        "top": [[[("a", 0.9), ("$", 0.1)]] * length, [[("$", 0.2)]] * length],
+        "next": [*["a"] * (length - 1), None],
+    }
+
+
+def surprisal_view(length: int) -> dict[str, Any]:
+    return {"labels": ["a"] * length, "bits": [None, *[2.0] * (length - 1)], "mean_bits": 2.0}
+
+
+PICTURES: dict[str, Draw] = {
+    "head": lambda length: pictures.attention_picture(attention_view(length), 1, 2),
+    "layer": lambda length: pictures.attention_picture(attention_view(length), 0),
+    "all": lambda length: pictures.attention_picture(attention_view(length)),
+    "lens": lambda length: pictures.lens_picture(lens_view(length)),
+    "surprisal": lambda length: pictures.surprisal_picture(surprisal_view(length)),
+}
+every_picture = pytest.mark.parametrize("draw", PICTURES.values(), ids=PICTURES.keys())
+
+
+def size_of(png: bytes) -> tuple[int, int]:
+    """Width and height, as its header has them."""
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", png[16:24])
+    return width, height
+
+
+@every_picture
+@pytest.mark.parametrize("length", [1, 7])
+def test_a_picture_is_a_png_and_always_the_same(draw: Draw, length: int) -> None:
+    torch.manual_seed(0)
+    first = pictures.to_png(draw(length))
+    width, height = size_of(first)
+    assert 200 < width < 2000
+    assert 200 < height < 2000
+    torch.manual_seed(0)
+    assert pictures.to_png(draw(length)) == first
+
+
+@pytest.mark.parametrize(
+    ("length", "pixels"),
+    [(1, (600, 552)), (64, (1560, 1512)), (256, (1560, 1512))],  # 4 and 12 inches of 120 dots, and the margins
+)
+def test_a_matrix_grows_with_its_text_up_to_a_size(length: int, pixels: tuple[int, int]) -> None:
+    assert size_of(pictures.to_png(PICTURES["head"](length))) == pixels
+
+
+@pytest.mark.parametrize("length", [64, 65])
+def test_only_labels_that_can_be_read_are_drawn(length: int) -> None:
+    axes = pictures.attention_picture(attention_view(length), 0, 0).axes[0]
+    assert len(axes.get_xticklabels()) == len(axes.get_yticklabels()) == (length if length == 64 else 0)
+
+
+@pytest.mark.parametrize("length", [256, 300])
+def test_a_long_text_makes_a_wide_picture_up_to_a_width(length: int) -> None:
+    surprisal, lens = pictures.surprisal_picture(surprisal_view(length)), pictures.lens_picture(lens_view(length))
+    assert surprisal.get_size_inches().tolist() == [pytest.approx(1.6 + 0.16 * 256), 3]
+    assert lens.get_size_inches().tolist() == [pytest.approx(1.6 + 0.2 * 256), 2]
+    assert len(lens.axes[0].texts) == (2 * 256 if length == 256 else 0)
+    assert [len(figure.axes[0].get_xticklabels()) == length for figure in (surprisal, lens)] == [length == 256] * 2
+
+
+def test_every_matrix_is_drawn_in_its_place() -> None:
+    view = attention_view(5)
+    figure = pictures.attention_picture(view)
+    titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
+    assert titles == [f"layer {layer}, head {head}" for layer in (0, 1) for head in (0, 1, 2)]
+    for axes, (layer, head) in zip(figure.axes, [(i, j) for i in (0, 1) for j in (0, 1, 2)], strict=False):
+        assert np.array_equal(axes.images[0].get_array(), view["weights"][layer, head].numpy())
+    one = pictures.attention_picture(view, 1, 2).axes[0]
+    assert np.array_equal(one.images[0].get_array(), view["weights"][1, 2].numpy())
+    assert [label.get_text() for label in one.get_yticklabels()] == view["labels"]
+
+
+def test_a_lens_shows_the_likeliest_and_marks_those_that_came() -> None:
+    axes = pictures.lens_picture(lens_view(3)).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["a", "a", "a", "$", "$", "$"]
+    assert [text.get_fontweight() for text in axes.texts] == ["bold", "bold", *["normal"] * 4]
+    assert axes.images[0].get_array().tolist() == [[0.9] * 3, [0.2] * 3]
+
+
+def test_pixels_are_those_of_the_png_size() -> None:
+    pixels = pictures.to_pixels(PICTURES["head"](1))
+    assert (pixels.shape, pixels.dtype) == ((552, 600, 3), np.uint8)
+    assert pixels.std() > 10
+
+
+def test_pyplot_and_its_backend_are_left_alone() -> None:
+    code = (
+        "import sys, torch\n"
+        "from gpt.inspection.rendering import pictures\n"
+        "view = {'labels': ['a'], 'weights': torch.ones(1, 1, 1, 1)}\n"
+        "pictures.to_png(pictures.attention_picture(view))\n"
+        "pictures.to_pixels(pictures.attention_picture(view))\n"
+        "sys.exit('matplotlib.pyplot' in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+
+
+def test_matplotlib_is_asked_for_without_pyplot() -> None:
+    code = "import sys; from gpt.inspection.rendering import pictures; pictures.require_matplotlib()\n"
+    code += "sys.exit('matplotlib.pyplot' in sys.modules or 'matplotlib.figure' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+
+
+@pytest.mark.parametrize(
+    ("layer", "head", "words"),
+    [
+        (2, None, "there is no layer 2; they go from 0 to 1"),
+        (-1, 0, "there is no layer -1"),
+        (0, 3, "there is no head 3; they go from 0 to 2"),
+        (0, -1, "there is no head -1"),
+        (None, 1, "head 1 is of no layer; give the layer too"),
+    ],
+)
+def test_a_head_that_is_not_there(layer: int | None, head: int | None, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        pictures.attention_picture(attention_view(3), layer, head)
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_the_font_cannot_draw_is_a_placeholder() -> None:
+    labels = ["中", "😀", "⏎", "␣", "⇥", "CR", "$", "é"]
+    drawn = ["·", "·", "⏎", "␣", "⇥", "CR", "$", "é"]
+    matrix = pictures.attention_picture({"labels": labels, "weights": torch.ones(1, 1, 8, 8)})
+    bits = pictures.surprisal_picture({"labels": labels, "bits": [None] + [1.0] * 7, "mean_bits": 1.0})
+    lens = pictures.lens_picture(
+        {"labels": labels, "rows": ["embeddings"], "top": [[[(x, 0.5)] for x in labels]], "next": [*labels[1:], None]}
+    )
+    for figure in (matrix, bits, lens):
+        assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == drawn
+        pictures.to_png(figure)
+    assert [text.get_text() for text in lens.axes[0].texts] == drawn
+
+
+@every_picture
+def test_a_missing_matplotlib_is_told(draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures.require_matplotlib()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for work in (pictures.require_matplotlib, lambda: draw(2)):
+        with pytest.raises(GPTError, match=r'pip install "gpt\[plot\]"'):
+            work()

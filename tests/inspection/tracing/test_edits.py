@@ -1,0 +1,198 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from gpt.errors import InputError
+from gpt.inspection.tracing.activations import Edits, run_with_cache
+from gpt.inspection.tracing.edits import Edit, replace, scale, zero
+from gpt.inspection.tracing.names import activations
+from gpt.model import GPT
+from inspection.variants import VARIANTS, every_variant, some_ids, state_of
+from tiny import sharp_model
+
+D = 8  # of a head
+
+
+def edited_logits(model: GPT, edits: Edits) -> Tensor:
+    with torch.no_grad():
+        return run_with_cache(model, some_ids(), [], edits)[0]
+
+
+def changed_weights(model: GPT, change: Callable[[GPT], object]) -> Tensor:
+    """Logits of the model after its weights were changed for good."""
+    with torch.no_grad():
+        change(model)
+        return model(some_ids())
+
+
+@every_variant
+def test_an_edit_that_changes_nothing_changes_nothing(variant: dict[str, object]) -> None:
+    model = sharp_model(**variant)
+    plain, before = model(some_ids()), state_of(model)
+    editable = [name for name in activations(model.config) if not name.endswith("hook_scale")]
+    for name in editable:
+        torch.testing.assert_close(edited_logits(model, {name: torch.clone}), plain, rtol=2e-5, atol=2e-5, msg=name)
+    torch.testing.assert_close(edited_logits(model, dict.fromkeys(editable, scale(1.0))), plain, rtol=1e-4, atol=1e-4)
+    assert state_of(model) == before
+
+
+@every_variant
+@pytest.mark.parametrize(("head", "factor"), [(0, 0.0), (3, -2.0)])
+def test_a_scaled_head_is_scaled_columns_of_the_output_projection(
+    variant: dict[str, object], head: int, factor: float
+) -> None:
+    def scale_columns(model: GPT) -> None:
+        model.h[1].attn.c_proj.weight[:, head * D : (head + 1) * D] *= factor
+
+    ours = edited_logits(sharp_model(**variant), {"blocks.1.attn.hook_z": scale(factor, head)})
+    theirs = changed_weights(sharp_model(**variant), scale_columns)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-5)
+
+
+@every_variant
+def test_a_zeroed_value_head_is_zeroed_rows_of_its_projection(variant: dict[str, object]) -> None:
+    """The last key and value head, which a group of query heads may share."""
+    last = (int(str(variant.get("n_kv_head", 4))) - 1) * D
+
+    def zero_rows(model: GPT) -> None:
+        for parameter in model.h[0].attn.c_v.parameters():
+            parameter[last : last + D] = 0
+
+    ours = edited_logits(sharp_model(**variant), {"blocks.0.attn.hook_v": zero(last // D)})
+    theirs = changed_weights(sharp_model(**variant), zero_rows)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-5)
+
+
+@every_variant
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("hook_embed", "wte"), ("blocks.0.hook_mlp_out", "h.0.mlp.c_proj"), ("blocks.1.hook_attn_out", "h.1.attn.c_proj")],
+)
+def test_a_scaled_output_is_a_scaled_weight(variant: dict[str, object], name: str, module: str) -> None:
+    def scale_module(model: GPT) -> None:
+        for parameter in model.get_submodule(module).parameters():
+            parameter.mul_(0.5)
+
+    variant = {**variant, "tie_weights": False}
+    ours = edited_logits(sharp_model(**variant), {name: scale(0.5)})
+    torch.testing.assert_close(ours, changed_weights(sharp_model(**variant), scale_module), rtol=1e-5, atol=2e-5)
+
+
+def test_zeroed_positions_are_a_zeroed_table() -> None:
+    ours = edited_logits(sharp_model(), {"hook_pos_embed": zero()})
+    theirs = changed_weights(sharp_model(), lambda model: model.wpe.weight.zero_())
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-5)
+
+
+@every_variant
+def test_patching_a_stream_gives_the_run_it_comes_from(variant: dict[str, object]) -> None:
+    model, other = sharp_model(**variant), some_ids().flip(0, 1)
+    with torch.no_grad():
+        logits, cache = run_with_cache(model, other)
+    for name in ("hook_resid_pre", "hook_resid_mid", "hook_resid_post"):
+        patched = edited_logits(model, {f"blocks.1.{name}": replace(cache[f"blocks.1.{name}"])})
+        torch.testing.assert_close(patched, logits, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["blocks.0.attn.hook_z", "blocks.1.attn.hook_pattern", "blocks.0.hook_resid_mid"])
+def test_only_what_comes_later_changes(name: str) -> None:
+    model, idx = sharp_model(**VARIANTS["gpt2"]), some_ids()
+    plain, edited = run_with_cache(model, idx)[1], run_with_cache(model, idx, edits={name: scale(0.5)})[1]
+    names = list(plain)
+    torch.testing.assert_close(edited[name], plain[name] * 0.5)
+    for earlier in names[: names.index(name)]:
+        assert torch.equal(edited[earlier], plain[earlier]), earlier
+    for later in ("blocks.1.hook_resid_post", "ln_final", "logits"):
+        assert not torch.allclose(edited[later], plain[later], atol=1e-3), later
+
+
+def test_a_pattern_edits_every_layer() -> None:
+    both = edited_logits(sharp_model(), {"blocks.*.hook_mlp_out": zero()})
+    each = edited_logits(sharp_model(), {f"blocks.{layer}.hook_mlp_out": zero() for layer in (0, 1)})
+    assert torch.equal(both, each)
+    assert not torch.equal(both, edited_logits(sharp_model(), {"blocks.0.hook_mlp_out": zero()}))
+
+
+@pytest.mark.parametrize(
+    ("value", "head"),
+    [(0.25, None), (torch.arange(8.0), None), (torch.arange(8.0), 2), (torch.randn(7, 4, 8), None), (1, 3)],
+    ids=["number", "vector", "vector, one head", "no batch", "one head"],
+)
+def test_a_value_in_place_is_broadcast(value: Tensor | float, head: int | None) -> None:
+    model, name = sharp_model(), "blocks.0.attn.hook_z"
+    plain = run_with_cache(model, some_ids(), name)[1][name]
+    edited = run_with_cache(model, some_ids(), name, {name: replace(value, head)})[1][name]
+    expected = plain.clone()
+    expected[:, :, slice(None) if head is None else head] = value
+    torch.testing.assert_close(edited, expected)
+
+
+@pytest.mark.parametrize("head", [None, 1])
+def test_zeros_are_zeros_where_infinity_was(head: int | None) -> None:
+    name = "blocks.0.attn.hook_attn_scores"
+    with torch.no_grad():
+        logits, cache = run_with_cache(sharp_model(), some_ids(), name, {name: zero(head)})
+    assert cache[name][:, slice(None) if head is None else head].count_nonzero() == 0
+    assert logits.isfinite().all()
+
+
+def test_a_function_may_change_its_argument_in_place() -> None:
+    model, name = sharp_model(), "blocks.0.hook_resid_pre"
+    with torch.no_grad():
+        cache = run_with_cache(model, some_ids(), ["hook_embed", "hook_pos_embed", name], {name: Tensor.zero_})[1]
+        assert cache[name].count_nonzero() == 0
+        assert torch.equal(cache["hook_embed"], model.wte(some_ids()))
+        again = run_with_cache(model, some_ids(), [name])[1]
+        assert again[name].count_nonzero() > 0
+
+
+def test_gradients_flow_through_an_edit() -> None:
+    value = torch.zeros(8, requires_grad=True)
+    run_with_cache(sharp_model(), some_ids(), [], {"blocks.0.attn.hook_z": replace(value, 1)})[0].sum().backward()
+    assert value.grad is not None
+    assert value.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "words"),
+    [
+        ("blocks.0.attn.hook_z", zero(4), "has heads 0 to 3, not 4"),
+        ("blocks.0.attn.hook_z", zero(-1), "has heads 0 to 3, not -1"),
+        ("blocks.0.attn.hook_k", zero(2), "has heads 0 to 1, not 2"),
+        ("blocks.0.hook_resid_pre", zero(0), "blocks.0.hook_resid_pre has no heads; its axes are B T C"),
+        ("blocks.0.attn.hook_pattern", lambda x: x[:1], "gave shape (1, 4, 7, 7) for (2, 4, 7, 7)"),
+        ("blocks.0.attn.hook_z", Edit(lambda x: x.unsqueeze(0), 1), "gave shape (1, 2, 7, 8) for (2, 7, 8)"),
+        ("logits", replace(torch.zeros(22)), "a value of shape (22,) cannot replace (2, 7, 23)"),
+        ("logits", replace([1, 2]), "[1, 2] cannot replace (2, 7, 23)"),
+        ("logits", lambda x: None, "an edit of logits gave NoneType, not a tensor"),
+        ("logits", lambda x: x.tolist(), "an edit of logits gave list, not a tensor"),
+        ("hook_embed", lambda x: x.double(), "an edit of hook_embed gave float64 for float32; convert it"),
+        ("blocks.0.attn.hook_z", Edit(lambda x: x > 0, 1), "gave bool for float32"),
+        ("hook_embed", 0.0, "the edit of hook_embed is 0.0; give zero(), scale(), replace() or a function"),
+        ("hook_*", [zero(), "off"], "the edit of hook_* is 'off'"),
+        ("blocks.0.ln1.hook_scale", zero(), "can be read, but not edited"),
+        ("blocks.*", zero(), "can be read, but not edited"),
+        ("blocks.0.attn.hook_zz", zero(), "did you mean blocks.0.attn.hook_z?"),
+    ],
+)
+def test_an_edit_that_does_not_fit(name: str, edit: Edit, words: str) -> None:
+    model = sharp_model(**VARIANTS["written out"])
+    before = state_of(model)
+    with pytest.raises(InputError) as error:
+        run_with_cache(model, some_ids(), edits={name: edit})
+    assert words in str(error.value)
+    assert state_of(model) == before
+
+
+def test_several_edits_of_one_activation_are_all_made() -> None:
+    """Two heads, named by a pattern and by name, and by a list."""
+    model, idx, z = sharp_model(), some_ids(), "blocks.0.attn.hook_z"
+    kept = torch.tensor([0.0, 0.0, 1.0, 1.0])[:, None]
+    both, _ = run_with_cache(model, idx, [], {z: lambda x: x * kept, "blocks.1.attn.hook_z": zero(0)})
+    for edits in (
+        {"blocks.*.attn.hook_z": zero(0), z: zero(1)},
+        {z: [zero(0), zero(1)], "blocks.1.attn.hook_z": zero(0)},
+    ):
+        torch.testing.assert_close(run_with_cache(model, idx, [], edits)[0], both)

@@ -1,0 +1,116 @@
+import json
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+
+from gpt.config import SamplingParams
+from gpt.data.tokenizers import CharTokenizer
+from gpt.errors import InputError
+from gpt.inspection.tracing.edits import zero
+from gpt.inspection.views.data import View, attention_view, describe_sampling, lens_view, surprisal_view
+from gpt.inspection.views.heads import attention_patterns
+from gpt.inspection.views.lens import logit_lens
+from gpt.inspection.views.surprisal import surprisal
+from tiny import sharp_model
+
+TOKENIZER = CharTokenizer("\n abcdefghijklmnopqr")  # 20, of a model with 23 ids
+TEXT = "a bad face\nbed"
+IDS = torch.as_tensor(TOKENIZER.encode(TEXT)).long()
+LABELS = ["a", "␣", "b", "a", "d", "␣", "f", "a", "c", "e", "⏎", "b", "e", "d"]
+NAMES = ["⏎", "␣", *"abcdefghijklmnopqr", "#20", "#21", "#22"]
+
+
+def test_attention() -> None:
+    model = sharp_model()
+    view = attention_view(model, TOKENIZER, IDS)
+    assert view["labels"] == LABELS
+    assert torch.equal(view["weights"], attention_patterns(model, IDS))
+    with pytest.raises(InputError, match="more than the limit of 100"):
+        attention_view(model, TOKENIZER, IDS, memory_limit=100)
+
+
+def test_lens() -> None:
+    model = sharp_model()
+    view = lens_view(model, TOKENIZER, IDS, count=3)
+    expected = logit_lens(model, IDS[None])[:, 0].softmax(-1)
+    assert (view["labels"], view["rows"]) == (LABELS, ["embeddings", "block 0", "block 1"])
+    assert view["next"] == [*LABELS[1:], None]
+    for row in range(3):
+        assert view["next_probability"][row][-1] is None
+        for position in range(14):
+            ranked = expected[row, position].sort(descending=True)
+            names = [NAMES[index] for index in ranked.indices[:3]]
+            assert view["top"][row][position] == list(zip(names, ranked.values[:3].tolist(), strict=True))
+            if position < 13:
+                came = float(expected[row, position, IDS[position + 1]])
+                assert view["next_probability"][row][position] == pytest.approx(came)
+    assert json.loads(json.dumps(view))["next"] == view["next"]
+
+
+def test_surprisal() -> None:
+    model, params = sharp_model(), SamplingParams(temperature=0.5, top_k=2)
+    view = surprisal_view(model, TOKENIZER, IDS, params, count=4)
+    expected = surprisal(model, IDS, params)
+    assert view["labels"] == LABELS
+    assert view["bits"] == [None, *expected.bits.tolist()]
+    assert view["mean_bits"] == pytest.approx(sum(view["bits"][1:]) / 13)
+    assert view["before"][0] == view["after"][0] == []
+    for entry, (before, after) in enumerate(zip(*expected.alternatives(4), strict=True)):
+        assert view["before"][entry + 1] == [(NAMES[index], p) for index, p in before]
+        assert view["after"][entry + 1] == [(NAMES[index], p) for index, p in after]
+        assert (len(before), len(after)) == (4, 2)
+    assert view["settings"] == "temperature 0.5, top-k 2"
+    assert json.loads(json.dumps(view))["bits"] == view["bits"]
+
+
+@pytest.mark.parametrize("look", [attention_view, lens_view, partial(surprisal_view, params=SamplingParams(top_k=2))])
+@pytest.mark.parametrize("factor", [float("nan"), 1e38])
+def test_values_that_are_not_finite_are_told(look: Callable[..., View], factor: float) -> None:
+    edits = {"blocks.0.hook_resid_pre": lambda x: (x * factor * 10).cumsum(-1)}
+    with pytest.raises(InputError, match="not finite: an edit is too strong"):
+        look(sharp_model(), TOKENIZER, IDS, edits=edits)
+
+
+def test_ids_may_be_int32() -> None:
+    assert lens_view(sharp_model(), TOKENIZER, IDS.int()) == lens_view(sharp_model(), TOKENIZER, IDS)
+
+
+def test_edits_and_limits_are_handed_on() -> None:
+    model, edits = sharp_model(), {"blocks.1.attn.hook_z": zero()}
+    assert lens_view(model, TOKENIZER, IDS, edits=edits)["top"][2] != lens_view(model, TOKENIZER, IDS)["top"][2]
+    late = {"blocks.0.attn.hook_z": zero()}
+    weights = attention_view(model, TOKENIZER, IDS, late)["weights"]
+    assert torch.equal(weights, attention_patterns(model, IDS, late))
+    edited = surprisal_view(model, TOKENIZER, IDS, SamplingParams(), edits=edits)
+    assert edited["mean_bits"] == surprisal(model, IDS, edits=edits).mean_bits
+    with pytest.raises(InputError, match="more than the limit of 100"):
+        lens_view(model, TOKENIZER, IDS, memory_limit=100)
+
+
+def test_more_alternatives_than_ids_are_all_of_them() -> None:
+    assert len(lens_view(sharp_model(), TOKENIZER, IDS, count=99)["top"][0][0]) == 23
+    assert len(surprisal_view(sharp_model(), TOKENIZER, IDS, SamplingParams(), count=99)["before"][1]) == 23
+
+
+def test_one_token_has_nothing_after_it() -> None:
+    view = lens_view(sharp_model(), TOKENIZER, IDS[:1])
+    assert view["next"] == [None]
+    assert view["next_probability"] == [[None]] * 3
+    assert attention_view(sharp_model(), TOKENIZER, IDS[:1])["weights"].tolist() == [[[[1.0]]] * 4] * 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "temperature 0.8"),
+        ({"temperature": 0.0}, "temperature 0"),
+        (
+            {"temperature": 1, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.2},
+            "temperature 1, top-k 5, top-p 0.9, min-p 0.05, repetition penalty 1.2",
+        ),
+    ],
+)
+def test_settings_in_words(settings: dict[str, float], words: str) -> None:
+    assert describe_sampling(SamplingParams.model_validate(settings)) == words

@@ -1,0 +1,54 @@
+import pytest
+
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
+from gpt.inspection.views.labels import labels_of, one_character
+
+CHARS = "\x00\t\n\r a$é\u0301\u200b中😀\u2028"
+
+
+@pytest.mark.parametrize(
+    ("char", "label"),
+    [
+        ("a", "a"),
+        ("$", "$"),
+        ("é", "é"),
+        (" ", "␣"),
+        ("\n", "⏎"),
+        ("\t", "⇥"),
+        ("\r", "CR"),
+        ("\x00", "U+0000"),
+        ("\u200b", "U+200B"),  # zero width
+        ("\u2028", "U+2028"),  # would break a line
+        ("中", "中"),
+        ("😀", "😀"),
+        ("\u0301", "\u0301"),
+    ],
+)
+def test_a_character_is_shown_or_named(char: str, label: str) -> None:
+    tokenizer = CharTokenizer(CHARS)
+    assert labels_of(tokenizer, [tokenizer.stoi[char]]) == [label]
+
+
+def test_bytes_outside_ascii_are_hexadecimal() -> None:
+    labels = labels_of(ByteTokenizer(), "aé\n".encode())
+    assert labels == ["a", "c3", "a9", "⏎"]
+    assert labels_of(ByteTokenizer(), [0, 127, 128, 255]) == ["U+0000", "U+007F", "80", "ff"]
+
+
+def test_ids_that_the_tokenizer_does_not_know_are_numbered() -> None:
+    assert labels_of(CharTokenizer("ab"), [0, 1, 2, 63]) == ["a", "b", "#2", "#63"]
+    assert labels_of(ByteTokenizer(), [256]) == ["#256"]
+
+
+@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), CharTokenizer(CHARS)], ids=["byte", "char"])
+def test_every_label_is_short_visible_and_its_own(tokenizer: ByteTokenizer | CharTokenizer) -> None:
+    labels = labels_of(tokenizer, range(tokenizer.vocab_size))
+    assert len(set(labels)) == len(labels) == tokenizer.vocab_size
+    assert all(1 <= len(label) <= 6 and label.isprintable() and not label.isspace() for label in labels)
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"), [("a", "a"), ("⏎", "⏎"), ("CR", "·"), ("c3", "·"), ("#20", "·"), ("", "·")]
+)
+def test_where_there_is_room_for_one_character(label: str, shown: str) -> None:
+    assert one_character(label) == shown
