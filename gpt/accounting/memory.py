@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gpt.accounting.allocations import AllocationMode, Rehearsal
@@ -17,6 +16,7 @@ from gpt.cache import KV_DTYPES, KVCache
 from gpt.config import ModelConfig
 from gpt.device import Compute
 from gpt.errors import ConfigError
+from gpt.evaluation.loss import summed_loss
 from gpt.model import GPT
 
 
@@ -118,17 +118,10 @@ def _forward_and_backward(
     model: GPT, inputs: Tensor, targets: Tensor, compute: Compute, allocations: AllocationMode
 ) -> int:
     """What a training step does with one micro-batch; returns the bytes live between the two passes."""
-    loss = _summed_loss(model, inputs, targets, compute) / targets.numel()
+    loss = summed_loss(model, inputs, targets, compute) / targets.numel()
     live = allocations.live
     loss.backward()  # type: ignore[no-untyped-call]
     return live
-
-
-def _summed_loss(model: GPT, inputs: Tensor, targets: Tensor, compute: Compute) -> Tensor:
-    """As in `gpt.training`, which this part must not import: a function of its own, so that the logits end with it."""
-    with compute.autocast():
-        logits = model(inputs)
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
 
 
 @torch.no_grad()

@@ -35,10 +35,9 @@ class Evaluation:
 
 
 def to_device(ids: Tensor, device: torch.device) -> Tensor:
-    """Move token ids (B, T) from the CPU; to a CUDA device from pinned memory, so that the copy is asynchronous."""
-    if device.type == "cuda":
-        ids = ids.contiguous().pin_memory()
-    return ids.to(device, non_blocking=device.type == "cuda")
+    """Move token ids (B, T); from the CPU to a CUDA device through pinned memory, so that the copy is asynchronous."""
+    pinned = device.type == "cuda" and ids.device.type == "cpu"
+    return (ids.contiguous().pin_memory() if pinned else ids).to(device, non_blocking=pinned)
 
 
 def summed_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -49,6 +48,22 @@ def summed_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
         targets: (B, T) int64; `IGNORE` on padding.
     """
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
+
+
+def summed_loss(model: nn.Module, inputs: Tensor, targets: Tensor, compute: Compute) -> Tensor:
+    """Return the cross-entropy of a batch, summed over positions, in nats; runs the model.
+
+    The logits are freed when it returns: held through the backward pass, they would add to its peak memory.
+
+    Args:
+        model: token ids (B, T) -> logits (B, T, V).
+        inputs: (B, T).
+        targets: (B, T); `IGNORE` on padding.
+        compute: device and dtype.
+    """
+    with compute.autocast():
+        logits = model(to_device(inputs, compute.device))
+    return summed_cross_entropy(logits, to_device(targets, compute.device))
 
 
 @torch.no_grad()
@@ -69,9 +84,7 @@ def evaluate(
         sums, count = [], 0
         for inputs, targets in batches:
             poll()
-            with compute.autocast():
-                logits = model(to_device(inputs, compute.device))
-            sums.append(summed_cross_entropy(logits, to_device(targets, compute.device)))
+            sums.append(summed_loss(model, inputs, targets, compute))
             count += int((targets != IGNORE).sum())
     finally:
         model.train(was_training)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpt.device import Compute
 from gpt.errors import NonFiniteError
-from gpt.evaluation.loss import IGNORE, Batch, summed_cross_entropy, to_device
+from gpt.evaluation.loss import IGNORE, Batch, summed_loss
 from gpt.model import GPT
 from gpt.training.guard import NonFiniteGuard
 from gpt.training.optimizers import Together
@@ -86,13 +86,10 @@ class Stepper:
             Mean loss per token, in nats, detached.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        device = self.compute.device
         tokens = sum(int((targets != IGNORE).sum()) for _, targets in micro_batches)
         losses = []
         for inputs, targets in micro_batches:
-            with self.compute.autocast():
-                logits = self.model(to_device(inputs, device))
-            loss = summed_cross_entropy(logits, to_device(targets, device)) / tokens
+            loss = summed_loss(self.model, inputs, targets, self.compute) / tokens
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
         return torch.stack(losses).sum()
