@@ -166,7 +166,7 @@ def _sample(
             writer.take(piece)
             meter.cache_bytes = max(meter.cache_bytes, batch.cache_bytes)
         if arguments.stats:
-            accepted = "" if batch.acceptance is None else f"; {batch.acceptance:.0%} of drafts stood"
+            accepted = "" if batch.acceptance is None else f"; {batch.acceptance:.0%} of drafts accepted"
             report(f"{runtime.name}: {meter}{accepted}")
 
 
@@ -181,10 +181,10 @@ def _beam(
     """Print the best hypotheses of every prompt, best first."""
     from gpt.generation import beam_search
     from gpt.generation.prompts import encode_prompt
-    from gpt.generation.text_stream import text_of
+    from gpt.generation.text_stream import decode_text
 
     def is_finished(tokens: Sequence[int]) -> bool:
-        return tokens[-1] == params.end_id or any(text_of(tokenizer, tokens).endswith(stop) for stop in params.stop)
+        return tokens[-1] == params.end_id or any(decode_text(tokenizer, tokens).endswith(stop) for stop in params.stop)
 
     block_size = runtime.model.config.block_size
     for prompt in prompts:
@@ -195,7 +195,7 @@ def _beam(
             runtime.backend(params), ids, arguments.beam, length, 1.0 if penalty is None else penalty, is_finished
         )
         for hypothesis in found:
-            text = text_of(tokenizer, (token for token in hypothesis.tokens if token != params.end_id), params.stop)
+            text = decode_text(tokenizer, (token for token in hypothesis.tokens if token != params.end_id), params.stop)
             if arguments.json:
                 row = {"prompt": prompt, "text": text, "logprob": hypothesis.logprob, "score": hypothesis.score}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")

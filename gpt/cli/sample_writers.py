@@ -6,7 +6,7 @@ from typing import Any, Protocol, TextIO
 
 from gpt.data import Tokenizer
 from gpt.generation import Piece, SampledToken
-from gpt.generation.text_stream import text_of
+from gpt.generation.text_stream import decode_text
 
 SEPARATOR = "\n" + "-" * 20 + "\n"
 
@@ -75,8 +75,8 @@ class JSONWriter:
 
     def take(self, piece: Piece) -> None:
         self._texts[piece.row] += piece.text
-        if piece.sampled is not None:
-            self._sampled[piece.row].append(piece.sampled)
+        if piece.token is not None:
+            self._sampled[piece.row].append(piece.token)
         if piece.finish is not None:
             self._file.write(json.dumps(self._summary(piece.row, piece.finish), ensure_ascii=False) + "\n")
             self._file.flush()
@@ -93,9 +93,9 @@ class JSONWriter:
         if any(token.logprob is not None for token in sampled):
             summary["logprobs"] = [
                 {
-                    "token": text_of(self._tokenizer, [token.id]),
+                    "token": decode_text(self._tokenizer, [token.id]),
                     "logprob": token.logprob,
-                    "top": [[text_of(self._tokenizer, [index]), logprob] for index, logprob in token.top],
+                    "top": [[decode_text(self._tokenizer, [index]), logprob] for index, logprob in token.top],
                 }
                 for token in sampled
             ]

@@ -26,7 +26,7 @@ class Meter:
             self._last = self._clock()
             if self._tokens == 0:
                 self._first = self._last
-            self._tokens += piece.sampled is not None
+            self._tokens += piece.token is not None
             yield piece
 
     def __str__(self) -> str:

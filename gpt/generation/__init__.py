@@ -1,4 +1,4 @@
-"""Sampling, and text from a model."""
+"""Generation: token sampling, and text from a model."""
 
 from gpt.generation.beam import Hypothesis, beam_search
 from gpt.generation.decoder import SampledToken
@@ -10,8 +10,6 @@ from gpt.generation.generator import (
     generate,
     generate_tokens,
     stream,
-    stream_pieces,
-    stream_text,
 )
 from gpt.generation.runtime import DecodeOptions, EagerRuntime, Runtime, build_runtime
 
@@ -30,6 +28,4 @@ __all__ = [
     "generate",
     "generate_tokens",
     "stream",
-    "stream_pieces",
-    "stream_text",
 ]

@@ -14,7 +14,7 @@ from gpt.generation.decoder import check_finite
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One continuation.
+    """A continuation of the prompt.
 
     Attributes:
         tokens: ids after the prompt.
@@ -38,13 +38,13 @@ def beam_search(
     length_penalty: float = 1.0,
     is_finished: Callable[[Sequence[int]], bool] = lambda tokens: False,
 ) -> list[Hypothesis]:
-    """The `beam` best continuations found, best first.
+    """Return the `beam` best continuations found, best first.
 
     At each step every live hypothesis is extended by every token, and the `beam` most probable of all
-    extensions live on; those that are finished step aside. Hypotheses of different lengths compare by
+    extensions are kept; those that are finished are set aside. Hypotheses of different lengths compare by
     score (Wu et al. 2016, 1609.08144, section 7, with the plain power of the length). Ties go to the
     hypothesis that was better before, then to the lower id. Once `beam` are finished, the search ends
-    and what is still live is dropped.
+    and those still live are dropped.
 
     Args:
         backend: not used before.
@@ -67,7 +67,7 @@ def beam_search(
     live: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
     done: list[Hypothesis] = []
     for _ in range(max_new_tokens):
-        logprobs = _extension_logprobs(backend, prompt, live)  # (rows, V)
+        logprobs = _extension_logprobs(backend, prompt, live)  # (B, V)
         best = logprobs.flatten().sort(descending=True, stable=True)
         rows: list[int] = []
         extended: list[tuple[tuple[int, ...], float]] = []
@@ -90,10 +90,10 @@ def beam_search(
 def _extension_logprobs(
     backend: Backend, prompt: Sequence[int], live: Sequence[tuple[tuple[int, ...], float]]
 ) -> torch.Tensor:
-    """Log-probability of every hypothesis with every next token, (rows, V) float64."""
-    contexts = [[*prompt, *tokens] for tokens, _ in live]
-    logits = backend.next_logits(contexts)
-    check_finite(logits, contexts)
+    """Return the log-probability of every hypothesis with every next token, (B, V) float64."""
+    sequences = [[*prompt, *tokens] for tokens, _ in live]
+    logits = backend.next_logits(sequences)
+    check_finite(logits, sequences)
     so_far = torch.tensor([logprob for _, logprob in live], dtype=torch.float64)
     return so_far.unsqueeze(1) + logits.to(widest_dtype(logits.device)).log_softmax(dim=-1).cpu()
 

@@ -1,14 +1,15 @@
-"""The decoding loop over a batch: logits, distribution, sample, append; every row with its own generator."""
+"""The decoding loop over a batch: logits, distribution, sample, append; every sequence has its own generator."""
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError
-from gpt.generation.backends import Backend
+from gpt.generation.backends import Backend, TokenIds
 from gpt.generation.sampling import next_token_probabilities, sample
 
 
@@ -27,116 +28,90 @@ class SampledToken(NamedTuple):
     top: tuple[tuple[int, float], ...] = ()
 
 
-class Decoder(Protocol):
-    """Draws tokens for several rows.
+class Decoder(ABC):
+    """Samples tokens for a batch of sequences.
 
     Attributes:
-        active: rows that still sample, by their number among the prompts.
-    """
-
-    active: list[int]
-
-    def step(self) -> dict[int, SampledToken]:
-        """The next token of every active row."""
-        ...
-
-    def finish(self, rows: set[int]) -> None:
-        """Draw no more for these rows."""
-        ...
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes of keys and values held now."""
-        ...
-
-    @property
-    def acceptance(self) -> float | None:
-        """Share of guessed tokens that stood; None where none were guessed."""
-        ...
-
-
-class BatchDecoder:
-    """Rows that grow, by whatever draws their tokens.
-
-    Attributes:
-        active: rows that still sample, by their number in `prompts`.
+        active: indices, in `prompts`, of the sequences that are not finished.
 
     Args:
-        backend: gives the logits; not used before.
+        backend: computes the logits; not used before.
         prompts: token ids, at least one each.
-        params: of all rows.
+        params: of all sequences.
 
     Raises:
         GenerationError: a prompt is empty.
     """
 
-    def __init__(self, backend: Backend, prompts: Sequence[Sequence[int]], params: SamplingParams) -> None:
+    def __init__(self, backend: Backend, prompts: Sequence[TokenIds], params: SamplingParams) -> None:
         if not all(len(prompt) for prompt in prompts):
             raise GenerationError("a prompt needs at least one token")
         self.active = list(range(len(prompts)))
         self._backend, self._params = backend, params
-        self._contexts = [list(prompt) for prompt in prompts]
+        self._sequences = [list(prompt) for prompt in prompts]
 
-    @property
-    def cache_bytes(self) -> int:
-        return self._backend.cache_bytes
+    @abstractmethod
+    def step(self) -> dict[int, SampledToken]:
+        """Return the next token of every active sequence, by its index.
 
-    @property
-    def acceptance(self) -> float | None:
-        return None
+        Raises:
+            GenerationError: the model's logits are not finite.
+        """
 
-    def finish(self, rows: set[int]) -> None:
-        """Draw no more for these rows."""
-        keep = [place for place, row in enumerate(self.active) if row not in rows]
+    def finish(self, indices: Collection[int]) -> None:
+        """Stop sampling for these sequences."""
+        keep = [place for place, index in enumerate(self.active) if index not in indices]
         if keep and len(keep) < len(self.active):
             self._backend.select(keep)
         self.active = [self.active[place] for place in keep]
 
+    @property
+    def cache_bytes(self) -> int:
+        """Return the bytes of keys and values allocated now."""
+        return self._backend.cache_bytes
 
-class StepDecoder(BatchDecoder):
-    """Draws one token after another for every active row.
+    @property
+    def acceptance(self) -> float | None:
+        """Return the share of draft tokens that were accepted; None without drafts."""
+        return None
 
-    A row's tokens depend on its prompt, the parameters and its seed, not on the other rows.
+
+class StepDecoder(Decoder):
+    """Samples one token after another, in PyTorch.
+
+    The tokens of a sequence depend on its prompt, the parameters and its seed, not on the rest of the batch.
 
     Args:
-        backend: as for `BatchDecoder`.
-        prompts: as for `BatchDecoder`.
-        params: as for `BatchDecoder`.
-        seeds: one per row.
-
-    Raises:
-        GenerationError: a prompt is empty.
+        backend: as for `Decoder`.
+        prompts: as for `Decoder`.
+        params: as for `Decoder`.
+        seeds: one per sequence.
     """
 
     def __init__(
-        self, backend: Backend, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]
+        self, backend: Backend, prompts: Sequence[TokenIds], params: SamplingParams, seeds: Sequence[int]
     ) -> None:
         super().__init__(backend, prompts, params)
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 
     @torch.inference_mode()
     def step(self) -> dict[int, SampledToken]:
-        """Draw the next token of every active row.
-
-        Raises:
-            GenerationError: the model's logits are not finite.
-        """
-        contexts = [self._contexts[row] for row in self.active]
-        logits = self._backend.next_logits(contexts)  # (B, V)
-        probabilities = next_token_probabilities(logits, self._params, contexts)
-        uniform = torch.cat([torch.rand(1, generator=self._generators[row]) for row in self.active])
+        sequences = [self._sequences[index] for index in self.active]
+        logits = self._backend.next_logits(sequences)  # (B, V)
+        probabilities = next_token_probabilities(logits, self._params, sequences)
+        uniform = torch.cat([torch.rand(1, generator=self._generators[index]) for index in self.active])
         sampled = sample(probabilities, uniform)
         # what is read back waits for the device, so it is read once
         tokens, finite = torch.stack((sampled, torch.isfinite(logits).all(dim=-1).long())).tolist()
         if not all(finite):
-            raise not_finite(len(contexts[finite.index(0)]) - 1)
-        for context, token in zip(contexts, tokens, strict=True):
-            context.append(token)
+            raise not_finite(len(sequences[finite.index(0)]) - 1)
+        for sequence, token in zip(sequences, tokens, strict=True):
+            sequence.append(token)
         return dict(zip(self.active, describe(tokens, logits, self._params.logprobs), strict=True))
 
 
 def describe(tokens: Sequence[int], logits: Tensor | None, count: int | None) -> list[SampledToken]:
-    """SampledToken tokens, with their log-probabilities where these are wanted.
+    """Return sampled tokens, with their log-probabilities where these are asked for.
 
     Args:
         tokens: B ids.
@@ -157,8 +132,8 @@ def describe(tokens: Sequence[int], logits: Tensor | None, count: int | None) ->
     ]
 
 
-def check_finite(logits: Tensor, contexts: Sequence[Sequence[int]]) -> None:
-    """Make sure that the logits (B, V) after some contexts can be sampled from.
+def check_finite(logits: Tensor, sequences: Sequence[TokenIds]) -> None:
+    """Check that the logits (B, V) after some sequences can be sampled from.
 
     Raises:
         GenerationError: they cannot; the message names the position.
@@ -166,9 +141,9 @@ def check_finite(logits: Tensor, contexts: Sequence[Sequence[int]]) -> None:
     finite = torch.isfinite(logits).all(dim=-1)
     if not finite.all():
         row = int((~finite).nonzero()[0])
-        raise not_finite(len(contexts[row]) - 1)
+        raise not_finite(len(sequences[row]) - 1)
 
 
 def not_finite(position: int) -> GenerationError:
-    """The error for logits after some position of a text."""
+    """Return the error for logits after some position of a sequence."""
     return GenerationError(f"the model's logits after position {position} are not finite; its weights are damaged")

@@ -1,4 +1,4 @@
-"""Where drafts come from: guesses at the next tokens, cheap enough to be wrong."""
+"""Drafters of speculative decoding: they propose the next tokens, at little cost."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -11,28 +11,28 @@ from gpt.generation.backends import TokenIds
 from gpt.generation.backends.native import NativeBackend
 from gpt.kernels.decoding.engine import NotFiniteError
 
-LEAST_CHANCE = 0.2
-"""Of a draft to stand together with those before it; checking it costs about as much of a token's time."""
+LEAST_PROBABILITY = 0.2
+"""Of a draft to be accepted together with those before it; to verify one costs about as much of a token's time."""
 LOOKUP_LENGTHS = (12, 8, 5, 3)
-"""Lengths of endings that are looked for, longest first."""
+"""Lengths of suffixes that are looked up, longest first."""
 
 
 class Drafter(Protocol):
-    """Guesses the tokens after a context."""
+    """Proposes the next tokens of a sequence."""
 
-    def draft(self, row: int, context: TokenIds, uniforms: Sequence[float]) -> list[int]:
-        """Tokens that may follow the context of a row, which only grows between calls.
+    def draft(self, index: int, sequence: TokenIds, uniforms: Sequence[float]) -> list[int]:
+        """Return tokens that may come next.
 
         Args:
-            row: its number.
-            context: all of it.
+            index: of the sequence.
+            sequence: all of it; it only grows between calls.
             uniforms: the numbers that will decide the next tokens, at most one for each draft.
         """
         ...
 
 
 class NgramDrafter:
-    """What usually followed in the training text.
+    """Proposes what usually followed in the training text.
 
     Args:
         table: of the same vocabulary.
@@ -40,22 +40,22 @@ class NgramDrafter:
 
     def __init__(self, table: NgramTable) -> None:
         self._table = table
-        _ = table.followers  # made now, so that the first guess is no slower than the others
+        _ = table.followers  # built now, so that the first draft is no slower than the others
 
-    def draft(self, row: int, context: TokenIds, uniforms: Sequence[float]) -> list[int]:
-        text, drafts, chance = list(context[-len(self._table.keys) :]), list[int](), 1.0
+    def draft(self, index: int, sequence: TokenIds, uniforms: Sequence[float]) -> list[int]:
+        suffix, drafts, probability = list(sequence[-len(self._table.keys) :]), list[int](), 1.0
         for _ in uniforms:
-            token, share = self._table.next(text) or (0, 0.0)
-            chance *= share
-            if chance < LEAST_CHANCE:
+            token, share = self._table.next(suffix) or (0, 0.0)
+            probability *= share
+            if probability < LEAST_PROBABILITY:
                 break
             drafts.append(token)
-            text.append(token)
+            suffix.append(token)
         return drafts
 
 
 class LookupDrafter:
-    """What followed when the context's ending stood in it before (prompt lookup, Saxena 2023).
+    """Proposes what followed the same suffix earlier in the sequence (prompt lookup, Saxena 2023).
 
     For texts that repeat themselves: code, tables, names.
     """
@@ -63,43 +63,42 @@ class LookupDrafter:
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, list[dict[tuple[int, ...], int]]]] = {}
 
-    def draft(self, row: int, context: TokenIds, uniforms: Sequence[float]) -> list[int]:
-        done, places = self._seen.get(row, (0, [{} for _ in LOOKUP_LENGTHS]))
-        for end in range(done + 1, len(context)):  # endings before the present one, and where they end
-            for length, known in zip(LOOKUP_LENGTHS, places, strict=True):
+    def draft(self, index: int, sequence: TokenIds, uniforms: Sequence[float]) -> list[int]:
+        done, tables = self._seen.get(index, (0, [{} for _ in LOOKUP_LENGTHS]))
+        for end in range(done + 1, len(sequence)):  # suffixes before the present one, and where they end
+            for length, table in zip(LOOKUP_LENGTHS, tables, strict=True):
                 if end >= length:
-                    known[tuple(context[end - length : end])] = end
-        self._seen[row] = (max(done, len(context) - 1), places)
-        for length, known in zip(LOOKUP_LENGTHS, places, strict=True):
-            place = known.get(tuple(context[-length:]))
+                    table[tuple(sequence[end - length : end])] = end
+        self._seen[index] = (max(done, len(sequence) - 1), tables)
+        for length, table in zip(LOOKUP_LENGTHS, tables, strict=True):
+            place = table.get(tuple(sequence[-length:]))
             if place is not None:
-                return list(context[place : place + len(uniforms)])
+                return list(sequence[place : place + len(uniforms)])
         return []
 
 
 class ModelDrafter:
-    """What a smaller model would draw, by the same numbers: where both agree on a distribution, they draw the same.
+    """Proposes what a smaller model samples with the same numbers: where both distributions agree, so do the samples.
 
     Args:
-        make_backend: of the smaller model, for one row.
-        params: how to draw.
+        make_backend: of the draft model, for one sequence.
+        params: how to sample.
     """
 
     def __init__(self, make_backend: Callable[[], NativeBackend], params: SamplingParams) -> None:
         self._make_backend, self._params = make_backend, params
         self._backends: dict[int, NativeBackend] = {}
 
-    def draft(self, row: int, context: TokenIds, uniforms: Sequence[float]) -> list[int]:
-        if row not in self._backends:
-            self._backends[row] = self._make_backend()
-        backend = self._backends[row]
-        count = min(len(uniforms), backend.room([context]))
+    def draft(self, index: int, sequence: TokenIds, uniforms: Sequence[float]) -> list[int]:
+        if index not in self._backends:
+            self._backends[index] = self._make_backend()
+        backend = self._backends[index]
+        count = min(len(uniforms), backend.room([sequence]))
         if count < 1:
             return []
+        numbers = torch.tensor([uniforms[:count]], dtype=torch.float32)
         try:
-            sampled, _ = backend.generate(
-                [context], torch.tensor([uniforms[:count]]), self._params, None, keep_logits=False
-            )
-        except NotFiniteError:  # a guess may fail; the text does not depend on it
+            sampled, _ = backend.generate([sequence], numbers, self._params, None, keep_logits=False)
+        except NotFiniteError:  # the text does not depend on drafts
             return []
         return sampled[0]

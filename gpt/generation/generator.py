@@ -1,4 +1,4 @@
-"""Text from a model: tokens first, one at a time; text and batches are wrappers over that."""
+"""Text from a model: a batch of prompts in, pieces of text out; `generate` and `stream` are wrappers over that."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,22 +14,22 @@ from gpt.generation.text_stream import TextStream
 from gpt.model import GPT
 
 Finish = Literal["length", "stop", "end", "window"]
-"""Why a text ended: `max_new_tokens`, a stop text, the end token, or the edge of the window."""
+"""Why a sequence ended: `max_new_tokens`, a stop string, the end token, or the edge of the window."""
 
 
 class Piece(NamedTuple):
-    """What one sampled token adds to a row.
+    """What one sampled token adds to the text after a prompt.
 
     Attributes:
-        row: number of the prompt.
+        row: of the batch, the index of the prompt.
         text: what may be shown now; empty where it is held back.
-        sampled: the token; None where `max_new_tokens` is 0.
-        finish: why the row ends with this piece; None while it goes on.
+        token: that was sampled; None where `max_new_tokens` is 0.
+        finish: why the sequence ends with this piece; None while it goes on.
     """
 
     row: int
     text: str
-    sampled: SampledToken | None
+    token: SampledToken | None
     finish: Finish | None
 
 
@@ -42,7 +42,7 @@ class Completion:
         text: what follows the prompt.
         seed: of its generator.
         finish: why it ended.
-        tokens: its tokens, a stop text's included.
+        tokens: that were sampled, those of a stop string included.
     """
 
     prompt: str
@@ -55,13 +55,13 @@ class Completion:
 def generate_tokens(
     model: GPT, prompt: Sequence[int], params: SamplingParams, runtime: Runtime | None = None
 ) -> Iterator[int]:
-    """Yield token ids after a prompt, each as soon as it is sampled; the end token, if any, is the last.
+    """Yield the token ids after a prompt as they are sampled; the end token, if any, is the last.
 
     Args:
-        model: in eval mode.
+        model: that generates.
         prompt: at least one id.
         params: `stop` is text and has no effect here.
-        runtime: of this model; None: the quickest there is.
+        runtime: of this model; None: the fastest there is.
 
     Raises:
         GenerationError: the prompt is empty, or the logits are not finite.
@@ -76,7 +76,7 @@ def generate_tokens(
 
 
 class TextBatch:
-    """The texts of several prompts, sampled together; iterating, once, gives their pieces as they come.
+    """Texts after several prompts, generated as one batch; iterating, once, yields their pieces as they come.
 
     Args:
         runtime: of the model.
@@ -99,79 +99,55 @@ class TextBatch:
         params: SamplingParams,
         seeds: Sequence[int] | None = None,
     ) -> None:
-        ids = [encode_prompt(tokenizer, prompt, params, runtime.model.config.block_size) for prompt in prompts]
+        self._params, self._block_size = params, runtime.model.config.block_size
+        ids = [encode_prompt(tokenizer, prompt, params, self._block_size) for prompt in prompts]
         seeds = [params.seed] * len(ids) if seeds is None else seeds
         if len(seeds) != len(ids):
             raise GenerationError(f"{len(seeds)} seeds for {len(ids)} prompts; give one each")
-        self._lengths, self._params, self._block_size = (
-            [len(row) for row in ids],
-            params,
-            runtime.model.config.block_size,
-        )
-        self._texts = [TextStream(tokenizer, params.stop) for _ in ids]
+        self._prompt_lengths = list(map(len, ids))
+        self._streams = [TextStream(tokenizer, params.stop) for _ in ids]
         self._decoder = runtime.decoder(ids, params, seeds)
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of keys and values held now."""
+        """Return the bytes of keys and values allocated now."""
         return self._decoder.cache_bytes
 
     @property
     def acceptance(self) -> float | None:
-        """Share of guessed tokens that stood; None where none were guessed."""
+        """Return the share of draft tokens that were accepted; None without drafts."""
         return self._decoder.acceptance
 
     def __iter__(self) -> Iterator[Piece]:
         if self._params.max_new_tokens == 0:
-            yield from (Piece(row, "", None, "length") for row in range(len(self._texts)))
+            yield from (Piece(index, "", None, "length") for index in range(len(self._streams)))
             return
         count = 0
         while self._decoder.active:
             count += 1
-            done = set()
-            for row, sampled in self._decoder.step().items():
-                piece = self._piece(row, sampled, count)
+            finished = set()
+            for index, token in self._decoder.step().items():
+                piece = self._piece(index, token, count)
                 if piece.finish is not None:
-                    done.add(row)
+                    finished.add(index)
                 yield piece
-            self._decoder.finish(done)
+            self._decoder.finish(finished)
 
-    def _piece(self, row: int, sampled: SampledToken, count: int) -> Piece:
-        """What token number `count` of a row adds."""
-        params, text = self._params, self._texts[row]
-        is_end = sampled.id == params.end_id
-        shown = "" if is_end else text.feed(sampled.id)
+    def _piece(self, index: int, token: SampledToken, count: int) -> Piece:
+        """Return what token number `count` of a sequence adds."""
+        params, stream = self._params, self._streams[index]
+        is_end = token.id == params.end_id
+        text = "" if is_end else stream.feed(token.id)
         finish: Finish | None = None
         if is_end:
             finish = "end"
-        elif text.stopped:
+        elif stream.stopped:
             finish = "stop"
         elif count == params.max_new_tokens:
             finish = "length"
-        elif _at_edge(self._lengths[row] + count, self._block_size, params):
+        elif _at_edge(self._prompt_lengths[index] + count, self._block_size, params):
             finish = "window"
-        return Piece(row, shown if finish is None else shown + text.flush(), sampled, finish)
-
-
-def stream_pieces(
-    model: GPT,
-    tokenizer: Tokenizer,
-    prompts: Sequence[str],
-    params: SamplingParams,
-    seeds: Sequence[int] | None = None,
-    runtime: Runtime | None = None,
-) -> Iterator[Piece]:
-    """The pieces of a `TextBatch`, whose arguments and errors these are; what is wrong with a prompt is raised at once.
-
-    Args:
-        model: in eval mode.
-        tokenizer: see there.
-        prompts: see there.
-        params: see there.
-        seeds: see there.
-        runtime: of this model; None: the quickest there is.
-    """
-    return iter(TextBatch(runtime or build_runtime(model), tokenizer, prompts, params, seeds))
+        return Piece(index, text if finish is None else text + stream.flush(), token, finish)
 
 
 def complete(
@@ -182,44 +158,50 @@ def complete(
     seeds: Sequence[int] | None = None,
     runtime: Runtime | None = None,
 ) -> list[Completion]:
-    """Finished texts of a batch, with their tokens; see `stream_pieces`."""
+    """Return the finished texts of a `TextBatch`, with their tokens; arguments and errors are those of it.
+
+    Args:
+        model: that generates.
+        tokenizer: see there.
+        prompts: see there.
+        params: see there.
+        seeds: see there.
+        runtime: of this model; None: the fastest there is.
+    """
+    batch = TextBatch(runtime or build_runtime(model), tokenizer, prompts, params, seeds)
     seeds = [params.seed] * len(prompts) if seeds is None else seeds
-    pieces = stream_pieces(model, tokenizer, prompts, params, seeds, runtime)
     completions = [Completion(prompt, "", seed) for prompt, seed in zip(prompts, seeds, strict=True)]
-    for piece in pieces:
+    for piece in batch:
         completion = completions[piece.row]
         completion.text += piece.text
         completion.finish = piece.finish or completion.finish
-        if piece.sampled is not None:
-            completion.tokens.append(piece.sampled)
+        if piece.token is not None:
+            completion.tokens.append(piece.token)
     return completions
 
 
 def stream(
     model: GPT, tokenizer: Tokenizer, prompt: str, *, runtime: Runtime | None = None, **params: Any
 ) -> Iterator[str]:
-    """Yield the text that follows a prompt, in pieces, as it is generated.
+    """Return an iterator over the text that follows a prompt, in pieces, as it is generated.
+
+    Dropout is off, whatever mode the model is in. Without a `runtime` the native engine's copy of the weights is kept
+    from call to call, and made anew when they have changed; to be sure of that, each call reads all weights once.
 
     Args:
-        model: in eval mode.
+        model: that generates.
         tokenizer: the one the model was trained with.
         prompt: may be empty: it then starts after a line end.
-        runtime: of this model, from `build_runtime`: keep one for many calls; None: the quickest there is, made anew.
+        runtime: of this model, from `build_runtime`, with the weights of that moment: many calls then cost nothing
+            but their tokens. None: the fastest there is.
         params: fields of `SamplingParams`.
 
     Raises:
         pydantic.ValidationError: a parameter is out of its range.
-        GPTError: see `stream_pieces`.
+        GPTError: see `TextBatch`.
     """
-    return stream_text(model, tokenizer, prompt, SamplingParams(**params), runtime)
-
-
-def stream_text(
-    model: GPT, tokenizer: Tokenizer, prompt: str, params: SamplingParams, runtime: Runtime | None = None
-) -> Iterator[str]:
-    """`stream` with the parameters in one object."""
-    pieces = stream_pieces(model, tokenizer, [prompt], params, runtime=runtime)
-    return (piece.text for piece in pieces if piece.text)
+    batch = TextBatch(runtime or build_runtime(model), tokenizer, [prompt], SamplingParams(**params))
+    return (piece.text for piece in batch if piece.text)
 
 
 @overload
@@ -233,18 +215,17 @@ def generate(
 def generate(
     model: GPT, tokenizer: Tokenizer, prompts: str | Sequence[str], *, runtime: Runtime | None = None, **params: Any
 ) -> str | list[str]:
-    """The text that follows each prompt, without the prompt; one text for one prompt, a list for a list.
+    """Return the text that follows each prompt, without the prompt; one text for one prompt, a list for a list.
 
-    The prompts are decoded together, and each has its own generator: its text is what it would be
-    alone. Arguments and errors are those of `stream`.
+    The prompts are one batch, and each has its own generator: its text is what it would be alone. Arguments and errors
+    are those of `stream`.
     """
     if isinstance(prompts, str):
         return "".join(stream(model, tokenizer, prompts, runtime=runtime, **params))
-    return [
-        completion.text for completion in complete(model, tokenizer, prompts, SamplingParams(**params), runtime=runtime)
-    ]
+    completions = complete(model, tokenizer, prompts, SamplingParams(**params), runtime=runtime)
+    return [completion.text for completion in completions]
 
 
 def _at_edge(length: int, block_size: int, params: SamplingParams) -> bool:
-    """Whether a text of `length` tokens, which no longer fits the window, is to end."""
+    """Return whether a sequence of `length` tokens, which no longer fits the window, is to end."""
     return params.overflow == "stop" and length > block_size

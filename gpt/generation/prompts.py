@@ -1,4 +1,4 @@
-"""From a prompt to the ids that decoding starts from."""
+"""From a prompt to the token ids that decoding starts from."""
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
@@ -9,7 +9,7 @@ FIRST_TEXT = "\n"
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str, params: SamplingParams, block_size: int) -> list[int]:
-    """Ids of a prompt.
+    """Return the token ids of a prompt.
 
     Raises:
         DataError: characters outside the vocabulary.

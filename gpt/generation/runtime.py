@@ -1,15 +1,15 @@
-"""What computes a model's tokens: PyTorch operator by operator, or the native engine."""
+"""A model prepared for decoding, by one of the backends."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from gpt.cache import KV_DTYPES
 from gpt.config import SamplingParams
 from gpt.device import why_not_compile
 from gpt.errors import DeviceError, GenerationError
-from gpt.generation.backends import Backend
+from gpt.generation.backends import Backend, TokenIds
 from gpt.generation.backends.compiled import CompiledBackend
 from gpt.generation.backends.eager import CachedBackend, UncachedBackend
 from gpt.generation.backends.native import NativeBackend
@@ -26,20 +26,20 @@ from gpt.report import Report, silent
 from gpt.settings import Settings, read_settings
 
 MakeDrafter = Callable[[SamplingParams], Drafter]
-"""A drafter for one batch."""
+"""Makes a drafter for one batch."""
 BACKENDS = ("auto", "eager", "compiled", "native")
-"""Who computes: `eager` is PyTorch, operator by operator; `compiled` the same in a step of fixed shape, a CUDA graph on
-a GPU; `native` the C++ engine, on a CPU; `auto` is native where it can be had, else eager."""
+"""`eager` is PyTorch, operator by operator; `compiled` the same in a step of fixed shape, a CUDA graph on a GPU;
+`native` the C++ engine, on a CPU; `auto` is native where it is available, else eager."""
 
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """How logits are computed; none of it changes what is drawn, but for rounding.
+    """How logits are computed; none of it changes what is sampled, up to rounding.
 
     Attributes:
         backend: one of `BACKENDS`.
         cache: keep keys and values; False computes the whole window for every token.
-        kv_dtype: what the cache holds: fp32, bf16, fp16 or int8.
+        kv_dtype: of keys and values: fp32, bf16, fp16 or int8.
         prefill_chunk: most positions of a prompt computed at a time; None: all.
     """
 
@@ -49,7 +49,7 @@ class DecodeOptions:
     prefill_chunk: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise GenerationError where a value is not one of those above, or two do not go together."""
+        """Raise GenerationError where a value is not one of those above, or two contradict each other."""
         for name, value, known in (("backend", self.backend, BACKENDS), ("kv_dtype", self.kv_dtype, KV_DTYPES)):
             if value not in known:
                 raise GenerationError(f"{name} {value!r}: expected one of {', '.join(known)}")
@@ -62,70 +62,68 @@ class DecodeOptions:
 
     @property
     def needs_eager(self) -> bool:
-        """Whether only PyTorch can do this."""
+        """Return whether only PyTorch can do this."""
         return not self.cache or self.kv_dtype not in KV_KINDS
 
 
-class Runtime(Protocol):
-    """A model, ready to be decoded from.
+class Runtime(ABC):
+    """A model prepared for decoding.
 
     Attributes:
-        model: in eval mode.
-        name: what computes, for a person.
+        model: that is decoded from.
+        name: of backend, weights and cache, for a person.
     """
 
-    model: GPT
-    name: str
+    def __init__(self, model: GPT, backend: str, options: DecodeOptions) -> None:
+        self.model, self._options = model, options
+        weights = weights_format(model)
+        cache = f"{options.kv_dtype} cache" if options.cache else "no cache"
+        self.name = f"{backend}, {cache}" if weights == "float32" else f"{backend}, {weights} weights, {cache}"
 
+    @abstractmethod
     def backend(self, params: SamplingParams) -> Backend:
-        """Next-token logits, for searches."""
-        ...
+        """Return a backend for one batch."""
 
-    def decoder(self, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]) -> Decoder:
-        """Tokens drawn for a batch of prompts, one seed each.
+    def decoder(self, prompts: Sequence[TokenIds], params: SamplingParams, seeds: Sequence[int]) -> Decoder:
+        """Return a decoder that samples after each prompt, with one seed each.
 
         Raises:
             GenerationError: a prompt is empty.
         """
-        ...
-
-
-class EagerRuntime:
-    """PyTorch.
-
-    Args:
-        model: in eval mode.
-        options: of the backends compiled or not.
-    """
-
-    def __init__(self, model: GPT, options: DecodeOptions) -> None:
-        self.model, self._options = model, options
-        self._is_compiled = options.backend == "compiled"
-        cache = f"{options.kv_dtype} cache" if options.cache else "no cache"
-        self.name = _describe("compiled" if self._is_compiled else "eager", model, cache)
-
-    def backend(self, params: SamplingParams) -> Backend:
-        if not self._options.cache:
-            return UncachedBackend(self.model, params.slide_chunk)
-        kind = CompiledBackend if self._is_compiled else CachedBackend
-        return kind(self.model, params.slide_chunk, self._options.kv_dtype, self._options.prefill_chunk)
-
-    def decoder(self, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]) -> Decoder:
         return StepDecoder(self.backend(params), prompts, params, seeds)
 
 
-class NativeRuntime:
-    """The C++ engine, with a copy of the model's weights.
+class EagerRuntime(Runtime):
+    """Decodes by PyTorch.
+
+    Args:
+        model: on any device.
+        options: its backend is "compiled" or stands for eager.
+    """
+
+    def __init__(self, model: GPT, options: DecodeOptions) -> None:
+        super().__init__(model, "compiled" if options.backend == "compiled" else "eager", options)
+
+    def backend(self, params: SamplingParams) -> Backend:
+        options = self._options
+        if not options.cache:
+            return UncachedBackend(self.model, params.slide_chunk)
+        kind = CompiledBackend if options.backend == "compiled" else CachedBackend
+        return kind(self.model, params.slide_chunk, options.kv_dtype, options.prefill_chunk)
+
+
+class NativeRuntime(Runtime):
+    """Decodes by the C++ engine, with a copy of the model's weights.
 
     Args:
         model: on the CPU.
         options: of the cache.
         settings: where compiled code is kept.
         report: told of a compilation.
-        make_drafter: guesses tokens for a batch; None: nothing is guessed.
+        make_drafter: for speculative decoding; None: plain decoding.
 
     Raises:
-        DeviceError: the engine cannot be had here, or not for this model.
+        DeviceError: the engine is not available here, or not for this model.
     """
 
     def __init__(
@@ -136,8 +134,8 @@ class NativeRuntime:
         report: Report,
         make_drafter: MakeDrafter | None = None,
     ) -> None:
+        super().__init__(model, "native", options)
         self._make_drafter = make_drafter
-        self.model, self._options, self.name = model, options, _describe("native", model, f"{options.kv_dtype} cache")
         processor = supported_processors(settings.processor)[0]
         weights = lay_out_weights(model, processor)
         tokens = 1 if make_drafter is None else 1 + MOST_DRAFTS
@@ -147,15 +145,10 @@ class NativeRuntime:
     def backend(self, params: SamplingParams) -> NativeBackend:
         return NativeBackend(self._make_engine, self.model, params.slide_chunk, self._options.prefill_chunk)
 
-    def decoder(self, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]) -> Decoder:
+    def decoder(self, prompts: Sequence[TokenIds], params: SamplingParams, seeds: Sequence[int]) -> Decoder:
         if self._make_drafter is None:
             return MultiStepDecoder(self.backend(params), prompts, params, seeds)
         return SpeculativeDecoder(self.backend(params), self._make_drafter(params), prompts, params, seeds)
-
-
-def _describe(backend: str, model: GPT, cache: str) -> str:
-    weights = weights_format(model)
-    return f"{backend}, {cache}" if weights == "float32" else f"{backend}, {weights} weights, {cache}"
 
 
 def build_runtime(
@@ -165,34 +158,34 @@ def build_runtime(
     report: Report = silent,
     make_drafter: MakeDrafter | None = None,
 ) -> Runtime:
-    """What some options come to on this machine.
+    """Prepare a model for decoding on this machine.
 
     Args:
-        model: in eval mode.
-        options: None: the quickest, with a cache.
+        model: that is decoded from.
+        options: None: the fastest, with a cache.
         settings: None: those of the environment.
         report: told of a compilation, and why there is no native engine where there could be one.
         make_drafter: for speculative decoding, by the native engine; None: plain decoding.
 
     Raises:
-        DeviceError: native or compiled was asked for by name and cannot be had.
+        DeviceError: native or compiled was asked for by name and is not available.
     """
     options = options or DecodeOptions()
     if options.backend in ("eager", "compiled") or options.needs_eager:
-        return _eager(model, options, report, make_drafter)
+        return _build_eager(model, options, report, make_drafter)
     try:
         return NativeRuntime(model, options, settings or read_settings(), report, make_drafter)
     except DeviceError as error:
         if options.backend == "native":
             raise DeviceError(f"no native backend: {error}; take backend auto or eager") from None
         if next(model.parameters()).device.type == "cpu":
-            report(f"no native backend, which is several times quicker: {error}")
-        return _eager(model, options, report, make_drafter)
+            report(f"no native backend, which is several times faster: {error}")
+        return _build_eager(model, options, report, make_drafter)
 
 
-def _eager(model: GPT, options: DecodeOptions, report: Report, make_drafter: MakeDrafter | None) -> EagerRuntime:
+def _build_eager(model: GPT, options: DecodeOptions, report: Report, make_drafter: MakeDrafter | None) -> EagerRuntime:
     if make_drafter is not None:
-        report("decoding without speculation, which the native backend alone can do; the text is the same")
+        report("decoding without speculation, which only the native backend can do; the text is the same")
     device = next(model.parameters()).device
     if options.backend == "compiled" and device.type != "cuda":  # there it is a graph, and needs no compiler
         reason = why_not_compile(device)

@@ -15,19 +15,19 @@ from gpt.config import SamplingParams
 from gpt.device import widest_dtype
 
 
-def next_token_probabilities(logits: Tensor, params: SamplingParams, contexts: Sequence[Sequence[int]] = ()) -> Tensor:
-    """The distribution the next token is sampled from.
+def next_token_probabilities(logits: Tensor, params: SamplingParams, sequences: Sequence[Sequence[int]] = ()) -> Tensor:
+    """Return the distribution the next token is sampled from.
 
     Args:
         logits: (..., V) float.
         params: temperature 0 puts everything on the most likely token, the lowest id among equals.
-        contexts: the tokens of each row so far, for the repetition penalty; logits are then (B, V).
+        sequences: their tokens so far, for the repetition penalty; logits are then (B, V).
 
     Returns:
         (..., V), each row summing to 1.
     """
     if params.repetition_penalty != 1.0:
-        logits = repetition_penalty(logits, contexts, params.repetition_penalty)
+        logits = repetition_penalty(logits, sequences, params.repetition_penalty)
     if params.temperature == 0:
         most_likely = logits == logits.amax(dim=-1, keepdim=True)
         first = most_likely & (most_likely.cumsum(dim=-1) == 1)
@@ -40,16 +40,20 @@ def next_token_probabilities(logits: Tensor, params: SamplingParams, contexts: S
     return logits.softmax(dim=-1)
 
 
-def repetition_penalty(logits: Tensor, contexts: Sequence[Sequence[int]], penalty: float) -> Tensor:
-    """Make tokens that stand in a row's context less likely: logits l > 0 become l / penalty, others l * penalty.
+def repetition_penalty(logits: Tensor, sequences: Sequence[Sequence[int]], penalty: float) -> Tensor:
+    """Make tokens that a sequence has already less likely: logits l > 0 become l / penalty, others l * penalty.
 
-    Keskar et al. 2019, 1909.05858, section 4.1, with the sign rule of its later implementations.
+    Keskar et al. 2019, 1909.05858, section 4.1, with the sign rule of its later implementations. What is finite stays
+    finite, however small the penalty.
     """
     seen = torch.zeros(logits.shape, dtype=torch.bool)
-    for row, context in zip(seen, contexts, strict=True):
-        row[list(set(context))] = True
+    for row, sequence in zip(seen, sequences, strict=True):
+        row[list(set(sequence))] = True
     seen = seen.to(logits.device, non_blocking=True)
-    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+    limits = torch.finfo(logits.dtype)
+    penalty = max(penalty, limits.tiny)
+    penalized = torch.where(logits > 0, logits / penalty, logits * penalty).clamp(limits.min, limits.max)
+    return torch.where(seen, penalized, logits)
 
 
 def top_k_filter(logits: Tensor, k: int) -> Tensor:
@@ -83,9 +87,9 @@ def min_p_filter(logits: Tensor, p: float) -> Tensor:
 
 
 def sample(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """Draw one token a row by inverting the cumulative distribution.
+    """Sample one token per row by inverting the cumulative distribution.
 
-    One number decides a row, so that a row's text depends on its own generator only.
+    One number decides a row, so that a sequence depends on its own generator only.
 
     Args:
         probabilities: (B, V).
@@ -96,4 +100,5 @@ def sample(probabilities: Tensor, uniform: Tensor) -> Tensor:
     """
     cumulative = probabilities.to(widest_dtype(probabilities.device)).cumsum(dim=-1)
     target = uniform.to(cumulative, non_blocking=True).unsqueeze(-1) * cumulative[..., -1:]
-    return torch.searchsorted(cumulative, target, right=True).squeeze(-1)
+    last = (cumulative < cumulative[..., -1:]).sum(dim=-1)  # float32 may round the target up to the sum
+    return torch.minimum(torch.searchsorted(cumulative, target, right=True).squeeze(-1), last)

@@ -1,40 +1,40 @@
-"""From a stream of token ids to text that may be shown: whole characters, and never a part of a stop text."""
+"""From a stream of token ids to text that may be shown: whole characters, and never a part of a stop string."""
 
 from collections.abc import Iterable, Sequence
 
 from gpt.data.tokenizers import Tokenizer
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
-"""What an id shows as that the tokenizer does not have; a model's vocabulary may be larger."""
+"""Shown for an id that the tokenizer does not have; a model's vocabulary may be larger."""
 
 
 class TextStream:
-    """Decodes ids as they come and watches for stop texts.
+    """Detokenizes ids as they come and watches for stop strings.
 
-    Text that could be the beginning of a stop text is held back until it is clear that it is not.
+    Text that could be the beginning of a stop string is held back until it is clear that it is not.
 
     Attributes:
-        stopped: a stop text was reached; nothing more may be fed.
+        stopped: a stop string was reached; nothing more may be fed.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
         self._vocab_size = tokenizer.vocab_size
-        self._decoder = tokenizer.stream()
+        self._detokenizer = tokenizer.stream()
         self._stop = stop
         self._held = ""
         self.stopped = False
 
     def feed(self, index: int) -> str:
-        """The text that may be shown after one more id."""
+        """Return the text that may be shown after one more id."""
         assert not self.stopped
         known = index < self._vocab_size
-        return self._release(self._decoder.feed(index) if known else self._decoder.flush() + UNKNOWN)
+        return self._release(self._detokenizer.feed(index) if known else self._detokenizer.flush() + UNKNOWN)
 
     def flush(self) -> str:
-        """The rest of the text, at the end."""
+        """Return the rest of the text, at the end."""
         if self.stopped:
             return ""
-        shown = self._release(self._decoder.flush())
+        shown = self._release(self._detokenizer.flush())
         held, self._held = self._held, ""
         return shown if self.stopped else shown + held
 
@@ -49,8 +49,8 @@ class TextStream:
         return text[: len(text) - keep]
 
 
-def text_of(tokenizer: Tokenizer, ids: Iterable[int], stop: Sequence[str] = ()) -> str:
-    """The text of some ids as `TextStream` shows it: up to the first stop text, any id of the model allowed."""
+def decode_text(tokenizer: Tokenizer, ids: Iterable[int], stop: Sequence[str] = ()) -> str:
+    """Return the text of some ids as `TextStream` shows it, up to the first stop string."""
     stream, text = TextStream(tokenizer, stop), ""
     for index in ids:
         text += stream.feed(index)
@@ -60,5 +60,5 @@ def text_of(tokenizer: Tokenizer, ids: Iterable[int], stop: Sequence[str] = ()) 
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that `stop` begins with."""
+    """Return the length of the longest end of `text` that `stop` begins with."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,5 +1,7 @@
 """The decoder-only transformer: token ids in, next-token logits out."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -119,6 +121,19 @@ class GPT(nn.Module):
             low, high = (int(bound) for bound in idx.aminmax())
             if low < 0 or high >= self.vocab_size:
                 raise outside_vocabulary(low if low < 0 else high, self.vocab_size)
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Switch a model to eval mode, without dropout, and back to the modes its modules were in."""
+    training = [module for module in model.modules() if module.training] if model.training else []
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def outside_vocabulary(token: int, vocab_size: int) -> InputError:

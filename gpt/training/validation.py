@@ -13,7 +13,7 @@ from gpt.device import Compute
 from gpt.errors import NonFiniteError
 from gpt.evaluation.loss import Evaluation, evaluate
 from gpt.evaluation.windows import full_batches
-from gpt.generation import DecodeOptions, EagerRuntime, stream_text
+from gpt.generation import DecodeOptions, EagerRuntime, TextBatch
 from gpt.inspection.rendering.pictures import attention_picture, to_pixels
 from gpt.inspection.views.data import attention_view
 from gpt.model import GPT
@@ -65,8 +65,8 @@ class Validation:
         pieces = []
         with self._uncompiled(), self._in_eval_mode():
             runtime = EagerRuntime(self._model, DecodeOptions())  # a short text earns no compilation
-            for piece in stream_text(self._model, self._dataset.tokenizer, "", params, runtime):
-                pieces.append(piece)
+            for piece in TextBatch(runtime, self._dataset.tokenizer, [""], params):
+                pieces.append(piece.text)
                 self._poll()
         return "".join(pieces)
 

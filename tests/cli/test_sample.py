@@ -596,11 +596,11 @@ def test_without_a_compiler_it_goes_on_without_drafts_and_says_so(
 
 @needs_compiler
 def test_stats_say_how_many_drafts_stood(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpt.generation.speculative.FIRST_STRETCH", 0)
+    monkeypatch.setattr("gpt.generation.speculative.FIRST_PLAIN", 0)
     assert (
         sample.main(["--checkpoint", "runs/tiny", "--max-new-tokens", "30", "--stats", "--speculate", "runs/tiny"]) == 0
     )
-    assert re.search(r"cache [\d,]+ bytes; 100% of drafts stood\n$", capsys.readouterr().err)
+    assert re.search(r"cache [\d,]+ bytes; 100% of drafts accepted\n$", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -644,7 +644,7 @@ def test_without_a_compiler_decoding_goes_on_eagerly_and_says_so(
     assert sample.main(["--prompt", "It"]) == 0
     captured = capsys.readouterr()
     assert captured.out == expected
-    assert "no native backend, which is several times quicker: no C++ compiler was found" in captured.err
+    assert "no native backend, which is several times faster: no C++ compiler was found" in captured.err
     assert sample.main(["--prompt", "It", "--backend", "native"]) == 2
     assert "error: no native backend: no C++ compiler was found" in capsys.readouterr().err
     assert sample.main(["--prompt", "It", "--backend", "native", "--kv-dtype", "fp16"]) == 2

@@ -11,7 +11,7 @@ import gpt
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.errors import GenerationError
-from gpt.generation import Completion, complete, generate_tokens, stream_pieces
+from gpt.generation import Completion, TextBatch, build_runtime, complete, generate_tokens
 from gpt.generation.backends.eager import CachedBackend
 from gpt.generation.decoder import StepDecoder
 from gpt.model import GPT
@@ -141,7 +141,7 @@ def test_a_text_that_ends_before_the_window_does_ends_by_its_length() -> None:
 @pytest.mark.parametrize("prompts", [["a" * 17], ["a", "b" * 20]])
 def test_a_prompt_longer_than_the_window_is_refused_by_the_call_itself(prompts: list[str]) -> None:
     with pytest.raises(GenerationError, match=f"{len(prompts[-1])} tokens, more than the window of 16"):
-        stream_pieces(sharp_model(), LETTERS, prompts, SamplingParams())
+        TextBatch(build_runtime(sharp_model()), LETTERS, prompts, SamplingParams())
 
 
 def test_a_prompt_longer_than_the_window_goes_on_from_its_end_where_that_is_asked_for() -> None:
@@ -150,14 +150,15 @@ def test_a_prompt_longer_than_the_window_goes_on_from_its_end_where_that_is_aske
 
 
 def test_every_piece_names_its_row_and_rows_come_in_turn() -> None:
-    pieces = list(stream_pieces(sharp_model(), LETTERS, ["a", "b"], SamplingParams(max_new_tokens=3), [1, 2]))
+    params = SamplingParams(max_new_tokens=3)
+    pieces = list(TextBatch(build_runtime(sharp_model()), LETTERS, ["a", "b"], params, [1, 2]))
     assert [piece.row for piece in pieces] == [0, 1] * 3
     assert [piece.finish for piece in pieces] == [None] * 4 + ["length"] * 2
 
 
 def test_no_new_tokens_are_one_empty_piece_a_row() -> None:
-    pieces = list(stream_pieces(sharp_model(), LETTERS, ["a", "b"], SamplingParams(max_new_tokens=0)))
-    assert [(piece.row, piece.text, piece.sampled, piece.finish) for piece in pieces] == [
+    pieces = list(TextBatch(build_runtime(sharp_model()), LETTERS, ["a", "b"], SamplingParams(max_new_tokens=0)))
+    assert [(piece.row, piece.text, piece.token, piece.finish) for piece in pieces] == [
         (0, "", None, "length"),
         (1, "", None, "length"),
     ]

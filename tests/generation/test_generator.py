@@ -10,7 +10,7 @@ import gpt
 from gpt.config import SamplingParams
 from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.errors import DataError, DeviceError, GenerationError, InputError
-from gpt.generation import DecodeOptions, build_runtime, complete, generate_tokens, stream_pieces
+from gpt.generation import DecodeOptions, TextBatch, build_runtime, complete, generate_tokens
 from gpt.generation.sampling import next_token_probabilities, sample
 from gpt.model import GPT
 from tiny import tiny_config
@@ -121,7 +121,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, object]) -> N
 
 def test_every_prompt_needs_its_seed(tiny_model: GPT) -> None:
     with pytest.raises(GenerationError, match="1 seeds for 2 prompts"):
-        stream_pieces(tiny_model, LETTERS, ["a", "b"], SamplingParams(), [1])
+        TextBatch(build_runtime(tiny_model), LETTERS, ["a", "b"], SamplingParams(), [1])
 
 
 # --- who computes --------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_a_model_that_someone_looks_into_or_has_changed_is_run_as_it_is(tiny_mod
     name, lines = runtime_name(tiny_model)
     assert name == "eager, fp32 cache"
     assert lines == [
-        "no native backend, which is several times quicker: "
+        "no native backend, which is several times faster: "
         "the native backend does not call hooks, and the model has some"
     ]
     handle.remove()

@@ -56,7 +56,7 @@ class Guesses:
 @pytest.fixture(autouse=True)
 def _always_speculate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether drafts are quicker is measured: here they always are."""
-    monkeypatch.setattr(speculative, "FIRST_STRETCH", 0)
+    monkeypatch.setattr(speculative, "FIRST_PLAIN", 0)
     monkeypatch.setattr(speculative, "MOST_LOST", math.inf)
 
 
@@ -300,7 +300,7 @@ def test_rows_that_are_ahead_wait_and_none_goes_past_its_end(monkeypatch: pytest
     for count in range(1, 61):
         for row, token in decoder.step().items():
             sampled[row].append(token.id)
-        lengths = [len(context) - 1 for context in decoder._contexts]  # type: ignore[attr-defined]
+        lengths = [len(context) - 1 for context in decoder._sequences]  # type: ignore[attr-defined]
         assert max(lengths) <= min(60, count + speculative.MOST_DRAFTS)
     assert sampled == [row[:60] for row in plain]
 
@@ -308,7 +308,7 @@ def test_rows_that_are_ahead_wait_and_none_goes_past_its_end(monkeypatch: pytest
 def test_where_there_is_no_native_backend_it_goes_on_without_drafts_and_says_so() -> None:
     model, lines = sharp_model(), list[str]()
     runtime = build_runtime(model, DecodeOptions("eager"), report=lines.append, make_drafter=ngram_drafter)
-    assert lines == ["decoding without speculation, which the native backend alone can do; the text is the same"]
+    assert lines == ["decoding without speculation, which only the native backend can do; the text is the same"]
     assert runtime.decoder([[1]], SamplingParams(max_new_tokens=1), [1]).acceptance is None
 
 

@@ -12,30 +12,30 @@ from gpt.generation.backends.eager import CachedBackend
 
 Step = Callable[[], Tensor]
 WARMUPS = 3
-"""Runs before a capture, in which libraries take the memory they want."""
+"""Runs before a capture, in which libraries allocate their workspaces."""
 
 
 class CompiledBackend(CachedBackend):
     """`CachedBackend` with such a step; prompts are computed as they are there.
 
     Attention always sees the whole window, most of it behind a mask: that is the price of the fixed shape.
-    The batch has a fixed size too: rows that leave are replaced by copies of the first one.
+    The batch has a fixed size too: sequences that finish are replaced by copies of the first one.
     """
 
     _run: Step | None = None
 
-    def next_logits(self, contexts: Sequence[TokenIds]) -> Tensor:
-        missing = len(self._starts) - len(contexts)
-        return super().next_logits([*contexts, *[contexts[0]] * missing])[: len(contexts)]
+    def next_logits(self, sequences: Sequence[TokenIds]) -> Tensor:
+        missing = len(self._starts) - len(sequences)
+        return super().next_logits([*sequences, *[sequences[0]] * missing])[: len(sequences)]
 
-    def select(self, rows: Sequence[int]) -> None:
-        if self._cache is None or len(rows) > len(self._starts):
+    def select(self, indices: Sequence[int]) -> None:
+        if self._cache is None or len(indices) > len(self._starts):
             self._run = None
-            super().select(rows)
+            super().select(indices)
         else:
-            chosen = [*rows, *[rows[0]] * (len(self._starts) - len(rows))]
+            chosen = [*indices, *[indices[0]] * (len(self._starts) - len(indices))]
             self._cache.assign(range(len(chosen)), self._cache.select(chosen))
-            self._starts = [self._starts[row] for row in chosen]
+            self._starts = [self._starts[index] for index in chosen]
 
     def _step(self, cache: KVCache, newest: Tensor) -> Tensor:
         self.model.check(newest)
@@ -58,7 +58,7 @@ class CompiledBackend(CachedBackend):
 
 
 def captured(step: Step) -> Step:
-    """A CUDA graph of a step; it gives the same tensor each time."""
+    """Return a step replayed as a CUDA graph; it returns the same tensor each time."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -8,14 +8,14 @@ from torch import Tensor
 from gpt.cache import KVCache
 from gpt.generation.backends import TokenIds
 from gpt.generation.backends.window import Window
-from gpt.model import GPT
+from gpt.model import GPT, eval_mode
 
 
 class UncachedBackend:
     """The reference: the whole window through the model for every token.
 
     Args:
-        model: in eval mode.
+        model: that computes, without dropout in either mode.
         slide_chunk: see `Window`; None: a quarter of the window.
     """
 
@@ -26,21 +26,22 @@ class UncachedBackend:
         self.window = Window.build(model.config.block_size, slide_chunk)
         self.device = next(model.parameters()).device
 
-    def next_logits(self, contexts: Sequence[TokenIds]) -> Tensor:
-        windows = [self.window.of(context) for context in contexts]
-        logits = self.model(pad(windows, self.device))  # a row's padding comes after it, where causality hides it
+    def next_logits(self, sequences: Sequence[TokenIds]) -> Tensor:
+        windows = [self.window.of(sequence) for sequence in sequences]
+        with eval_mode(self.model):
+            logits = self.model(pad(windows, self.device))  # padding comes at the end, where causality hides it
         last = pad([[len(window) - 1] for window in windows], self.device).squeeze(1)
         return logits[torch.arange(len(windows), device=self.device), last]
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Nothing is kept."""
+    def select(self, indices: Sequence[int]) -> None:
+        """Do nothing: nothing is kept."""
 
 
 class CachedBackend:
-    """Computes each position once: prefill what is new to the cache, then one token a row.
+    """Computes each position once: prefill what is new to the cache, then one token per sequence.
 
     Args:
-        model: in eval mode.
+        model: that computes, without dropout in either mode.
         slide_chunk: see `Window`; None: a quarter of the window.
         kv_dtype: of the cache: fp32, bf16, fp16 or int8.
         prefill_chunk: most positions of a prompt computed at a time; None: all.
@@ -64,26 +65,27 @@ class CachedBackend:
     def cache_bytes(self) -> int:
         return self._cache.nbytes if self._cache is not None else 0
 
-    def next_logits(self, contexts: Sequence[TokenIds]) -> Tensor:
-        starts = [self.window.start(len(context)) for context in contexts]
-        cache = self._cache = self._fill(contexts, starts)
-        self._starts = starts
-        newest = pad([context[-1:] for context in contexts], self.device)
-        return self._step(cache, newest)[:, -1]
+    def next_logits(self, sequences: Sequence[TokenIds]) -> Tensor:
+        starts = [self.window.start(len(sequence)) for sequence in sequences]
+        newest = pad([sequence[-1:] for sequence in sequences], self.device)
+        with eval_mode(self.model):
+            cache = self._cache = self._fill(sequences, starts)
+            self._starts = starts
+            return self._step(cache, newest)[:, -1]
 
-    def select(self, rows: Sequence[int]) -> None:
+    def select(self, indices: Sequence[int]) -> None:
         if self._cache is not None:
-            self._cache = self._cache.select(rows)
-            self._starts = [self._starts[row] for row in rows]
+            self._cache = self._cache.select(indices)
+            self._starts = [self._starts[index] for index in indices]
 
     def _step(self, cache: KVCache, newest: Tensor) -> Tensor:
-        """Logits (B, 1, V) after the newest tokens (B, 1), whose keys and values are stored."""
+        """Return the logits (B, 1, V) after the newest tokens (B, 1), and store their keys and values."""
         logits: Tensor = self.model(newest, cache=cache)
         return logits
 
-    def _fill(self, contexts: Sequence[TokenIds], starts: list[int]) -> KVCache:
-        """A cache that holds each row's window but for its newest token."""
-        olds = [tuple(context[start:-1]) for context, start in zip(contexts, starts, strict=True)]
+    def _fill(self, sequences: Sequence[TokenIds], starts: list[int]) -> KVCache:
+        """Return a cache that holds each window but for its newest token."""
+        olds = [tuple(sequence[start:-1]) for sequence, start in zip(sequences, starts, strict=True)]
         cache = self._cache
         if cache is None:
             return self._prefill(olds)
@@ -95,7 +97,7 @@ class CachedBackend:
         return cache
 
     def _prefill(self, windows: Sequence[tuple[int, ...]]) -> KVCache:
-        """A cache of these windows; equal ones are computed once."""
+        """Return a cache of these windows; equal ones are computed once."""
         distinct = list(dict.fromkeys(windows))
         cache = KVCache(self.model.config, len(distinct), None, self.kv_dtype, self.device)
         idx = pad(distinct, self.device)
@@ -108,8 +110,8 @@ class CachedBackend:
         return cache.select([place[window] for window in windows])
 
 
-def pad(rows: Sequence[TokenIds], device: torch.device) -> Tensor:
-    """Rows of different lengths as one (B, T) tensor, filled up with id 0 at the end; waits for no device."""
-    longest = max(len(row) for row in rows)
-    padded = torch.tensor([[*row, *(0,) * (longest - len(row))] for row in rows], dtype=torch.long)
+def pad(sequences: Sequence[TokenIds], device: torch.device) -> Tensor:
+    """Return a batch (B, T), padded with id 0 at the end, without waiting for the device."""
+    longest = max(map(len, sequences))
+    padded = torch.tensor([[*ids, *(0,) * (longest - len(ids))] for ids in sequences], dtype=torch.long)
     return padded.to(device, non_blocking=True)

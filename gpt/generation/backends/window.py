@@ -1,4 +1,4 @@
-"""What a model sees of a text that is longer than its window."""
+"""The window: what a model sees of a sequence that is longer than `block_size`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Window:
-    """The end of a text that a model sees.
+    """The end of a sequence, which the model sees.
 
-    It holds the whole text while that fits, and then moves in steps of `chunk`, so that a cache has to
-    be filled anew once in `chunk` tokens and not at every one. With chunk 1 it is always the last
-    `size` tokens.
+    It holds the whole sequence while that fits, and then moves in steps of `chunk`, so that a cache has to be
+    filled anew once in `chunk` tokens and not at every one. With chunk 1 it is always the last `size` tokens.
 
     Attributes:
         size: most tokens in it.
@@ -22,7 +21,7 @@ class Window:
 
     @classmethod
     def build(cls, block_size: int, slide_chunk: int | None = None) -> "Window":
-        """For a model.
+        """Return the window of a model.
 
         Args:
             block_size: the model's.
@@ -31,12 +30,12 @@ class Window:
         return cls(block_size, min(slide_chunk or max(1, block_size // 4), block_size))
 
     def start(self, length: int) -> int:
-        """Where it begins in a text of `length` tokens."""
+        """Return where it begins in a sequence of `length` tokens."""
         if length <= self.size:
             return 0
         steps = -(-(length - self.size) // self.chunk)
         return steps * self.chunk
 
-    def of(self, context: Sequence[int]) -> Sequence[int]:
-        """The tokens in it."""
-        return context[self.start(len(context)) :]
+    def of(self, sequence: Sequence[int]) -> Sequence[int]:
+        """Return the tokens in it."""
+        return sequence[self.start(len(sequence)) :]
