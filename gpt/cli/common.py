@@ -44,12 +44,23 @@ def run_command(command: Callable[[], int]) -> int:
     except BrokenPipeError:
         _silence_output()
         return 0
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        reason = str(error).partition("\n")[0]
+        print(f"error: out of memory; lower the batch or the sizes of the model ({reason})", file=sys.stderr)
+        return 2
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         _silence_output()
         print(f"error: cannot write the output: {error.strerror}", file=sys.stderr)
         return 2
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed: in Python, in NumPy, or in torch, which raises RuntimeError on a CPU."""
+    return isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
 
 
 def _silence_output() -> None:

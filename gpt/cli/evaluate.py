@@ -84,6 +84,7 @@ def _evaluate_corpus(
     arguments: argparse.Namespace, loaded: "Loaded", compute: "Compute", stride: int
 ) -> dict[str, Any]:
     """Loss over a split of the corpus that the run was trained on."""
+    from gpt.accounting.limits import require_forward_memory
     from gpt.data import prepare
     from gpt.evaluation.loss import evaluate
     from gpt.evaluation.windows import random_batches, sliding_batches
@@ -97,6 +98,8 @@ def _evaluate_corpus(
     block_size, size = loaded.config.model.block_size, arguments.batch_size
     dataset.check_length(block_size)
     tokens = dataset.split(arguments.split)
+    windows = size if arguments.protocol == "random" else min(size, len(tokens) // stride + 1)
+    require_forward_memory(loaded.config.model, windows, compute.device)
     if arguments.protocol == "random":
         batches = random_batches(
             tokens, block_size, size, arguments.batches or 200, 1337 if arguments.seed is None else arguments.seed

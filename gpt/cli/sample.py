@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -82,6 +83,7 @@ def _run(arguments: argparse.Namespace) -> int:
     _refuse_ignored(arguments)
     prompts = _read_prompts(arguments)
 
+    from gpt.accounting.limits import require_cache_memory
     from gpt.allocator import keep_freed_memory
     from gpt.checkpoint import load_trained
     from gpt.cli.interactive import run_interactive
@@ -106,6 +108,9 @@ def _run(arguments: argparse.Namespace) -> int:
     runtime = build_runtime(loaded.model, options, report=report, make_drafter=make_drafter)
     if arguments.interactive:
         return run_interactive(runtime, tokenizer, params)
+    sequences = arguments.beam or min(GROUP, len(prompts) * arguments.num_samples)
+    if options.cache:
+        require_cache_memory(loaded.config.model, sequences, options.kv_dtype, next(loaded.model.parameters()).device)
     for prompt in prompts:  # all of them before anything is printed or a file is opened
         encode_prompt(tokenizer, prompt, params, loaded.config.model.block_size)
     with _Output(arguments.output) as file:
@@ -154,13 +159,13 @@ def _sample(
     from gpt.cli.stats import Meter
     from gpt.generation import TextBatch
 
-    requests = [(prompt, params.seed + i) for prompt in prompts for i in range(arguments.num_samples)]
-    for begin in range(0, len(requests), GROUP):
-        texts, seeds = zip(*requests[begin : begin + GROUP], strict=True)
+    requests = ((prompt, params.seed + i) for prompt in prompts for i in range(arguments.num_samples))
+    first = True
+    while group := list(islice(requests, GROUP)):
+        texts, seeds = zip(*group, strict=True)
         batch = TextBatch(runtime, tokenizer, texts, params, seeds)
-        writer: Writer = (
-            JSONWriter(texts, seeds, tokenizer, file) if arguments.json else TextWriter(texts, file, begin == 0)
-        )
+        writer: Writer = JSONWriter(texts, seeds, tokenizer, file) if arguments.json else TextWriter(texts, file, first)
+        first = False
         meter = Meter(len(texts))
         for piece in meter.watch(batch):
             writer.take(piece)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from gpt.accounting.limits import require_training_memory
 from gpt.allocator import keep_freed_memory
 from gpt.checkpoint import RunFolder, load_weights
 from gpt.config import Config, LoadedConfig, RunConfig
@@ -58,6 +59,7 @@ def open_session(
     dataset = prepare(loaded.config.data, settings, report)
     dataset.check_length(loaded.config.model.block_size)
     config = resolve(loaded, dataset)
+    require_training_memory(config, compute)
     if point is not None:
         check_fits(point, config, dataset, allow_config_change)
     torch.manual_seed(config.run.seed)

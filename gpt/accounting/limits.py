@@ -1,0 +1,113 @@
+"""Whether a model, a training step or a cache fits into memory, from its sizes alone, before any of it is allocated.
+
+What is counted is the least that PyTorch or the native kernels can do with: sizes that are refused cannot work, and
+sizes that are not refused may still not fit.
+"""
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+import torch
+
+from gpt.accounting.flops import matmul_parameters
+from gpt.cache.kv_cache import cache_bytes
+from gpt.config import Config, ModelConfig
+from gpt.device import Compute
+from gpt.errors import DeviceError
+
+BLOCK_BYTES = 32 << 10
+"""Bytes of a block's Python objects, however small its weights are."""
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """Return the bytes that can still be allocated; None where the system does not say."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    limits = []
+    with contextlib.suppress(OSError, ValueError):  # the limit of a container, where there is one
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    try:
+        meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
+        sizes = dict(re.findall(r"^(MemAvailable|SwapFree):\s*(\d+) kB$", meminfo, re.MULTILINE))
+        limits.append(1024 * sum(map(int, sizes.values())))
+    except OSError:  # not Linux
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(limits, default=None)
+
+
+def require_memory(needed: int, what: str, remedy: str, device: torch.device) -> None:
+    """Raise unless `needed` bytes can be allocated.
+
+    Args:
+        needed: bytes, at least.
+        what: needs them, for the message.
+        remedy: what to lower.
+        device: where.
+
+    Raises:
+        DeviceError: there are fewer.
+    """
+    available = available_bytes(device)
+    if available is not None and needed > available:
+        needs, has = (f"{size / 2**30:,.1f} GiB" for size in (needed, available))
+        raise DeviceError(f"{what} needs at least {needs} of memory, and {device} has {has} available; lower {remedy}")
+
+
+def weight_bytes(config: ModelConfig) -> int:
+    """Return the bytes of the float32 matrices and of the modules that hold them; `vocab_size` is set."""
+    assert config.vocab_size is not None
+    embeddings = 0 if config.tie_weights else config.vocab_size
+    positions = config.block_size if config.position == "learned" else 0
+    matrices = matmul_parameters(config) + config.n_embd * (embeddings + positions)
+    return 4 * matrices + config.n_layer * BLOCK_BYTES
+
+
+def training_bytes(config: Config, compute: Compute) -> int:
+    """Return the least bytes of a training step: weights, gradients, optimizer state and activations.
+
+    Of the activations it counts the inputs of the matmuls, from which the gradients of the weights are computed.
+    """
+    model, train = config.model, config.train
+    tokens = train.batch_size * model.block_size
+    copies = 4 if config.optim.name == "adamw" else 3  # weights, gradients, and two moments or one
+    inputs = 3 * model.n_embd + 2 * model.kv_heads * model.head_dim + model.mlp_hidden
+    activations = tokens * model.n_layer * inputs * compute.dtype.itemsize
+    ids = 2 * torch.int64.itemsize * tokens * train.grad_accum_steps
+    return copies * weight_bytes(model) + activations + ids
+
+
+def require_countable(config: ModelConfig, batch: int = 1, length: int = 1) -> None:
+    """Raise unless a forward pass can be traced without data: torch counts bytes in 64 bits, and blocks are objects.
+
+    Raises:
+        DeviceError: the model or the (batch, length) tokens are too large.
+    """
+    assert config.vocab_size is not None
+    widest = max(config.vocab_size, config.mlp_hidden, config.n_head * length)
+    if weight_bytes(config) + 8 * batch * length * widest * config.n_layer >= 2**63:
+        raise DeviceError("a model or batch of 8 EiB and more cannot be counted; lower its sizes")
+    objects = config.n_layer * BLOCK_BYTES
+    require_memory(objects, f"a model of {config.n_layer:,} blocks", "model.n_layer", torch.device("cpu"))
+
+
+def require_training_memory(config: Config, compute: Compute) -> None:
+    """Raise DeviceError unless a training step can be made."""
+    remedy = "train.batch_size, model.block_size or the size of the model"
+    require_memory(training_bytes(config, compute), "a training step", remedy, compute.device)
+
+
+def require_cache_memory(config: ModelConfig, sequences: int, kv_dtype: str, device: torch.device) -> None:
+    """Raise DeviceError unless the keys and values of some sequences can be there; they are allocated at once."""
+    needed = cache_bytes(config, sequences, config.block_size, kv_dtype)
+    require_memory(needed, f"a {kv_dtype} cache of {sequences:,} sequences", "their number", device)
+
+
+def require_forward_memory(config: ModelConfig, batch: int, device: torch.device) -> None:
+    """Raise DeviceError unless (batch, block_size) tokens and their logits can be there."""
+    assert config.vocab_size is not None
+    needed = batch * config.block_size * (4 * config.vocab_size + 2 * torch.int64.itemsize)
+    require_memory(needed, f"a forward pass over {batch:,} sequences", "the batch size", device)
