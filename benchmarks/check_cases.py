@@ -16,7 +16,7 @@ from gpt.kernels.training.library import Kernels
 from gpt.model import GPT
 from gpt.model.feed_forward import relu2
 from gpt.model.quantized import NAMES, quantize
-from gpt.training.optimizers.muon import orthogonalize
+from gpt.training.muon import orthogonalize
 
 ROWS, WIDTH = 512, 384
 Function = Callable[..., Tensor]

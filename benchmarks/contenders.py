@@ -101,5 +101,5 @@ def run_once(contender: Contender, dataset: Dataset, common_size: int) -> Finish
 
 def loss_of(model: nn.Module, dataset: Dataset, block_size: int) -> float:
     """Mean loss over the whole validation split, in float32."""
-    compute = Compute(torch.device("cpu"), torch.float32, compile=False)
+    compute = Compute(torch.device("cpu"), torch.float32)
     return evaluate(model, full_batches(dataset.val, block_size, 128), compute).loss

@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, help="default: the newest run")
     arguments = parser.parse_args()
-    compute = Compute(torch.device("cpu"), torch.float32, compile=False)
+    compute = Compute(torch.device("cpu"), torch.float32)
     loaded = load_trained(arguments.checkpoint, Path("runs"), compute.device)
     dataset = prepare(loaded.config.data, read_settings(), print)
     model, block_size = loaded.model, loaded.config.model.block_size

@@ -43,7 +43,8 @@ def run_gpt(loaded: LoadedConfig, begin: Begin, report: Report) -> None:
             rate = learning_rate(min(step, config.train.max_steps - 1), config.optim, config.train.max_steps)
             trainer.stepper.step(step, rate, batches)
             step += 1
-            trainer.average.update(step)
+            if trainer.average is not None:
+                trainer.average.update(step)
             if not turns.step_done():
                 return
     finally:
@@ -125,7 +126,7 @@ def wake_torch() -> None:
 
 def _prepare(loaded: LoadedConfig, report: Report) -> tuple[Config, BatchSampler, torch.device]:
     """Configuration, batches and device as `open_session` has them."""
-    device = choose_compute(loaded.config.run.model_copy(update={"compile": False}), report).device
+    device = choose_compute(loaded.config.run, report).device
     dataset = prepare(loaded.config.data, read_settings(), report)
     dataset.check_length(loaded.config.model.block_size)
     config = resolve(loaded, dataset)

@@ -138,7 +138,7 @@ def _measure_machine(config: Config, sizes: list[int]) -> "tuple[Compute, dict[s
     from gpt.accounting.machine import measure_matmul_rate
     from gpt.device import choose_compute
 
-    compute = choose_compute(config.run.model_copy(update={"compile": False, "deterministic": False}), report)
+    compute = choose_compute(config.run.model_copy(update={"deterministic": False}), report)
     rates = {
         str(dtype).removeprefix("torch."): {size: measure_matmul_rate(compute.device, dtype, size) for size in sizes}
         for dtype in dict.fromkeys((compute.dtype, torch.bfloat16, torch.float32))

@@ -19,13 +19,11 @@ class Compute:
     Attributes:
         device: where tensors live.
         dtype: type of matmuls under autocast; float32 means no autocast.
-        compile: whether blocks are to be compiled.
         fast_dtype: the type in which the device multiplies fastest, for matmuls that need few digits.
     """
 
     device: torch.device
     dtype: torch.dtype
-    compile: bool
     fast_dtype: torch.dtype = torch.float32
 
     def autocast(self) -> torch.autocast:
@@ -35,7 +33,7 @@ class Compute:
     def __str__(self) -> str:
         threads = f", {torch.get_num_threads()} threads" if self.device.type == "cpu" else ""
         name = str(self.dtype).removeprefix("torch.")
-        return f"{self.device}{threads}, {name}, {'compiled' if self.compile else 'eager'}"
+        return f"{self.device}{threads}, {name}"
 
 
 def choose_compute(config: RunConfig, report: Report, processor: Processor | None = None) -> Compute:
@@ -61,7 +59,7 @@ def choose_compute(config: RunConfig, report: Report, processor: Processor | Non
     if device.type == "cpu" and dtype != torch.float32 and dtype != fast:
         name = str(dtype).removeprefix("torch.")
         report(f"{name} is far slower than float32 here: this processor ({processor.name}) has no instructions for it")
-    return Compute(device, dtype, choose_compile(config.compile, device, report, processor), fast)
+    return Compute(device, dtype, fast)
 
 
 def choose_device(name: str) -> torch.device:
@@ -94,31 +92,8 @@ def _choose_dtype(name: str, device: torch.device, fast: torch.dtype) -> torch.d
     return torch.float16 if device.type == "cuda" and fast == torch.float32 else fast
 
 
-def choose_compile(
-    choice: str | bool, device: torch.device, report: Report, processor: Processor | None = None
-) -> bool:
-    """Return whether to compile; looking for a compiler imports torch's, which takes a second.
-
-    On a CPU without instructions for bfloat16 `auto` is no: compiled blocks were no faster than eager ones there, and
-    several times slower on a busy machine.
-
-    Raises:
-        DeviceError: `choice` is True, and there is no compiler.
-    """
-    processor = processor or supported_processors()[0]
-    if choice is False or (choice == "auto" and device.type == "cpu" and processor.matmul_dtype == torch.float32):
-        return False
-    reason = why_not_compile(device)
-    if reason is None:
-        return True
-    if choice is True:
-        raise DeviceError(f"run.compile is true, but {reason}; set run.compile=auto or false")
-    report(f"not compiling: {reason}")
-    return False
-
-
 def why_not_compile(device: torch.device) -> str | None:
-    """Why torch.compile cannot work here; None where it can."""
+    """Return why torch.compile cannot work here; None where it can. Looking for a compiler takes a second."""
     if device.type == "mps":
         return "torch.compile is not used on MPS"
     if device.type == "cuda":

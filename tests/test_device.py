@@ -5,7 +5,7 @@ from gpt import device
 from gpt.config import RunConfig
 from gpt.device import choose_compute, choose_device
 from gpt.errors import DeviceError
-from gpt.processor import AMX, AVX2, NEON, PROCESSORS, Processor
+from gpt.processor import AMX, AVX2, PROCESSORS, Processor
 
 
 def choose(**values: object) -> device.Compute:
@@ -31,37 +31,21 @@ def test_a_word_that_is_no_device_is_refused() -> None:
 
 @pytest.mark.parametrize("processor", PROCESSORS.values(), ids=lambda processor: processor.name)
 def test_auto_is_the_type_that_the_processor_has_instructions_for(processor: Processor) -> None:
-    compute = choose_compute(RunConfig(device="cpu", compile=False), lambda line: None, processor)
+    compute = choose_compute(RunConfig(device="cpu"), lambda line: None, processor)
     assert compute.dtype == compute.fast_dtype == processor.matmul_dtype
 
 
 def test_bfloat16_without_instructions_for_it_is_said_to_be_slow() -> None:
     lines: list[str] = []
-    compute = choose_compute(RunConfig(device="cpu", dtype="bfloat16", compile=False), lines.append, AVX2)
+    compute = choose_compute(RunConfig(device="cpu", dtype="bfloat16"), lines.append, AVX2)
     assert (compute.dtype, compute.fast_dtype) == (torch.bfloat16, torch.float32)
     assert lines == ["bfloat16 is far slower than float32 here: this processor (AVX2) has no instructions for it"]
-    choose_compute(RunConfig(device="cpu", dtype="bfloat16", compile=False), lines.append, AMX)
+    choose_compute(RunConfig(device="cpu", dtype="bfloat16"), lines.append, AMX)
     assert len(lines) == 1
 
 
-def test_auto_compiles_only_where_that_was_measured_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "why_not_compile", lambda _: None)
-    compiled = [choose_compute(RunConfig(device="cpu"), print, processor).compile for processor in (AMX, AVX2, NEON)]
-    assert compiled == [True, False, False]
-    assert choose_compute(RunConfig(device="cpu", compile=True), print, AVX2).compile
-
-
 def test_a_dtype_asked_for_is_taken() -> None:
-    assert choose(device="cpu", dtype="float16", compile=False).dtype == torch.float16
-
-
-def test_without_a_compiler_auto_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "why_not_compile", lambda _: "no C++ compiler was found")
-    lines: list[str] = []
-    assert not choose_compute(RunConfig(device="cpu"), lines.append, AMX).compile
-    assert lines == ["not compiling: no C++ compiler was found"]
-    with pytest.raises(DeviceError, match=r"no C\+\+ compiler was found; set run.compile=auto or false"):
-        choose(device="cpu", compile=True)
+    assert choose(device="cpu", dtype="float16").dtype == torch.float16
 
 
 def test_a_missing_compiler_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,9 +61,9 @@ def test_a_missing_compiler_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_autocast_is_on_only_below_float32() -> None:
     for dtype, expected in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
-        with choose(device="cpu", dtype=dtype, compile=False).autocast():
+        with choose(device="cpu", dtype=dtype).autocast():
             assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == expected
 
 
 def test_the_line_about_a_choice_names_what_matters() -> None:
-    assert str(choose(device="cpu", dtype="float32", compile=False)).endswith("float32, eager")
+    assert str(choose(device="cpu", dtype="float32")).endswith("float32")

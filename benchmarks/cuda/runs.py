@@ -111,5 +111,5 @@ def train_ours(config: Path, size: Size, dataset: Dataset, folder: Path) -> Run:
 def loss_of(model: nn.Module, dataset: Dataset, block_size: int, device: str) -> float:
     """Mean loss over the whole validation split, in float32."""
     where = torch.device(device)
-    compute = Compute(where, torch.float32, compile=False)
+    compute = Compute(where, torch.float32)
     return evaluate(model.to(where), full_batches(dataset.val, block_size, 64), compute).loss

@@ -3,9 +3,13 @@
 import json
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from gpt.checkpoint.folder import MANIFEST, Checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
 from gpt.config import Config, dump_config, load_config
@@ -34,6 +38,35 @@ class RunFolder:
         """Whether there is a single checkpoint in the run's place, such as `scripts/quantize.py` writes."""
         return (self.path / MANIFEST).is_file()
 
+    def lock(self) -> None:
+        """Keep other processes from training this run until `unlock`, or until this process ends in any way.
+
+        Raises:
+            CheckpointError: another process trains it, or the folder of run folders cannot be written.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise CheckpointError(
+                f"another process is training {self.path}; wait for it, or choose another name with run.name=NAME"
+            ) from None
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def unlock(self) -> None:
+        """Let other processes train this run; without effect where it is not locked."""
+        if self._lock.is_locked:
+            with suppress(OSError):
+                Path(self._lock.lock_file).unlink()  # while it is locked: whoever waits for it notices
+            self._lock.release()
+            with suppress(OSError):
+                self.path.parent.rmdir()  # where nothing came of the run
+
+    @cached_property
+    def _lock(self) -> FileLock:
+        return FileLock(self.path.parent / f".{self.path.name}.lock", thread_local=False)
+
     def create(self, config: Config) -> None:
         """Make the folder and write the resolved configuration into it.
 
@@ -44,9 +77,12 @@ class RunFolder:
             self.samples.mkdir(parents=True, exist_ok=True)
             write_atomic(self.path / "config.yaml", dump_config(config).encode())
         except OSError as error:
-            raise CheckpointError(
-                f"cannot write the run folder {self.path}: {error.strerror}; set run.dir to one that can be written"
-            ) from None
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"cannot write the run folder {self.path}: {error.strerror}; set run.dir to one that can be written"
+        )
 
     def config(self) -> Config | None:
         """The configuration the run was started with; None where there is no run yet.
@@ -76,6 +112,8 @@ class RunFolder:
         Raises:
             CheckpointError: it could not be written; everything that was there still is.
         """
+        if not (self.path / "config.yaml").is_file():  # someone has deleted the folder of a run that goes on
+            self.create(checkpoint.config)
         step = int(checkpoint.state["step"])
         folder = self.path / "checkpoints" / f"step-{step:06d}"
         write_checkpoint(folder, checkpoint)

@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     path = Path(arguments.checkpoint) if arguments.checkpoint else None
     device = str(choose_device(arguments.device))  # here, because RunConfig refuses a wrong name in pydantic's words
-    compute = choose_compute(RunConfig(device=device, dtype="float32", compile=False), report)
+    compute = choose_compute(RunConfig(device=device, dtype="float32"), report)
     loaded = load_trained(path, Path(arguments.runs), compute.device, arguments.weights)
     block_size = loaded.config.model.block_size
     stride = (

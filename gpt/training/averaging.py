@@ -6,41 +6,16 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-
-class NoAverage:
-    """The weights as they are.
-
-    Attributes:
-        differs: whether the average is another thing than the weights.
-    """
-
-    differs = False
-
-    def update(self, step: int) -> None:
-        """Nothing to do after step `step`."""
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """The model as it is."""
-        yield
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Nothing to keep beside the model."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Nothing was kept."""
+from gpt.training.state import check_like
 
 
-class WeightAverage(NoAverage):
+class WeightAverage:
     """Exponential moving average (Polyak and Juditsky 1992), short at first and longer as steps go on.
 
     Args:
         model: whose weights are averaged; they are not touched outside `applied`.
         decay: of the average; in step t it is at most (1 + t) / (10 + t).
     """
-
-    differs = True
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._weights = dict(model.named_parameters())
@@ -55,7 +30,7 @@ class WeightAverage(NoAverage):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The model has the averaged weights meanwhile."""
+        """Give the model the averaged weights inside this context."""
         self._swap()
         try:
             yield
@@ -63,7 +38,7 @@ class WeightAverage(NoAverage):
             self._swap()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The weights themselves: it is the average that a checkpoint has as its model."""
+        """Return the weights themselves: it is the average that a checkpoint has as its model."""
         return {name: weight.detach().clone() for name, weight in self._weights.items()}
 
     @torch.no_grad()
@@ -71,8 +46,10 @@ class WeightAverage(NoAverage):
         """Take the model's present weights for the average, and give it those of the state.
 
         Raises:
-            KeyError: the state is not of this model, or of a run without an average.
+            KeyError, ValueError: the state is of another model, or of a run without an average.
         """
+        for name, weight in self._weights.items():
+            check_like(name, state[name], weight)
         for name, weight in self._weights.items():
             self._average[name].copy_(weight)
             weight.copy_(state[name])
@@ -80,6 +57,6 @@ class WeightAverage(NoAverage):
     @torch.no_grad()
     def _swap(self) -> None:
         for name, weight in self._weights.items():
-            held = weight.clone()
+            own = weight.clone()
             weight.copy_(self._average[name])
-            self._average[name].copy_(held)
+            self._average[name].copy_(own)

@@ -1,12 +1,34 @@
 """Compiling the blocks of a model, each by itself: they share one program, compiled once."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from gpt.device import why_not_compile
 from gpt.errors import DeviceError
 from gpt.model import GPT
+from gpt.processor import Processor
 from gpt.report import Report
+
+
+def should_compile(choice: str | bool, device: torch.device, processor: Processor, report: Report) -> bool:
+    """Return whether to compile.
+
+    On a CPU without instructions for bfloat16 `auto` is no: compiled blocks were no faster than eager ones there, and
+    several times slower on a busy machine.
+
+    Raises:
+        DeviceError: `choice` is True, and torch.compile cannot work here.
+    """
+    if choice is False or (choice == "auto" and device.type == "cpu" and processor.matmul_dtype == torch.float32):
+        return False
+    reason = why_not_compile(device)
+    if reason is not None and choice is True:
+        raise DeviceError(f"run.compile is true, but {reason}; set run.compile=auto or false")
+    if reason is not None:
+        report(f"not compiling: {reason}")
+    return reason is None
 
 
 def compile_blocks(model: GPT, trial: Callable[[], object], required: bool, report: Report) -> None:
@@ -16,10 +38,12 @@ def compile_blocks(model: GPT, trial: Callable[[], object], required: bool, repo
         model: parameter names stay as they are.
         trial: one forward and backward pass; its randomness and gradients are undone.
         required: a failure is an error, not a message.
+        report: takes lines for the user.
 
     Raises:
         DeviceError: it failed and is required.
     """
+    report("compiling: half a minute the first time, seconds when it is cached")
     try:
         for block in model.h:
             block.compile()
@@ -34,3 +58,13 @@ def compile_blocks(model: GPT, trial: Callable[[], object], required: bool, repo
         report(f"not compiling: {reason}")
     finally:
         model.zero_grad(set_to_none=True)
+
+
+def is_compiled(model: GPT) -> bool:
+    """Return whether the blocks of a model are compiled."""
+    return any(block._compiled_call_impl is not None for block in model.h)
+
+
+def without_compilation(model: GPT) -> AbstractContextManager[object]:
+    """Run blocks as written inside this context: a few passes do not repay a compilation for their shapes."""
+    return torch.compiler.set_stance("force_eager") if is_compiled(model) else nullcontext()

@@ -9,9 +9,9 @@ import torch
 from gpt.accounting.limits import require_training_memory
 from gpt.allocator import keep_freed_memory
 from gpt.checkpoint import RunFolder, load_weights
-from gpt.config import Config, LoadedConfig, RunConfig
+from gpt.config import Config, LoadedConfig
 from gpt.data import BatchSampler, Dataset, prepare
-from gpt.device import Compute, choose_compile, choose_compute
+from gpt.device import Compute, choose_compute
 from gpt.errors import ConfigError, DeviceError
 from gpt.inspection.rendering.pictures import require_matplotlib
 from gpt.kernels.training.block import use_native_blocks
@@ -19,10 +19,11 @@ from gpt.model import GPT
 from gpt.processor import supported_processors
 from gpt.report import Report
 from gpt.settings import Settings
-from gpt.training.compiling import compile_blocks
+from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
 from gpt.training.optimizers import build_optimizer
 from gpt.training.resume import ResumePoint, check_fits, find_resume_point
+from gpt.training.schedule import fit_schedule
 from gpt.training.step import Stepper
 from gpt.training.trainer import Trainer
 
@@ -36,6 +37,8 @@ def open_session(
 ) -> Trainer:
     """Prepare data, model and run folder. Nothing is written into the run folder before everything fits.
 
+    The run is locked until `Trainer.run` ends.
+
     Args:
         loaded: the configuration.
         settings: from the environment.
@@ -47,11 +50,24 @@ def open_session(
         GPTError: the data, device, run folder or checkpoint cannot be used.
     """
     run = RunFolder(Path(loaded.config.run.dir) / loaded.name)
-    compute = choose_compute(
-        loaded.config.run.model_copy(update={"compile": False}),  # chosen further down
-        report,
-        supported_processors(settings.processor)[0],
-    )
+    run.lock()
+    try:
+        fitted = replace(loaded, config=fit_schedule(loaded.config, report))
+        return _build_trainer(fitted, run, settings, report, resume, allow_config_change)
+    except BaseException:
+        run.unlock()
+        raise
+
+
+def _build_trainer(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    settings: Settings,
+    report: Report,
+    resume: str | None,
+    allow_config_change: bool,
+) -> Trainer:
+    compute = choose_compute(loaded.config.run, report, supported_processors(settings.processor)[0])
     point = find_resume_point(run, resume, loaded.config, report)
     if loaded.config.train.attention_interval:
         require_matplotlib()
@@ -66,23 +82,19 @@ def open_session(
     model = GPT(config.model).to(compute.device)
     if point is not None:
         load_weights(model, point.checkpoint.model, point.folder)
-    compute = _choose_blocks(model, config.run, compute, settings, report)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
     stepper = Stepper(model, optimizer, compute, config.optim.grad_clip)
-    if compute.compile:
-        report("compiling: half a minute the first time, seconds when it is cached")
-        _compile(model, stepper, config, dataset, report)
-    trainer = Trainer(config, model, dataset, compute, stepper, run, Monitor(), report)
+    _choose_blocks(stepper, config, dataset, settings, report)
+    trainer = Trainer(config, model, dataset, compute, stepper, run, _build_monitor(run, config, report), report)
     if point is not None:
         trainer.restore(point.checkpoint)
     run.create(config)
-    trainer.monitor = _build_monitor(run, config, trainer.state.step, report)
     report(_summary(config, model, dataset, compute, run, point))
     return trainer
 
 
 def resolve(loaded: LoadedConfig, dataset: Dataset) -> Config:
-    """The configuration with the vocabulary size and the run's name filled in.
+    """Return the configuration with the vocabulary size and the run's name filled in.
 
     Raises:
         ConfigError: `model.vocab_size` is given and too small for the tokenizer.
@@ -96,43 +108,36 @@ def resolve(loaded: LoadedConfig, dataset: Dataset) -> Config:
     return config.model_copy(update={"model": model, "run": run})
 
 
-def _choose_blocks(model: GPT, run: RunConfig, compute: Compute, settings: Settings, report: Report) -> Compute:
-    """Native kernels where they are wanted and possible, else compiled blocks, else blocks as they are.
+def _choose_blocks(stepper: Stepper, config: Config, dataset: Dataset, settings: Settings, report: Report) -> None:
+    """Take native kernels where they are wanted and possible, else compile the blocks or leave them as they are.
+
+    A `run.compile` that is true asks for torch's blocks: `run.kernels=auto` then takes them.
 
     Raises:
         DeviceError: what was asked for by name cannot be had.
     """
-    if run.kernels == "native" or (run.kernels == "auto" and compute.device.type == "cpu"):
+    model, compute, run = stepper.model, stepper.compute, config.run
+    if run.kernels == "native" and run.compile is True:
+        raise DeviceError("run.compile is true, but native kernels are not compiled by torch; set run.kernels=torch")
+    if run.kernels == "native" or (run.kernels == "auto" and run.compile is not True and compute.device.type == "cpu"):
         try:
             instructions = use_native_blocks(model, compute, settings, report)
             report(f"training blocks by native kernels ({instructions})")
-            return compute
+            return
         except DeviceError as error:
             if run.kernels == "native":
                 raise DeviceError(f"run.kernels is native, but {error}; set run.kernels=auto or torch") from None
             report(f"no native kernels: {error}")
-    return replace(
-        compute,
-        compile=choose_compile(run.compile, compute.device, report, supported_processors(settings.processor)[0]),
-    )
+    if should_compile(run.compile, compute.device, supported_processors(settings.processor)[0], report):
+        # a batch of the right shape, from a sampler of its own
+        batch = BatchSampler(dataset.train, config.model.block_size, seed=0).get_batch(config.train.batch_size)
+        compile_blocks(model, lambda: stepper.gradients([batch]), run.compile is True, report)
 
 
-def _compile(model: GPT, stepper: Stepper, config: Config, dataset: Dataset, report: Report) -> None:
-    """Compile on a batch of the right shape, drawn from a sampler that is thrown away."""
-    batch = BatchSampler(dataset.train, config.model.block_size, seed=0).get_batch(config.train.batch_size)
-    compile_blocks(model, lambda: stepper.gradients([batch]), config.run.compile is True, report)
-
-
-def _build_monitor(run: RunFolder, config: Config, step: int, report: Report) -> Monitor:
-    return MonitorGroup(
-        [
-            MetricsFile(run.metrics, step),
-            TensorBoard(run.path, config, step),
-            SampleFiles(run.samples),
-            Console(config.train.max_steps, step, sys.stderr),
-        ],
-        report,
-    )
+def _build_monitor(run: RunFolder, config: Config, report: Report) -> Monitor:
+    monitors = [MetricsFile(run.metrics), TensorBoard(run.path, config), SampleFiles(run.samples)]
+    console = [] if sys.stderr is None else [Console(config.train.max_steps, sys.stderr)]
+    return MonitorGroup([*monitors, *console], report)
 
 
 def _summary(
@@ -143,5 +148,6 @@ def _summary(
     begin = f"resuming {point.folder}" if point else "new run"
     return (
         f"{run.path}: {begin}; {parameters:,} parameters, {len(dataset.train):,} training and {len(dataset.val):,} "
-        f"validation tokens, vocabulary {config.model.vocab_size}; {tokens:,} tokens a step; {compute}"
+        f"validation tokens, vocabulary of {config.model.vocab_size}; {tokens:,} tokens a step; {compute}"
+        + (", compiled" if is_compiled(model) else "")
     )

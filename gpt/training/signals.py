@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: asked once, a run saves and stops; asked twice, it stops at once."""
+"""Ctrl-C, SIGTERM and a closed terminal: the first signal saves and stops a run, the second one stops it at once."""
 
 import signal
 import threading
@@ -12,7 +12,7 @@ class Interrupted(Exception):
     """A signal asked the run to stop.
 
     Attributes:
-        exit_code: 130 after SIGINT, 143 after SIGTERM, as a shell reports them.
+        exit_code: 130 after SIGINT, 143 after SIGTERM, 129 after SIGHUP, as a shell reports them.
     """
 
     def __init__(self, signum: int) -> None:
@@ -23,10 +23,11 @@ class Interrupted(Exception):
 class SignalWatch:
     """Inside this context the first signal is only noted, and `check` raises it where it is safe.
 
-    With the first signal the former handlers come back, so that a second one aborts.
+    With the first signal the former handlers come back, so that a second one aborts. A signal that the
+    parent process has made ignored, as `nohup` and background jobs of a script do, stays ignored.
     """
 
-    WATCHED = (signal.SIGINT, signal.SIGTERM)
+    WATCHED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -35,7 +36,8 @@ class SignalWatch:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # Python lets no other thread set handlers
-            self._former = {number: signal.signal(number, self._note) for number in self.WATCHED}
+            watched = [number for number in self.WATCHED if signal.getsignal(number) is not signal.SIG_IGN]
+            self._former = {number: signal.signal(number, self._note) for number in watched}
         return self
 
     def __exit__(

@@ -1,11 +1,17 @@
-"""How far a run is: the counters that a checkpoint keeps beside the tensors."""
+"""The progress of a run: the counters that a checkpoint keeps beside the tensors."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field, TypeAdapter, ValidationError
+from torch import Tensor
 
 from gpt.errors import CheckpointError
+
+Count = Annotated[int, Field(strict=True, ge=0)]
+CountOrNever = Annotated[int, Field(strict=True, ge=-1)]
+Loss = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
 @dataclass
@@ -16,49 +22,66 @@ class TrainingState:
         step: optimizer steps done.
         evaluated_step: step of the last finished evaluation; -1 before the first.
         val_loss: its result, in nats per token.
-        best_step: step of the lowest validation loss so far; -1 before the first.
+        best_step: step of the best checkpoint, the one of the lowest validation loss; -1 before the first.
         best_val_loss: that loss.
-        evaluations_since_best: for early stopping.
+        evaluations_since_best: evaluations since the last lower loss, for early stopping.
         seconds: wall time spent training, over all resumes.
     """
 
-    step: int = 0
-    evaluated_step: int = -1
-    val_loss: float | None = None
-    best_step: int = -1
-    best_val_loss: float | None = None
-    evaluations_since_best: int = 0
-    seconds: float = 0.0
+    step: Count = 0
+    evaluated_step: CountOrNever = -1
+    val_loss: Loss | None = None
+    best_step: CountOrNever = -1
+    best_val_loss: Loss | None = None
+    evaluations_since_best: Count = 0
+    seconds: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
 
     def record_evaluation(self, loss: float) -> bool:
-        """Note the loss of the present step; returns whether it is the best so far."""
+        """Note the validation loss of the present step; return whether it is lower than that of the best checkpoint."""
         self.evaluated_step, self.val_loss = self.step, loss
-        better = self.best_val_loss is None or loss < self.best_val_loss
-        if better:
-            self.best_step, self.best_val_loss, self.evaluations_since_best = self.step, loss, 0
-        else:
-            self.evaluations_since_best += 1
-        return better
+        is_best = self.best_val_loss is None or loss < self.best_val_loss
+        self.evaluations_since_best = 0 if is_best else self.evaluations_since_best + 1
+        return is_best
+
+    def as_best(self) -> "TrainingState":
+        """Return the state in which the checkpoint of the present evaluation is the best one."""
+        return replace(self, best_step=self.step, best_val_loss=self.val_loss)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the attributes as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainingState":
-        """From what `to_dict` gave; other keys are left alone.
+        """Return the state that `to_dict` gave; other keys are left alone.
 
         Raises:
-            CheckpointError: a key is missing.
+            CheckpointError: a key is missing, or its value is of another kind.
         """
+        missing = [name for name in cls.__dataclass_fields__ if name not in values]
+        if missing:
+            raise CheckpointError(f"state.json of the checkpoint has no {missing[0]!r}")
         try:
-            return cls(**{name: values[name] for name in cls.__dataclass_fields__})
-        except KeyError as error:
-            raise CheckpointError(f"state.json of the checkpoint has no {error}") from None
+            return TypeAdapter(cls).validate_python(values)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise CheckpointError(f"state.json of the checkpoint: {first['loc'][0]}: {first['msg']}") from None
+
+
+def check_like(name: str, value: Any, like: Tensor) -> None:
+    """Make sure that what was loaded is a tensor of the shape and type of another one.
+
+    Raises:
+        ValueError: it is not; the message has the name.
+    """
+    fits = isinstance(value, Tensor) and value.layout == torch.strided and value.is_contiguous()
+    if not fits or value.shape != like.shape or value.dtype != like.dtype:
+        found = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"{name} is {found}, expected {tuple(like.shape)} {like.dtype}")
 
 
 def default_generator_states() -> dict[str, Any]:
-    """States of torch's own generators, which dropout draws from."""
+    """Return the states of torch's own generators, which dropout draws from."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {"cpu": torch.get_rng_state(), "cuda": cuda}
 

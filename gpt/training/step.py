@@ -1,4 +1,4 @@
-"""One optimizer step: gradients, clipping, the check, the update."""
+"""One optimizer step: forward and backward passes, clipping, the check for finite numbers, the update."""
 
 import math
 from collections.abc import Sequence
@@ -12,13 +12,12 @@ from gpt.device import Compute
 from gpt.errors import NonFiniteError
 from gpt.evaluation.loss import IGNORE, Batch, summed_loss
 from gpt.model import GPT
-from gpt.training.guard import NonFiniteGuard
-from gpt.training.optimizers import Together
+from gpt.training.optimizers import CombinedOptimizer
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step gives, left on the device.
+    """The result of a step, left on the device.
 
     Attributes:
         loss: mean over the step's tokens, in nats, before the update.
@@ -29,8 +28,41 @@ class StepResult:
     gradient_norm: Tensor
 
 
+class NonFiniteGuard:
+    """Notes, on the device, the first step whose loss or gradient was not finite.
+
+    From that step on `blocked` is 1, and the fused optimizer, which takes it as `found_inf`, leaves
+    the weights alone. `check` reads it back: on a CPU at every step, where that costs nothing, on a
+    GPU when something else is read anyway.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.reads_are_free = device.type in ("cpu", "mps")  # MPS has no fused optimizer that could be told
+        self.blocked = torch.zeros((), device=device)
+        self._first_bad = torch.full((), -1, dtype=torch.long, device=device)
+
+    def observe(self, step: int, loss: Tensor, gradient_norm: Tensor) -> None:
+        """Note the result of one step, counted from 0, after its backward pass and before its update."""
+        bad = ~(torch.isfinite(loss) & torch.isfinite(gradient_norm))
+        self._first_bad = torch.where((self._first_bad < 0) & bad, step, self._first_bad)
+        self.blocked = torch.maximum(self.blocked, bad.float())
+
+    def check(self) -> None:
+        """Raise if any step so far was bad.
+
+        Raises:
+            NonFiniteError: names the step; no update was made in it or since.
+        """
+        step = int(self._first_bad)
+        if step >= 0:
+            raise NonFiniteError(
+                f"the loss or a gradient is not finite at step {step}; the update was not made. "
+                "Try a lower optim.learning_rate, run.dtype=float32 or optim.grad_clip=1.0"
+            )
+
+
 class Stepper:
-    """Makes optimizer steps.
+    """Makes the updates of a model.
 
     Args:
         model: in training mode.
@@ -39,7 +71,7 @@ class Stepper:
         grad_clip: largest global gradient norm; 0 for none.
     """
 
-    def __init__(self, model: GPT, optimizer: Together, compute: Compute, grad_clip: float) -> None:
+    def __init__(self, model: GPT, optimizer: CombinedOptimizer, compute: Compute, grad_clip: float) -> None:
         self.model, self.optimizer, self.compute = model, optimizer, compute
         self.max_norm = grad_clip or math.inf
         self.scaler = torch.amp.GradScaler(compute.device.type, enabled=compute.dtype == torch.float16)
@@ -56,7 +88,7 @@ class Stepper:
         loss = self.gradients(micro_batches)
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it asks for groups and step only
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
-        # a float16 gradient may overflow: the scaler leaves that step out and lowers the scale
+        # a float16 gradient may overflow: the scaler skips that step and lowers the scale
         self.guard.observe(number, loss, torch.zeros_like(norm) if self.scaler.is_enabled() else norm)
         if self.guard.reads_are_free:
             self.guard.check()
@@ -95,11 +127,13 @@ class Stepper:
         return torch.stack(losses).sum()
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimizer and scaler: tensors and plain values."""
+        """Return the states of optimizer and scaler: tensors and plain values."""
         return {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken, with the hyper-parameters of the present configuration."""
         self.optimizer.load_state_dict(state["optimizer"])
-        if state["scaler"]:  # empty where the run so far was not in float16
-            self.scaler.load_state_dict(state["scaler"])
+        if scaler := state["scaler"]:  # empty where the run so far was not in float16
+            if not all(isinstance(value, int | float) for value in scaler.values()):
+                raise ValueError("the loss scale is not a number")
+            self.scaler.load_state_dict(scaler)

@@ -1,5 +1,7 @@
-"""The training loop: step, evaluate, save, until the last step, early stopping or a signal."""
+"""The training loop: update, evaluate, save, until the last step, early stopping or a signal."""
 
+import time
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 
 import torch
@@ -15,7 +17,7 @@ from gpt.errors import CheckpointError
 from gpt.evaluation.loss import Batch
 from gpt.model import GPT
 from gpt.report import Report
-from gpt.training.averaging import NoAverage, WeightAverage
+from gpt.training.averaging import WeightAverage
 from gpt.training.monitor import Monitor
 from gpt.training.schedule import learning_rate
 from gpt.training.signals import Interrupted, SignalWatch
@@ -55,10 +57,11 @@ class Trainer:
         self.state = TrainingState()
         self.sampler = BatchSampler(dataset.train, config.model.block_size, config.run.seed)
         decay = config.optim.ema_decay
-        self.average = NoAverage() if decay is None else WeightAverage(model, decay)
+        self.average = None if decay is None else WeightAverage(model, decay)
         self._signals = SignalWatch(report)
-        self._validation = Validation(config, model, dataset, compute, self._signals.check)
+        self._validation = Validation(config, model, dataset, compute, self._poll)
         self._failed_saves = 0
+        self._long_evaluation_told = False
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint whose weights the model already has.
@@ -68,11 +71,14 @@ class Trainer:
         """
         try:
             self.state = TrainingState.from_dict(checkpoint.state)
-            self.average.load_state_dict(checkpoint.training["average"])
+            if self.average is not None:
+                self.average.load_state_dict(checkpoint.training["average"])
             self.stepper.load_state_dict(checkpoint.training)
+            if self.state.step > 0 and not self.stepper.optimizer.has_moments:
+                raise ValueError("the optimizer has no moments")
             self.sampler.load_state_dict(checkpoint.training["sampler"])
             set_default_generator_states(checkpoint.training["generators"])
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"the checkpoint's training state does not fit: {error!r}") from None
 
     def run(self) -> TrainingState:
@@ -83,16 +89,18 @@ class Trainer:
             NonFiniteError: loss or gradients are not finite; the last checkpoint is from before.
             CheckpointError: the last checkpoint could not be written.
         """
-        self._meter = self._start_meter()
-        with self._signals:
-            try:
+        try:
+            self._meter = self._start_meter()
+            self.monitor.start(self.state.step)
+            with self._signals:
                 self._loop()
-            except Interrupted:
-                self.stepper.check()
-                self._save(best=False, required=True)
-                raise
-            finally:
-                self.monitor.close()
+        except Interrupted:
+            self.stepper.check()
+            self._save(best=False, required=True)
+            raise
+        finally:
+            self.monitor.close()
+            self.run_folder.unlock()
         return self.state
 
     def _loop(self) -> None:
@@ -117,21 +125,22 @@ class Trainer:
     def _train_one_step(self) -> None:
         train = self.config.train
         rate = learning_rate(self.state.step, self.config.optim, train.max_steps)
-        result = self.stepper.step(self.state.step, rate, self._draw_micro_batches())
+        result = self.stepper.step(self.state.step, rate, self._next_micro_batches())
         self.state.step += 1
-        self.average.update(self.state.step)
+        if self.average is not None:
+            self.average.update(self.state.step)
         self._meter.count_step()
         is_logged = self.state.step % train.log_interval == 0 or self.state.step == train.max_steps
         self.monitor.progress(self.state.step, self._log(result, rate) if is_logged else None)
 
-    def _draw_micro_batches(self) -> list[Batch]:
-        """One draw for the whole step, cut in pieces: accumulation sees the windows of the big batch."""
+    def _next_micro_batches(self) -> list[Batch]:
+        """Return one batch for the whole step, split: accumulation sees the windows of the large batch."""
         train = self.config.train
         inputs, targets = self.sampler.get_batch(train.batch_size * train.grad_accum_steps)
         return list(zip(torch.split(inputs, train.batch_size), torch.split(targets, train.batch_size), strict=True))
 
     def _log(self, result: StepResult, rate: float) -> float:
-        """Read the step's figures back from the device and report them; returns the loss."""
+        """Read the results of the step back from the device and report them; return the loss."""
         self.stepper.check()
         loss, norm = float(result.loss), float(result.gradient_norm)
         speed = self._meter.read()
@@ -152,18 +161,26 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluate, sample and save; nothing is recorded if a signal comes in between."""
         self.stepper.check()
+        self._evaluation_began = time.monotonic()
         step, validation = self.state.step, self._validation
-        unaveraged = validation.loss(step).loss if self.average.differs else None
-        with self.average.applied():
+        unaveraged = None if self.average is None else validation.loss(step).loss
+        with self._averaged_weights():
             result, sample, picture = validation.loss(step), validation.sample(), validation.attention(step)
-        better = self.state.record_evaluation(result.loss)
+        is_best = self.state.record_evaluation(result.loss)
         self._report_evaluation(
             result.bits_per_char(self.dataset.chars_per_token(validation.tokens)), unaveraged, sample
         )
         if picture is not None:
             self.monitor.picture(step, "attention", picture)
-        self._save(best=better, required=self._is_finished())
+        self._save(best=is_best, required=self._is_finished())
         self._meter.restart()
+
+    def _poll(self) -> None:
+        """Obey a signal while evaluating, and say once what takes long."""
+        self._signals.check()
+        if not self._long_evaluation_told and time.monotonic() - self._evaluation_began > 2:
+            self._long_evaluation_told = True
+            self.report(f"evaluating at every {self.config.train.eval_interval} steps, which takes more than 2 s")
 
     def _report_evaluation(self, bits_per_char: float, unaveraged: float | None, sample: str) -> None:
         step, state = self.state.step, self.state
@@ -181,21 +198,26 @@ class Trainer:
             self.monitor.histograms(step, gradients)
 
     def _save(self, best: bool, required: bool) -> None:
-        """Write a checkpoint; unless `required`, a failure is reported and the run goes on."""
+        """Write a checkpoint; unless `required`, a failure is reported and the run goes on.
+
+        The best checkpoint stays the best one that was saved: where a better one cannot be written, it is not the best.
+        """
         self.state.seconds = self._meter.total_seconds
+        saved = self.state.as_best() if best else self.state
         training = {
             **self.stepper.state_dict(),
-            "average": self.average.state_dict(),
+            "average": {} if self.average is None else self.average.state_dict(),
             "sampler": self.sampler.state_dict(),
             "generators": default_generator_states(),
         }
-        state = {**self.state.to_dict(), "data": self.dataset.fingerprint}
+        state = {**saved.to_dict(), "data": self.dataset.fingerprint}
         try:
-            with self.average.applied():
+            with self._averaged_weights():
                 checkpoint = Checkpoint(
                     weights_of(self.model), training, state, self.config, self.dataset.tokenizer, self._ngrams
                 )
                 self.run_folder.save(checkpoint, best, self.config.train.keep_last)
+            self.state = saved
         except CheckpointError as error:
             if required:
                 raise
@@ -203,6 +225,9 @@ class Trainer:
             self.report(
                 f"warning: {error}; training goes on with the last checkpoint kept ({self._failed_saves} failed)"
             )
+
+    def _averaged_weights(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.average is None else self.average.applied()
 
     @cached_property
     def _ngrams(self) -> NgramTable | None:

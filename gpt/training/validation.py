@@ -1,8 +1,8 @@
-"""What a run looks at between its steps: the validation loss, a sample, where attention looks."""
+"""What a run computes between its updates: the validation loss, a sample, a picture of attention."""
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -17,20 +17,21 @@ from gpt.generation import DecodeOptions, EagerRuntime, TextBatch
 from gpt.inspection.rendering.pictures import attention_picture, to_pixels
 from gpt.inspection.views.data import attention_view
 from gpt.model import GPT
+from gpt.training.compiling import without_compilation
 
 PICTURE_TOKENS = 32
-"""Length of the text whose attention is drawn."""
+"""Length of the text whose attention is shown."""
 
 
 class Validation:
-    """Looks at one model with the weights it has at the moment.
+    """Evaluates one model with the weights it has at the moment.
 
     Args:
         config: resolved.
         model: in training mode, and left so.
         dataset: whose validation split is read.
-        compute: where and in what type.
-        poll: called between pieces of work; whatever it raises ends them.
+        compute: device and dtype.
+        poll: called before every batch and after every token; whatever it raises ends the evaluation.
     """
 
     def __init__(
@@ -43,48 +44,44 @@ class Validation:
         """What `loss` reads of the validation split."""
 
     def loss(self, step: int) -> Evaluation:
-        """Over the validation split, or as much of it as the configuration wants read.
+        """Compute the loss over the validation split, or as much of it as the configuration asks for.
 
         Raises:
             NonFiniteError: it is not finite; the message names `step`.
         """
         train = self._config.train
         batches = full_batches(self.tokens, self._config.model.block_size, train.eval_batch_size or train.batch_size)
-        with self._uncompiled():
+        with without_compilation(self._model):
             result = evaluate(self._model, batches, self._compute, self._poll)
         if not math.isfinite(result.loss):
             raise NonFiniteError(f"the validation loss is not finite at step {step}; nothing was saved")
         return result
 
     def sample(self) -> str:
-        """A text, by its own generator; empty where none is wanted."""
+        """Generate a text, from a generator of its own; empty where none is wanted."""
         tokens = self._config.train.sample_tokens
         if tokens == 0:
             return ""
         params = self._config.sample.model_copy(update={"max_new_tokens": tokens, "empty_prompt": "start"})
         pieces = []
-        with self._uncompiled(), self._in_eval_mode():
-            runtime = EagerRuntime(self._model, DecodeOptions())  # a short text earns no compilation
+        with without_compilation(self._model), self._in_eval_mode():
+            runtime = EagerRuntime(self._model, DecodeOptions())  # a short text does not repay a compilation
             for piece in TextBatch(runtime, self._dataset.tokenizer, [""], params):
                 pieces.append(piece.text)
                 self._poll()
         return "".join(pieces)
 
     def attention(self, step: int) -> np.ndarray | None:
-        """Where every head looks in the first validation tokens, as pixels; None where no picture is due."""
+        """Return the attention patterns of the first validation tokens as pixels; None where no picture is due."""
         interval = self._config.train.attention_interval
         evaluation = math.ceil(step / self._config.train.eval_interval)  # the last one may come early
         if interval == 0 or evaluation % interval:
             return None
         length = min(PICTURE_TOKENS, self._config.model.block_size)
         idx = torch.from_numpy(self._dataset.val[:length].astype("int64")).to(self._compute.device)
-        with self._uncompiled(), self._in_eval_mode():
+        with without_compilation(self._model), self._in_eval_mode():
             view = attention_view(self._model, self._dataset.tokenizer, idx)
         return to_pixels(attention_picture(view))
-
-    def _uncompiled(self) -> AbstractContextManager[object]:
-        """Blocks run as written: a few passes do not earn a compilation of their own."""
-        return torch.compiler.set_stance("force_eager") if self._compute.compile else nullcontext()
 
     @contextmanager
     def _in_eval_mode(self) -> Iterator[None]:

@@ -71,7 +71,7 @@ def held_by(model: GPT) -> int:
 def test_a_training_step_takes_what_was_predicted(
     changes: dict[str, object], dtype: torch.dtype, micro_batches: int
 ) -> None:
-    config, compute = config_of(**changes), Compute(CPU, dtype, compile=False)
+    config, compute = config_of(**changes), Compute(CPU, dtype)
     model = GPT(config)
     optimizer = build_optimizer(model, OptimConfig(), CPU)
     stepper = Stepper(model, optimizer, compute, grad_clip=1.0)
@@ -112,7 +112,7 @@ def test_prefill_and_decoding_take_what_was_predicted(changes: dict[str, object]
 
 def test_activations_of_one_matrix_product_by_hand() -> None:
     config = tiny_config(n_layer=1, n_head=1, n_embd=2, vocab_size=1000, mlp_width=1, block_size=1, attention="sdpa")
-    memory = training_memory(config, 50, 1, Compute(CPU, torch.float32, compile=False), "adamw")
+    memory = training_memory(config, 50, 1, Compute(CPU, torch.float32), "adamw")
     logits = 50 * 1000 * 4
     assert memory.activations == pytest.approx(logits, rel=0.05)  # their log-softmax; all else is 2 wide
     assert memory.weights == 4 * (1000 * 2 + 1 * 2 + 4 * 2 * 2 + 2 * 2 + 3 * 2)
@@ -121,7 +121,7 @@ def test_activations_of_one_matrix_product_by_hand() -> None:
 
 
 def test_gradients_are_there_in_the_second_forward_pass_of_a_step() -> None:
-    config, compute = config_of(attention="sdpa"), Compute(CPU, torch.float32, compile=False)
+    config, compute = config_of(attention="sdpa"), Compute(CPU, torch.float32)
     one, two, nine = (training_memory(config, BATCH, LENGTH, compute, "adamw", count) for count in (1, 2, 9))
     assert one.peak < two.peak <= one.peak + one.gradients
     assert nine == two
@@ -130,13 +130,13 @@ def test_gradients_are_there_in_the_second_forward_pass_of_a_step() -> None:
 
 def test_an_unknown_optimizer_is_refused() -> None:
     with pytest.raises(ConfigError, match="no optimizer 'sgd'; there are adamw, muon"):
-        training_memory(tiny_config(), 1, 1, Compute(CPU, torch.float32, compile=False), "sgd")
+        training_memory(tiny_config(), 1, 1, Compute(CPU, torch.float32), "sgd")
 
 
 @pytest.mark.parametrize(("name", "batch"), [("gpt2", 8), ("llama-2-7b", 1)])
 def test_a_large_model_is_predicted_quickly_and_without_memory(name: str, batch: int) -> None:
     config, before, start = PUBLISHED[name], peak_memory_bytes(CPU), time.perf_counter()
-    memory = training_memory(config, batch, config.block_size, Compute(CPU, torch.bfloat16, compile=False), "adamw")
+    memory = training_memory(config, batch, config.block_size, Compute(CPU, torch.bfloat16), "adamw")
     assert memory.peak > 15 << 30
     assert time.perf_counter() - start < 30  # 2 to 5 s on an idle core
     assert peak_memory_bytes(CPU) - before < 200 << 20
@@ -154,7 +154,7 @@ from gpt.training.step import Stepper
 torch.set_num_threads(1)
 cpu = torch.device("cpu")
 config = ModelConfig(n_layer=4, n_head=4, n_embd=256, block_size=256, vocab_size=1000, attention="reference")
-compute, model = Compute(cpu, torch.float32, False), GPT(config)
+compute, model = Compute(cpu, torch.float32), GPT(config)
 optimizer = build_optimizer(model, OptimConfig(), cpu)
 stepper = Stepper(model, optimizer, compute, 1.0)
 few, many = torch.zeros(1, 8, dtype=torch.int64), torch.zeros(16, 256, dtype=torch.int64)
@@ -181,7 +181,7 @@ def test_a_process_grows_by_what_was_predicted() -> None:
 @pytest.mark.parametrize("tie_weights", [True, False])
 def test_the_state_of_muon_is_what_it_keeps(tie_weights: bool) -> None:
     config = tiny_config(tie_weights=tie_weights, qk_norm=True)
-    model, compute = GPT(config), Compute(CPU, torch.float32, False)
+    model, compute = GPT(config), Compute(CPU, torch.float32)
     optimizer = build_optimizer(model, OptimConfig(name="muon"), CPU)
     Stepper(model, optimizer, compute, 1.0).step(0, 1e-3, [(torch.zeros(2, 8, dtype=torch.long),) * 2])
     kept = [values for part in optimizer.parts.values() for values in part.state.values()]

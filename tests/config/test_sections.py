@@ -124,21 +124,6 @@ def test_keys_of_muon_are_refused_where_nothing_reads_them() -> None:
     assert OptimConfig.model_validate({"name": "muon", **values}).muon_rate == 0.03
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
-def test_a_warmup_as_long_as_the_run_leaves_nothing_to_decay(schedule: str) -> None:
-    sections = {"optim": {"schedule": schedule, "warmup_steps": 50}, "train": {"max_steps": 50}}
-    with pytest.raises(ValidationError, match=r"50 leaves no step after the warmup: train.max_steps is 50"):
-        Config.model_validate(sections)
-
-
-@pytest.mark.parametrize(("schedule", "max_steps"), [("constant", 50), ("cosine", 51)])
-def test_a_warmup_may_be_one_step_shorter_than_the_run_or_as_long_with_nothing_after_it(
-    schedule: str, max_steps: int
-) -> None:
-    sections = {"optim": {"schedule": schedule, "warmup_steps": 50}, "train": {"max_steps": max_steps}}
-    assert Config.model_validate(sections).optim.warmup_steps == 50
-
-
 def test_a_contradiction_is_found_in_python_as_well_as_in_a_file() -> None:
     with pytest.raises(ValidationError, match="384 is not divisible by n_head 5") as caught:
         ModelConfig(n_head=5)

@@ -11,7 +11,7 @@ from gpt.evaluation.windows import full_batches, sliding_batches
 from gpt.model import GPT
 from tiny import tiny_config
 
-CPU = Compute(torch.device("cpu"), torch.float32, False)
+CPU = Compute(torch.device("cpu"), torch.float32)
 TOKENS = np.random.default_rng(0).integers(23, size=100).astype(np.uint8)
 V = 23
 

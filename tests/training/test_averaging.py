@@ -13,7 +13,7 @@ from gpt.errors import CheckpointError
 from gpt.evaluation.loss import evaluate
 from gpt.evaluation.windows import full_batches
 from gpt.model import GPT
-from gpt.training.averaging import NoAverage, WeightAverage
+from gpt.training.averaging import WeightAverage
 from gpt.training.trainer import Trainer
 from tiny import tiny_config
 
@@ -129,15 +129,6 @@ def test_a_saved_average_continues_exactly() -> None:
     assert same(averaged(other, resumed), averaged(model, average))
 
 
-def test_no_average_is_the_weights_as_they_are() -> None:
-    average = NoAverage()
-    average.update(1)
-    with average.applied():
-        pass
-    assert average.state_dict() == {}
-    average.load_state_dict({})
-
-
 # --- in a run ------------------------------------------------------------------------------------
 
 EMA = ("optim.ema_decay=0.5", "train.max_steps=4", "train.eval_interval=2", "train.sample_tokens=0")
@@ -151,6 +142,7 @@ def rows(folder: Path, name: str) -> dict[int, float]:
 def test_a_run_evaluates_and_saves_the_average_and_keeps_the_weights_beside_it(tmp_path: Path, start: Start) -> None:
     trainer = start(tmp_path, *EMA)
     history: list[dict[str, Tensor]] = [weights(trainer.model)]
+    assert trainer.average is not None
     update = trainer.average.update
 
     def watched(step: int) -> None:

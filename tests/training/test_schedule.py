@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.config import OptimConfig
-from gpt.training.schedule import learning_rate
+from gpt.config import Config, OptimConfig
+from gpt.training.schedule import fit_schedule, learning_rate
 
 MAX_STEPS = 110
 
@@ -84,3 +84,33 @@ def test_a_decay_longer_than_what_follows_the_warmup_begins_right_after_it() -> 
     config = OptimConfig(learning_rate=1.0, min_lr=0.0, schedule="wsd", warmup_steps=50, decay_steps=700)
     rates = [learning_rate(step, config, 500) for step in (49, 50, 275, 500)]
     assert rates == pytest.approx([1.0, 1.0, 0.5, 0.0])
+
+
+def config_of(max_steps: int, **changes: object) -> Config:
+    return Config.model_validate({"optim": changes, "train": {"max_steps": max_steps}})
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
+@pytest.mark.parametrize(("max_steps", "warmup"), [(1, 0), (9, 0), (20, 2), (100, 10), (101, 100)])
+def test_a_warmup_that_would_take_the_whole_run_is_a_tenth_of_it(schedule: str, max_steps: int, warmup: int) -> None:
+    lines: list[str] = []
+    fitted = fit_schedule(config_of(max_steps, schedule=schedule, warmup_steps=100), lines.append)
+    assert fitted.optim.warmup_steps == warmup
+    told = [f"optim.warmup_steps: {warmup} instead of 100, since train.max_steps is {max_steps}"]
+    assert lines == (told if warmup < 100 else [])
+    assert fit_schedule(fitted, pytest.fail) == fitted  # as where a run goes on by its own config.yaml
+
+
+def test_a_decay_that_does_not_fit_is_told_as_the_schedule_shortens_it() -> None:
+    lines: list[str] = []
+    fitted = fit_schedule(config_of(20, schedule="wsd", warmup_steps=5, decay_steps=700), lines.append)
+    assert lines == ["optim.decay_steps: 15 instead of 700, since train.max_steps is 20"]
+    rates = [learning_rate(step, fitted.optim, 20) for step in range(4, 21)]
+    assert rates == sorted(rates, reverse=True)
+    assert (rates[0], rates[-1]) == (fitted.optim.learning_rate, fitted.optim.min_lr)
+    assert len(set(rates[1:])) == 16
+
+
+def test_a_constant_schedule_is_left_alone() -> None:
+    config = config_of(20, schedule="constant", warmup_steps=100)
+    assert fit_schedule(config, pytest.fail) == config

@@ -24,7 +24,7 @@ def build_stepper(dtype: torch.dtype = torch.float32, grad_clip: float = 1.0, **
     torch.manual_seed(0)
     model = GPT(tiny_config(n_layer=1, n_embd=16, n_head=2))
     optimizer = build_optimizer(model, OptimConfig(**optim), CPU)
-    return Stepper(model, optimizer, Compute(CPU, dtype, False), grad_clip)
+    return Stepper(model, optimizer, Compute(CPU, dtype), grad_clip)
 
 
 def batches(count: int = 1, rows: int = 4) -> list[Batch]:
@@ -39,7 +39,7 @@ def weights(stepper: Stepper) -> list[Tensor]:
 
 
 def moments(stepper: Stepper) -> list[Tensor]:
-    states = [state for part in stepper.optimizer.parts.values() for state in part.state.values()]
+    states = [state for part in stepper.optimizer.optimizers.values() for state in part.state.values()]
     assert len(states) == len(list(stepper.model.parameters()))
     return [moment.clone() for state in states for moment in state.values()]
 
@@ -177,7 +177,7 @@ def test_every_group_has_its_share_of_the_learning_rate() -> None:
     """The schedule is one, in units of the peak; the matrices of Muon have a peak of their own."""
     stepper = build_stepper(learning_rate=0.01, name="muon", muon_rate=0.3)
     stepper.step(0, 0.005, batches())
-    rates = {name: {group["lr"] for group in part.param_groups} for name, part in stepper.optimizer.parts.items()}
+    rates = {name: {group["lr"] for group in part.param_groups} for name, part in stepper.optimizer.optimizers.items()}
     assert {name: [pytest.approx(rate) for rate in found] for name, found in rates.items()} == {
         "muon": [0.15],
         "adamw": [0.005],

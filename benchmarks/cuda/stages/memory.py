@@ -48,7 +48,7 @@ def run(size: Size) -> Outcome:
     for name in RECIPES:
         loaded = load_config(CONFIGS / f"{name}.yaml", [*size.data, *size.overrides, f"run.device={size.device}"])
         config = resolve(loaded, dataset)
-        compute = choose_compute(config.run.model_copy(update={"compile": False}), report)
+        compute = choose_compute(config.run, report)
         pairs.append(training_pair(name, config, compute, dataset))
         pairs.append(prefill_pair(name, config, compute))
     rows = [(p.what, human_bytes(p.predicted), human_bytes(p.measured), f"{p.ratio:.3f}") for p in pairs]

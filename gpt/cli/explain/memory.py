@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from gpt.device import choose_compute, choose_device
 
     device = str(choose_device(arguments.device))  # here, because RunConfig refuses a wrong name in pydantic's words
-    compute = choose_compute(RunConfig(device=device, dtype=arguments.dtype or config.run.dtype, compile=False), report)
+    compute = choose_compute(RunConfig(device=device, dtype=arguments.dtype or config.run.dtype), report)
     training = training_memory(config.model, batch, length, compute, optimizer, config.train.grad_accum_steps)
     inference = inference_memory(config.model, batch, length, compute.device)
     size, where = f"{batch:,} x {length:,} tokens", f"{compute.device}, {str(compute.dtype).removeprefix('torch.')}"

@@ -2,8 +2,7 @@
 
 from gpt.training.monitor.base import Monitor, MonitorGroup
 from gpt.training.monitor.console import Console
-from gpt.training.monitor.jsonl import MetricsFile
-from gpt.training.monitor.samples import SampleFiles
+from gpt.training.monitor.files import MetricsFile, SampleFiles
 from gpt.training.monitor.tensorboard import TensorBoard
 
 __all__ = ["Console", "MetricsFile", "Monitor", "MonitorGroup", "SampleFiles", "TensorBoard"]

@@ -1,4 +1,4 @@
-"""What a monitor is, and several as one."""
+"""The interface of a monitor, and several as one."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,25 +10,28 @@ from gpt.report import Report
 
 
 class Monitor:
-    """Takes what a run has to say; this one keeps nothing.
+    """Takes the metrics of a run; a subclass overrides what it wants to have.
 
     `step` is always the number of optimizer steps done so far.
     """
 
+    def start(self, step: int) -> None:
+        """Open files; what was reported after `step` before a resume no longer counts."""
+
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Numbers by name, such as `train/loss`."""
+        """Take numbers by name, such as `train/loss`."""
 
     def text(self, step: int, name: str, text: str) -> None:
-        """A text, such as a sample."""
+        """Take a text, such as a sample."""
 
     def histograms(self, step: int, tensors: Mapping[str, Tensor]) -> None:
-        """Distributions of weights and gradients."""
+        """Take tensors whose distributions are to be shown, such as weights and gradients."""
 
     def picture(self, step: int, name: str, pixels: NDArray[np.uint8]) -> None:
-        """A picture, (height, width, 3)."""
+        """Take a picture, (height, width, 3)."""
 
     def progress(self, step: int, loss: float | None) -> None:
-        """A step is done; `loss` where it was read."""
+        """Note that a step is done; `loss` where it was read."""
 
     def close(self) -> None:
         """Flush; nothing is reported afterwards."""
@@ -40,6 +43,10 @@ class MonitorGroup(Monitor):
     def __init__(self, monitors: Sequence[Monitor], report: Report) -> None:
         self._monitors, self._report = monitors, report
         self._failed: set[Monitor] = set()
+
+    def start(self, step: int) -> None:
+        self._tell(lambda monitor: monitor.start(step))
+        self._monitors = [monitor for monitor in self._monitors if monitor not in self._failed]
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self._tell(lambda monitor: monitor.scalars(step, values))

@@ -1,6 +1,5 @@
 """The terminal: a progress bar where there is one, plain lines in a pipe."""
 
-import sys
 import time
 from collections.abc import Mapping
 from typing import TextIO
@@ -15,17 +14,20 @@ class Console(Monitor):
 
     Args:
         max_steps: steps of the whole run.
-        step: steps done so far.
         file: where to; a bar is drawn only where this is a terminal.
     """
 
-    def __init__(self, max_steps: int, step: int, file: TextIO | None = None) -> None:
-        self._file = file or sys.stderr
-        self._max_steps, self._first_step, self._start = max_steps, step, time.monotonic()
-        self._bar = tqdm(total=max_steps, initial=step, unit="step", disable=None, file=self._file, smoothing=0.05)
+    def __init__(self, max_steps: int, file: TextIO) -> None:
+        self._max_steps, self._file = max_steps, file
+
+    def start(self, step: int) -> None:
+        self._first_step, self._began = step, time.monotonic()
+        self._bar = tqdm(
+            total=self._max_steps, initial=step, unit="step", disable=None, file=self._file, smoothing=0.05
+        )
 
     def line(self, text: str) -> None:
-        """One line, above the bar where there is one."""
+        """Print one line, above the bar where there is one."""
         self._bar.write(text, file=self._file)
         self._file.flush()
 
@@ -50,23 +52,23 @@ class Console(Monitor):
 
     def progress(self, step: int, loss: float | None) -> None:
         if loss is not None:
-            self._bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+            self._bar.set_postfix(loss=f"{loss:.4f} nats", refresh=False)
         self._bar.update(step - self._bar.n)
 
     def close(self) -> None:
         self._bar.close()
 
     def _seconds_left(self, step: int) -> float:
-        return seconds_left(step - self._first_step, self._max_steps - step, time.monotonic() - self._start)
+        return seconds_left(step - self._first_step, self._max_steps - step, time.monotonic() - self._began)
 
 
 def seconds_left(done: int, left: int, elapsed: float) -> float:
-    """Time for the steps that are left, at the pace of those done."""
+    """Return the seconds that the steps that are left take, at the pace of those done."""
     return left * elapsed / done if done else 0.0
 
 
 def format_seconds(seconds: float) -> str:
-    """m:ss, or h:mm:ss from an hour on."""
+    """Write m:ss, or h:mm:ss from an hour on."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

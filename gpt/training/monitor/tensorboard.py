@@ -1,4 +1,4 @@
-"""The same scalars, and texts and histograms, for TensorBoard."""
+"""Scalars, texts, histograms and pictures for TensorBoard."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,17 +17,20 @@ class TensorBoard(Monitor):
     Args:
         folder: of the run.
         config: shown as text, and its leaves as hyper-parameters.
-        resume_step: steps done so far; points of later steps, from before the resume, are hidden.
     """
 
-    def __init__(self, folder: Path, config: Config, resume_step: int) -> None:
+    def __init__(self, folder: Path, config: Config) -> None:
+        self._folder, self._config = folder, config
+
+    def start(self, step: int) -> None:
+        """Open an event file; points of later steps, from before a resume, are hidden."""
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        self._writer = SummaryWriter(str(folder), purge_step=resume_step + 1)
-        if resume_step == 0:
-            self._writer.add_text("config", _preformatted(dump_config(config)), 0)
-            for summary in hparams(_leaves(config), {"val/loss": 0.0}):  # add_hparams would open a second folder
+        self._writer = SummaryWriter(str(self._folder), purge_step=step + 1)
+        if step == 0:
+            self._writer.add_text("config", _preformatted(dump_config(self._config)), 0)
+            for summary in hparams(_leaves(self._config), {"val/loss": 0.0}):  # add_hparams would open a second folder
                 self._writer.file_writer.add_summary(summary)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
@@ -49,7 +52,7 @@ class TensorBoard(Monitor):
 
 
 def _preformatted(text: str) -> str:
-    """Markdown that shows the text as it is: an indented block."""
+    """Return Markdown that shows the text as it is: an indented block."""
     return "\n".join("    " + line for line in text.splitlines())
 
 

@@ -28,7 +28,7 @@ def test_the_sizes_are_those_of_the_configuration_or_those_asked_for(
     assert (given["batch"], given["seq"], given["dtype"], given["optimizer"]) == (4, 16, "float32", "adamw")
     cpu = torch.device("cpu")
     for summary, batch, length, dtype in ((given, 4, 16, torch.float32), (asked, 2, 5, torch.bfloat16)):
-        predicted = training_memory(config, batch, length, Compute(cpu, dtype, compile=False), "adamw")
+        predicted = training_memory(config, batch, length, Compute(cpu, dtype), "adamw")
         assert summary["training"] == vars(predicted)
         inference = inference_memory(config, batch, length, cpu)
         assert summary["inference"] == {kind: vars(memory) for kind, memory in inference.items()}

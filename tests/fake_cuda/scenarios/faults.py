@@ -13,7 +13,7 @@ from fake_cuda.scenarios.training import train
 from gpt.generation import DecodeOptions
 from gpt.model import attention
 from gpt.model.feed_forward import MLP
-from gpt.training.guard import NonFiniteGuard
+from gpt.training.step import NonFiniteGuard
 
 RUN = ("run.dtype=bfloat16", "train.eval_first=false", "train.max_steps=2")
 

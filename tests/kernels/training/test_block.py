@@ -24,7 +24,7 @@ from gpt.training.step import Stepper
 from tiny import tiny_config
 
 CPU = torch.device("cpu")
-FLOAT32 = Compute(CPU, torch.float32, False)
+FLOAT32 = Compute(CPU, torch.float32)
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"norm": "rmsnorm", "position": "rope", "mlp": "relu2", "qk_norm": True, "logit_softcap": 15.0},
@@ -46,7 +46,7 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
 
 
 def compute_of(kernels: Kernels) -> Compute:
-    return Compute(CPU, kernels.dtype, False)
+    return Compute(CPU, kernels.dtype)
 
 
 def build_model(kernels: Kernels | None, std: float = 0.1, **changes: Any) -> GPT:
@@ -271,7 +271,7 @@ def test_what_there_is_no_kernel_for_is_named_and_the_model_left_alone(changes: 
 
 def test_float16_is_refused() -> None:
     with pytest.raises(DeviceError, match=r"^the native kernels are for float32 and bfloat16 on a CPU$"):
-        use_native_blocks(build_model(None), Compute(CPU, torch.float16, False), read_settings())
+        use_native_blocks(build_model(None), Compute(CPU, torch.float16), read_settings())
 
 
 def test_bfloat16_is_refused_where_the_processor_has_no_instructions_for_it() -> None:

@@ -2,6 +2,7 @@ import errno
 import io
 import json
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -23,10 +24,10 @@ CONFIG = Config.model_validate({"model": {"n_layer": 3}, "optim": {"learning_rat
 
 
 def write_rows(path: Path, steps: range, value: float = 1.0) -> None:
-    metrics = MetricsFile(path, resume_step=0)
+    metrics = MetricsFile(path)
+    metrics.start(0)
     for step in steps:
         metrics.scalars(step, {"train/loss": value + step / 10})
-    metrics.close()
 
 
 def steps_in(path: Path) -> list[int]:
@@ -34,10 +35,9 @@ def steps_in(path: Path) -> list[int]:
 
 
 def test_every_call_is_a_line_at_once(tmp_path: Path) -> None:
-    metrics = MetricsFile(tmp_path / "metrics.jsonl", 0)
+    metrics = MetricsFile(tmp_path / "metrics.jsonl")
     metrics.scalars(3, {"train/loss": 0.1, "train/grad_norm": 1e-9})
     content = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8")
-    metrics.close()
     assert content == '{"step": 3, "train/loss": 0.1, "train/grad_norm": 1e-09}\n'
 
 
@@ -48,7 +48,7 @@ def test_a_resume_drops_the_lines_after_its_step_and_keeps_the_others_as_they_we
     path = tmp_path / "metrics.jsonl"
     write_rows(path, range(1, 7))
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    MetricsFile(path, resume_step).close()
+    MetricsFile(path).start(resume_step)
     assert steps_in(path) == left
     assert path.read_text(encoding="utf-8") == "".join(lines[: len(left)])
 
@@ -58,9 +58,9 @@ def test_a_line_that_a_crash_cut_short_is_dropped_and_the_next_one_is_whole(tmp_
     path = tmp_path / "metrics.jsonl"
     write_rows(path, range(1, 4))
     path.write_bytes(path.read_bytes()[:-cut])
-    metrics = MetricsFile(path, resume_step=3)
+    metrics = MetricsFile(path)
+    metrics.start(3)
     metrics.scalars(4, {"train/loss": 1.0})
-    metrics.close()
     assert steps_in(path) == [1, 2, 4]
 
 
@@ -70,7 +70,7 @@ def test_a_damaged_line_is_dropped_and_those_after_it_stay(tmp_path: Path, line:
     write_rows(path, range(1, 4))
     first, rest = path.read_bytes().split(b"\n", 1)
     path.write_bytes(first + b"\n" + line + rest)
-    MetricsFile(path, resume_step=9).close()
+    MetricsFile(path).start(9)
     assert steps_in(path) == [1, 2, 3]
 
 
@@ -90,7 +90,8 @@ def text_of(events: EventAccumulator, name: str) -> str:
 
 
 def test_scalars_texts_and_histograms_can_be_read_back(tmp_path: Path) -> None:
-    board = TensorBoard(tmp_path, CONFIG, resume_step=0)
+    board = TensorBoard(tmp_path, CONFIG)
+    board.start(0)
     for step in (10, 20):
         board.scalars(step, {"train/loss": 1.0 / step, "val/loss": 2.0})
     board.text(20, "sample", "KING:\n  <b>Who?</b>")
@@ -105,7 +106,9 @@ def test_scalars_texts_and_histograms_can_be_read_back(tmp_path: Path) -> None:
 
 def test_the_hyper_parameters_are_in_the_same_folder(tmp_path: Path) -> None:
     """SummaryWriter.add_hparams would make a folder of its own, a second run in TensorBoard's list."""
-    TensorBoard(tmp_path, CONFIG, resume_step=0).close()
+    board = TensorBoard(tmp_path, CONFIG)
+    board.start(0)
+    board.close()
     assert [path.name.split(".")[2] for path in tmp_path.iterdir()] == ["tfevents"]
     content = read_events(tmp_path).summary_metadata[metadata.SESSION_START_INFO_TAG].plugin_data.content
     values = metadata.parse_session_start_info_plugin_data(content).hparams
@@ -118,13 +121,15 @@ def test_the_hyper_parameters_are_in_the_same_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("resume_step", [0, 3, 6])
 def test_a_resume_hides_the_points_after_its_step_and_no_others(tmp_path: Path, resume_step: int) -> None:
     """Also where it resumes from a checkpoint of step 0."""
-    board = TensorBoard(tmp_path, CONFIG, resume_step=0)
+    board = TensorBoard(tmp_path, CONFIG)
+    board.start(0)
     for step in range(7):
         board.scalars(step, {"train/loss": 1.0})
     board.close()
     for path in tmp_path.glob("events*"):  # files are read by name, which begins with the second
         path.rename(path.with_name(path.name.replace("tfevents.1", "tfevents.0", 1)))
-    board = TensorBoard(tmp_path, CONFIG, resume_step)
+    board = TensorBoard(tmp_path, CONFIG)
+    board.start(resume_step)
     for step in range(resume_step + 1, 9):
         board.scalars(step, {"train/loss": 2.0})
     board.close()
@@ -133,7 +138,8 @@ def test_a_resume_hides_the_points_after_its_step_and_no_others(tmp_path: Path, 
 
 
 def test_a_picture_arrives_as_it_was(tmp_path: Path) -> None:
-    board = TensorBoard(tmp_path, CONFIG, resume_step=0)
+    board = TensorBoard(tmp_path, CONFIG)
+    board.start(0)
     pixels = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
     board.picture(7, "attention", pixels)
     board.close()
@@ -165,7 +171,8 @@ def test_in_a_pipe_there_is_a_line_for_each_report_and_no_bar(monkeypatch: pytes
     clock = iter([1000.0, 1040.0])
     monkeypatch.setattr("gpt.training.monitor.console.time.monotonic", lambda: next(clock))
     pipe = io.StringIO()
-    console = Console(max_steps=180, step=100, file=pipe)
+    console = Console(max_steps=180, file=pipe)
+    console.start(100)
     console.progress(120, 2.5)
     console.scalars(120, TRAINED)
     console.scalars(120, {"val/loss": 2.25, "val/bits_per_char": 3.2461})
@@ -183,7 +190,8 @@ def test_in_a_pipe_there_is_a_line_for_each_report_and_no_bar(monkeypatch: pytes
 
 def test_in_a_terminal_a_bar_counts_from_the_resumed_step_and_shows_the_loss() -> None:
     terminal = Terminal()
-    console = Console(max_steps=10, step=4, file=terminal)
+    console = Console(max_steps=10, file=terminal)
+    console.start(4)
     for step in range(5, 11):
         console.progress(step, 1.5 if step == 10 else None)
         console.scalars(step, TRAINED)
@@ -191,7 +199,7 @@ def test_in_a_terminal_a_bar_counts_from_the_resumed_step_and_shows_the_loss() -
     console.close()
     shown = terminal.getvalue()
     assert re.search(r"\b4/10\b", shown)
-    assert re.search(r"\b10/10\b.*loss=1\.5000", shown)
+    assert re.search(r"\b10/10\b.*loss=1\.5000 nats", shown)
     assert "validation loss 2.2500 nats" in shown
     assert "lr 3.00e-04" not in shown
 
@@ -248,6 +256,9 @@ class Recorder(Monitor):
         if self.error is not None:
             raise self.error
 
+    def start(self, step: int) -> None:
+        self.note("start")
+
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self.note("scalars")
 
@@ -298,3 +309,27 @@ def test_a_mistake_of_ours_ends_the_run() -> None:
 def test_a_monitor_may_leave_out_what_it_does_not_want() -> None:
     for call in CALLS:
         assert call(Monitor()) is None
+
+
+def test_a_monitor_that_cannot_start_is_left_out() -> None:
+    lines: list[str] = []
+    full, whole = Recorder(OSError(errno.EISDIR, "Is a directory")), Recorder()
+    group = MonitorGroup([full, whole], lines.append)
+    group.start(0)
+    group.scalars(1, {})
+    assert (full.calls, whole.calls) == (["start"], ["start", "scalars"])
+    assert lines == ["warning: Recorder cannot write: Is a directory; training goes on"]
+
+
+def test_metrics_of_a_folder_that_was_deleted_are_not_lost_in_silence(tmp_path: Path) -> None:
+    lines: list[str] = []
+    (tmp_path / "run").mkdir()
+    group = MonitorGroup([MetricsFile(tmp_path / "run" / "metrics.jsonl")], lines.append)
+    group.start(0)
+    group.scalars(1, {"train/loss": 1.0})
+    shutil.rmtree(tmp_path / "run")
+    group.scalars(2, {"train/loss": 1.0})
+    assert lines == ["warning: MetricsFile cannot write: No such file or directory; training goes on"]
+    (tmp_path / "run").mkdir()
+    group.scalars(3, {"train/loss": 1.0})
+    assert steps_in(tmp_path / "run" / "metrics.jsonl") == [3]

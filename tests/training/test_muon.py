@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from gpt.config import OptimConfig
 from gpt.model import GPT
+from gpt.training.muon import COEFFICIENTS, Muon, orthogonalize
 from gpt.training.optimizers import build_optimizer
-from gpt.training.optimizers.muon import COEFFICIENTS, Muon, orthogonalize
 from tiny import tiny_config
 
 CPU = torch.device("cpu")
@@ -253,7 +253,7 @@ def test_the_matrices_of_the_blocks_go_to_muon_and_everything_else_to_adamw(chan
     optimizer = build_optimizer(model, OptimConfig(name="muon", weight_decay=0.3, muon_weight_decay=0.2), CPU)
     names = {parameter: name for name, parameter in model.named_parameters()}  # a tied weight comes once
     places = {
-        part: [names[parameter] for group in optimizer.parts[part].param_groups for parameter in group["params"]]
+        part: [names[parameter] for group in optimizer.optimizers[part].param_groups for parameter in group["params"]]
         for part in ("muon", "adamw")
     }
     assert sorted(itertools.chain(*places.values())) == sorted(names.values())
@@ -262,12 +262,12 @@ def test_the_matrices_of_the_blocks_go_to_muon_and_everything_else_to_adamw(chan
     assert sorted(places["muon"]) == sorted(f"h.{layer}.{kind}.weight" for layer in range(2) for kind in kinds)
     decayed = {names[p] for group in optimizer.param_groups if group["weight_decay"] == 0.3 for p in group["params"]}
     assert decayed == {"wte.weight", "wpe.weight", "lm_head.weight"} & set(names.values())
-    assert {group["weight_decay"] for group in optimizer.parts["muon"].param_groups} == {0.2}
+    assert {group["weight_decay"] for group in optimizer.optimizers["muon"].param_groups} == {0.2}
 
 
 def test_the_configuration_arrives() -> None:
     config = OptimConfig(name="muon", learning_rate=0.01, muon_rate=0.05, muon_momentum=0.8)
     optimizer = build_optimizer(GPT(tiny_config()), config, CPU)
-    (group,) = optimizer.parts["muon"].param_groups
+    (group,) = optimizer.optimizers["muon"].param_groups
     assert (group["lr"], group["momentum"], group["weight_decay"], group["lr_factor"]) == (0.05, 0.8, 0.0, 5.0)
-    assert [group["lr_factor"] for group in optimizer.parts["adamw"].param_groups] == [1.0, 1.0]
+    assert [group["lr_factor"] for group in optimizer.optimizers["adamw"].param_groups] == [1.0, 1.0]

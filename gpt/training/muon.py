@@ -1,4 +1,4 @@
-"""Muon: momentum whose every update is made orthogonal (Jordan et al. 2024, kellerjordan.github.io/posts/muon)."""
+"""Muon: momentum whose updates are orthogonalized (Jordan et al. 2024, kellerjordan.github.io/posts/muon)."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic Newton-Schulz iteration: they lift small singular values quickest."""
+"""Coefficients of the quintic Newton-Schulz iteration that lift small singular values quickest."""
 
 
 class Muon(Optimizer):
-    """Muon for a set of matrices; those of one shape are made orthogonal together, as a batch.
+    """Muon for a set of matrices; those of one shape are orthogonalized as a batch.
 
     Args:
         params: matrices, (rows, columns) each, all in one group.
@@ -26,7 +26,7 @@ class Muon(Optimizer):
 
     _step_supports_amp_scaling = True
     found_inf: Tensor | None = None
-    """1 where this update is to be left out, or None; as the fused AdamW takes it."""
+    """1 where this update is to be skipped, or None; as the fused AdamW takes it."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class Muon(Optimizer):
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         gradients = [p.grad for p in parameters if p.grad is not None]
         averages = [self._average(p) for p in parameters]
-        if self.found_inf is not None:  # a gradient that is not finite would spoil a product with zero
+        if self.found_inf is not None:  # zero times a gradient that is not finite is not zero
             gradients = [torch.where(self.found_inf > 0, a, g) for a, g in zip(averages, gradients, strict=True)]
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
-        ahead = torch._foreach_lerp(gradients, averages, group["momentum"])
-        updates = orthogonalize(torch.stack(ahead).to(self._dtype), group["steps"])
+        nesterov = torch._foreach_lerp(gradients, averages, group["momentum"])
+        updates = orthogonalize(torch.stack(nesterov).to(self._dtype), group["steps"])
         rows, columns = parameters[0].shape
         length = group["lr"] * math.sqrt(max(1.0, rows / columns))
         keep = 1.0 if self.found_inf is None else 1.0 - self.found_inf
@@ -75,7 +75,7 @@ class Muon(Optimizer):
 
 
 def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
-    """Nearly the closest matrices with orthogonal rows or columns: singular values near 1.
+    """Approximate the closest matrices with orthogonal rows or columns, whose singular values are 1.
 
     Args:
         matrices: (n, rows, columns), of the type to compute in.
