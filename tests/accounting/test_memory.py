@@ -77,10 +77,10 @@ def test_a_training_step_takes_what_was_predicted(
     stepper = Stepper(model, optimizer, compute, grad_clip=1.0)
     idx = torch.zeros(BATCH, LENGTH, dtype=torch.int64)
     batches = [(idx, idx)] * micro_batches
-    while not all(part.state for part in optimizer.parts.values()):
+    while not all(part.state for part in optimizer.optimizers.values()):
         stepper.step(0, 1e-4, batches)  # makes the optimizer's state; the first ones of float16 may be left out
     optimizer.zero_grad(set_to_none=True)
-    states = [values for part in optimizer.parts.values() for values in part.state.values()]
+    states = [values for part in optimizer.optimizers.values() for values in part.state.values()]
     state = sum(tensor.nbytes for values in states for tensor in values.values())
 
     predicted = training_memory(config, BATCH, LENGTH, compute, "adamw", micro_batches)
@@ -184,6 +184,6 @@ def test_the_state_of_muon_is_what_it_keeps(tie_weights: bool) -> None:
     model, compute = GPT(config), Compute(CPU, torch.float32)
     optimizer = build_optimizer(model, OptimConfig(name="muon"), CPU)
     Stepper(model, optimizer, compute, 1.0).step(0, 1e-3, [(torch.zeros(2, 8, dtype=torch.long),) * 2])
-    kept = [values for part in optimizer.parts.values() for values in part.state.values()]
+    kept = [values for part in optimizer.optimizers.values() for values in part.state.values()]
     state = sum(value.nbytes for values in kept for value in values.values())
     assert training_memory(config, 2, 8, compute, "muon").optimizer == state

@@ -59,7 +59,7 @@ def facts_of(trainer: Trainer, device: FakeCuda) -> dict[str, Any]:
         "devices": sorted({str(tensor.device) for tensor in [*parameters, *tensors]}),
         "states": len(tensors),
         "gradients": sorted({str(p.grad.dtype) for p in parameters if p.grad is not None}),
-        "fused": optimizer.parts["adamw"].defaults["fused"],
+        "fused": optimizer.optimizers["adamw"].defaults["fused"],
         "matmuls": sorted({str(dtype) for dtype, place in device.matmuls if place == "orthogonalize" or not place}),
         "pageable": sorted(set(device.pageable)),
     }
