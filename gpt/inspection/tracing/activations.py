@@ -137,8 +137,7 @@ def run_with_cache(
         return x
 
     keep = set(kept)
-    with tapped(model, keep | changes.keys(), tap):
-        logits = model(idx)
+    logits = tapped(model, keep | changes.keys(), tap)(idx)
     return logits, ActivationCache({name: captured[name] for name in kept}, table, model.config.n_layer)
 
 

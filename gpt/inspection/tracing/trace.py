@@ -5,7 +5,6 @@ is a different large prime, so that a size tells which dimension it is.
 """
 
 from collections import Counter
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +12,8 @@ from torch import Tensor
 
 from gpt.cache import KVCache
 from gpt.errors import InputError
+from gpt.inspection.tracing.copies import plain_copy
 from gpt.inspection.tracing.recorder import Operation, Recorder
-from gpt.inspection.tracing.taps import as_written, with_core
 from gpt.inspection.tracing.words import describe
 from gpt.model import GPT
 from gpt.model.attention import ReferenceCore
@@ -223,15 +222,14 @@ class Probe:
 
 
 def _record(model: GPT, idx: Tensor, cache: KVCache | None) -> list[Operation]:
-    recorder = Recorder(model)
+    copy = plain_copy(model)
+    for block in copy.h:
+        assert isinstance(block, Block)
+        block.attn.core = ReferenceCore(model.config.weights_dropout).train(block.attn.training)
+    recorder = Recorder(copy)
     recorder.begin_with(idx, "idx")
-    with ExitStack() as stack:
-        for block in model.h:
-            assert isinstance(block, Block)
-            stack.enter_context(with_core(block.attn, ReferenceCore(model.config.weights_dropout)))
-        stack.enter_context(as_written(model))
-        stack.enter_context(recorder.recording())
-        logits = model(idx, cache=cache)
+    with recorder.recording():
+        logits = copy(idx, cache=cache)
     return recorder.leading_to(logits)
 
 

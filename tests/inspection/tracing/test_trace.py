@@ -12,6 +12,7 @@ from gpt.cache import KVCache
 from gpt.config import load_config
 from gpt.errors import InputError
 from gpt.inspection.tracing.trace import TensorRow, trace_cached, trace_shapes
+from gpt.kernels.training.block import replace_blocks
 from gpt.model import GPT
 from inspection.variants import VARIANTS, every_variant, some_ids, state_of
 from tiny import sharp_model, tiny_config
@@ -299,3 +300,10 @@ def test_a_compiled_model_is_traced_as_written() -> None:
     with torch.no_grad():
         model(idx)
     assert [trace_shapes(model, idx) for _ in range(2)] == [plain, plain]
+
+
+def test_a_model_that_trains_by_native_kernels_is_traced_as_written() -> None:
+    model, idx = sharp_model(dropout=0.1).train(), some_ids(1, 4)
+    plain = trace_shapes(model, idx)
+    replace_blocks(model, kernels=None)
+    assert trace_shapes(model, idx) == plain
