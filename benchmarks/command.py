@@ -16,8 +16,7 @@ EXAMPLE = "python scripts/bench.py train step --config configs/shakespeare.yaml 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 `check` found a slow kernel, 2 a user's mistake, 130 stopped."""
-    arguments = _parse(argv)
-    return run_command(lambda: _run(arguments))
+    return run_command(lambda: _run(_parse(argv)))
 
 
 def _run(arguments: argparse.Namespace) -> int:

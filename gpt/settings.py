@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpt.errors import ConfigError
+
 _TRUE = {"1", "true", "yes", "on"}
 
 
@@ -25,11 +27,27 @@ class Settings:
 
 
 def read_settings(offline: bool = False) -> Settings:
-    """Read the environment once; callers pass the result on. `offline` asks for it whatever the environment says."""
+    """Read the environment once; callers pass the result on. `offline` asks for it whatever the environment says.
+
+    Raises:
+        ConfigError: a folder begins with the ~ of a user who has no home folder.
+    """
     data_dir = os.environ.get("GPT_DATA_DIR")
     return Settings(
-        data_dir=Path(data_dir).expanduser() if data_dir else None,
-        cache_dir=Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gpt",
+        data_dir=expand_home(data_dir, "GPT_DATA_DIR") if data_dir else None,
+        cache_dir=expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "XDG_CACHE_HOME") / "gpt",
         offline=offline or os.environ.get("GPT_OFFLINE", "").strip().lower() in _TRUE,
         processor=os.environ.get("GPT_PROCESSOR", "").strip() or None,
     )
+
+
+def expand_home(path: str, name: str) -> Path:
+    """Return a path with its `~` or `~user` replaced.
+
+    Raises:
+        ConfigError: there is no such home folder; the message says that `name` is wrong.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{name}: {path} is below no home folder; write the whole path") from None

@@ -10,8 +10,8 @@ import gpt
 PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
-    {"errors", "settings", "files", "report", "allocator"},
-    {"config", "processor"},
+    {"errors", "report", "allocator"},
+    {"settings", "files", "config", "processor"},
     {"device", "model", "data", "cache"},
     {"kernels", "evaluation", "checkpoint"},
     {"accounting"},

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gpt.errors import ConfigError
 from gpt.settings import Settings, read_settings
 
 
@@ -55,3 +56,10 @@ def test_the_class_of_processors_is_named_or_left_open(
 ) -> None:
     monkeypatch.setenv("GPT_PROCESSOR", value)
     assert read_settings().processor == processor
+
+
+@pytest.mark.parametrize("name", ["GPT_DATA_DIR", "XDG_CACHE_HOME"])
+def test_the_home_of_nobody_is_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "~nosuchuser/x")
+    with pytest.raises(ConfigError, match=f"{name}: ~nosuchuser/x is below no home folder"):
+        read_settings()

@@ -25,8 +25,7 @@ def main() -> int:
         return 2
     from gpt.cli.common import run_command
 
-    arguments = _parse()
-    return run_command(lambda: _run(arguments))
+    return run_command(lambda: _run(_parse()))
 
 
 def _parse() -> argparse.Namespace:

@@ -8,12 +8,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from tqdm import tqdm
 
-from gpt.errors import GPTError
+from gpt.config import LoadedConfig, load_config
+from gpt.errors import ConfigError, GPTError
 
+STANDARD_INPUT = Path("-")
 SPINS = "8000"
 """How often torch's idle threads look for work before they sleep; its OpenMP library reads it when it is loaded.
 
@@ -23,13 +25,18 @@ It costs about 8% of a step where nothing else runs.
 """
 
 
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF}
+_NO_SUCH_PLACE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP}
+
+
 def run_command(command: Callable[[], int]) -> int:
-    """Run a command and turn what can happen into an exit code.
+    """Run a command, its parsing included, and turn what can happen into an exit code.
 
     0: done. 2, or what the error says: a user's mistake, in one line. 130: Ctrl-C. A closed pipe ends
     quietly. Anything else is a bug and keeps its traceback.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    _replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack a character; that is no reason to end
     try:
@@ -37,7 +44,7 @@ def run_command(command: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except GPTError as error:
-        print(f"error: {error}", file=sys.stderr)
+        report(f"error: {error}")
         return error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -48,13 +55,16 @@ def run_command(command: Callable[[], int]) -> int:
         if not _is_out_of_memory(error):
             raise
         reason = str(error).partition("\n")[0]
-        print(f"error: out of memory; lower the batch or the sizes of the model ({reason})", file=sys.stderr)
+        report(f"error: out of memory; lower the batch or the sizes of the model ({reason})")
         return 2
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.filename is not None and error.errno in _NO_SUCH_PLACE:
+            report(f"error: {error.filename}: {error.strerror}")
+        elif error.errno in _NO_ROOM:
+            _silence_output()
+            report(f"error: cannot write the output: {error.strerror}")
+        else:
             raise
-        _silence_output()
-        print(f"error: cannot write the output: {error.strerror}", file=sys.stderr)
         return 2
 
 
@@ -63,31 +73,67 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
 
 
+def _replace_closed_streams() -> None:
+    """Give standard streams that are closed the null device: else the next file that is opened has their number."""
+    if sys.stdin is None:  # it stays None, so that a command that wants to read it can say so
+        os.open(os.devnull, os.O_RDONLY)
+    missing = [name for name in ("stdout", "stderr") if getattr(sys, name) is None]
+    for name in missing:
+        setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+    if "stdout" in missing:
+        report("warning: standard output is closed; what would be printed is lost")
+
+
 def _silence_output() -> None:
     """Let the exit of the process not try again to write what could not be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def report(line: str) -> None:
-    """One line for the user, beside the output, and above a progress bar where there is one."""
+    """Print one line for the user, beside the output, and above a progress bar where there is one."""
     with contextlib.suppress(OSError):  # whoever read it is gone; that is no reason to lose a run
         tqdm.write(line, file=sys.stderr)
         sys.stderr.flush()
 
 
-def read_text(path: str) -> str:
-    """The text of a UTF-8 file, or of standard input for -.
+def standard_input() -> TextIO:
+    """Return standard input.
+
+    Raises:
+        GPTError: it is closed.
+    """
+    if sys.stdin is None:
+        raise GPTError("standard input is closed; there is nothing to read")
+    return sys.stdin
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a UTF-8 file, or of standard input for -, as it is but for a byte order mark.
 
     Raises:
         GPTError: it cannot be read.
     """
+    is_input = path == STANDARD_INPUT
+    name = "standard input" if is_input else path
     try:
-        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        data = standard_input().buffer.read() if is_input else path.read_bytes()
+        return data.decode("utf-8").removeprefix("\ufeff")
     except OSError as error:
-        raise GPTError(f"cannot read {path}: {error.strerror}") from None
+        raise GPTError(f"cannot read {name}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        name = "standard input" if path == "-" else path
         raise GPTError(f"{name} is not UTF-8 text (byte {error.start})") from None
+
+
+def not_empty(text: str) -> str:
+    """Return the value of an option that must not be empty, as that of a shell variable that was never set is."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a value, got an empty text")
+    return text
+
+
+def to_path(text: str) -> Path:
+    """Return the value of an option that names a file or folder."""
+    return Path(not_empty(text))
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -120,6 +166,27 @@ def add_command(subparsers: Any, name: str, summary: str, example: str) -> argpa
     return parser
 
 
+def add_config_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """Add `--config` and overrides."""
+    parser.add_argument(
+        "--config", type=to_path, required=required, metavar="FILE", help="YAML file, such as configs/quickstart.yaml"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
+
+
+def read_config(arguments: argparse.Namespace) -> LoadedConfig:
+    """Return the configuration that the options of `add_config_options` give.
+
+    Raises:
+        ConfigError: see `load_config`; or a key is overridden twice.
+    """
+    keys = [override.partition("=")[0].strip() for override in arguments.overrides]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ConfigError(f"command line: {key} is given twice; leave one of them out")
+    return load_config(arguments.config, arguments.overrides)
+
+
 def add_weights_option(parser: argparse.ArgumentParser) -> None:
     """`--weights`."""
     parser.add_argument(
@@ -131,9 +198,12 @@ def add_checkpoint_options(parser: argparse.ArgumentParser, with_device: bool = 
     """`--checkpoint`, `--runs` and `--device`."""
     parser.add_argument(
         "--checkpoint",
+        type=to_path,
         metavar="PATH",
         help="run folder, checkpoint folder, or best/last inside a run; default: the newest run",
     )
-    parser.add_argument("--runs", default="runs", metavar="DIR", help="folder of run folders (default: runs)")
+    parser.add_argument(
+        "--runs", type=to_path, default="runs", metavar="DIR", help="folder of run folders (default: runs)"
+    )
     if with_device:
         parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")

@@ -4,10 +4,17 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import CommandParser, add_checkpoint_options, add_weights_option, read_text, report, run_command
+from gpt.cli.common import (
+    CommandParser,
+    add_checkpoint_options,
+    add_weights_option,
+    read_text,
+    report,
+    run_command,
+    to_path,
+)
 from gpt.config import RunConfig
 from gpt.errors import CheckpointError, ConfigError
 from gpt.settings import read_settings
@@ -19,8 +26,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
-    arguments = _parse(argv)
-    return run_command(lambda: _run(arguments))
+    return run_command(lambda: _run(_parse(argv)))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -30,7 +36,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add_checkpoint_options(parser)
     add_weights_option(parser)
-    parser.add_argument("--split", choices=("train", "val"), default="val", help="default: val")
+    parser.add_argument("--split", choices=("train", "val"), help="of the corpus (default: val)")
     parser.add_argument(
         "--protocol",
         choices=("full", "sliding", "random"),
@@ -41,7 +47,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--stride", type=int, metavar="N", help="of sliding; default: a quarter of block_size")
     parser.add_argument("--batches", type=int, metavar="N", help="of random (default: 200)")
     parser.add_argument("--seed", type=int, metavar="N", help="of random (default: 1337)")
-    parser.add_argument("--text-file", metavar="FILE", help="score this UTF-8 text instead (full or sliding)")
+    parser.add_argument(
+        "--text-file", type=to_path, metavar="FILE", help="score this UTF-8 text instead (full or sliding)"
+    )
     parser.add_argument("--per-char", action="store_true", help="with --text-file: each token's log-probability too")
     parser.add_argument("--offline", action="store_true", help="open no connection (also GPT_OFFLINE=1)")
     return parser.parse_args(argv)
@@ -53,6 +61,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if value is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} is {value}, expected at least 1")
 
+    if arguments.text_file is not None and arguments.split is not None:
+        raise ConfigError("--split is one of the corpus and has no effect with --text-file")
     if arguments.text_file is not None and arguments.protocol == "random":
         raise ConfigError("--protocol random draws from a corpus; use full or sliding with --text-file")
     for name, protocol in (("stride", "sliding"), ("batches", "random"), ("seed", "random")):
@@ -64,10 +74,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from gpt.checkpoint import load_trained
     from gpt.device import choose_compute, choose_device
 
-    path = Path(arguments.checkpoint) if arguments.checkpoint else None
     device = str(choose_device(arguments.device))  # here, because RunConfig refuses a wrong name in pydantic's words
     compute = choose_compute(RunConfig(device=device, dtype="float32"), report)
-    loaded = load_trained(path, Path(arguments.runs), compute.device, arguments.weights)
+    loaded = load_trained(arguments.checkpoint, arguments.runs, compute.device, arguments.weights)
     block_size = loaded.config.model.block_size
     stride = (
         min(arguments.stride or max(1, block_size // 4), block_size) if arguments.protocol == "sliding" else block_size
@@ -97,7 +106,8 @@ def _evaluate_corpus(
         report("warning: the corpus is not the one of the run any more; this split may hold text it was trained on")
     block_size, size = loaded.config.model.block_size, arguments.batch_size
     dataset.check_length(block_size)
-    tokens = dataset.split(arguments.split)
+    split = arguments.split or "val"
+    tokens = dataset.split(split)
     windows = size if arguments.protocol == "random" else min(size, len(tokens) // stride + 1)
     require_forward_memory(loaded.config.model, windows, compute.device)
     if arguments.protocol == "random":
@@ -110,9 +120,9 @@ def _evaluate_corpus(
     if not math.isfinite(result.loss):
         raise CheckpointError(f"{loaded.folder}: the loss is not finite; its weights are damaged")
     bits = result.bits_per_char(dataset.chars_per_token(tokens))
-    report(f"{loaded.folder}: {arguments.split} loss {result.loss:.4f} nats per token, {bits:.4f} bits per character")
+    report(f"{loaded.folder}: {split} loss {result.loss:.4f} nats per token, {bits:.4f} bits per character")
     return {
-        "split": arguments.split,
+        "split": split,
         "loss": result.loss,
         "bits_per_char": bits,
         "tokens": result.tokens,
@@ -122,16 +132,17 @@ def _evaluate_corpus(
 
 def _score_file(arguments: argparse.Namespace, loaded: "Loaded", stride: int) -> dict[str, Any]:
     """Probability of one text, in float32."""
+    from gpt.data.text import convert_newlines
     from gpt.evaluation.scoring import score_text
 
-    text = read_text(arguments.text_file)
+    text = convert_newlines(read_text(arguments.text_file), loaded.config.data.newlines)
     score = score_text(loaded.model, loaded.tokenizer, text, stride)
     report(
         f"{loaded.folder}: {arguments.text_file} has log-probability {score.logprob:.2f} nats, "
         f"perplexity {score.perplexity:.4f} per token, {score.bits_per_char:.4f} bits per character"
     )
     summary = {
-        "text_file": arguments.text_file,
+        "text_file": str(arguments.text_file),
         "logprob": score.logprob,
         "loss": -score.logprob / len(score.logprobs),
         "perplexity": score.perplexity,

@@ -1,10 +1,11 @@
 """`scripts/sample.py --interactive`: a prompt, a text, the next prompt."""
 
 import contextlib
+import io
 import sys
 from importlib import import_module
 
-from gpt.cli.common import report
+from gpt.cli.common import report, standard_input
 from gpt.cli.sample_writers import TextWriter
 from gpt.cli.sampling_options import with_options
 from gpt.config import SamplingParams
@@ -21,15 +22,24 @@ Type a prompt and see how the model goes on. Ctrl-C stops a text, Ctrl-D ends.
 
 
 def run_interactive(runtime: Runtime, tokenizer: Tokenizer, params: SamplingParams) -> int:
-    """Read prompts until the end of input; arrow keys bring back earlier ones where there is readline."""
+    """Read prompts until the end of input; arrow keys bring back earlier ones where there is readline.
+
+    Raises:
+        GPTError: standard input cannot be read.
+    """
+    lines = standard_input()
+    if isinstance(lines, io.TextIOWrapper):
+        lines.reconfigure(errors="replace")  # what is not UTF-8 is a character that the model does not know
     with contextlib.suppress(ImportError):
         import_module("readline")  # which gives `input` a history
     report(HELP)
     while True:
         try:
-            line = input("> " if sys.stdin.isatty() else "")
+            line = input("> " if lines.isatty() else "")
         except EOFError:
             return 0
+        except OSError as error:
+            raise GPTError(f"cannot read standard input: {error.strerror}") from None
         except KeyboardInterrupt:
             print()
             continue

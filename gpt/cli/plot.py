@@ -1,20 +1,22 @@
 """`scripts/plot.py`: the loss curves of runs as a picture."""
 
 import argparse
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpt.cli.common import CommandParser, run_command
+from gpt.cli.common import CommandParser, run_command, to_path
 from gpt.errors import CheckpointError, GPTError
+from gpt.files import write_atomic
 
 Curve = list[tuple[float, float]]
+ENDINGS = (".png", ".svg", ".pdf")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
-    arguments = _parse(argv)
-    return run_command(lambda: _run(arguments))
+    return run_command(lambda: _run(_parse(argv)))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -22,8 +24,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "Draw training and validation loss of one or more runs.",
         "python scripts/plot.py runs/shakespeare --output loss.png",
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
-    parser.add_argument("--output", required=True, metavar="FILE", help="picture to write: .png, .svg or .pdf")
+    parser.add_argument("runs", nargs="+", type=to_path, metavar="RUN", help="run folders")
+    parser.add_argument(
+        "--output", type=to_path, required=True, metavar="FILE", help="picture to write: .png, .svg or .pdf"
+    )
     parser.add_argument("--x", choices=("step", "seconds"), default="step", help="horizontal axis (default: step)")
     return parser.parse_args(argv)
 
@@ -36,9 +40,11 @@ def _run(arguments: argparse.Namespace) -> int:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
+    output: Path = arguments.output
+    if output.suffix not in ENDINGS or output.is_dir():
+        raise GPTError(f"--output {output}: expected a file name that ends with {', '.join(ENDINGS)}")
     figure, axes = plt.subplots(figsize=(8, 4.5), dpi=120)
-    for name in arguments.runs:
-        run = Path(name)
+    for run in arguments.runs:
         training, validation = read_curve(run, "train/loss", arguments.x), read_curve(run, "val/loss", arguments.x)
         (line,) = axes.plot(*zip(*training, strict=True), linewidth=0.8, alpha=0.45, label=f"{run.name}: training")
         axes.plot(
@@ -53,13 +59,16 @@ def _run(arguments: argparse.Namespace) -> int:
     axes.set_xlabel("optimizer steps" if arguments.x == "step" else "seconds of training, evaluations included")
     axes.set_ylabel("loss, nats per token")
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False)
+    for text in axes.legend(frameon=False).get_texts():
+        text.set_parse_math(False)  # a folder's name is no formula
     figure.tight_layout()
+    picture = io.BytesIO()
+    figure.savefig(picture, format=output.suffix[1:])
     try:
-        figure.savefig(arguments.output)
-    except (OSError, ValueError) as error:
-        raise GPTError(f"cannot write {arguments.output}: {getattr(error, 'strerror', None) or error}") from None
-    print(arguments.output)
+        write_atomic(output, picture.getvalue())
+    except OSError as error:
+        raise GPTError(f"cannot write {output}: {error.strerror}") from None
+    print(output)
     return 0
 
 
@@ -69,15 +78,19 @@ def read_curve(run: Path, name: str, x: str) -> Curve:
     Raises:
         CheckpointError: the run has no such points.
     """
-    key = "step" if x == "step" else "speed/seconds"
+    key, metrics = "step" if x == "step" else "speed/seconds", run / "metrics.jsonl"
+    points: Curve = []
     try:
-        with (run / "metrics.jsonl").open(encoding="utf-8") as file:
-            rows = [json.loads(line) for line in file]
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"cannot read the metrics of {run}: {getattr(error, 'strerror', None) or error}"
-        ) from None
-    points = [(row[key], row[name]) for row in rows if name in row]
+        lines = metrics.read_bytes().splitlines()
+    except OSError as error:
+        raise CheckpointError(f"cannot read the metrics of {run}: {error.strerror}") from None
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            if name in row:
+                points.append((float(row[key]), float(row[name])))
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            raise CheckpointError(f"{metrics}:{number} is not a line of metrics with numbers in it") from None
     if not points:
         raise CheckpointError(f"{run} has no {name} yet")
     return points

@@ -2,17 +2,14 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from gpt.cli.common import CommandParser, report, run_command
-from gpt.config import load_config
+from gpt.cli.common import CommandParser, add_config_options, read_config, report, run_command
 from gpt.settings import read_settings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
-    arguments = _parse(argv)
-    return run_command(lambda: _run(arguments))
+    return run_command(lambda: _run(_parse(argv)))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -20,15 +17,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "Download and encode the corpus of a configuration. Training does the same when it has to.",
         "python scripts/prepare_data.py --config configs/shakespeare.yaml",
     )
-    parser.add_argument("--config", required=True, metavar="FILE", help="YAML file")
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
+    add_config_options(parser)
     parser.add_argument("--offline", action="store_true", help="open no connection (also GPT_OFFLINE=1)")
     parser.add_argument("--force", action="store_true", help="encode again although the token files are there")
     return parser.parse_intermixed_args(argv)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    config = load_config(Path(arguments.config), arguments.overrides).config
+    config = read_config(arguments).config
     from gpt.data import prepare
 
     settings = read_settings(arguments.offline)

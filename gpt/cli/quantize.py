@@ -5,15 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpt.cli.common import CommandParser, add_checkpoint_options, report, run_command
+from gpt.cli.common import CommandParser, add_checkpoint_options, report, run_command, to_path
 from gpt.cli.tables import human_bytes
 from gpt.errors import CheckpointError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
-    arguments = _parse(argv)
-    return run_command(lambda: _run(arguments))
+    return run_command(lambda: _run(_parse(argv)))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -24,12 +23,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add_checkpoint_options(parser, with_device=False)
     parser.add_argument("--weights", choices=("bf16", "int8", "int4"), default="int8", help="default: int8")
-    parser.add_argument("--output", required=True, metavar="DIR", help="checkpoint folder to write")
+    parser.add_argument("--output", type=to_path, required=True, metavar="DIR", help="checkpoint folder to write")
     return parser.parse_args(argv)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    output = Path(arguments.output)
+    output: Path = arguments.output
     if output.exists():
         raise CheckpointError(f"{output} is there already; give a new --output, or remove it")
 
@@ -38,7 +37,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from gpt.checkpoint import build_model, find_checkpoint, read_checkpoint, weights_of, write_checkpoint
     from gpt.model.quantized import quantize
 
-    folder = find_checkpoint(Path(arguments.checkpoint) if arguments.checkpoint else None, Path(arguments.runs))
+    folder = find_checkpoint(arguments.checkpoint, arguments.runs)
     checkpoint = read_checkpoint(folder)
     with torch.no_grad():
         weights = weights_of(quantize(build_model(checkpoint, folder), arguments.weights))

@@ -9,7 +9,17 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from gpt.cli.common import CommandParser, add_checkpoint_options, add_weights_option, read_text, report, run_command
+from gpt.cli.common import (
+    STANDARD_INPUT,
+    CommandParser,
+    add_checkpoint_options,
+    add_weights_option,
+    not_empty,
+    read_text,
+    report,
+    run_command,
+    to_path,
+)
 from gpt.cli.drafting import make_drafter_of
 from gpt.cli.sampling_options import add_sampling_options, given_options, with_options
 from gpt.config import SamplingParams
@@ -25,8 +35,7 @@ GROUP = 64
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
-    arguments = _parse(argv)
-    return run_command(lambda: _run(arguments))
+    return run_command(lambda: _run(_parse(argv)))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -38,8 +47,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_weights_option(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--prompt", help="text to go on from; - reads standard input (default: a line end)")
-    source.add_argument("--prompt-file", metavar="FILE", help="read the prompt from a UTF-8 file")
-    source.add_argument("--prompts-file", metavar="FILE", help="read several prompts from a UTF-8 file, one a line")
+    source.add_argument("--prompt-file", type=to_path, metavar="FILE", help="read the prompt from a UTF-8 file")
+    source.add_argument(
+        "--prompts-file", type=to_path, metavar="FILE", help="read several prompts from a UTF-8 file, one a line"
+    )
     source.add_argument("--interactive", action="store_true", help="ask for prompts; /help there says more")
     add_sampling_options(parser)
     parser.add_argument("--num-samples", type=int, default=1, metavar="N", help="texts per prompt (default: 1)")
@@ -56,6 +67,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--speculate",
+        type=not_empty,
         metavar="WHAT",
         help="guess tokens and check several at once; the text is the same: ngram (from the training text), lookup "
         "(from the text so far), or a smaller checkpoint",
@@ -67,7 +79,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--prefill-chunk", type=int, metavar="N", help="most prompt tokens computed at a time")
     parser.add_argument("--stats", action="store_true", help="say how fast it was")
     parser.add_argument("--json", action="store_true", help="one JSON object per text")
-    parser.add_argument("--output", metavar="FILE", help="write there instead of to standard output")
+    parser.add_argument("--output", type=to_path, metavar="FILE", help="write there instead of to standard output")
     return parser.parse_args(argv)
 
 
@@ -88,14 +100,14 @@ def _run(arguments: argparse.Namespace) -> int:
     from gpt.checkpoint import load_trained
     from gpt.cli.interactive import run_interactive
     from gpt.data import CharTokenizer
+    from gpt.data.text import convert_newlines
     from gpt.device import choose_device
     from gpt.generation import DecodeOptions, build_runtime
     from gpt.generation.prompts import encode_prompt
 
     keep_freed_memory()
-    path = Path(arguments.checkpoint) if arguments.checkpoint else None
-    loaded = load_trained(path, Path(arguments.runs), choose_device(arguments.device), arguments.weights)
-    if path is None:
+    loaded = load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device), arguments.weights)
+    if arguments.checkpoint is None:
         report(f"using {loaded.folder}")
     params = with_options(loaded.config.sample, given)
     tokenizer = loaded.tokenizer
@@ -104,10 +116,11 @@ def _run(arguments: argparse.Namespace) -> int:
     options = DecodeOptions(
         arguments.backend, not arguments.no_cache, arguments.kv_dtype or "fp32", arguments.prefill_chunk
     )
-    make_drafter = make_drafter_of(arguments.speculate, loaded, Path(arguments.runs))
+    make_drafter = make_drafter_of(arguments.speculate, loaded, arguments.runs)
     runtime = build_runtime(loaded.model, options, report=report, make_drafter=make_drafter)
     if arguments.interactive:
         return run_interactive(runtime, tokenizer, params)
+    prompts = [convert_newlines(prompt, loaded.config.data.newlines) for prompt in prompts]
     sequences = arguments.beam or min(GROUP, len(prompts) * arguments.num_samples)
     if options.cache:
         require_cache_memory(loaded.config.model, sequences, options.kv_dtype, next(loaded.model.parameters()).device)
@@ -213,7 +226,7 @@ def _beam(
 class _Output:
     """Standard output, or a file that is closed at the end."""
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
 
     def __enter__(self) -> TextIO:
@@ -221,7 +234,7 @@ class _Output:
             self._file: TextIO = sys.stdout
             return self._file
         try:
-            self._file = Path(self._path).open("w", encoding="utf-8")
+            self._file = self._path.open("w", encoding="utf-8", errors="replace")  # a prompt may have lone surrogates
         except OSError as error:
             raise GPTError(f"cannot write {self._path}: {error.strerror}") from None
         return self._file
@@ -238,10 +251,10 @@ def _read_prompts(arguments: argparse.Namespace) -> list[str]:
         GPTError: a file cannot be read, or holds no prompt.
     """
     if arguments.prompts_file is not None:
-        prompts = [line for line in read_text(arguments.prompts_file).splitlines() if line]
+        prompts = [line for line in read_text(arguments.prompts_file).replace("\r\n", "\n").split("\n") if line]
         if not prompts:
             raise GenerationError(f"{arguments.prompts_file} holds no prompt")
         return prompts
     if arguments.prompt_file is not None:
         return [read_text(arguments.prompt_file)]
-    return [read_text("-") if arguments.prompt == "-" else arguments.prompt or ""]
+    return [read_text(STANDARD_INPUT) if arguments.prompt == "-" else arguments.prompt or ""]

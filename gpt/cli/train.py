@@ -4,17 +4,15 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from gpt.cli.common import CommandParser, report, run_command
-from gpt.config import Config, LoadedConfig, dump_config, load_config
+from gpt.cli.common import CommandParser, add_config_options, not_empty, read_config, report, run_command
+from gpt.config import Config, LoadedConfig, dump_config
 from gpt.settings import read_settings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 2 a user's mistake, 3 a non-finite loss, 130 and 143 stopped and saved."""
-    arguments = _parse(argv)
-    return run_command(lambda: _run(arguments))
+    return run_command(lambda: _run(_parse(argv)))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -22,10 +20,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "Train a GPT. Any key of the configuration can be overridden as section.key=value.",
         "python scripts/train.py --config configs/shakespeare.yaml run.name=slower optim.learning_rate=3e-3",
     )
-    parser.add_argument("--config", metavar="FILE", help="YAML file, for example configs/quickstart.yaml")
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
+    add_config_options(parser, required=False)
     parser.add_argument(
         "--resume",
+        type=not_empty,
         metavar="auto|PATH",
         help="auto: continue this run from its newest readable checkpoint, or start it; PATH: continue from there",
     )
@@ -38,7 +36,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--print-config", action="store_true", help="print the whole configuration and exit")
     parser.add_argument("--print-schema", action="store_true", help="print the JSON schema of configurations and exit")
     arguments = parser.parse_intermixed_args(argv)
-    if not arguments.config and not arguments.print_schema:
+    if arguments.config is None and not arguments.print_schema:
         parser.error("--config FILE is needed, for example --config configs/quickstart.yaml")
     return arguments
 
@@ -47,7 +45,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.print_schema:
         print(json.dumps(Config.model_json_schema(), indent=2))
         return 0
-    loaded = load_config(Path(arguments.config), arguments.overrides)
+    loaded = read_config(arguments)
     if arguments.print_config:
         sys.stdout.write(dump_config(loaded.config))
         return 0
@@ -60,17 +58,17 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace) -> int:
 
     settings = read_settings(arguments.offline)
     trainer = open_session(loaded, settings, report, arguments.resume, arguments.allow_config_change)
-    path = trainer.run_folder.path
+    folder = trainer.run_folder.path
     try:
         state = trainer.run()
     except Interrupted as stopped:
         report(
-            f"stopped by {stopped} at step {trainer.state.step}, saved in {path}; "
-            f"continue with --config {path / 'config.yaml'} --resume auto"
+            f"stopped by {stopped} at step {trainer.state.step}, saved in {folder}; "
+            f"continue with --config {folder / 'config.yaml'} --resume auto"
         )
         return stopped.exit_code
     report(
         f"done: {state.step} steps in {state.seconds:.1f} s; best validation loss {state.best_val_loss:.4f} nats "
-        f"per token at step {state.best_step}; sample with: python scripts/sample.py --checkpoint {path}"
+        f"per token at step {state.best_step}; sample with: python scripts/sample.py --checkpoint {folder}"
     )
     return 0

@@ -8,15 +8,15 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-PositiveInt = Annotated[int, Field(ge=1)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveInt = Annotated[int, Field(ge=1, lt=2**63)]
+NonNegativeInt = Annotated[int, Field(ge=0, lt=2**63)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d+)?|mps)$"
+DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d{1,2})?|mps)$"
 Problem = tuple[str, str]
 """A key of the section, and what is wrong with it."""
 
@@ -26,6 +26,13 @@ def _list_to_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _check_path(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("expected a path, which has no NUL character")
+    return text
+
+
+PathText = Annotated[str, Field(min_length=1), AfterValidator(_check_path)]
 Betas = Annotated[tuple[Fraction, Fraction], BeforeValidator(_list_to_tuple)]
 Texts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_list_to_tuple)]
 
@@ -63,7 +70,7 @@ class RunConfig(Section):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
         description="Run folder below `dir`; null: the name of the configuration file.",
     )
-    dir: str = Field("runs", min_length=1, description="Folder that holds the run folders.")
+    dir: PathText = Field("runs", description="Folder that holds the run folders.")
     seed: Seed = Field(
         1337,
         description="Of initialisation and dropout (torch's generator) and of the data order (its own).",
@@ -88,7 +95,9 @@ class RunConfig(Section):
         description="Ask torch for deterministic kernels on CUDA. On a CPU runs repeat bit for bit either way, with "
         "the one exception that the README names.",
     )
-    threads: PositiveInt | None = Field(None, description="CPU threads; null: torch's choice, one per core.")
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        None, description="CPU threads; null: torch's choice, one per core."
+    )
 
 
 class DataConfig(Section):
@@ -97,12 +106,11 @@ class DataConfig(Section):
     source: Literal["shakespeare", "pydocs", "file", "url"] = Field(
         "shakespeare", description="A named corpus, a file of yours, or an address."
     )
-    path: str | None = Field(None, min_length=1, description="Text file, for source: file.")
+    path: PathText | None = Field(None, description="Text file, for source: file.")
     url: str | None = Field(None, pattern=r"^https://", description="https address, for source: url.")
     sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$", description="Expected hash of the file or download.")
-    dir: str = Field(
+    dir: PathText = Field(
         "data",
-        min_length=1,
         description="Where downloads and token files go; GPT_DATA_DIR is looked at first for corpora.",
     )
     tokenizer: Literal["char", "byte"] = Field(

@@ -8,7 +8,7 @@ from gpt.data.download import Download, fetch
 from gpt.errors import DataError
 from gpt.files import sha256_of, write_atomic
 from gpt.report import Report
-from gpt.settings import Settings
+from gpt.settings import Settings, expand_home
 
 _CHAR_RNN = "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
 SHAKESPEARE = Download(
@@ -27,6 +27,7 @@ def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Pat
     """The corpus as a file, downloaded or written first where it has to be.
 
     Raises:
+        ConfigError: `data.path` begins with the ~ of a user who has no home folder.
         DataError: the file is missing, empty, too large or has another hash; the download failed or is
             not allowed; the data folder cannot be written.
     """
@@ -42,7 +43,7 @@ def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Pat
             path = _write_pydocs(Path(config.dir))
         case "file":
             assert config.path is not None
-            path = _existing_file(Path(config.path).expanduser(), config.sha256)
+            path = _existing_file(expand_home(config.path, "data.path"), config.sha256)
         case "url":
             path = _download(config, settings, report)
     _check_size(path, config.max_bytes)

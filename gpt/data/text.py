@@ -63,15 +63,18 @@ def _refuse_wide(path: Path, data: bytes) -> None:
         raise DataError(f"{path} holds NUL bytes: it is not UTF-8 text (UTF-16, or a binary file)")
 
 
+def convert_newlines(text: str, newlines: str) -> str:
+    """Return a text that did not come from the corpus with its line ends as the corpus has them; see `read_pieces`."""
+    return text if newlines == "keep" else text.replace("\r\n", "\n")
+
+
 def _convert(path: Path, text: str, newlines: str) -> str:
-    if newlines == "keep" or "\r\n" not in text:
-        return text
-    if newlines == "strict":
+    if newlines == "strict" and "\r\n" in text:
         raise DataError(
             f"{path} has CRLF (Windows) line ends; "
             "set data.newlines=lf to read them as LF, or data.newlines=keep to learn them"
         )
-    return text.replace("\r\n", "\n")
+    return convert_newlines(text, newlines)
 
 
 def distinct_characters(path: Path, newlines: str) -> list[str]:

@@ -45,6 +45,7 @@ def test_the_protocols_see_the_tokens_they_say(capsys: pytest.CaptureFixture[str
         (["--per-char"], "--per-char is for a --text-file"),
         (["--protocol", "random", "--text-file", "corpus.txt"], "--protocol random draws from a corpus"),
         (["--text-file", "gone.txt"], "cannot read gone.txt"),
+        (["--text-file", "corpus.txt", "--split", "val"], "--split is one of the corpus"),
         (["--checkpoint", "runs"], "holds no checkpoint"),
     ],
 )

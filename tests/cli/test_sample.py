@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from native_support import needs_compiler
 
-from gpt.cli import interactive, sample, train
+from gpt.cli import evaluate, interactive, sample, train
 from gpt.cli.sample_writers import SEPARATOR
 from gpt.generation import Piece, TextBatch
 from tiny import CORPUS
@@ -29,7 +29,7 @@ def text_of(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 
 
 def objects_of(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text_of(capsys, "--json", *options).splitlines()]
+    return [json.loads(line) for line in text_of(capsys, "--json", *options).split("\n")[:-1]]
 
 
 class Typed(io.StringIO):
@@ -97,7 +97,7 @@ def test_the_prompt_comes_from_a_file_or_standard_input(
     (tmp_path / "prompt.txt").write_text("The keeper", encoding="utf-8")
     expected = text_of(capsys, "--prompt", "The keeper", "--max-new-tokens", "9")
     assert text_of(capsys, "--prompt-file", str(tmp_path / "prompt.txt"), "--max-new-tokens", "9") == expected
-    monkeypatch.setattr("sys.stdin", io.StringIO("The keeper"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"The keeper")))
     assert text_of(capsys, "--prompt", "-", "--max-new-tokens", "9") == expected
 
 
@@ -138,6 +138,9 @@ def test_unknown_characters_can_be_dropped(capsys: pytest.CaptureFixture[str]) -
         (["--runs", "nowhere"], "no trained run below nowhere"),
         (["--device", "cuda:99"], "cuda:99"),
         (["--device", "gpu"], "gpu"),
+        (["--device", "cuda:99999999999"], "device cuda:99999999999: expected auto, cpu, cuda, cuda:N or mps"),
+        (["--seed", "1" + "0" * 22], "--seed: got 1" + "0" * 22),
+        (["--max-new-tokens", "1" + "0" * 22], "--max-new-tokens: got 1" + "0" * 22),
         (["--prompt-file", "gone.txt"], "cannot read gone.txt"),
         (["--prompt-file", "."], "cannot read ."),
         (["--prompts-file", "gone.txt"], "cannot read gone.txt"),
@@ -649,3 +652,64 @@ def test_without_a_compiler_decoding_goes_on_eagerly_and_says_so(
     assert "error: no native backend: no C++ compiler was found" in capsys.readouterr().err
     assert sample.main(["--prompt", "It", "--backend", "native", "--kv-dtype", "fp16"]) == 2
     assert "the native backend needs a cache of fp32, bf16 or int8" in capsys.readouterr().err
+
+
+def test_prompts_are_split_at_line_ends_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "prompts.txt").write_bytes("\ufeffIt\u2028was\x0cthe\r\nTom\x85\n".encode())
+    options = ["--prompts-file", str(tmp_path / "prompts.txt"), "--max-new-tokens", "1", "--unknown", "replace"]
+    assert [row["prompt"] for row in objects_of(capsys, *options)] == ["It\u2028was\x0cthe", "Tom\x85"]
+
+
+@pytest.mark.parametrize(("newlines", "kept"), [("keep", "It\r\nwas"), ("lf", "It\nwas"), ("strict", "It\nwas")])
+def test_a_prompt_has_the_line_ends_of_the_corpus(
+    newlines: str, kept: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end = "\n" if newlines == "strict" else "\r\n"
+    (workplace / "corpus.txt").write_bytes((CORPUS * 30).replace("\n", end).encode())
+    assert train.main(["--config", "tiny.yaml", f"data.newlines={newlines}", "train.max_steps=3"]) == 0
+    (workplace / "prompt.txt").write_bytes(b"It\r\nwas")
+    capsys.readouterr()
+    for options in (["--prompt-file", "prompt.txt"], ["--prompt", "It\r\nwas"]):
+        (row,) = objects_of(capsys, *options, "--max-new-tokens", "1")
+        assert row["prompt"] == kept
+    assert evaluate.main(["--text-file", "prompt.txt", "--per-char"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert "".join(char for char, _ in summary["per_char"]) == kept[1:]
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_lone_surrogate_is_replaced_in_a_file_too(
+    form: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--prompt", "It\udc80was", "--unknown", "replace", "--max-new-tokens", "4", *form]
+    expected = text_of(capsys, *options[:1], "It?was", *options[2:])
+    assert sample.main([*options, "--output", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out").read_text(encoding="utf-8") == expected
+
+
+def test_a_hundred_million_samples_begin_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Enough(Exception):
+        pass
+
+    begun = []
+
+    def begin(*arguments: Any) -> None:
+        begun.append(arguments)
+        raise Enough
+
+    monkeypatch.setattr("gpt.generation.TextBatch", begin)
+    with pytest.raises(Enough):
+        sample.main(["--checkpoint", "runs/tiny", "--num-samples", "100000000"])
+    assert len(begun) == 1
+
+
+def test_typed_bytes_that_are_not_text_do_not_end_a_session(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"It\xff\nIt\n"), encoding="utf-8"))
+    assert sample.main(["--interactive", "--checkpoint", "runs/tiny", "--max-new-tokens", "5"]) == 0
+    captured = capsys.readouterr()
+    assert "'\ufffd' at 2" in captured.err
+    assert len(captured.out) == len("It") + 5 + 1

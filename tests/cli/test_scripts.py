@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpt.checkpoint import verify_checkpoint
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 
@@ -89,3 +91,35 @@ def test_a_full_disk_is_one_line(where: str, trained: Path) -> None:
     )
     assert result.returncode == 2
     assert result.stderr == "error: cannot write the output: No space left on device\n"
+
+
+def shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_run_goes_on_where_every_standard_stream_is_closed(trained: Path, tmp_path: Path) -> None:
+    for name in ("tiny.yaml", "corpus.txt"):
+        (tmp_path / name).write_bytes((trained / name).read_bytes())
+    result = shell(f"{sys.executable} {ROOT / 'scripts/train.py'} --config tiny.yaml <&- >&- 2>&-", tmp_path)
+    assert result.returncode == 0
+    verify_checkpoint(tmp_path / "runs/tiny/checkpoints/step-000006")
+    assert (tmp_path / "runs/tiny/config.yaml").read_bytes() == (trained / "runs/tiny/config.yaml").read_bytes()
+
+
+def test_a_closed_output_is_said(trained: Path) -> None:
+    result = shell(f"{sys.executable} {ROOT / 'scripts/train.py'} --config tiny.yaml --print-config >&-", trained)
+    assert (result.returncode, result.stdout) == (0, "")
+    assert result.stderr == "warning: standard output is closed; what would be printed is lost\n"
+
+
+@pytest.mark.parametrize("options", ["--prompt -", "--prompt-file -", "--prompts-file -"])
+def test_a_closed_input_is_one_line(options: str, trained: Path) -> None:
+    result = shell(f"{sys.executable} {ROOT / 'scripts/sample.py'} {options} <&-", trained)
+    assert result.returncode == 2
+    assert result.stderr == "error: standard input is closed; there is nothing to read\n"
+
+
+@pytest.mark.parametrize("stream", ["2>/dev/full", "2>&-"])
+def test_a_mistake_that_cannot_be_said_exits_with_2_all_the_same(stream: str, trained: Path) -> None:
+    result = shell(f"{sys.executable} {ROOT / 'scripts/train.py'} --config gone.yaml {stream}", trained)
+    assert (result.returncode, result.stdout) == (2, "")

@@ -287,10 +287,30 @@ def test_windows_line_ends_and_a_byte_order_mark_change_nothing(tmp_path: Path) 
         load_config(path)
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        (r'run.dir="a\0b"', r"run.dir: got 'a\x00b', expected a path, which has no NUL character"),
+        (r'data.path="a\0b"', r"data.path: got 'a\x00b', expected a path, which has no NUL character"),
+        (r'data.dir="\ud800"', r"data.dir: got '\ud800', expected a valid string"),
+        ("run.threads=10000000000", "run.threads: got 10000000000, expected less than or equal to 1024"),
+        (f"run.seed={10**22}", f"run.seed: got {10**22}, expected less than {2**63}"),
+        (f"train.max_steps={2**63}", f"train.max_steps: got {2**63}, expected less than {2**63}"),
+        ("run.device=cuda:99999999999", "run.device: got 'cuda:99999999999', expected the form"),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_what_the_system_cannot_take_is_refused_before_it_is_asked(override: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config("", "some.yaml", [override])
+    assert str(caught.value).startswith(f"command line: {words}")
+
+
 @st.composite
 def valid_configs(draw: st.DrawFn) -> Config:
     """Configurations whose texts are anything and whose numbers agree with each other."""
     anything, positive = st.text(min_size=1, max_size=20), st.integers(1, 10**6)
+    path = anything.filter(lambda text: "\0" not in text)
     small = st.floats(0, 1, exclude_max=True)
     kv_head, group, width = draw(st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 16)))
     learning_rate = draw(st.floats(1e-300, 1e300))
@@ -300,13 +320,13 @@ def valid_configs(draw: st.DrawFn) -> Config:
         {
             "run": {
                 "name": draw(st.none() | name | st.sampled_from(["1e5", "08", "null", "true", "1.0", "0x1F", "1_0"])),
-                "dir": draw(anything),
+                "dir": draw(path),
                 "seed": draw(st.integers(0, 2**63 - 1)),
                 "compile": draw(st.sampled_from(["auto", True, False])),
             },
             "data": {
                 "source": source,
-                "path": draw(anything) if source == "file" else None,
+                "path": draw(path) if source == "file" else None,
                 "url": "https://" + draw(anything) if source == "url" else None,
                 "val_fraction": draw(st.floats(0, 1, exclude_min=True, exclude_max=True)),
             },

@@ -13,8 +13,7 @@ VIEWS = (shapes, attention, lens, surprisal, params, flops, memory, walk, mathem
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
-    arguments = _parse(argv)
-    return run_command(lambda: _run(arguments))
+    return run_command(lambda: _run(_parse(argv)))
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -54,7 +54,7 @@ def find_config(arguments: argparse.Namespace) -> NamedConfig:
         return _configured(arguments.config)
     from gpt.checkpoint import find_checkpoint, read_checkpoint
 
-    folder = find_checkpoint(Path(arguments.checkpoint) if arguments.checkpoint else None, Path(arguments.runs))
+    folder = find_checkpoint(arguments.checkpoint, arguments.runs)
     return NamedConfig(read_checkpoint(folder).config, str(folder))
 
 
@@ -68,8 +68,7 @@ def load_model(arguments: argparse.Namespace) -> "Loaded":
     from gpt.checkpoint import load_trained
     from gpt.device import choose_device
 
-    path = Path(arguments.checkpoint) if arguments.checkpoint else None
-    return load_trained(path, Path(arguments.runs), choose_device(arguments.device))
+    return load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device))
 
 
 def check_device(arguments: argparse.Namespace) -> None:

@@ -4,7 +4,7 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
-from gpt.cli.common import read_text
+from gpt.cli.common import STANDARD_INPUT, read_text
 from gpt.cli.explain.ranges import check_positive
 from gpt.errors import InputError
 
@@ -51,7 +51,10 @@ def read_ids(arguments: argparse.Namespace, loaded: "Loaded", fewest: int = 1) -
     """
     import torch
 
-    prompt = read_text("-") if arguments.prompt == "-" else arguments.prompt
+    from gpt.data.text import convert_newlines
+
+    prompt = read_text(STANDARD_INPUT) if arguments.prompt == "-" else arguments.prompt
+    prompt = convert_newlines(prompt, loaded.config.data.newlines)
     ids = torch.tensor(loaded.tokenizer.encode(prompt).tolist(), dtype=torch.long)
     window = loaded.config.model.block_size
     if len(ids) < fewest:

@@ -119,7 +119,7 @@ def test_the_limit_is_in_gib(gib: float, expected: int) -> None:
 
 @every_text_view
 def test_standard_input_is_a_prompt(run: Any, view: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("It was"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"It was")))
     read = json.loads(run(view, "--prompt", "-", "--json").out)
     assert read["labels"] == ["I", "t", "␣", "w", "a", "s"]
     assert read == json.loads(run(view, "--prompt", "It was", "--json").out)
