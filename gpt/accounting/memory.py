@@ -4,7 +4,6 @@ Eager PyTorch: no compiler merges anything. What an operator needs inside itself
 rounding and the libraries' own memory come on top.
 """
 
-import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -141,7 +140,6 @@ def inference_memory(config: ModelConfig, batch: int, length: int, device: torch
 
 
 def _with_cache(model: GPT, idx: Tensor, kind: str, allocations: AllocationMode) -> InferenceMemory:
-    gc.collect()  # a cache and its layers refer to each other, so the one before is held until now
     weights = allocations.live - idx.nbytes
     cache = KVCache(model.config, idx.size(0), kv_dtype=kind, device=idx.device)
     peaks = []

@@ -1,5 +1,6 @@
-"""How keys or values are kept in memory: as floats of some type, or as int8 with a scale per head and position."""
+"""Storage of keys or values: as floats of some type, or as int8 with a scale per head and position."""
 
+import copy
 from typing import Protocol, Self
 
 import torch
@@ -9,31 +10,31 @@ from gpt.config import ModelConfig
 
 
 class Store(Protocol):
-    """Keys, or values, of all layers and rows: (L, B, K, S, D), preallocated."""
+    """Keys, or values, of all layers and sequences: (L, B, K, S, D), preallocated."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes it holds."""
+        """Return the bytes it holds."""
         ...
 
     def write(self, layer: int, start: int, x: Tensor) -> None:
-        """Store x (B, K, T, D) at positions start to start + T of every row."""
+        """Store x (B, K, T, D) at positions start to start + T of every sequence."""
         ...
 
     def write_ragged(self, layer: int, positions: Tensor, x: Tensor) -> None:
-        """Store x (B, K, T, D) at positions (B, T), each row at its own."""
+        """Store x (B, K, T, D) at positions (B, T), those of each sequence."""
         ...
 
     def read(self, layer: int, length: int, dtype: torch.dtype) -> Tensor:
-        """The first `length` positions, (B, K, length, D); positions never written mean nothing."""
+        """Return the first `length` positions, (B, K, length, D); positions never written mean nothing."""
         ...
 
     def select(self, rows: Tensor, length: int) -> Self:
-        """A store whose row i is row `rows[i]` of this one, as far as `length` positions."""
+        """Return a store whose sequence i is `rows[i]` of this one, up to `length` positions."""
         ...
 
     def assign(self, rows: Tensor, other: Self, length: int) -> None:
-        """Overwrite row `rows[i]` by row i of another store of the same kind, as far as `length` positions."""
+        """Overwrite sequence `rows[i]` by sequence i of another store of the same kind, up to `length` positions."""
         ...
 
 
@@ -92,7 +93,7 @@ class Int8Store:
         return self.integers.read(layer, length, dtype) * self.scales.read(layer, length, dtype)
 
     def select(self, rows: Tensor, length: int) -> "Int8Store":
-        chosen = Int8Store.__new__(Int8Store)
+        chosen = copy.copy(self)
         chosen.integers = self.integers.select(rows, length)
         chosen.scales = self.scales.select(rows, length)
         return chosen
@@ -103,11 +104,11 @@ class Int8Store:
 
 
 KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.int8}
-"""Names of what a cache can hold."""
+"""Types that a cache can hold, by name."""
 
 
 def build_store(config: ModelConfig, batch: int, capacity: int, kv_dtype: str, device: torch.device) -> Store:
-    """An empty store for `batch` rows of up to `capacity` positions."""
+    """Return an empty store for `batch` sequences of up to `capacity` positions."""
     shape = (config.n_layer, batch, config.kv_heads, capacity, config.head_dim)
     if kv_dtype == "int8":
         return Int8Store(shape, device)
@@ -115,6 +116,6 @@ def build_store(config: ModelConfig, batch: int, capacity: int, kv_dtype: str, d
 
 
 def _quantize(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Integers, and scales (..., 1) in float16, rounded before they are divided by."""
+    """Return integers, and scales (..., 1) in float16, rounded before they are divided by."""
     scales = (x.abs().amax(dim=-1, keepdim=True).float() / 127).clamp(min=1e-6).half()
     return (x.float() / scales.float()).round().clamp(-127, 127).to(torch.int8), scales

@@ -1,8 +1,8 @@
-"""Causal multi-head and grouped-query attention, and the ways to compute its core.
+"""Causal multi-head and grouped-query attention, and the implementations of its core.
 
 A core takes queries (B, H, T, D), keys and values (B, K, S, D) and returns (B, H, T, D).
 Its `mask` is None for plain causal attention, aligned at the end (query t sees the keys up to
-S - T + t), or boolean (B or 1, 1, T, S), True where a query may look.
+S - T + t), or boolean (B or 1, 1, T, S), True where a query attends to a key.
 """
 
 import math
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from gpt.config import ModelConfig
 from gpt.model.norm import RMSNorm
-from gpt.model.positions import Rotation, no_rotate, rotate
+from gpt.model.positions import Rotation, rotate
 
 
 class LayerCache(Protocol):
     """What attention sees of a key/value cache: one layer's keys and values."""
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values (B, K, T, D); return all of them so far, each (B, K, S, D)."""
+        """Store new keys and values (B, K, T, D); return all stored so far, each (B, K, S, D)."""
         ...
 
 
@@ -37,7 +37,7 @@ class ReferenceCore(nn.Module):
 
 
 class SDPACore(nn.Module):
-    """The same by torch's fused `scaled_dot_product_attention`, which keeps no (T, S) matrix."""
+    """Attention by torch's fused `scaled_dot_product_attention`, which keeps no (T, S) matrix."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -59,10 +59,10 @@ class SDPACore(nn.Module):
 
 
 class AutoCore(nn.Module):
-    """The quicker of the two.
+    """The faster of the two.
 
-    On a CPU the backward pass of the fused kernel is slow in bfloat16, and a compiler fuses the
-    written-out form better than it could be called; everything else is quicker fused.
+    On a CPU the backward pass of the fused kernel is slow in bfloat16, and what a compiler makes of the written-out
+    form is faster; everything else is faster fused.
     """
 
     def __init__(self, dropout: float) -> None:
@@ -97,7 +97,6 @@ class Attention(nn.Module):
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.q_norm = RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
-        self.rotate = rotate if config.position == "rope" else no_rotate
         self.core = CORES[config.attention](config.weights_dropout)
         self.resid_dropout = nn.Dropout(config.dropout)
 
@@ -108,7 +107,8 @@ class Attention(nn.Module):
         q = self.q_norm(_split_heads(self.c_q(x), self.n_head))  # (B, H, T, D)
         k = self.k_norm(_split_heads(self.c_k(x), self.n_kv_head))  # (B, K, T, D)
         v = _split_heads(self.c_v(x), self.n_kv_head)
-        q, k = self.rotate(q, k, rotation)  # type: ignore[arg-type]
+        if rotation is not None:
+            q, k = rotate(q, rotation), rotate(k, rotation)
         if cache is not None:
             k, v = cache.append(k, v)  # (B, K, S, D)
         y = self.core(q, k, v, mask).transpose(1, 2).flatten(2)  # (B, T, C)
@@ -116,7 +116,7 @@ class Attention(nn.Module):
 
 
 def masked_scores(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-    """`q k^T / sqrt(D)`, (B, H, T, S), -inf where a query may not look."""
+    """Return `q k^T / sqrt(D)`, (B, H, T, S), -inf where a query does not attend to a key."""
     k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)  # (B, H, S, D)
     if mask is None:
         mask = causal_mask(q.size(-2), k.size(-2), q.device)
@@ -125,12 +125,12 @@ def masked_scores(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def weighted_sum(pattern: Tensor, v: Tensor) -> Tensor:
-    """Attention weights (B, H, T, S) times values (B, K, S, D): (B, H, T, D)."""
+    """Multiply attention weights (B, H, T, S) by values (B, K, S, D); return (B, H, T, D)."""
     return pattern @ v.repeat_interleave(pattern.size(1) // v.size(1), dim=1)
 
 
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
-    """Boolean (1, 1, T, S), True where query t may see key s: s <= S - T + t."""
+    """Return a boolean mask (1, 1, T, S), True where query t attends to key s: s <= S - T + t."""
     ones = torch.ones(queries, keys, dtype=torch.bool, device=device)
     return ones.tril(diagonal=keys - queries).view(1, 1, queries, keys)
 

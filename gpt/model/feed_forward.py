@@ -10,12 +10,12 @@ from gpt.config import ModelConfig
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU by its tanh approximation, as GPT-2 was trained (1606.08415, section 2)."""
+    """Compute GELU by its tanh approximation, as GPT-2 was trained (1606.08415, section 2)."""
     return F.gelu(x, approximate="tanh")
 
 
 def relu2(x: Tensor) -> Tensor:
-    """Squared ReLU (So et al. 2021, 2109.08668)."""
+    """Compute the squared ReLU (So et al. 2021, 2109.08668)."""
     return F.relu(x).square()
 
 
@@ -58,5 +58,5 @@ class SwiGLU(nn.Module):
 
 
 def build_mlp(config: ModelConfig) -> nn.Module:
-    """The feed-forward network that `config.mlp` names."""
+    """Return the feed-forward network that `config.mlp` names."""
     return SwiGLU(config) if config.mlp == "swiglu" else MLP(config)

@@ -20,15 +20,15 @@ class Cache(Protocol):
     """What the model sees of a key/value cache."""
 
     def positions(self, new: int) -> Tensor:
-        """Positions of the next `new` tokens: (T,), or (B, T) for rows of different lengths."""
+        """Return the positions of the next `new` tokens: (T,), or (B, T) for sequences of different lengths."""
         ...
 
     def mask(self, new: int) -> Tensor | None:
-        """Which keys the next `new` queries see, as attention's `mask`."""
+        """Return which keys the next `new` queries attend to, as attention's `mask`."""
         ...
 
     def layer(self, index: int) -> LayerCache:
-        """The keys and values of one block."""
+        """Return the keys and values of one block."""
         ...
 
     def advance(self, new: int) -> None:
@@ -48,7 +48,7 @@ class Softcap(nn.Module):
 
 
 def build_softcap(config: ModelConfig) -> nn.Module:
-    """What `config.logit_softcap` asks for."""
+    """Return what `config.logit_softcap` asks for."""
     return nn.Identity() if config.logit_softcap is None else Softcap(config.logit_softcap)
 
 
@@ -77,12 +77,12 @@ class GPT(nn.Module):
         init_weights(self, config)
 
     def forward(self, idx: Tensor, attention_mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
-        """Logits of the next token at every position.
+        """Compute the logits of the next token at every position.
 
         Args:
             idx: token ids, (B, T) int64.
-            attention_mask: (B, T) bool, False on padding, for rows of different lengths. Positions
-                count from each row's first token; logits on padding mean nothing.
+            attention_mask: (B, T) bool, False on padding, for sequences of different lengths. Positions
+                count from the first token of each; logits on padding mean nothing.
             cache: keys and values of earlier positions, to which those of `idx` are appended.
 
         Returns:
@@ -101,8 +101,9 @@ class GPT(nn.Module):
             positions, mask = cache.positions(idx.size(1)), cache.mask(idx.size(1))
         else:
             positions, mask = _positions_and_mask(idx, attention_mask)
-        x = self.drop(self.wpe(self.wte(idx), positions))  # (B, T, C)
-        rotation = self.rotation(positions)
+        x = self.wte(idx)  # (B, T, C)
+        x = self.drop(x if self.wpe is None else self.wpe(x, positions))
+        rotation = None if self.rotation is None else self.rotation(positions)
         for index, block in enumerate(self.h):
             x = block(x, rotation, mask, cache.layer(index) if cache is not None else None)
         if cache is not None:
@@ -137,12 +138,12 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 def outside_vocabulary(token: int, vocab_size: int) -> InputError:
-    """The error for an id that there is no embedding for."""
+    """Return the error for an id that has no embedding."""
     return InputError(f"token id {token} is outside the vocabulary of {vocab_size} ids (0 to {vocab_size - 1})")
 
 
 def _positions_and_mask(idx: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Positions (T,) or (B, T), and the mask for attention: None without padding, else (B, 1, T, T)."""
+    """Return positions (T,) or (B, T), and the mask for attention: None without padding, else (B, 1, T, T)."""
     length = idx.size(1)
     if attention_mask is None:
         return torch.arange(length, device=idx.device), None

@@ -1,4 +1,4 @@
-"""How weights start, all of it here."""
+"""Initialisation of all weights."""
 
 import math
 

@@ -33,7 +33,7 @@ class RMSNorm(nn.Module):
 
 
 def build_norm(config: ModelConfig) -> nn.Module:
-    """The norm of the residual stream, width C, that `config.norm` names."""
+    """Return the norm of the residual stream, width C, that `config.norm` names."""
     if config.norm == "rmsnorm":
         return RMSNorm(config.n_embd, config.norm_eps)
     return LayerNorm(config.n_embd, config.bias, config.norm_eps)

@@ -1,7 +1,6 @@
-"""How a model knows where a token stands: added to the embedding, or rotated into queries and keys.
+"""How a model knows the position of a token: by vectors added to the embedding, or by rotating queries and keys.
 
-A model holds one of each pair: what is added (`LearnedPositions`, `SinusoidalPositions`, or nothing),
-and the rotation of the heads (`Rotary`, or nothing).
+A model has one of the two, `LearnedPositions` or `SinusoidalPositions`, or `Rotary`; the other is None.
 """
 
 import torch
@@ -41,18 +40,10 @@ class SinusoidalPositions(nn.Module):
         return x + self.table[positions].to(x.dtype)
 
 
-class NoAddedPositions(nn.Module):
-    """The embedding as it is; the position comes in by rotation."""
-
-    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """(B, T, C) -> the same."""
-        return x
-
-
 class Rotary(nn.Module):
     """Tables of the rotary position embedding (Su et al. 2021, 2104.09864).
 
-    Column `i` pairs with column `i + D/2`, as in Llama; both turn by `position / theta^(2i/D)`.
+    Column `i` pairs with column `i + D/2`, as in Llama; both are rotated by `position / theta^(2i/D)`.
     """
 
     cos: Tensor
@@ -72,49 +63,38 @@ class Rotary(nn.Module):
         return cos, sin
 
 
-class NoRotation(nn.Module):
-    """Queries and keys as they are; the position was added to the embedding."""
-
-    def forward(self, positions: Tensor) -> None:
-        """Nothing to rotate by."""
-
-
-def rotate(q: Tensor, k: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
-    """Turn queries (B, H, T, D) and keys (B, K, T, D) by their positions."""
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Rotate queries (B, H, T, D), or keys (B, K, T, D), by their positions."""
     cos, sin = rotation
-    return _turn(q, cos, sin), _turn(k, cos, sin)
+    return (x * cos + rotate_half(x) * sin).to(x.dtype)
 
 
-def no_rotate(q: Tensor, k: Tensor, rotation: None) -> tuple[Tensor, Tensor]:
-    """Queries and keys as they are."""
-    return q, k
+def rotate_half(x: Tensor) -> Tensor:
+    """Return (-second half, first half) of the last dimension: x rotated by a quarter in each pair's plane."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((-second, first), dim=-1)
 
 
-def build_added_positions(config: ModelConfig) -> nn.Module:
-    """What `config.position` adds to the token embedding."""
+def build_added_positions(config: ModelConfig) -> LearnedPositions | SinusoidalPositions | None:
+    """Return what `config.position` adds to the token embedding."""
     match config.position:
         case "learned":
             return LearnedPositions(config.block_size, config.n_embd)
         case "sinusoidal":
             return SinusoidalPositions(config.block_size, config.n_embd, config.rope_theta)
         case "rope":
-            return NoAddedPositions()
+            return None
 
 
-def build_rotation(config: ModelConfig) -> nn.Module:
-    """What `config.position` turns queries and keys by."""
-    if config.position == "rope":
-        return Rotary(config.block_size, config.head_dim, config.rope_theta)
-    return NoRotation()
-
-
-def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x.chunk(2, dim=-1)
-    turned = torch.cat((-second, first), dim=-1)
-    return (x * cos + turned * sin).to(x.dtype)
+def build_rotation(config: ModelConfig) -> Rotary | None:
+    """Return what `config.position` rotates queries and keys by."""
+    return Rotary(config.block_size, config.head_dim, config.rope_theta) if config.position == "rope" else None
 
 
 def _angles(length: int, width: int, theta: float) -> Tensor:
-    """`position / theta^(2i/width)`: (length, width / 2) float64, since large angles lose their fraction in float32."""
+    """Return `position / theta^(2i/width)`, (length, width / 2).
+
+    In float64, since large angles lose their fraction in float32.
+    """
     frequencies = theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     return torch.outer(torch.arange(length, dtype=torch.float64), frequencies)

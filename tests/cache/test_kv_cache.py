@@ -1,3 +1,5 @@
+import gc
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -8,6 +10,7 @@ from torch import Tensor
 
 from gpt.cache import KV_DTYPES, KVCache, cache_bytes
 from gpt.errors import InputError
+from gpt.model import GPT
 from tiny import tiny_config
 
 CONFIG = tiny_config(n_kv_head=2)  # 2 layers, 4 query heads on 2 of keys and values, 8 wide, 16 positions
@@ -218,3 +221,16 @@ def test_positions_of_rows_of_different_lengths_are_made_once_until_the_lengths_
     assert cache.positions(1).tolist() == [[1], [3]]
     cache.lengths[0] = 2
     assert cache.positions(2).tolist() == [[2, 3], [3, 4]]
+
+
+def test_memory_is_freed_with_the_last_reference_without_the_garbage_collector(tiny_model: GPT) -> None:
+    gc.disable()
+    try:
+        cache = KVCache(tiny_model.config, batch=2)
+        tiny_model(torch.zeros(2, 3, dtype=torch.long), cache=cache)
+        selected = cache.select([1])
+        freed = [weakref.ref(kept) for kept in (cache, cache.keys, selected, selected.keys)]
+        del cache, selected
+        assert [reference() for reference in freed] == [None] * 4
+    finally:
+        gc.enable()

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from gpt.model import GPT
-from gpt.model.positions import LearnedPositions, Rotary, SinusoidalPositions, build_added_positions, rotate
+from gpt.model.positions import LearnedPositions, Rotary, Rotation, SinusoidalPositions, build_added_positions, rotate
 from tiny import tiny_config
 
 WIDTHS_AND_BASES = [(2, 10000.0), (8, 10000.0), (32, 500.0)]
@@ -25,6 +25,7 @@ def test_sinusoidal_table_is_the_formula_written_out(width: int, theta: float) -
 @pytest.mark.parametrize("position", ["learned", "sinusoidal"])
 def test_each_token_gets_the_row_of_its_position(position: str) -> None:
     added, x = build_added_positions(tiny_config(position=position)), torch.randn(2, 3, 32)
+    assert added is not None
     (rows,) = (*added.parameters(), *added.buffers())
     assert rows.shape == (16, 32)
     torch.nn.init.normal_(rows)
@@ -53,25 +54,29 @@ def turned_as_complex_numbers(x: Tensor, positions: Tensor, theta: float) -> Ten
     return torch.cat((turned.real, turned.imag), dim=-1).float()
 
 
+def rotate_both(q: Tensor, k: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
+    return rotate(q, rotation), rotate(k, rotation)
+
+
 @pytest.mark.parametrize(("width", "theta"), WIDTHS_AND_BASES)
 @pytest.mark.parametrize("positions", [torch.arange(6), torch.tensor([[0, 1, 2, 3, 4, 5], [9, 0, 0, 47, 3, 2]])])
 def test_rotary_multiplies_by_complex_numbers(width: int, theta: float, positions: Tensor) -> None:
     q, k = torch.randn(2, 4, 6, width), torch.randn(2, 2, 6, width)
-    turned = rotate(q, k, Rotary(48, width, theta)(positions))
+    turned = rotate_both(q, k, Rotary(48, width, theta)(positions))
     for actual, x in zip(turned, (q, k), strict=True):
         torch.testing.assert_close(actual, turned_as_complex_numbers(x, positions, theta), rtol=0, atol=2e-5)
 
 
 def test_rotary_keeps_norms() -> None:
     q, k = torch.randn(2, 4, 12, 8), torch.randn(2, 2, 12, 8)
-    for turned, x in zip(rotate(q, k, Rotary(12, 8, 10000.0)(torch.arange(12))), (q, k), strict=True):
+    for turned, x in zip(rotate_both(q, k, Rotary(12, 8, 10000.0)(torch.arange(12))), (q, k), strict=True):
         torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
         assert not torch.allclose(turned[:, :, 1:], x[:, :, 1:])
 
 
 def test_rotary_leaves_position_zero_as_it_is() -> None:
     q, k = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 3, 8)
-    turned_q, turned_k = rotate(q, k, Rotary(12, 8, 10000.0)(torch.zeros(3, dtype=torch.long)))
+    turned_q, turned_k = rotate_both(q, k, Rotary(12, 8, 10000.0)(torch.zeros(3, dtype=torch.long)))
     assert torch.equal(turned_q, q)
     assert torch.equal(turned_k, k)
 
@@ -80,8 +85,8 @@ def test_rotary_leaves_position_zero_as_it_is() -> None:
 def test_rotary_scores_depend_only_on_the_distance(shift: int) -> None:
     q, k = torch.randn(1, 1, 1, 8).expand(1, 1, 10, 8), torch.randn(1, 1, 1, 8).expand(1, 1, 10, 8)
     rotary = Rotary(64, 8, 10000.0)
-    near_q, near_k = rotate(q, k, rotary(torch.arange(10)))
-    far_q, far_k = rotate(q, k, rotary(torch.arange(10) + shift))
+    near_q, near_k = rotate_both(q, k, rotary(torch.arange(10)))
+    far_q, far_k = rotate_both(q, k, rotary(torch.arange(10) + shift))
     scores = (near_q @ near_k.transpose(-2, -1))[0, 0]
     torch.testing.assert_close((far_q @ far_k.transpose(-2, -1))[0, 0], scores, rtol=0, atol=1e-5)
     for distance in range(-9, 10):
@@ -93,8 +98,8 @@ def test_rotary_scores_depend_only_on_the_distance(shift: int) -> None:
 def test_rotary_positions_of_each_row_equal_shared_ones() -> None:
     q, k = torch.randn(3, 4, 5, 8), torch.randn(3, 2, 5, 8)
     rotary, positions = Rotary(12, 8, 10000.0), torch.tensor([2, 3, 4, 9, 11])
-    shared = rotate(q, k, rotary(positions))
-    per_row = rotate(q, k, rotary(positions.expand(3, 5)))
+    shared = rotate_both(q, k, rotary(positions))
+    per_row = rotate_both(q, k, rotary(positions.expand(3, 5)))
     assert torch.equal(shared[0], per_row[0])
     assert torch.equal(shared[1], per_row[1])
 
@@ -103,7 +108,7 @@ def test_rotary_positions_of_each_row_equal_shared_ones() -> None:
 def test_positions_keep_the_type_of_what_they_are_applied_to(dtype: torch.dtype) -> None:
     x, heads, positions = torch.randn(2, 3, 8, dtype=dtype), torch.randn(2, 4, 3, 8, dtype=dtype), torch.arange(3)
     assert SinusoidalPositions(16, 8, 10000.0)(x, positions).dtype == dtype
-    assert {turned.dtype for turned in rotate(heads, heads, Rotary(16, 8, 10000.0)(positions))} == {dtype}
+    assert {turned.dtype for turned in rotate_both(heads, heads, Rotary(16, 8, 10000.0)(positions))} == {dtype}
 
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope"])

@@ -1,6 +1,5 @@
 """Memory that `explain.py memory` predicts, against what the device's allocator counts."""
 
-import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -99,7 +98,6 @@ def peak_of(work: Callable[[], None], device: torch.device) -> int:
         with AllocationMode() as allocations:
             work()
         return allocations.peak
-    gc.collect()  # a cache and its layers refer to each other
     for dtype in (torch.float32, torch.bfloat16):
         torch.mm(*torch.ones(2, 256, 256, dtype=dtype, device=device))  # cuBLAS takes its workspace once, and keeps it
     torch.cuda.synchronize()

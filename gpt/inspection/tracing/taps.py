@@ -80,6 +80,7 @@ def _tap_ends(model: GPT, wanted: set[str], tap: Tap) -> None:
     if "hook_embed" in wanted:
         _on_output(model.wte, partial(tap, "hook_embed"))
     if "hook_pos_embed" in wanted:
+        assert model.wpe is not None
         model.wpe.register_forward_hook(partial(_visit_positions, partial(tap, "hook_pos_embed")))
     _tap_norm(model.ln_f, "ln_final", wanted, tap)
     if "logits" in wanted:

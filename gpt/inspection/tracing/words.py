@@ -32,7 +32,7 @@ SUBJECTS = {
     ("GPT.forward", "idx"): "token ids",
     ("_positions_and_mask", "arange"): "positions",
     ("KVCache.positions", "arange"): "positions",
-    ("KVCache.mask", "arange"): "causal mask",
+    ("mask_after", "arange"): "causal mask",
 }
 """Where a new subject begins: by the module's or caller's name, and the function."""
 
@@ -62,11 +62,11 @@ PHRASES = {
     ("weighted_sum", "repeat_interleave"): ", one set per query head",
     ("weighted_sum", "matmul"): ", by head",
     ("ReferenceCore.forward", "softmax"): ": softmax over the keys, rows sum to 1",
-    ("_turn", "chunk"): ", two halves of each head",
-    ("_turn", "neg"): ", second halves negated",
-    ("_turn", "cat"): ", turned by a quarter",
-    ("_turn", "mul"): ", times cosine or sine",
-    ("_turn", "add"): ", rotated by their position",
+    ("rotate_half", "chunk"): ", two halves of each head",
+    ("rotate_half", "neg"): ", second halves negated",
+    ("rotate_half", "cat"): ", rotated by a quarter",
+    ("rotate", "mul"): ", times cosine or sine",
+    ("rotate", "add"): ", rotated by their position",
     ("rotation", "getitem"): ": cosine, then sine, of each position's angles",
     ("rotation", "unsqueeze"): ", for all heads alike",
     ("causal_mask", "ones"): ", all true",

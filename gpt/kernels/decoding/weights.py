@@ -92,7 +92,8 @@ def _configured_modules(config: ModelConfig) -> dict[str, nn.Module]:
         "lm_head": head,
         "softcap": build_softcap(config),
     }
-    return {name: module for prefix, part in parts.items() for name, module in part.named_modules(prefix=prefix)}
+    present = {name: part for name, part in parts.items() if part is not None}
+    return {name: module for prefix, part in present.items() for name, module in part.named_modules(prefix=prefix)}
 
 
 def _stands_for(module: nn.Module, kind: type[nn.Module]) -> bool:
@@ -153,7 +154,7 @@ def _norm(norm: nn.Module) -> tuple[Tensor, Tensor | None]:
     return gain, padded(getattr(parts, "bias", None))
 
 
-def _added_positions(module: nn.Module) -> Tensor | None:
+def _added_positions(module: nn.Module | None) -> Tensor | None:
     match module:
         case LearnedPositions():
             return _floats(module.weight)
