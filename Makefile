@@ -2,7 +2,7 @@ PYTHON ?= python3
 CONFIG ?= configs/shakespeare.yaml
 PROMPT ?= ROMEO:
 BIN := .venv/bin
-EXTRAS ?= dev,export
+EXTRAS ?= dev
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo train sample tensorboard test test-native test-arm lint format schema docs bench bench-check cuda clean

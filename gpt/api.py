@@ -9,7 +9,7 @@ from gpt.model import GPT
 
 
 def load(path: str | Path | None = None, device: str = "auto") -> tuple[GPT, Tokenizer]:
-    """A trained model, in eval mode, and its tokenizer.
+    """Load a trained model, in eval mode, and its tokenizer.
 
     Args:
         path: a run folder (its best checkpoint), a checkpoint folder, or `best` or `last` inside a

@@ -45,7 +45,7 @@ def sync_file(path: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Hex sha256 of a file, read in pieces."""
+    """Return the hex sha256 of a file, which is read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,4 +1,4 @@
-"""What every command line shares: how it ends, and how it speaks."""
+"""What every command shares: its options, its messages and its exit code."""
 
 import argparse
 import contextlib
@@ -17,9 +17,9 @@ from gpt.errors import ConfigError, GPTError
 
 STANDARD_INPUT = Path("-")
 SPINS = "8000"
-"""How often torch's idle threads look for work before they sleep; its OpenMP library reads it when it is loaded.
+"""GOMP_SPINCOUNT: how often torch's idle threads poll for work before they sleep; OpenMP reads it when it is loaded.
 
-By default they look for milliseconds. Where another process takes a core, that uses up their share of it, and they do
+By default they poll for milliseconds. Where another process takes a core, that uses up their share of it, and they do
 not run when there is work: a step took 7 times as long as on a quiet machine, with this it takes 2 to 3 times as long.
 It costs about 8% of a step where nothing else runs.
 """
@@ -69,7 +69,7 @@ def run_command(command: Callable[[], int]) -> int:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether an allocation failed: in Python, in NumPy, or in torch, which raises RuntimeError on a CPU."""
+    """Return whether an allocation failed: in Python, in NumPy, or in torch, which raises RuntimeError on a CPU."""
     return isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
 
 
@@ -125,7 +125,7 @@ def read_text(path: Path) -> str:
 
 
 def not_empty(text: str) -> str:
-    """Return the value of an option that must not be empty, as that of a shell variable that was never set is."""
+    """Return the value of an option that must not be empty: a shell variable that was never set is no default."""
     if not text:
         raise argparse.ArgumentTypeError("expected a value, got an empty text")
     return text
@@ -188,14 +188,16 @@ def read_config(arguments: argparse.Namespace) -> LoadedConfig:
 
 
 def add_weights_option(parser: argparse.ArgumentParser) -> None:
-    """`--weights`."""
+    """Add `--weights`."""
     parser.add_argument(
-        "--weights", choices=("float32", "bf16", "int8", "int4"), help="bits of the blocks' weights (default: as saved)"
+        "--weights",
+        choices=("float32", "bf16", "int8", "int4"),
+        help="format of the blocks' weights (default: as saved)",
     )
 
 
 def add_checkpoint_options(parser: argparse.ArgumentParser, with_device: bool = True) -> None:
-    """`--checkpoint`, `--runs` and `--device`."""
+    """Add `--checkpoint`, `--runs` and `--device`."""
     parser.add_argument(
         "--checkpoint",
         type=to_path,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def make_drafter_of(choice: str | None, loaded: "Loaded", runs: Path) -> "MakeDrafter | None":
-    """What makes drafters for one choice.
+    """Return what makes drafters for one choice.
 
     Args:
         choice: ngram, lookup, a checkpoint, or None.

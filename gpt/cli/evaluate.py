@@ -41,17 +41,22 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--protocol",
         choices=("full", "sliding", "random"),
         default="full",
-        help="full: the split once, in blocks; sliding: with overlapping windows; random: nanoGPT's crops",
+        help="full: the split once, in blocks; sliding: in overlapping windows; random: random crops, as nanoGPT does "
+        "(default: full)",
     )
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="sequences at a time (default: 64)")
-    parser.add_argument("--stride", type=int, metavar="N", help="of sliding; default: a quarter of block_size")
-    parser.add_argument("--batches", type=int, metavar="N", help="of random (default: 200)")
-    parser.add_argument("--seed", type=int, metavar="N", help="of random (default: 1337)")
+    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="sequences per batch (default: 64)")
     parser.add_argument(
-        "--text-file", type=to_path, metavar="FILE", help="score this UTF-8 text instead (full or sliding)"
+        "--stride", type=int, metavar="N", help="sliding: tokens between windows (default: a quarter of block_size)"
     )
-    parser.add_argument("--per-char", action="store_true", help="with --text-file: each token's log-probability too")
-    parser.add_argument("--offline", action="store_true", help="open no connection (also GPT_OFFLINE=1)")
+    parser.add_argument("--batches", type=int, metavar="N", help="random: number of batches (default: 200)")
+    parser.add_argument("--seed", type=int, metavar="N", help="random: seed of the crops (default: 1337)")
+    parser.add_argument(
+        "--text-file", type=to_path, metavar="FILE", help="score this UTF-8 text instead; - reads standard input"
+    )
+    parser.add_argument(
+        "--per-char", action="store_true", help="with --text-file: also the log-probability of each token, in nats"
+    )
+    parser.add_argument("--offline", action="store_true", help="never use the network (also GPT_OFFLINE=1)")
     return parser.parse_args(argv)
 
 
@@ -92,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _evaluate_corpus(
     arguments: argparse.Namespace, loaded: "Loaded", compute: "Compute", stride: int
 ) -> dict[str, Any]:
-    """Loss over a split of the corpus that the run was trained on."""
+    """Compute the loss over a split of the corpus that the run was trained on."""
     from gpt.accounting.limits import require_forward_memory
     from gpt.data import prepare
     from gpt.evaluation.loss import evaluate
@@ -103,7 +108,7 @@ def _evaluate_corpus(
     if dataset.tokenizer.to_dict() != loaded.tokenizer.to_dict():
         raise ConfigError(f"{loaded.folder} has another tokenizer than the corpus that data.source gives now")
     if dataset.fingerprint != loaded.data:
-        report("warning: the corpus is not the one of the run any more; this split may hold text it was trained on")
+        report("warning: the corpus has changed since the run; this split may hold text that the model was trained on")
     block_size, size = loaded.config.model.block_size, arguments.batch_size
     dataset.check_length(block_size)
     split = arguments.split or "val"
@@ -131,7 +136,7 @@ def _evaluate_corpus(
 
 
 def _score_file(arguments: argparse.Namespace, loaded: "Loaded", stride: int) -> dict[str, Any]:
-    """Probability of one text, in float32."""
+    """Compute the probability of one text, in float32."""
     from gpt.data.text import convert_newlines
     from gpt.evaluation.scoring import score_text
 

@@ -15,9 +15,9 @@ from gpt.errors import GPTError
 from gpt.generation import Runtime, TextBatch
 
 HELP = """\
-Type a prompt and see how the model goes on. Ctrl-C stops a text, Ctrl-D ends.
+Type a prompt, and the model continues it. Ctrl-C stops a text, Ctrl-D ends the session.
   /temperature 0.7   set a sampling parameter: also /top_k, /top_p, /min_p, /seed, /max_new_tokens ...
-  /settings          show them all
+  /settings          show all parameters
   /help              show this"""
 
 
@@ -53,7 +53,7 @@ def run_interactive(runtime: Runtime, tokenizer: Tokenizer, params: SamplingPara
 
 
 def _command(line: str, params: SamplingParams) -> SamplingParams:
-    """The parameters after one line such as `temperature 0.7`.
+    """Return the parameters after one line such as `temperature 0.7`.
 
     Raises:
         GenerationError: the value is out of its range.
@@ -69,7 +69,7 @@ def _command(line: str, params: SamplingParams) -> SamplingParams:
         except YAMLSyntaxError as error:
             report(f"error: /{name}: {error}")
     else:
-        report(HELP if name == "help" else f"error: /{line.strip()} is no command with a value\n{HELP}")
+        report(HELP if name == "help" else f"error: /{line.strip()} is not a command with a value\n{HELP}")
     return params
 
 

@@ -21,12 +21,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(
-        "Draw training and validation loss of one or more runs.",
+        "Plot the training and validation loss of one or more runs.",
         "python scripts/plot.py runs/shakespeare --output loss.png",
     )
     parser.add_argument("runs", nargs="+", type=to_path, metavar="RUN", help="run folders")
     parser.add_argument(
-        "--output", type=to_path, required=True, metavar="FILE", help="picture to write: .png, .svg or .pdf"
+        "--output", type=to_path, required=True, metavar="FILE", help="image to write: .png, .svg or .pdf"
     )
     parser.add_argument("--x", choices=("step", "seconds"), default="step", help="horizontal axis (default: step)")
     return parser.parse_args(argv)
@@ -51,7 +51,7 @@ def _run(arguments: argparse.Namespace) -> int:
             *zip(*validation, strict=True),
             marker="o",
             color=line.get_color(),
-            label=f"{run.name}: validation, whole split",
+            label=f"{run.name}: validation",
         )
         axes.annotate(
             f"{validation[-1][1]:.3f}", validation[-1], xytext=(0, 8), textcoords="offset points", ha="center"
@@ -73,7 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def read_curve(run: Path, name: str, x: str) -> Curve:
-    """Points (step or seconds, value) of one scalar of a run.
+    """Return the points (step or seconds, value) of one scalar of a run.
 
     Raises:
         CheckpointError: the run has no such points.

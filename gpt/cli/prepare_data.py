@@ -14,12 +14,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(
-        "Download and encode the corpus of a configuration. Training does the same when it has to.",
+        "Download and encode the corpus of a configuration. train.py does the same where that is still to be done.",
         "python scripts/prepare_data.py --config configs/shakespeare.yaml",
     )
     add_config_options(parser)
-    parser.add_argument("--offline", action="store_true", help="open no connection (also GPT_OFFLINE=1)")
-    parser.add_argument("--force", action="store_true", help="encode again although the token files are there")
+    parser.add_argument("--offline", action="store_true", help="never use the network (also GPT_OFFLINE=1)")
+    parser.add_argument("--force", action="store_true", help="encode again even if the token files exist")
     return parser.parse_intermixed_args(argv)
 
 
@@ -31,6 +31,6 @@ def _run(arguments: argparse.Namespace) -> int:
     dataset = prepare(config.data, settings, report, arguments.force)
     print(
         f"{len(dataset.train):,} training and {len(dataset.val):,} validation tokens, "
-        f"vocabulary {dataset.tokenizer.vocab_size}, {dataset.train.dtype} on disk"
+        f"vocabulary of {dataset.tokenizer.vocab_size} tokens, {dataset.train.dtype} on disk"
     )
     return 0

@@ -17,12 +17,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(
-        "Write a copy of a checkpoint whose blocks have weights of few bits. It can be sampled and evaluated like "
-        "any other, and not be trained.",
+        "Write a copy of a checkpoint with the weights of its blocks quantized. It can be sampled and evaluated like "
+        "any other, but not trained.",
         "python scripts/quantize.py --checkpoint runs/shakespeare --weights int8 --output runs/shakespeare-int8",
     )
     add_checkpoint_options(parser, with_device=False)
-    parser.add_argument("--weights", choices=("bf16", "int8", "int4"), default="int8", help="default: int8")
+    parser.add_argument(
+        "--weights", choices=("bf16", "int8", "int4"), default="int8", help="format of the weights (default: int8)"
+    )
     parser.add_argument("--output", type=to_path, required=True, metavar="DIR", help="checkpoint folder to write")
     return parser.parse_args(argv)
 
@@ -30,7 +32,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _run(arguments: argparse.Namespace) -> int:
     output: Path = arguments.output
     if output.exists():
-        raise CheckpointError(f"{output} is there already; give a new --output, or remove it")
+        raise CheckpointError(f"{output} exists already; choose another --output, or remove it")
 
     import torch
 
@@ -43,5 +45,5 @@ def _run(arguments: argparse.Namespace) -> int:
         weights = weights_of(quantize(build_model(checkpoint, folder), arguments.weights))
     write_checkpoint(output, replace(checkpoint, model=weights, training={}))
     before, after = (sum(value.nbytes for value in each.values()) for each in (checkpoint.model, weights))
-    report(f"{folder}: {human_bytes(before)} of weights became {human_bytes(after)} in {output}")
+    report(f"{folder}: {human_bytes(before)} of weights quantized to {human_bytes(after)} in {output}")
     return 0

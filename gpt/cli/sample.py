@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from gpt.generation import Runtime
 
 GROUP = 64
-"""Samples decoded together."""
+"""Samples of one batch."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,46 +41,53 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(
-        "Print what a trained model writes after a prompt. Options left out are those of the run's configuration.",
+        "Generate text from a trained model. Sampling parameters default to those of the run's configuration.",
         'python scripts/sample.py --prompt "ROMEO:" --temperature 0.8 --top-k 40 --seed 7',
     )
     add_checkpoint_options(parser)
     add_weights_option(parser)
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--prompt", help="text to go on from; - reads standard input (default: a line end)")
-    source.add_argument("--prompt-file", type=to_path, metavar="FILE", help="read the prompt from a UTF-8 file")
+    source.add_argument("--prompt", help="text to continue; - reads standard input (default: a newline)")
     source.add_argument(
-        "--prompts-file", type=to_path, metavar="FILE", help="read several prompts from a UTF-8 file, one a line"
+        "--prompt-file", type=to_path, metavar="FILE", help="read the prompt from a UTF-8 file; - reads standard input"
     )
-    source.add_argument("--interactive", action="store_true", help="ask for prompts; /help there says more")
+    source.add_argument(
+        "--prompts-file", type=to_path, metavar="FILE", help="read several prompts from a UTF-8 file, one per line"
+    )
+    source.add_argument("--interactive", action="store_true", help="prompt repeatedly; type /help for more")
     add_sampling_options(parser)
-    parser.add_argument("--num-samples", type=int, default=1, metavar="N", help="texts per prompt (default: 1)")
-    parser.add_argument("--beam", type=int, metavar="N", help="beam search with N hypotheses; all are printed")
-    parser.add_argument("--length-penalty", type=float, metavar="A", help="of --beam (default: 1)")
+    parser.add_argument("--num-samples", type=int, default=1, metavar="N", help="samples per prompt (default: 1)")
+    parser.add_argument("--beam", type=int, metavar="N", help="beam search with N hypotheses, best first")
     parser.add_argument(
-        "--unknown", choices=("error", "replace", "drop"), default="error", help="characters the model has never seen"
+        "--length-penalty", type=float, metavar="A", help="with --beam: divide by length to this power (default: 1)"
+    )
+    parser.add_argument(
+        "--unknown",
+        choices=("error", "replace", "drop"),
+        default="error",
+        help="characters that are not in the vocabulary (default: error)",
     )
     parser.add_argument(
         "--backend",
         choices=("auto", "eager", "compiled", "native"),
         default="auto",
-        help="who computes (default: auto)",
+        help="what computes the logits (default: auto, the fastest there is)",
     )
     parser.add_argument(
         "--speculate",
         type=not_empty,
         metavar="WHAT",
-        help="guess tokens and check several at once; the text is the same: ngram (from the training text), lookup "
-        "(from the text so far), or a smaller checkpoint",
+        help="speculative decoding, which gives the same text; drafts come from: ngram (the training text), lookup "
+        "(the text so far), or a checkpoint of a smaller model",
     )
-    parser.add_argument("--no-cache", action="store_true", help="compute the whole window for every token")
+    parser.add_argument("--no-cache", action="store_true", help="recompute the whole window for every token")
     parser.add_argument(
-        "--kv-dtype", choices=("fp32", "bf16", "fp16", "int8"), help="what the cache holds (default: fp32)"
+        "--kv-dtype", choices=("fp32", "bf16", "fp16", "int8"), help="dtype of the key/value cache (default: fp32)"
     )
-    parser.add_argument("--prefill-chunk", type=int, metavar="N", help="most prompt tokens computed at a time")
-    parser.add_argument("--stats", action="store_true", help="say how fast it was")
-    parser.add_argument("--json", action="store_true", help="one JSON object per text")
-    parser.add_argument("--output", type=to_path, metavar="FILE", help="write there instead of to standard output")
+    parser.add_argument("--prefill-chunk", type=int, metavar="N", help="process at most N prompt tokens per pass")
+    parser.add_argument("--stats", action="store_true", help="report time to the first token, tokens/s and cache size")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per sample")
+    parser.add_argument("--output", type=to_path, metavar="FILE", help="write to a file instead of standard output")
     return parser.parse_args(argv)
 
 
@@ -91,7 +99,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.length_penalty is not None and not 0 <= arguments.length_penalty < math.inf:
         raise GenerationError(f"--length-penalty is {arguments.length_penalty:g}, expected at least 0")
     given = given_options(arguments)
-    with_options(SamplingParams(), given)  # a wrong value is said before torch is imported
+    with_options(SamplingParams(), given)  # a wrong value is reported before torch is imported
     _refuse_ignored(arguments)
     prompts = _read_prompts(arguments)
 
@@ -126,7 +134,7 @@ def _run(arguments: argparse.Namespace) -> int:
         require_cache_memory(loaded.config.model, sequences, options.kv_dtype, next(loaded.model.parameters()).device)
     for prompt in prompts:  # all of them before anything is printed or a file is opened
         encode_prompt(tokenizer, prompt, params, loaded.config.model.block_size)
-    with _Output(arguments.output) as file:
+    with _open_output(arguments.output) as file:
         if arguments.beam is not None:
             _beam(arguments, runtime, tokenizer, prompts, params, file)
         else:
@@ -135,20 +143,20 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_ignored(arguments: argparse.Namespace) -> None:
-    """An option that would have no effect is an error.
+    """Refuse options that would have no effect.
 
     Raises:
-        GenerationError: there is one.
+        GenerationError: one was given.
     """
     chosen = {name for name, value in vars(arguments).items() if value is not None and value is not False}
     if arguments.num_samples == 1:
         chosen.discard("num_samples")
-    drawing = {"temperature", "top_k", "top_p", "min_p", "repetition_penalty", "greedy", "seed"}
+    sampling = {"temperature", "top_k", "top_p", "min_p", "repetition_penalty", "greedy", "seed"}
     one_text = {"stats", "logprobs", "num_samples"}
     ignored_by = {
         "--interactive": chosen & ({"json", "output", "beam"} | one_text) if arguments.interactive else set(),
-        "--beam": chosen & (drawing | one_text | {"speculate"}) if arguments.beam is not None else set(),
-        "plain sampling, without --beam": chosen & {"length_penalty"} if arguments.beam is None else set(),
+        "--beam": chosen & (sampling | one_text | {"speculate"}) if arguments.beam is not None else set(),
+        "sampling, without --beam": chosen & {"length_penalty"} if arguments.beam is None else set(),
         "text output, without --json": chosen & {"logprobs"} if not arguments.json else set(),
         "--no-cache": chosen & {"kv_dtype", "prefill_chunk"} if arguments.no_cache else set(),
     }
@@ -219,33 +227,22 @@ def _beam(
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
             else:
                 file.write(
-                    f"{prompt}{text}\n[log-probability {hypothesis.logprob:.3f}, score {hypothesis.score:.4f}]\n\n"
+                    f"{prompt}{text}\n[log-probability {hypothesis.logprob:.3f} nats, score {hypothesis.score:.4f}]\n\n"
                 )
 
 
-class _Output:
-    """Standard output, or a file that is closed at the end."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-
-    def __enter__(self) -> TextIO:
-        if self._path is None:
-            self._file: TextIO = sys.stdout
-            return self._file
-        try:
-            self._file = self._path.open("w", encoding="utf-8", errors="replace")  # a prompt may have lone surrogates
-        except OSError as error:
-            raise GPTError(f"cannot write {self._path}: {error.strerror}") from None
-        return self._file
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not sys.stdout:
-            self._file.close()
+def _open_output(path: Path | None) -> AbstractContextManager[TextIO]:
+    """Open a file to write; for None, standard output, which stays open."""
+    if path is None:
+        return nullcontext(sys.stdout)
+    try:
+        return path.open("w", encoding="utf-8", errors="replace")  # a prompt may have lone surrogates
+    except OSError as error:
+        raise GPTError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _read_prompts(arguments: argparse.Namespace) -> list[str]:
-    """The prompts, in order.
+    """Return the prompts, in order.
 
     Raises:
         GPTError: a file cannot be read, or holds no prompt.

@@ -1,4 +1,4 @@
-"""Where finished and unfinished samples go: as text, as they come, or as one JSON object each."""
+"""Write samples as they are generated: as text, or as one JSON object each."""
 
 import json
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ SEPARATOR = "\n" + "-" * 20 + "\n"
 
 
 class Writer(Protocol):
-    """Takes the pieces of a batch."""
+    """Write the pieces of a batch."""
 
     def take(self, piece: Piece) -> None:
-        """One more piece of one row."""
+        """Take one more piece of one sequence."""
         ...
 
 
 class TextWriter:
-    """Prints one row after the other; the first that is not finished as it comes, those after it when it is.
+    """Write one sequence after the other; the first unfinished one as it comes, later ones once it is finished.
 
     Args:
-        prompts: of the rows, printed before their texts.
-        file: where to.
+        prompts: one per sequence, printed before its text.
+        file: to write to.
         first: whether nothing was printed before.
     """
 
@@ -59,13 +59,13 @@ class TextWriter:
 
 
 class JSONWriter:
-    """Prints one object per row, when it is finished.
+    """Write one object per sequence, when it is finished.
 
     Args:
-        prompts: of the rows.
-        seeds: of the rows.
-        tokenizer: names tokens where log-probabilities are asked for.
-        file: where to.
+        prompts: one per sequence.
+        seeds: one per sequence.
+        tokenizer: decodes single tokens where log-probabilities are asked for.
+        file: to write to.
     """
 
     def __init__(self, prompts: Sequence[str], seeds: Sequence[int], tokenizer: Tokenizer, file: TextIO) -> None:

@@ -1,4 +1,4 @@
-"""Sampling parameters on a command line: options to `SamplingParams`, with errors that name the option."""
+"""Sampling parameters on a command line: from options to `SamplingParams`, with errors that name the option."""
 
 import argparse
 from typing import Any
@@ -24,25 +24,36 @@ NAMES = (
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    """One option per parameter; none has a default, since the run's configuration gives it."""
-    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="length of each text")
+    """Add one option per parameter; none has a default, since the run's configuration gives it."""
+    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="tokens to generate per sample")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy, 1 the model's own distribution")
     parser.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens; 0: all")
-    parser.add_argument("--top-p", type=float, metavar="P", help="keep the smallest set with probability P")
+    parser.add_argument(
+        "--top-p", type=float, metavar="P", help="keep the smallest set of tokens with total probability P"
+    )
     parser.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the most likely one")
-    parser.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1: avoid tokens already there")
+    parser.add_argument(
+        "--repetition-penalty", type=float, metavar="R", help="above 1: tokens already in the text are less likely"
+    )
     parser.add_argument("--greedy", action="store_true", help="always the most likely token: --temperature 0")
-    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same text; sample i uses seed + i")
+    parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text; sample i uses N + i")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="stop before this text; may be repeated")
-    parser.add_argument("--overflow", choices=("slide", "stop"), help="at the edge of the window: move it, or end")
-    parser.add_argument("--slide-chunk", type=int, metavar="N", help="tokens the window moves at a time")
-    parser.add_argument("--crop-prompt", action="store_true", help="take the end of a prompt longer than the window")
-    parser.add_argument("--refuse-empty", action="store_true", help="an empty prompt is an error")
-    parser.add_argument("--logprobs", type=int, metavar="N", help="with --json: log-probabilities and N alternatives")
+    parser.add_argument("--overflow", choices=("slide", "stop"), help="when the window is full: slide it, or stop")
+    parser.add_argument("--slide-chunk", type=int, metavar="N", help="tokens to slide the window by")
+    parser.add_argument(
+        "--crop-prompt", action="store_true", help="crop a prompt that is longer than the window to its end"
+    )
+    parser.add_argument("--refuse-empty", action="store_true", help="treat an empty prompt as an error")
+    parser.add_argument(
+        "--logprobs",
+        type=int,
+        metavar="N",
+        help="with --json: log-probability of each token in nats, and N alternatives",
+    )
 
 
 def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The parameters that were given on the command line.
+    """Return the parameters that were given on the command line.
 
     Raises:
         GenerationError: two of them contradict each other.
@@ -62,7 +73,7 @@ def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def with_options(base: SamplingParams, given: dict[str, Any]) -> SamplingParams:
-    """`base` with some parameters replaced.
+    """Return `base` with some parameters replaced.
 
     Raises:
         GenerationError: one is out of its range.

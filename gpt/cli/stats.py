@@ -1,4 +1,4 @@
-"""How fast text came: `scripts/sample.py --stats`."""
+"""Speed of generation: `scripts/sample.py --stats`."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -7,11 +7,11 @@ from gpt.generation import Piece
 
 
 class Meter:
-    """Time to the first token of a batch, and tokens per second after its first step.
+    """Measure the time to the first token of a batch, and tokens per second after its first step.
 
     Args:
-        rows: of the batch; its first step gives a token each.
-        clock: seconds.
+        rows: sequences of the batch; the first step gives one token of each.
+        clock: returns seconds.
     """
 
     def __init__(self, rows: int, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -21,7 +21,7 @@ class Meter:
         self.cache_bytes = 0
 
     def watch(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """Pass pieces on and note when they came."""
+        """Yield pieces, and note when they came."""
         for piece in pieces:
             self._last = self._clock()
             if self._tokens == 0:

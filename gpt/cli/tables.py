@@ -1,4 +1,4 @@
-"""How a view prints: tables for a terminal, for a Markdown document, or one JSON object for a program."""
+"""Print results as tables for a terminal, as Markdown, or as one JSON object."""
 
 import argparse
 import json
@@ -31,7 +31,7 @@ class Table:
 
 
 def add_format_options(parser: argparse.ArgumentParser) -> None:
-    """`--json` and `--markdown`."""
+    """Add `--json` and `--markdown`."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--json", action="store_true", help="print one JSON object")
     group.add_argument("--markdown", action="store_true", help="print Markdown tables")
@@ -65,7 +65,7 @@ def print_view(
 
 
 def render_table(header: Row, rows: Sequence[Row], align: str) -> str:
-    """Columns of equal width, two spaces apart, under a ruled header.
+    """Return columns of equal width, two spaces apart, under a ruled header.
 
     Args:
         header: of the columns.
@@ -81,7 +81,7 @@ def render_table(header: Row, rows: Sequence[Row], align: str) -> str:
 
 
 def human_count(number: float, unit: str = "") -> str:
-    """Three digits and a decimal prefix: 124,439,808 is `124 M`, with a unit `124 MFLOP`."""
+    """Format a number with three digits and a decimal prefix: 124,439,808 is `124 M`, with a unit `124 MFLOP`."""
     value, prefixes = float(number), iter(("", "k", "M", "G", "T", "P"))
     prefix = next(prefixes)
     while value >= 999.5 and prefix != "P":
@@ -90,7 +90,7 @@ def human_count(number: float, unit: str = "") -> str:
 
 
 def human_bytes(number: float) -> str:
-    """Three digits and a binary prefix: 1,572,864 is `1.50 MiB`."""
+    """Format bytes with three digits and a binary prefix: 1,572,864 is `1.50 MiB`."""
     value, prefixes = float(number), iter(("B", "KiB", "MiB", "GiB", "TiB"))
     unit = next(prefixes)
     while value >= 999.5 and unit != "TiB":

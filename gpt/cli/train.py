@@ -30,14 +30,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--allow-config-change",
         action="store_true",
-        help="resume although the configuration differs from the checkpoint's",
+        help="resume even though the configuration differs from the checkpoint's",
     )
-    parser.add_argument("--offline", action="store_true", help="open no connection (also GPT_OFFLINE=1)")
+    parser.add_argument("--offline", action="store_true", help="never use the network (also GPT_OFFLINE=1)")
     parser.add_argument("--print-config", action="store_true", help="print the whole configuration and exit")
     parser.add_argument("--print-schema", action="store_true", help="print the JSON schema of configurations and exit")
     arguments = parser.parse_intermixed_args(argv)
     if arguments.config is None and not arguments.print_schema:
-        parser.error("--config FILE is needed, for example --config configs/quickstart.yaml")
+        parser.error("--config FILE is required, for example --config configs/quickstart.yaml")
     return arguments
 
 

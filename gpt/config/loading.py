@@ -26,7 +26,7 @@ class LoadedConfig:
 
     @property
     def name(self) -> str:
-        """The run's name: `run.name`, or else the configuration file's."""
+        """Return the run's name: `run.name`, or else the configuration file's."""
         return self.config.run.name or self.default_name
 
 
@@ -61,7 +61,7 @@ def parse_config(text: str, origin: str, overrides: Sequence[str] = ()) -> Confi
     except YAMLSyntaxError as error:
         raise ConfigError(f"{_at(origin, error.line)}: {error}") from None
     problems = [
-        f"{_at(origin, line)}: {_dotted(key)}: stands twice, first on line {document.lines[key]}"
+        f"{_at(origin, line)}: {_dotted(key)}: is given twice, first on line {document.lines[key]}"
         for key, line in document.duplicates
     ]
     data = {key: _copy(value) for key, value in document.data.items()}
@@ -76,13 +76,13 @@ def parse_config(text: str, origin: str, overrides: Sequence[str] = ()) -> Confi
 
 
 def dump_config(config: Config) -> str:
-    """The whole configuration, defaults included, as YAML that loads again to the same values."""
+    """Return the whole configuration, defaults included, as YAML that loads again to the same values."""
     return dump(config.model_dump(mode="json"))
 
 
 @dataclass(frozen=True)
 class _Places:
-    """Says where a key was written: a line of the file, or the command line."""
+    """Where keys were written: lines of the file, or the command line."""
 
     origin: str
     document: Document
@@ -97,14 +97,14 @@ class _Places:
 
 
 def _copy(section: Any) -> Any:
-    """A section to write overrides into; one with no keys below it is all defaults."""
+    """Copy a section to write overrides into; one with no keys below it is all defaults."""
     if section is None:
         return {}
     return dict(section) if isinstance(section, dict) else section
 
 
 def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], problems: list[str]) -> set[tuple[str, ...]]:
-    """Write the overrides into `data`; returns the keys and sections they set."""
+    """Write the overrides into `data` and return the keys and sections they set."""
     keys: set[tuple[str, ...]] = set()
     for override in overrides:
         name, equals, value = override.partition("=")
@@ -130,7 +130,7 @@ def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], problems: l
 
 
 def _validate(data: dict[str, Any]) -> tuple[Config | None, list[Finding]]:
-    """The configuration, or everything that is wrong with it.
+    """Return the configuration, or everything that is wrong with it.
 
     Unknown keys hide the checks between known ones, so those are repeated without them.
     """
@@ -153,7 +153,7 @@ def _validate(data: dict[str, Any]) -> tuple[Config | None, list[Finding]]:
 
 
 def _explain(details: list[ErrorDetails]) -> list[Finding]:
-    """A key and a sentence for each problem that pydantic found."""
+    """Return a key and a sentence for each problem that pydantic found."""
     findings: dict[Finding, None] = {}  # an ordered set: a union reports each of its branches
     for entry in details:
         location = tuple(str(part) for part in entry["loc"])
@@ -182,7 +182,7 @@ def _sentence(key: tuple[str, ...], details: ErrorDetails) -> str:
 
 
 def _choices(key: tuple[str, ...]) -> list[str]:
-    """The words and truth values a key takes, from its schema."""
+    """Return the words and truth values that a key takes, from its schema."""
     if len(key) != 2:
         return []
     schema = _section(key[0]).model_json_schema()["properties"].get(key[1], {})
@@ -194,7 +194,7 @@ def _choices(key: tuple[str, ...]) -> list[str]:
 
 
 def _suggestion(key: tuple[str, ...]) -> str:
-    """`; did you mean ...?` with the nearest known key, in this section or else in another."""
+    """Return `; did you mean ...?` with the nearest known key, in this section or else in another."""
     sections = {name: list(_section(name).model_fields) for name in Config.model_fields}
     if len(key) == 2 and (near := difflib.get_close_matches(key[1], sections[key[0]], n=1)):
         return f"; did you mean {near[0]}?"
@@ -220,7 +220,7 @@ def _similar_file(path: Path) -> str:
 
 
 def _dotted(key: tuple[str, ...]) -> str:
-    """The key as it is written, or escaped where it would break the line or the terminal."""
+    """Return the key as it is written, or escaped where it would break the line or the terminal."""
     name = ".".join(key)
     return name if name.isprintable() else repr(name)
 

@@ -1,7 +1,7 @@
 """The six sections of a configuration file, typed, bounded and immutable.
 
-A check that needs two keys of a
-section is in that section's `cross_checks`, so that the loader can report all of them at once.
+A check that needs two keys of a section is in that section's `cross_checks`, so that the loader can report all
+of them at once.
 """
 
 import math
@@ -22,7 +22,7 @@ Problem = tuple[str, str]
 
 
 def _list_to_tuple(value: Any) -> Any:
-    """YAML has lists only; the sections hold tuples because they are immutable."""
+    """Turn a list, which is all that YAML has, into a tuple, which is immutable."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -63,7 +63,7 @@ class Section(BaseModel):
 
 
 class RunConfig(Section):
-    """Where a run lives and what it computes on."""
+    """Name, place and hardware of a run."""
 
     name: str | None = Field(
         None,
@@ -73,12 +73,12 @@ class RunConfig(Section):
     dir: PathText = Field("runs", description="Folder that holds the run folders.")
     seed: Seed = Field(
         1337,
-        description="Of initialisation and dropout (torch's generator) and of the data order (its own).",
+        description="Seed of initialization and dropout (torch's generator) and of the data order (its own).",
     )
     device: str = Field("auto", pattern=DEVICE_PATTERN, description="auto: CUDA, then MPS, then CPU.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Type of the matmuls; weights stay float32. auto: bfloat16 where the hardware has it.",
+        description="Type of the matmuls; weights stay float32. auto: bfloat16 where the hardware supports it.",
     )
     compile: Literal["auto"] | bool = Field(
         "auto",
@@ -87,7 +87,7 @@ class RunConfig(Section):
     )
     kernels: Literal["auto", "torch", "native"] = Field(
         "auto",
-        description="What computes a training block on a CPU. native: C++ kernels of this package, in float32, or in "
+        description="Kernels of training blocks on a CPU. native: C++ kernels of this package, in float32, or in "
         "bfloat16 where the processor has instructions for it; auto: native where it applies.",
     )
     deterministic: bool = Field(
@@ -101,25 +101,27 @@ class RunConfig(Section):
 
 
 class DataConfig(Section):
-    """Which text, read how, split how."""
+    """The corpus, its tokenizer and its split."""
 
     source: Literal["shakespeare", "pydocs", "file", "url"] = Field(
-        "shakespeare", description="A named corpus, a file of yours, or an address."
+        "shakespeare", description="A named corpus, a file of yours, or a URL."
     )
     path: PathText | None = Field(None, description="Text file, for source: file.")
     url: str | None = Field(None, pattern=r"^https://", description="https address, for source: url.")
     sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$", description="Expected hash of the file or download.")
     dir: PathText = Field(
         "data",
-        description="Where downloads and token files go; GPT_DATA_DIR is looked at first for corpora.",
+        description="Folder of downloads and token files; corpora are looked up in GPT_DATA_DIR first.",
     )
     tokenizer: Literal["char", "byte"] = Field(
         "char", description="char: one id per distinct character of the corpus; byte: 256 ids, any text."
     )
     newlines: Literal["strict", "lf", "keep"] = Field(
-        "strict", description="What to do with CRLF line ends: refuse, read as LF, or learn them."
+        "strict", description="CRLF line ends: refuse them, read them as LF, or keep them."
     )
-    val_fraction: float = Field(0.1, gt=0, lt=1, description="Share of the text, at its end, held out for validation.")
+    val_fraction: float = Field(
+        0.1, gt=0, lt=1, description="Fraction of the text, at its end, held out for validation."
+    )
     max_bytes: PositiveInt = Field(2_000_000_000, description="Refuse a corpus larger than this many bytes.")
 
     def cross_checks(self) -> Iterator[Problem]:
@@ -134,7 +136,7 @@ class DataConfig(Section):
 
 
 class ModelConfig(Section):
-    """The architecture. `vocab_size` is the tokenizer's where it is null."""
+    """The architecture."""
 
     n_layer: PositiveInt = Field(6, description="Blocks.")
     n_head: PositiveInt = Field(6, description="Query heads H.")
@@ -142,7 +144,7 @@ class ModelConfig(Section):
         None, description="Key and value heads K; null: as many as n_head. Fewer: grouped-query attention."
     )
     n_embd: PositiveInt = Field(384, description="Width C of the residual stream.")
-    block_size: PositiveInt = Field(256, description="Most positions T a sequence may have.")
+    block_size: PositiveInt = Field(256, description="Context window: most positions T a sequence may have.")
     vocab_size: PositiveInt | None = Field(None, description="Ids V; null: from the tokenizer.")
     dropout: Fraction = Field(0.0, description="Probability, on embeddings, attention weights and sublayer outputs.")
     attention_dropout: Fraction | None = Field(None, description="On attention weights; null: as `dropout`.")
@@ -168,7 +170,7 @@ class ModelConfig(Section):
 
     @property
     def kv_heads(self) -> int:
-        """Key and value heads K."""
+        """Return the number of key and value heads K."""
         return self.n_head if self.n_kv_head is None else self.n_kv_head
 
     @property
@@ -178,12 +180,12 @@ class ModelConfig(Section):
 
     @property
     def weights_dropout(self) -> float:
-        """Probability with which an attention weight is dropped."""
+        """Return the probability with which an attention weight is dropped."""
         return self.dropout if self.attention_dropout is None else self.attention_dropout
 
     @property
     def mlp_hidden(self) -> int:
-        """Hidden width of the feed-forward network."""
+        """Return the hidden width of the feed-forward network."""
         if self.mlp_width is not None:
             return self.mlp_width
         return math.ceil(self.n_embd * 8 / 3 / 8) * 8 if self.mlp == "swiglu" else 4 * self.n_embd
@@ -227,9 +229,9 @@ class OptimConfig(Section):
     ema_decay: Fraction | None = Field(
         None, description="Decay of a moving average of the weights, which is what is evaluated and saved; null: none."
     )
-    muon_rate: PositiveFloat = Field(0.02, description="Of name: muon: peak learning rate of the matrices.")
-    muon_momentum: Fraction = Field(0.95, description="Of name: muon: its momentum.")
-    muon_weight_decay: NonNegativeFloat = Field(0.0, description="Of name: muon: decoupled decay of the matrices.")
+    muon_rate: PositiveFloat = Field(0.02, description="With name: muon: peak learning rate of the matrices.")
+    muon_momentum: Fraction = Field(0.95, description="With name: muon: momentum.")
+    muon_weight_decay: NonNegativeFloat = Field(0.0, description="With name: muon: decoupled decay of the matrices.")
 
     def cross_checks(self) -> Iterator[Problem]:
         if self.min_lr > self.learning_rate:
@@ -240,7 +242,7 @@ class OptimConfig(Section):
 
 
 class TrainConfig(Section):
-    """How long to train, and what to do on the way."""
+    """Batches, steps, evaluations and checkpoints."""
 
     batch_size: PositiveInt = Field(64, description="Sequences per micro-batch.")
     grad_accum_steps: PositiveInt = Field(
@@ -252,16 +254,16 @@ class TrainConfig(Section):
     eval_first: bool = Field(True, description="Evaluate, and write a checkpoint, before the first step too.")
     eval_batch_size: PositiveInt | None = Field(None, description="Sequences per evaluation batch; null: batch_size.")
     eval_max_tokens: PositiveInt | None = Field(
-        None, description="Evaluate on the first so many validation tokens; null: on all of them."
+        None, description="Evaluate on this many tokens from the start of the validation split; null: on all of them."
     )
     log_interval: PositiveInt = Field(10, description="Steps between log lines.")
     keep_last: PositiveInt = Field(2, description="Checkpoints kept beside the best one.")
     patience: PositiveInt | None = Field(
-        None, description="Stop after so many evaluations without a better one; null: never."
+        None, description="Stop after this many evaluations without an improvement; null: never."
     )
     sample_tokens: NonNegativeInt = Field(200, description="Length of the text sample at each evaluation; 0: none.")
     attention_interval: NonNegativeInt = Field(
-        0, description="Evaluations between pictures of attention in TensorBoard; 0: none."
+        0, description="Evaluations between attention images in TensorBoard; 0: none."
     )
     ngrams: bool = Field(
         True, description="Keep a table of n-grams in each checkpoint, 0.5 MB, for sample.py --speculate ngram."
@@ -272,7 +274,7 @@ class TrainConfig(Section):
 class SamplingParams(Section):
     """How the next token is chosen, and where a text begins and ends.
 
-    Applied in this order: repetition penalty, temperature, top-k, top-p, min-p, softmax, draw.
+    Applied in this order: repetition penalty, temperature, top-k, top-p, min-p, softmax, sampling.
     Temperature 0 is greedy.
     """
 
@@ -282,21 +284,21 @@ class SamplingParams(Section):
     top_p: float = Field(1.0, gt=0, le=1, description="Keep the smallest set of tokens whose probability reaches p.")
     min_p: float = Field(0.0, ge=0, le=1, description="Drop tokens less likely than min_p times the most likely one.")
     repetition_penalty: PositiveFloat = Field(1.0, description="Above 1: tokens already in the text are less likely.")
-    seed: Seed = Field(1337, description="Seed of this request's own generator.")
+    seed: Seed = Field(1337, description="Seed of the request's own generator.")
     stop: Texts = Field((), description="Stop before any of these texts.")
     end_id: NonNegativeInt | None = Field(None, description="Stop at this token; null: there is none.")
     logprobs: NonNegativeInt | None = Field(
-        None, description="Give each token's log-probability and so many alternatives; null: neither."
+        None, description="Return each token's log-probability, and this many alternatives; null: neither."
     )
-    overflow: Literal["slide", "stop"] = Field("slide", description="At the edge of the window: move it, or end.")
+    overflow: Literal["slide", "stop"] = Field("slide", description="When the window is full: slide it, or stop.")
     slide_chunk: PositiveInt | None = Field(
-        None, description="Tokens the window moves at a time; null: a quarter of block_size."
+        None, description="Tokens to slide the window by; null: a quarter of block_size."
     )
     empty_prompt: Literal["start", "refuse"] = Field(
-        "start", description="An empty prompt starts after a line end, or is refused."
+        "start", description="An empty prompt starts after a newline, or is refused."
     )
     long_prompt: Literal["refuse", "crop"] = Field(
-        "refuse", description="A prompt longer than block_size is refused, or its end is taken."
+        "refuse", description="A prompt longer than block_size is refused, or cropped to its end."
     )
 
 

@@ -1,4 +1,4 @@
-"""YAML as people expect it: `3e-4` is a number, a key may stand once, and every key has a line."""
+"""YAML as people expect it: `3e-4` is a number, no key is given twice, and the line of every key is known."""
 
 import re
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class Document:
     Attributes:
         data: the mapping as plain Python values.
         lines: 1-based line of each key, by its path from the top.
-        duplicates: paths that stand more than once, with the line of the repetition.
+        duplicates: paths that are given more than once, with the line of the repetition.
     """
 
     data: dict[str, Any]
@@ -44,7 +44,7 @@ class _Loader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent) or event.tag is not None:
             what = "an alias" if isinstance(event, yaml.AliasEvent) else "a tag"
             raise yaml.MarkedYAMLError(
-                problem=f"{what} cannot stand here; write the value itself", problem_mark=event.start_mark
+                problem=f"{what} is not allowed here; write the value itself", problem_mark=event.start_mark
             )
         return super().compose_node(parent, index)
 
@@ -87,7 +87,7 @@ _Dumper.yaml_implicit_resolvers = {
 
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    """Line ends and the like are escaped: PyYAML does not read back each of them as it writes it."""
+    """Escape line ends and the like: PyYAML does not read back each of them as it writes it."""
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
 
 
@@ -95,7 +95,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def dump(data: dict[str, Any]) -> str:
-    """The YAML text that `parse` reads as `data`."""
+    """Return the YAML text that `parse` reads as `data`."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 

@@ -1,4 +1,4 @@
-"""Batches of windows cut at random from a split, with a generator and a state of their own."""
+"""Batches of random windows of a split, from a generator of their own."""
 
 import mmap
 from typing import Any
@@ -14,22 +14,22 @@ KEEP_RESIDENT = 16 << 20
 
 
 def release_pages(tokens: Tokens) -> None:
-    """Give back the memory of a large memory-mapped file, which else fills up with what is read of it."""
+    """Give back the memory of a large memory-mapped file, which otherwise grows with what is read of it."""
     mapping = getattr(tokens, "_mmap", None)
     if isinstance(mapping, mmap.mmap) and len(mapping) > KEEP_RESIDENT and hasattr(mmap, "MADV_DONTNEED"):
         mapping.madvise(mmap.MADV_DONTNEED)
 
 
 class BatchSampler:
-    """Draws windows of `block_size + 1` tokens at uniformly random places.
+    """Sample windows of `block_size + 1` tokens at uniformly random positions.
+
+    The positions are a function of the seed and the number of batches sampled so far; a saved state continues
+    the same sequence of batches.
 
     Args:
         tokens: a split, in memory or memory-mapped.
         block_size: T, tokens per window.
         seed: of its own generator, which nothing else uses.
-
-    The place of every window is a function of the seed and the number of batches drawn, so saving
-    the state and loading it again continues the very same sequence.
     """
 
     def __init__(self, tokens: Tokens, block_size: int, seed: int) -> None:
@@ -39,16 +39,16 @@ class BatchSampler:
         self.generator = torch.Generator().manual_seed(seed)
 
     def get_batch(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, each (B, T) int64; the target of a position is the token after it."""
+        """Return inputs and targets, each (B, T) int64; the target of a position is the token after it."""
         starts = torch.randint(len(self.tokens) - len(self.offsets) + 1, (batch_size, 1), generator=self.generator)
         windows = torch.from_numpy(self.tokens[starts.numpy() + self.offsets].astype(np.int64))
         release_pages(self.tokens)
         return windows[:, :-1], windows[:, 1:]
 
     def state_dict(self) -> dict[str, Any]:
-        """The generator's state."""
+        """Return the generator's state."""
         return {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
+        """Continue from where `state_dict` was called."""
         self.generator.set_state(state["generator"])

@@ -1,4 +1,4 @@
-"""Where a text comes from: a named corpus, a file, or an address. Ends in one file on disk."""
+"""Find the corpus: a named one, a file, or a download; the result is one file on disk."""
 
 import hashlib
 from pathlib import Path
@@ -24,7 +24,7 @@ SHAKESPEARE = Download(
 
 
 def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Path:
-    """The corpus as a file, downloaded or written first where it has to be.
+    """Return the path of the corpus, which is downloaded or written first where that is necessary.
 
     Raises:
         ConfigError: `data.path` begins with the ~ of a user who has no home folder.
@@ -51,7 +51,7 @@ def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Pat
 
 
 def _download(config: DataConfig, settings: Settings, report: Report) -> Path:
-    """A file of one's own address, kept under a name made from the address."""
+    """Download `data.url`, to a name that is made from the address."""
     assert config.url is not None
     name = f"download-{hashlib.sha256(config.url.encode()).hexdigest()[:16]}.txt"
     download = Download((config.url,), name, config.sha256, config.max_bytes)
@@ -59,13 +59,13 @@ def _download(config: DataConfig, settings: Settings, report: Report) -> Path:
 
 
 def _download_folder(config: DataConfig, settings: Settings, name: str) -> Path:
-    """Where a file of that name is, or else is to go: `GPT_DATA_DIR` before `data.dir`."""
+    """Return the folder where a file of that name is, or else should go: `GPT_DATA_DIR` before `data.dir`."""
     folders = [settings.data_dir, Path(config.dir)] if settings.data_dir is not None else [Path(config.dir)]
     return next((folder for folder in folders if (folder / name).is_file()), folders[0])
 
 
 def _write_pydocs(folder: Path) -> Path:
-    """Python's own documentation topics, which ship with every CPython, as one text."""
+    """Write Python's own documentation topics, which ship with every CPython, as one text."""
     from pydoc_data.topics import topics
 
     text = "\n\n".join(topics[name].strip() for name in sorted(topics)) + "\n"

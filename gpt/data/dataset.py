@@ -1,4 +1,4 @@
-"""A corpus as token files: encoded once, kept on disk, memory-mapped, split in order."""
+"""A corpus as token files: encoded once, split in order, and memory-mapped."""
 
 import hashlib
 import json
@@ -47,7 +47,7 @@ class Dataset:
     fingerprint: str
 
     def split(self, name: str) -> Tokens:
-        """The ids of "train" or "val"."""
+        """Return the ids of "train" or "val"."""
         return self.train if name == "train" else self.val
 
     def chars_per_token(self, tokens: Tokens) -> float:
@@ -69,7 +69,7 @@ class Dataset:
 
 
 def prepare(config: DataConfig, settings: Settings, report: Report, force: bool = False) -> Dataset:
-    """Find the corpus, encode it unless that was done before, and open the token files.
+    """Find the corpus, encode it if that has not been done before, and open the token files.
 
     Raises:
         DataError: the corpus cannot be found, read or encoded, or the data folder cannot be written.
@@ -114,7 +114,7 @@ def _fingerprint(config: DataConfig, source: Path) -> str:
 
 
 def _encode_into(folder: Path, source: Path, config: DataConfig) -> None:
-    """Encode in a folder beside, then move it into place: a reader sees all of it or nothing."""
+    """Encode into a temporary folder, then move it into place: a reader sees all of it or nothing."""
     make_folder(folder.parent)
     try:
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".tmp-"))
@@ -130,7 +130,7 @@ def _encode_into(folder: Path, source: Path, config: DataConfig) -> None:
         try:
             temporary.rename(folder)
         except OSError:
-            if not (folder / META).is_file():  # else another process was faster, with the same content
+            if not (folder / META).is_file():  # otherwise another process was faster, with the same content
                 raise
     except OSError as error:
         raise DataError(f"cannot write {folder}: {error.strerror}") from None
@@ -143,12 +143,12 @@ def _build_tokenizer(source: Path, config: DataConfig) -> Tokenizer:
         return ByteTokenizer()
     chars = distinct_characters(source, config.newlines)
     if len(chars) < 2:
-        raise DataError(f"{source} holds {len(chars)} distinct characters; there is nothing to learn from it")
+        raise DataError(f"{source} has {len(chars)} distinct characters; there is nothing to learn from it")
     return CharTokenizer(chars)
 
 
 def _write_tokens(folder: Path, source: Path, config: DataConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Write train.bin and val.bin; returns what `open_dataset` needs to know."""
+    """Write train.bin and val.bin and return what `open_dataset` needs to know."""
     everything, train_file, val_file = folder / "all.bin", folder / "train.bin", folder / "val.bin"
     total = 0
     with everything.open("wb") as file:
@@ -157,7 +157,7 @@ def _write_tokens(folder: Path, source: Path, config: DataConfig, tokenizer: Tok
             file.write(ids.tobytes())
             total += len(ids)
     if total == 0:
-        raise DataError(f"{source} holds no text")
+        raise DataError(f"{source} has no text in it")
     dtype = smallest_dtype(tokenizer.vocab_size)
     train = int(total * (1 - config.val_fraction))
     with everything.open("rb") as file, val_file.open("wb") as val:

@@ -1,4 +1,4 @@
-"""Fetching one file from a list of mirrors: only the whole and right content ever gets the file's name."""
+"""Download one file from a list of mirrors: only whole and verified content ever gets the file's name."""
 
 import hashlib
 import os
@@ -41,7 +41,7 @@ class Download:
 
 
 class _MirrorError(Exception):
-    """Why a mirror cannot give the file, in a few words."""
+    """A mirror cannot give the file; the message says why in a few words."""
 
 
 class _Retry(urllib3.Retry):
@@ -70,7 +70,7 @@ def fetch(
     timeout: tuple[float, float] = (5.0, 30.0),
     backoff: float = 0.5,
 ) -> Path:
-    """Path of the file in `folder`, which is downloaded unless it is there with the right sha256.
+    """Return the path of the file in `folder`, which is downloaded unless it is there with the right sha256.
 
     No socket is opened when `offline`; no URL or redirect leaves https unless `allow_http`. `timeout` is in
     seconds, to connect and for each read; `backoff` is the first wait before a retry in seconds, later ones
@@ -163,7 +163,7 @@ def _open(session: _Session, url: str) -> requests.Response:
 
 
 def _in_words(error: Exception, timeout: tuple[float, float]) -> str:
-    """One short line for what requests wraps two or three times."""
+    """Describe in one short line what requests wraps two or three times."""
     causes = [error, *error.args, *(getattr(wrapped, "reason", None) for wrapped in error.args)]
     words: dict[type[Exception], str] = {
         requests.exceptions.InvalidSchema: "neither a URL nor a redirect may leave https",
@@ -178,7 +178,7 @@ def _in_words(error: Exception, timeout: tuple[float, float]) -> str:
 
 
 def _wrong_content(path: Path, digest: str, expected: str | None) -> str | None:
-    """Why the file at `path`, of sha256 `digest`, is not the `expected` one; None when it is."""
+    """Return why the file at `path`, of sha256 `digest`, is not the `expected` one; None when it is."""
     if expected is None or digest == expected.lower():
         return None
     if (

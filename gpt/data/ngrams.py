@@ -1,4 +1,4 @@
-"""What usually comes next: the most frequent continuation of every short context of a text."""
+"""N-gram statistics: the most frequent next token after every short context of a text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,26 +12,26 @@ from gpt.data.dataset import Tokens
 
 LONGEST_CONTEXT = 8
 MOST_TOKENS = 4_000_000
-"""Of the text that are read, from its end: more would take long, and change little."""
+"""Tokens of the text that are counted, from its end: more would take long and change little."""
 MOST_BYTES = 500_000
 ENTRY_BYTES = 13
-"""Of a context and what follows it, as they are saved."""
+"""Bytes of a context and its entry, as they are saved."""
 NEWS = 0.2
-"""By so much has the share of the most frequent token to change for a longer context to be kept."""
+"""A longer context is kept only where the share of the most frequent token changes by more than this."""
 
 
 @dataclass(frozen=True)
 class NgramTable:
-    """The most frequent token after a context, and its share; a longer context counts more than a shorter one.
+    """The most frequent token after a context, and its share; the longest known context decides.
 
-    A context is kept only where it changes what a shorter one says, and the most frequent ones first, up to
-    `MOST_BYTES`.
+    A context is kept only where it changes the prediction of the next shorter one; of these, the most frequent,
+    up to `MOST_BYTES`.
 
     Attributes:
         vocab_size: of the ids.
-        keys: of each length from 1 on, contexts as numbers in base `vocab_size`, int64.
+        keys: for each length from 1 on, contexts as numbers in base `vocab_size`, int64.
         tokens: what follows each, int32.
-        shares: how often that is so, in 255ths, uint8; less than it was where there are few examples.
+        shares: how often it does, in 255ths, uint8; smoothed towards 0 where there are few examples.
     """
 
     vocab_size: int
@@ -41,7 +41,7 @@ class NgramTable:
 
     @cached_property
     def followers(self) -> list[dict[int, tuple[int, float]]]:
-        """The same as a mapping for each length; it takes some milliseconds to make."""
+        """Build the same as a mapping for each length, which takes milliseconds."""
         return [
             dict(zip(keys.tolist(), zip(tokens.tolist(), (shares / 255).tolist(), strict=True), strict=True))
             for keys, tokens, shares in zip(self.keys, self.tokens, self.shares, strict=True)
@@ -49,7 +49,7 @@ class NgramTable:
 
     @classmethod
     def learn(cls, text: Tokens, vocab_size: int) -> "NgramTable":
-        """From a text's tokens."""
+        """Count the n-grams of a text's tokens."""
         ids = np.asarray(text[-MOST_TOKENS:]).astype(np.int64)
         kept: list[_Counts] = []
         shorter: _Counts | None = None
@@ -73,7 +73,7 @@ class NgramTable:
         )
 
     def next(self, context: Sequence[int]) -> tuple[int, float] | None:
-        """The likeliest token and its share, or None where the last one of the context never had one behind it."""
+        """Return the likeliest next token and its share, or None where the last token of the context is unknown."""
         key, scale, found = 0, 1, None
         for token, known in zip(reversed(context[-len(self.keys) :]), self.followers, strict=False):
             key += token * scale
@@ -82,7 +82,7 @@ class NgramTable:
         return found
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """To save."""
+        """Return named tensors to save."""
         named = {"vocab_size": torch.tensor(self.vocab_size)}
         columns = zip(self.keys, self.tokens, self.shares, strict=True)
         for length, (keys, tokens, shares) in enumerate(columns, start=1):
@@ -117,7 +117,7 @@ class _Counts:
 
 
 def _longest(vocab_size: int) -> int:
-    """Length of contexts whose numbers, with one token more, fit into 63 bits."""
+    """Return the length of contexts whose numbers, with one more token, fit into 63 bits."""
     length = LONGEST_CONTEXT
     while length > 1 and vocab_size ** (length + 1) >= 2**63:
         length -= 1
@@ -125,21 +125,21 @@ def _longest(vocab_size: int) -> int:
 
 
 def _count(ids: np.ndarray, length: int, vocab_size: int) -> _Counts:
-    """All contexts of one length; of equally frequent tokens the lowest."""
+    """Count all contexts of one length; of equally frequent tokens the lowest id is the most frequent."""
     keys = np.zeros(len(ids) - length, dtype=np.int64)
-    for place in range(length + 1):  # the context, and the token behind it
+    for place in range(length + 1):  # the context, and the token after it
         keys = keys * vocab_size + ids[place : len(ids) - length + place]
     pairs, counts = np.unique(keys, return_counts=True)
     every = pairs // vocab_size
     best_first = np.lexsort((pairs, -counts, every))
     contexts, first = np.unique(every[best_first], return_index=True)
     best = best_first[first]
-    totals = np.add.reduceat(counts, first)  # a context's pairs lie together
+    totals = np.add.reduceat(counts, first)  # the pairs of a context are adjacent
     return _Counts(contexts, totals, pairs[best] % vocab_size, counts[best] / (totals + 1))
 
 
 def _most_frequent(kept: Sequence[_Counts]) -> list[_Counts]:
-    """As many of the most frequent contexts as `MOST_BYTES` hold."""
+    """Return as many of the most frequent contexts as `MOST_BYTES` hold."""
     totals = np.concatenate([one.totals for one in kept]) if kept else np.zeros(0)
     room = MOST_BYTES // ENTRY_BYTES
     if len(totals) <= room:

@@ -1,4 +1,4 @@
-"""Reading a corpus piece by piece, so that its size does not matter, and refusing what is not text."""
+"""Read a corpus piece by piece, so that its size does not matter, and refuse what is not text."""
 
 import codecs
 import sys
@@ -60,7 +60,7 @@ def _refuse_wide(path: Path, data: bytes) -> None:
         if data.startswith(mark):
             raise DataError(f"{path} is {name}; save it as UTF-8 first, for example: iconv -f {name} -t UTF-8")
     if b"\0" in data[:4096]:
-        raise DataError(f"{path} holds NUL bytes: it is not UTF-8 text (UTF-16, or a binary file)")
+        raise DataError(f"{path} has NUL bytes: it is not UTF-8 text (UTF-16, or a binary file)")
 
 
 def convert_newlines(text: str, newlines: str) -> str:
@@ -78,7 +78,7 @@ def _convert(path: Path, text: str, newlines: str) -> str:
 
 
 def distinct_characters(path: Path, newlines: str) -> list[str]:
-    """The characters of a file, sorted.
+    """Return the distinct characters of a file, sorted.
 
     Raises:
         DataError: see `read_pieces`.
@@ -90,5 +90,5 @@ def distinct_characters(path: Path, newlines: str) -> list[str]:
 
 
 def code_points(text: str) -> NDArray[np.uint32]:
-    """The Unicode code point of each character."""
+    """Return the Unicode code point of each character."""
     return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)

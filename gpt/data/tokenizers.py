@@ -16,40 +16,40 @@ MAX_LISTED = 10
 """Unknown characters an error lists before it says how many more there are."""
 
 
-class Decoder(Protocol):
-    """Turns ids into text as they come; holds back what is not yet a whole character."""
+class IncrementalDecoder(Protocol):
+    """Decode ids as they come; hold back what is not yet a whole character."""
 
     def feed(self, index: int) -> str:
-        """The text that became complete with this id, often one character, sometimes none."""
+        """Return the text that is complete with this id: often one character, sometimes none."""
         ...
 
     def flush(self) -> str:
-        """What was held back, at the end."""
+        """Return what was held back, at the end."""
         ...
 
 
 class Tokenizer(Protocol):
-    """What the rest of the package asks of a tokenizer."""
+    """What the rest of the package needs of a tokenizer."""
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids V; every id is in [0, V)."""
+        """Return the number of ids V; every id is in [0, V)."""
         ...
 
     def encode(self, text: str) -> Ids:
-        """Ids of a text, in the smallest unsigned type that holds V ids.
+        """Return the ids of a text, in the smallest unsigned type that holds V ids.
 
         Raises:
-            DataError: the text cannot be written with this vocabulary.
+            DataError: the text has characters outside the vocabulary.
         """
         ...
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
-        """The text of some ids."""
+        """Return the text of some ids."""
         ...
 
-    def stream(self) -> "Decoder":
-        """A decoder that takes one id at a time."""
+    def stream(self) -> IncrementalDecoder:
+        """Return a decoder that takes one id at a time."""
         ...
 
     def count_chars(self, ids: Ids) -> int:
@@ -57,7 +57,7 @@ class Tokenizer(Protocol):
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything needed to build it again, as JSON values."""
+        """Return everything needed to build it again, as JSON values."""
         ...
 
 
@@ -108,7 +108,7 @@ class CharTokenizer:
     def decode(self, ids: Sequence[int] | Ids) -> str:
         return "".join([self.itos[index] for index in ids])
 
-    def stream(self) -> Decoder:
+    def stream(self) -> IncrementalDecoder:
         return _CharDecoder(self.itos)
 
     def count_chars(self, ids: Ids) -> int:
@@ -125,7 +125,7 @@ class CharTokenizer:
         more = f" and {len(first) - MAX_LISTED} more" if len(first) > MAX_LISTED else ""
         return (
             f"characters outside the vocabulary of {self.vocab_size}: {listed}{more}; "
-            "take them out of the text; sample.py can replace or drop them (--unknown)"
+            "remove them from the text; sample.py can replace or drop them (--unknown)"
         )
 
 
@@ -141,10 +141,10 @@ class ByteTokenizer:
             raise DataError(f"{text[error.start]!r} at {error.start} is not a character; leave it out") from None
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
-        """The text; bytes that are not UTF-8 become U+FFFD."""
+        """Return the text; bytes that are not UTF-8 become U+FFFD."""
         return bytes(int(index) for index in ids).decode("utf-8", errors="replace")
 
-    def stream(self) -> Decoder:
+    def stream(self) -> IncrementalDecoder:
         return _ByteDecoder()
 
     def count_chars(self, ids: Ids) -> int:
@@ -179,12 +179,12 @@ class _ByteDecoder:
 
 
 def tokenizer_to_json(tokenizer: Tokenizer) -> str:
-    """The tokenizer as one JSON text."""
+    """Return the tokenizer as one JSON text."""
     return json.dumps(tokenizer.to_dict(), ensure_ascii=True)
 
 
 def tokenizer_from_json(text: str, unknown: str = "error") -> Tokenizer:
-    """The tokenizer that `tokenizer_to_json` wrote; `unknown` is CharTokenizer's policy.
+    """Return the tokenizer that `tokenizer_to_json` wrote; `unknown` is CharTokenizer's policy.
 
     Raises:
         DataError: the text is not such a JSON.
@@ -202,5 +202,5 @@ def tokenizer_from_json(text: str, unknown: str = "error") -> Tokenizer:
 
 
 def smallest_dtype(vocab_size: int) -> np.dtype[Any]:
-    """The smallest unsigned integer type that holds ids below `vocab_size`."""
+    """Return the smallest unsigned integer type that holds ids below `vocab_size`."""
     return np.min_scalar_type(vocab_size - 1)

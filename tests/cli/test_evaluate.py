@@ -68,7 +68,7 @@ def test_a_corpus_that_has_changed_is_told(workplace: Path, trained: Path, capsy
     with (workplace / "corpus.txt").open("a", encoding="utf-8") as file:
         file.write(CORPUS * 20)
     assert evaluate.main(["--checkpoint", str(trained / "runs/tiny")]) == 0
-    assert "the corpus is not the one of the run any more" in capsys.readouterr().err
+    assert "the corpus has changed since the run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("read", [None, 102])

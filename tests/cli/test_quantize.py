@@ -73,13 +73,13 @@ def test_the_loss_hardly_changes(int8: Path, capsys: pytest.CaptureFixture[str])
 
 def test_it_is_said_how_large_the_weights_were_and_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert quantize.main(["--checkpoint", "runs/tiny", "--output", str(tmp_path / "x")]) == 0
-    assert f"15.0 KiB of weights became 6.56 KiB in {tmp_path / 'x'}" in capsys.readouterr().err
+    assert f"15.0 KiB of weights quantized to 6.56 KiB in {tmp_path / 'x'}" in capsys.readouterr().err
 
 
 def test_mistakes_are_one_line(int8: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     for arguments, message in (
-        (["--checkpoint", "runs/tiny", "--output", str(int8)], "is there already"),
+        (["--checkpoint", "runs/tiny", "--output", str(int8)], "exists already"),
         (["--checkpoint", "runs/gone", "--output", str(tmp_path / "x")], "gone"),
         (["--checkpoint", str(int8), "--output", str(tmp_path / "x")], "weights are int8 already"),
         (["--checkpoint", str(int8), "--weights", "int4", "--output", str(tmp_path / "x")], "weights are int8 already"),

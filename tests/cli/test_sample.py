@@ -294,7 +294,7 @@ def test_beam_prints_the_hypotheses_best_first(capsys: pytest.CaptureFixture[str
     assert all(len(row["text"]) == 5 and row["score"] == pytest.approx(row["logprob"] / 5) for row in rows)
     assert [row["score"] for row in rows] == sorted((row["score"] for row in rows), reverse=True)
     assert text_of(capsys, *options) == "".join(
-        f"It{row['text']}\n[log-probability {row['logprob']:.3f}, score {row['score']:.4f}]\n\n" for row in rows
+        f"It{row['text']}\n[log-probability {row['logprob']:.3f} nats, score {row['score']:.4f}]\n\n" for row in rows
     )
 
 
@@ -449,7 +449,7 @@ def test_a_command_that_is_not_one_is_said_to_be_none_and_shows_the_help(
 ) -> None:
     out, err = session(capsys, monkeypatch, line + "\n")
     assert out == ""
-    wrong = "" if line == "/help" else f"error: {line.strip()} is no command with a value\n"
+    wrong = "" if line == "/help" else f"error: {line.strip()} is not a command with a value\n"
     assert err == f"{interactive.HELP}\n{wrong}{interactive.HELP}\n"
 
 

@@ -140,7 +140,7 @@ def test_a_source_asks_for_the_key_it_needs(source: str, key: str) -> None:
         ("- model\n", "some.yaml:1: expected 'section: ...' lines"),
         ("just words\n", "some.yaml:1: expected 'section: ...' lines"),
         ("model:\n  n_layer: [1\n", "some.yaml:3: expected ',' or ']', but got '<stream end>'"),
-        ("model:\n  n_layer: 1\n  n_layer: 2\n", "some.yaml:3: model.n_layer: stands twice, first on line 2"),
+        ("model:\n  n_layer: 1\n  n_layer: 2\n", "some.yaml:3: model.n_layer: is given twice, first on line 2"),
     ],
 )
 def test_a_file_of_another_shape_is_refused_with_the_line(text: str, problem: str) -> None:
@@ -170,7 +170,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
             "  some.yaml:7: optim.warmup: unknown key; did you mean warmup_steps?",
             "  some.yaml:5: optim.min_lr: 0.0001 is above learning_rate 1e-05",
             "  some.yaml:8: data.url: is needed with source: url",
-            "  some.yaml:10: data.source: stands twice, first on line 9",
+            "  some.yaml:10: data.source: is given twice, first on line 9",
             "  command line: train.max_step: unknown key; did you mean max_steps?",
             "  command line: run.seed: got -1, expected greater than or equal to 0",
             "  command line: 'oops' is not of the form section.key=value, for example train.max_steps=500",
@@ -226,7 +226,7 @@ def test_an_override_of_another_form_is_shown_how(override: str) -> None:
         ("model.a.b=4", "model.a.b: unknown key"),
         ("modle.n_layer=4", "modle: unknown key; did you mean model?"),
         ("model.n_kv_head=4", "model.n_kv_head: n_head 6 is not divisible by n_kv_head 4"),
-        ("run.name=!!python/name:os.system", "run.name: a tag cannot stand here; write the value itself"),
+        ("run.name=!!python/name:os.system", "run.name: a tag is not allowed here; write the value itself"),
         ("run.name='x", "run.name: found unexpected end of stream"),
     ],
 )

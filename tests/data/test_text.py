@@ -116,7 +116,7 @@ def test_a_wide_encoding_is_named_with_how_to_convert_it(path: Path, encoding: s
 
 @pytest.mark.parametrize("content", ["abc\n".encode("utf-16-le"), b"\x7fELF\x02\x01\x01\0\0\0", b"abc\0"])
 def test_a_file_with_nul_bytes_is_no_text(path: Path, content: bytes) -> None:
-    assert "holds NUL bytes" in refusal(path, content)
+    assert "has NUL bytes" in refusal(path, content)
 
 
 @pytest.mark.parametrize("content", [b"", codecs.BOM_UTF8])
