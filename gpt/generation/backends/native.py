@@ -1,19 +1,20 @@
 """Next-token logits from the C++ engine of `gpt.kernels`, and tokens sampled inside it."""
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.generation.backends import TokenIds
+from gpt.generation.backends.paged import PagedSequences
 from gpt.generation.backends.window import Window
 from gpt.kernels.decoding.engine import Engine
 from gpt.model import GPT
 from gpt.model.gpt import outside_vocabulary
 
 MakeEngine = Callable[[int], Engine]
-"""Makes an engine with caches for so many sequences."""
+"""Makes an engine for so many sequences."""
 
 
 class NativeBackend:
@@ -31,22 +32,18 @@ class NativeBackend:
     ) -> None:
         self.window, self.vocab_size = Window.build(model.config.block_size, slide_chunk), model.vocab_size
         self._make_engine, self._prefill_chunk = make_engine, prefill_chunk
-        self._engine: Engine | None = None
-        self._rows: list[int] = []  # the engine's sequence of each row
-        self._held: list[list[int]] = []  # tokens stored in each of the engine's sequences
+        self._sequences: PagedSequences | None = None
 
     @property
     def cache_bytes(self) -> int:
-        return self._engine.cache_bytes if self._engine is not None else 0
+        return self._sequences.nbytes if self._sequences is not None else 0
 
     def next_logits(self, contexts: Sequence[TokenIds]) -> Tensor:
-        windows = self._windows(contexts)
-        engine = self._store_all_but_newest(windows)
-        newest = [window[-1] for window in windows]
-        positions = [len(window) - 1 for window in windows]
-        logits = engine.forward(newest, self._rows, positions, range(len(newest)))
-        for row, token in zip(self._rows, newest, strict=True):
-            self._held[row].append(token)
+        rows, windows = range(len(contexts)), self._windows(contexts)
+        sequences = self._prepare(rows, windows, [1] * len(rows))
+        logits = sequences.engine.forward(*_newest(windows), rows)
+        for row, window in enumerate(windows):
+            sequences.append(row, window[-1:])
         return logits
 
     def room(self, contexts: Sequence[TokenIds]) -> int:
@@ -66,17 +63,17 @@ class NativeBackend:
         Raises:
             NotFiniteError: logits are not finite.
         """
-        windows = self._windows(contexts)
-        engine = self._store_all_but_newest(windows)
-        newest, positions = [window[-1] for window in windows], [len(window) - 1 for window in windows]
-        sampled, logits = engine.generate(self._rows, newest, positions, uniforms, params, seen, keep_logits)
-        for row, token, more in zip(self._rows, newest, sampled, strict=True):
-            self._held[row] += [token, *more[:-1]]
+        rows, windows = range(len(contexts)), self._windows(contexts)
+        sequences = self._prepare(rows, windows, [uniforms.size(1)] * len(rows))
+        tokens, _, positions = _newest(windows)
+        sampled, logits = sequences.engine.generate(rows, tokens, positions, uniforms, params, seen, keep_logits)
+        for row, (token, more) in enumerate(zip(tokens, sampled, strict=True)):
+            sequences.append(row, [token, *more[:-1]])
         return sampled, logits
 
     def verify(
         self,
-        places: Sequence[int],
+        rows: Sequence[int],
         contexts: Sequence[TokenIds],
         drafts: Sequence[Sequence[int]],
         uniforms: Sequence[Sequence[float]],
@@ -87,7 +84,7 @@ class NativeBackend:
         """Sample after each context, and after each of its drafts as if those before it were accepted.
 
         Args:
-            places: B different rows of this backend's, in order; the others are left alone.
+            rows: B different rows of this backend's, in order; the others are left alone.
             contexts: of these rows.
             drafts: of each, at most as many as its window has room for.
             uniforms: one for the context and one for each draft.
@@ -100,20 +97,21 @@ class NativeBackend:
             logits (tokens, V) or None.
         """
         windows = self._windows(contexts)
-        engine = self._store_all_but_newest(windows, places)
-        tokens: list[int] = []
-        rows: list[int] = []
-        positions: list[int] = []
-        for place, window, draft in zip(places, windows, drafts, strict=True):
-            row = self._rows[place]
+        for draft in drafts:
             self._check(draft)
+        sequences = self._prepare(rows, windows, [1 + len(draft) for draft in drafts])
+        tokens: list[int] = []
+        sequence_of: list[int] = []
+        positions: list[int] = []
+        for row, window, draft in zip(rows, windows, drafts, strict=True):
             tokens += [window[-1], *draft]
-            rows += [row] * (1 + len(draft))
+            sequence_of += [row] * (1 + len(draft))
             positions += range(len(window) - 1, len(window) + len(draft))
-            self._held[row] += [window[-1], *draft]
-        sampled, logits = engine.verify(
-            tokens, rows, positions, [u for each in uniforms for u in each], params, seen, keep_logits
+        sampled, logits = sequences.engine.verify(
+            tokens, sequence_of, positions, [u for each in uniforms for u in each], params, seen, keep_logits
         )
+        for row, window, draft in zip(rows, windows, drafts, strict=True):
+            sequences.append(row, [window[-1], *draft])
         sizes = [1 + len(draft) for draft in drafts]
         ends = list(itertools.accumulate(sizes))
         return [
@@ -122,22 +120,12 @@ class NativeBackend:
         ]
 
     def select(self, rows: Sequence[int]) -> None:
-        if self._engine is None:
+        if self._sequences is None:
             return
-        wanted = [self._rows[row] for row in rows]
-        if len(wanted) > self._engine.sequences:
-            self._engine = None  # the next call makes a larger one
-            return
-        free = (row for row in range(self._engine.sequences) if row not in wanted)
-        chosen: list[int] = []
-        for source in wanted:
-            row = source
-            if source in chosen:
-                row = next(free)
-                self._engine.copy(row, source, len(self._held[source]))
-                self._held[row] = list(self._held[source])
-            chosen.append(row)
-        self._rows = chosen
+        if len(rows) > self._sequences.engine.sequences:
+            self._sequences = None  # the next call makes a larger engine
+        else:
+            self._sequences.select(rows)
 
     def _check(self, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -147,54 +135,22 @@ class NativeBackend:
     def _windows(self, contexts: Sequence[TokenIds]) -> list[TokenIds]:
         return [self.window.of(context) for context in contexts]
 
-    def _store_all_but_newest(self, windows: Sequence[TokenIds], places: Sequence[int] | None = None) -> Engine:
-        """Compute what is not in the cache yet; windows that are equal are computed once.
-
-        Args:
-            windows: of some rows.
-            places: of these rows; None: they are all.
+    def _prepare(self, rows: Sequence[int], windows: Sequence[TokenIds], new: Sequence[int]) -> PagedSequences:
+        """Store all but the newest token of some rows' windows, with room for so many `new` ones after that.
 
         Raises:
             InputError: a token is outside the vocabulary.
         """
-        self._check([window[-1] for window in windows])
-        if self._engine is None:
-            self._engine = self._make_engine(len(windows))
-            self._rows = list(range(len(windows)))
-            self._held = [[] for _ in windows]
-        chosen = self._rows if places is None else [self._rows[place] for place in places]
-        missing: dict[tuple[int, ...], list[int]] = {}
-        for row, window in zip(chosen, windows, strict=True):
-            old = list(window[:-1])
-            if self._held[row][: len(old)] != old:
-                missing.setdefault(tuple(old), []).append(row)
-            else:
-                del self._held[row][len(old) :]
-        self._prefill((rows[0], window) for window, rows in missing.items())
-        for window, (first, *others) in missing.items():
-            for row in others:
-                self._engine.copy(row, first, len(window))
-                self._held[row] = list(window)
-        return self._engine
-
-    def _prefill(self, windows: Iterable[tuple[int, tuple[int, ...]]]) -> None:
-        """Store the tokens of some rows, from the first that is not stored on."""
-        assert self._engine is not None
-        pending: list[tuple[int, int, int]] = []
-        for row, window in windows:
-            start = _common(self._held[row], window)
-            self._check(window[start:])
-            pending += [(window[position], row, position) for position in range(start, len(window))]
-            self._held[row] = list(window)
-        for part in _parts(len(pending), min(self._prefill_chunk or self._engine.max_tokens, self._engine.max_tokens)):
-            tokens, cached, positions = (list(column) for column in zip(*pending[part], strict=True))
-            self._engine.forward(tokens, cached, positions, wanted=())
+        sequences = self._sequences
+        if sequences is None:
+            sequences = self._sequences = PagedSequences(self._make_engine(len(windows)), self._prefill_chunk)
+        for row, window in zip(rows, windows, strict=True):
+            self._check(sequences.missing(row, window))
+        sequences.store(rows, [window[:-1] for window in windows])
+        sequences.reserve(rows, new)
+        return sequences
 
 
-def _parts(count: int, size: int) -> list[slice]:
-    return [slice(start, start + size) for start in range(0, count, size)]
-
-
-def _common(held: Sequence[int], window: Sequence[int]) -> int:
-    """Length of the beginning that both share."""
-    return next((i for i, (a, b) in enumerate(zip(held, window, strict=False)) if a != b), min(len(held), len(window)))
+def _newest(windows: Sequence[TokenIds]) -> tuple[list[int], list[int], list[int]]:
+    """Return the newest token of each window, its sequence and its position."""
+    return [window[-1] for window in windows], list(range(len(windows))), [len(window) - 1 for window in windows]

@@ -14,12 +14,21 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.errors import DeviceError
 from gpt.kernels.build import load_library
-from gpt.kernels.decoding.layout import Weights
-from gpt.kernels.decoding.structures import CLayer, floats, integers, layer_in_c, model_in_c, pointer, sampling_in_c
+from gpt.kernels.decoding.layout import BLOCK, Weights
+from gpt.kernels.decoding.structures import (
+    CCacheOptions,
+    CLayer,
+    floats,
+    integers,
+    layer_in_c,
+    model_in_c,
+    pointer,
+    sampling_in_c,
+)
 from gpt.processor import Processor, supported_processors
 from gpt.report import Report, silent
 
-RESULTS = {"create": ctypes.c_void_p, "free": None, "cache_bytes": ctypes.c_int64, "generate": ctypes.c_int64}
+RESULTS = {"create": ctypes.c_void_p, "free": None, "block_bytes": ctypes.c_int64, "generate": ctypes.c_int64}
 """What functions of the library return."""
 FLAGS = ("-ffp-contract=off",)
 """Where a product and a sum are rounded once is written in the source: the same in every instantiation."""
@@ -53,16 +62,22 @@ def load_engine(
 
 
 class Engine:
-    """Passes of a model over sequences that each have a key and value cache.
+    """Passes of a model over sequences whose keys and values lie in blocks of 64 positions.
 
-    All memory is taken here; a pass takes none but for what it returns.
+    All memory is taken here; a pass takes none but for what it returns. The system finds memory for a block when it is
+    first written. At first sequence i has the i-th part of the blocks, as far as there are enough.
 
     Args:
         library: from `load_engine`.
         weights: kept, not copied.
-        sequences: that there is a cache for.
+        sequences: that there is a block table for.
         tokens_per_sequence: that a pass is to have room for.
         kv_dtype: of keys and values, one of `KV_KINDS`.
+        blocks: physical ones; None: as many as all sequences need without sharing.
+
+    Attributes:
+        blocks_per_sequence: most that one can have.
+        blocks: physical ones.
 
     Raises:
         DeviceError: the engine cannot be made, for example because the memory does not suffice.
@@ -75,14 +90,20 @@ class Engine:
         sequences: int,
         tokens_per_sequence: int = 1,
         kv_dtype: str = "fp32",
+        blocks: int | None = None,
     ) -> None:
         self._library = library
         self.sequences, self.max_tokens = sequences, max(MAX_TOKENS, sequences * tokens_per_sequence)
+        self.blocks_per_sequence = -(-weights.config.block_size // BLOCK)
+        self.blocks = sequences * self.blocks_per_sequence if blocks is None else blocks
+        entries = sequences * self.blocks_per_sequence
+        self._tables = (ctypes.c_int32 * entries)(*range(min(entries, self.blocks)))
         self._weights, self._layers = weights, [layer_in_c(layer) for layer in weights.layers]
         model = model_in_c(weights, (CLayer * len(self._layers))(*self._layers))
+        cache = CCacheOptions(KV_KINDS[kv_dtype], self.blocks, ctypes.addressof(self._tables))
         error = ctypes.create_string_buffer(200)
-        sizes = (KV_KINDS[kv_dtype], sequences, self.max_tokens, torch.get_num_threads())
-        address = self._library.gpt_decoder_create(ctypes.byref(model), *sizes, error, len(error))
+        sizes = (self.max_tokens, torch.get_num_threads())
+        address = self._library.gpt_decoder_create(ctypes.byref(model), ctypes.byref(cache), *sizes, error, len(error))
         if not address:
             raise DeviceError(f"no engine for {sequences} sequences: {error.value.decode()}")
         self._decoder = ctypes.c_void_p(address)
@@ -92,9 +113,24 @@ class Engine:
             self._library.gpt_decoder_free(self._decoder)
 
     @property
-    def cache_bytes(self) -> int:
-        """Bytes of keys and values, all of them taken from the start."""
-        return int(self._library.gpt_decoder_cache_bytes(self._decoder))
+    def block_bytes(self) -> int:
+        """Bytes of a physical block: the keys and values of 64 positions in all layers."""
+        return int(self._library.gpt_decoder_block_bytes(self._decoder))
+
+    def set_blocks(self, sequence: int, blocks: Sequence[int]) -> None:
+        """Say where a sequence's keys and values lie: position p in block `blocks[p // 64]`."""
+        assert sequence < self.sequences
+        assert len(blocks) <= self.blocks_per_sequence
+        assert all(0 <= block < self.blocks for block in blocks)
+        start = sequence * self.blocks_per_sequence
+        self._tables[start : start + len(blocks)] = list(blocks)
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Overwrite the first block of each pair by the second."""
+        if copies:
+            assert all(0 <= block < self.blocks for pair in copies for block in pair)
+            targets, sources = zip(*copies, strict=True)
+            self._library.gpt_decoder_copy_blocks(self._decoder, len(copies), integers(targets), integers(sources))
 
     def forward(
         self, tokens: Sequence[int], sequences: Sequence[int], positions: Sequence[int], wanted: Sequence[int]
@@ -214,10 +250,6 @@ class Engine:
             floats(logits),
         )
         return list(sampled), logits
-
-    def copy(self, to: int, source: int, positions: int) -> None:
-        """Make the first positions of one sequence what they are in another."""
-        self._library.gpt_decoder_copy(self._decoder, to, source, positions)
 
     @property
     def _vocab_size(self) -> int:

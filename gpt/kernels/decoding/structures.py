@@ -45,6 +45,10 @@ class CModel(ctypes.Structure):
     ]
 
 
+class CCacheOptions(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int32), ("blocks", ctypes.c_int32), ("tables", ctypes.c_void_p)]
+
+
 class CSampling(ctypes.Structure):
     _fields_ = [(name, ctypes.c_float) for name in ("temperature", "top_p", "min_p", "penalty")] + [
         ("top_k", ctypes.c_int32)

@@ -111,7 +111,8 @@ def test_logits_of_long_texts_and_wide_heads_are_those_of_the_model(
     for position in range(block_size - block_size % most, block_size):
         found.append(engine.forward([text[position]], [0], [position], [0]))
     torch.testing.assert_close(torch.cat(found), expected, rtol=1e-5, atol=5e-5)
-    engine.copy(1, 0, block_size - 1)
+    per_sequence = engine.blocks_per_sequence
+    engine.copy_blocks([(per_sequence + block, block) for block in range(per_sequence)])
     assert torch.equal(engine.forward(text[-1:], [1], [block_size - 1], [0]), found[-1][-1:])
     copied = engine.forward(other[-1:], [1], [block_size // 2], [0])  # a row may be written over at any place
     again = torch.tensor([[*text[: block_size // 2], other[-1]]])
@@ -190,16 +191,43 @@ def test_only_the_logits_that_are_wanted_come_back() -> None:
 
 
 @torch.inference_mode()
-def test_a_copied_row_goes_on_as_the_one_it_came_from() -> None:
-    model = sharp_model(std=0.25, position="rope", n_kv_head=2)
-    engine = engine_of(model, sequences=3)
-    first, other = texts_of(9, 5)
-    prefill(engine, [first, other])
-    engine.copy(2, 0, 9)
-    logits = engine.forward([3, 3], [0, 2], [9, 9], [0, 1])
+@pytest.mark.parametrize("kv_dtype", KV_KINDS)
+def test_where_the_blocks_of_a_sequence_lie_changes_no_bit(kv_dtype: str, processor: Processor) -> None:
+    model = sharp_model(std=0.1, n_layer=2, n_head=4, n_kv_head=2, n_embd=96, block_size=160, position="rope")
+    texts = texts_of(150, 70)
+    orderly, scattered = (engine_of(model, 2, processor, kv_dtype) for _ in range(2))
+    scattered.set_blocks(0, [5, 1, 2])
+    scattered.set_blocks(1, [4, 0])
+    for row, text in enumerate(texts):
+        for start in range(0, len(text), 64):
+            part = range(start, min(start + 64, len(text)))
+            arguments = ([text[i] for i in part], [row] * len(part), part, range(len(part)))
+            assert torch.equal(scattered.forward(*arguments), orderly.forward(*arguments))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kv_dtype", KV_KINDS)
+def test_sequences_that_share_blocks_or_have_copies_go_on_alike(kv_dtype: str) -> None:
+    model = sharp_model(std=0.25, position="rope", n_kv_head=2, block_size=128)
+    engine = engine_of(model, sequences=4, kv_dtype=kv_dtype)
+    (text,) = texts_of(64 + 9)
+    for part in (range(64), range(64, 73)):
+        engine.forward([text[i] for i in part], [0] * len(part), part, [])
+    engine.copy_blocks([(7, 1), (4, 0), (5, 1)])
+    engine.set_blocks(1, [0, 7])  # one block shared, one copied
+    engine.set_blocks(2, [4, 5])  # both copied
+    logits = engine.forward([3, 3, 3], [0, 1, 2], [73, 73, 73], range(3))
     assert torch.equal(logits[0], logits[1])
-    expected = engine.forward([4], [1], [5], [0])
-    torch.testing.assert_close(expected, model(torch.tensor([[*other, 4]]))[0, -1:], rtol=1e-5, atol=5e-5)
+    assert torch.equal(logits[0], logits[2])
+    again = engine.forward([4], [1], [74], [0])  # by its own copy
+    assert torch.equal(again, engine.forward([4], [0], [74], [0]))
+
+
+def test_blocks_that_the_engine_does_not_have_are_refused() -> None:
+    engine = engine_of(sharp_model(block_size=128), sequences=2)
+    for sequence, blocks in ((0, [4]), (0, [-1]), (2, [0]), (0, [0, 1, 2])):
+        with pytest.raises(AssertionError):
+            engine.set_blocks(sequence, blocks)
 
 
 @pytest.mark.parametrize("bits", [8, 4])
@@ -394,6 +422,10 @@ def test_caches_that_do_not_fit_into_memory_are_an_error_of_one_line() -> None:
         Engine(library, lay_out_weights(sharp_model()), 7)
 
 
-def test_the_caches_have_the_size_that_is_said() -> None:
-    engine = engine_of(sharp_model(n_kv_head=2), sequences=3)  # 2 layers, 2 heads of 8 and 16, 64 positions
-    assert engine.cache_bytes == 2 * 3 * 2 * (8 * 64 + 16 * 64) * 4
+def test_a_block_has_the_size_that_is_said() -> None:
+    model = sharp_model(n_kv_head=2, n_embd=96, block_size=65)  # 2 layers, 2 heads of 24 and, padded, 32
+    sizes = {"fp32": 4 * (24 + 32), "bf16": 2 * (24 + 32), "int8": 24 + 32 + 2 * 4}
+    for kv_dtype, size in sizes.items():
+        engine = engine_of(model, sequences=3, kv_dtype=kv_dtype)
+        assert engine.block_bytes == 64 * 2 * 2 * size
+        assert engine.blocks == 3 * 2

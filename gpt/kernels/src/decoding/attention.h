@@ -11,7 +11,7 @@ static const int MOST_QUERIES = 4;  // in one pass over the keys
 // Scratch: weights (., capacity), sums (., padded D).
 struct Queries {
     float *vectors, *weights, *sums;
-    int capacity, D;
+    int capacity;
     int positions[MOST_QUERIES];
     float* result[MOST_QUERIES];
 };
@@ -27,25 +27,28 @@ inline float as_float(bf16 x) {
     return y;
 }
 
-template <class T> void attend_one(const Cache<T>& c, const float* q, int positions, int D, float* weights, float* y) {
+template <class T> void attend_one(const HeadCache<T>& c, const float* q, int positions, float* weights, float* y) {
     float top = -INFINITY, total = 0.0f;
     for (int j = 0; j < positions; j++) {
+        const int block = j / BLOCK, i = j % BLOCK;
         weights[j] = 0.0f;
-        for (int d = 0; d < D; d++) weights[j] += q[d] * as_float(c.keys[key_at(j, D) + (size_t)d * BLOCK]);
-        if (c.key_scales) weights[j] *= c.key_scales[j];
+        for (int d = 0; d < c.D; d++) weights[j] += q[d] * as_float(c.keys(block)[d * BLOCK + i]);
+        if (c.SCALED) weights[j] *= c.key_scales(block)[i];
         top = std::max(top, weights[j]);
     }
     for (int j = 0; j < positions; j++) total += weights[j] = std::exp(weights[j] - top);
-    for (int d = 0; d < D; d++) {
+    for (int d = 0; d < c.D; d++) {
         float value = 0.0f;
-        for (int j = 0; j < positions; j++)
-            value += weights[j] * (c.value_scales ? c.value_scales[j] : 1.0f) * as_float(c.values[(size_t)j * padded_head_dim(D) + d]);
+        for (int j = 0; j < positions; j++) {
+            const int block = j / BLOCK, i = j % BLOCK;
+            value += weights[j] * (c.SCALED ? c.value_scales(block)[i] : 1.0f) * as_float(c.values(block)[i * padded_head_dim(c.D) + d]);
+        }
         y[d] = value / total;
     }
 }
 
-template <class T, int M> void attend(const Cache<T>& c, const Queries& q) {
-    for (int i = 0; i < M; i++) attend_one(c, q.vectors + i * q.D, q.positions[i], q.D, q.weights, q.result[i]);
+template <class T, int M> void attend(const HeadCache<T>& c, const Queries& q) {
+    for (int i = 0; i < M; i++) attend_one(c, q.vectors + i * c.D, q.positions[i], q.weights, q.result[i]);
 }
 
 #else
@@ -67,11 +70,11 @@ inline void product(float* y, size_t ldy, const float* a, size_t lda, const T* b
 }
 
 // Scores become weights, up to a factor that is returned; what lies behind the last position becomes 0.
-inline float softmax_row(float* weights, int positions, const float* key_scales, const float* value_scales) {
+template <class T> float softmax_row(const HeadCache<T>& c, float* weights, int positions) {
     floats top = simd::broadcast(-INFINITY), total = {};
     for (int j = 0; j < positions; j += LANES) {
         floats score = simd::load(weights + j);
-        if (key_scales) score *= simd::load(key_scales + j);
+        if constexpr (c.SCALED) score *= simd::load(c.key_scales(j / BLOCK) + j % BLOCK);
         score = simd::select(simd::lanes() < positions - j, score, simd::broadcast(-INFINITY));
         top = simd::larger(top, score);
         simd::store(weights + j, score);
@@ -81,25 +84,26 @@ inline float softmax_row(float* weights, int positions, const float* key_scales,
         floats e = simd::exp(simd::load(weights + j) - peak);
         e = simd::select(simd::lanes() < positions - j, e, floats{});
         total += e;
-        simd::store(weights + j, value_scales ? e * simd::load(value_scales + j) : e);
+        if constexpr (c.SCALED) e *= simd::load(c.value_scales(j / BLOCK) + j % BLOCK);
+        simd::store(weights + j, e);
     }
     return 1.0f / simd::sum(total);
 }
 
 // The part of the weighted sum of values that a block of positions gives; `count` of them are seen by M queries.
-template <class T, int M> void add_values(const Cache<T>& c, const Queries& q, int first_query, int block, int count) {
-    const int padded = padded_head_dim(q.D), first = block * BLOCK;
-    product<T, M>(q.sums + first_query * padded, padded, q.weights + first_query * q.capacity + first, q.capacity,
-                  c.values + (size_t)first * padded, padded, padded / LANES, count, block > 0);
+template <class T, int M> void add_values(const HeadCache<T>& c, const Queries& q, int first_query, int block, int count) {
+    const int padded = padded_head_dim(c.D);
+    product<T, M>(q.sums + first_query * padded, padded, q.weights + first_query * q.capacity + block * BLOCK, q.capacity, c.values(block),
+                  padded, padded / LANES, count, block > 0);
 }
 
-template <class T, int M> void attend(const Cache<T>& c, const Queries& q) {
-    const int D = q.D, padded = padded_head_dim(D), most = q.positions[M - 1];
+template <class T, int M> void attend(const HeadCache<T>& c, const Queries& q) {
+    const int D = c.D, padded = padded_head_dim(D), most = q.positions[M - 1];
     for (int j = 0; j < most; j += BLOCK)
-        product<T, M>(q.weights + j, q.capacity, q.vectors, D, c.keys + key_at(j, D), BLOCK,
-                      (std::min(BLOCK, most - j) + LANES - 1) / LANES, D, false);
+        product<T, M>(q.weights + j, q.capacity, q.vectors, D, c.keys(j / BLOCK), BLOCK, (std::min(BLOCK, most - j) + LANES - 1) / LANES, D,
+                      false);
     float factor[M];
-    for (int i = 0; i < M; i++) factor[i] = softmax_row(q.weights + i * q.capacity, q.positions[i], c.key_scales, c.value_scales);
+    for (int i = 0; i < M; i++) factor[i] = softmax_row(c, q.weights + i * q.capacity, q.positions[i]);
     for (int block = 0; block * BLOCK < most; block++) {
         int count[M];
         for (int i = 0; i < M; i++) count[i] = std::min(BLOCK, q.positions[i] - block * BLOCK);

@@ -1,52 +1,65 @@
-// How keys and values lie in memory: floats, bfloat16, or integers of 8 bits with a scale for each vector.
+// How keys and values lie in memory: in blocks of 64 positions, as floats, bfloat16, or integers of 8 bits with a scale for
+// each vector.
 #pragma once
 #include "../simd.h"
 #include "model.h"
 #include <cmath>
-
-// Those of one head of one sequence. Keys lie in blocks of 64 positions, (capacity / 64, D, 64), so that scores need no
-// sum across lanes and a pass reads memory in order; values (capacity, padded D). Scales are of integers only.
-template <class T> struct Cache {
-    T *keys, *values;
-    float *key_scales, *value_scales;  // (capacity)
-};
+#include <type_traits>
 
 inline int padded_head_dim(int D) { return round_up(D, 16); }
 
-// Where the first number of a key lies; the others follow at a distance of BLOCK.
-inline size_t key_at(int position, int D) { return (size_t)(position / BLOCK) * BLOCK * D + position % BLOCK; }
+// The keys and values of one head of one sequence. The block table of the sequence names its physical blocks. In each lie
+// the keys (D, 64), so that scores need no sum across lanes and memory is read in order; the values (64, padded D); and, for
+// integers only, the scales of both (64).
+template <class T> struct HeadCache {
+    static constexpr bool SCALED = std::is_same<T, int8_t>::value;
+    char* start;  // of this head in physical block 0
+    size_t block_bytes;
+    const int32_t* table;
+    int D;
 
-inline void store_vector(float* p, size_t step, float*, const float* x, int D) {
+    T* keys(int block) const { return (T*)(start + table[block] * block_bytes); }
+    T* values(int block) const { return keys(block) + BLOCK * D; }
+    float* key_scales(int block) const { return (float*)(values(block) + BLOCK * padded_head_dim(D)); }
+    float* value_scales(int block) const { return key_scales(block) + BLOCK; }
+
+    static size_t bytes(int D) { return BLOCK * ((D + padded_head_dim(D)) * sizeof(T) + (SCALED ? 2 * sizeof(float) : 0)); }
+};
+
+// Stores the D elements of a vector `step` apart, and returns their scale.
+inline float store_vector(float* p, size_t step, const float* x, int D) {
     for (int d = 0; d < D; d++) p[d * step] = x[d];
+    return 1.0f;
 }
 
 // Rounds to the nearest, ties to even; NaN stays NaN.
-inline void store_vector(bf16* p, size_t step, float*, const float* x, int D) {
+inline float store_vector(bf16* p, size_t step, const float* x, int D) {
     for (int d = 0; d < D; d++) {
         uint32_t bits;
         memcpy(&bits, x + d, 4);
         p[d * step] = x[d] == x[d] ? (bits + 0x7fff + (bits >> 16 & 1)) >> 16 : bits >> 16 | 0x40;
     }
+    return 1.0f;
 }
 
-// Symmetric, rounded to the nearest; where a number is not finite, the scale is not.
-inline void store_vector(int8_t* p, size_t step, float* scale, const float* x, int D) {
+// Symmetric, rounded to the nearest; where an element is not finite, the scale is not.
+inline float store_vector(int8_t* p, size_t step, const float* x, int D) {
     float largest = 0.0f, invalid = 0.0f;
     for (int d = 0; d < D; d++) {
         largest = std::fmax(largest, std::fabs(x[d]));
         invalid += x[d] * 0.0f;
     }
-    *scale = largest / 127 + invalid;
-    const float inverse = *scale > 0.0f ? 1.0f / *scale : 0.0f;
+    const float scale = largest / 127 + invalid, inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
     for (int d = 0; d < D; d++) {
         const float r = std::nearbyint(x[d] * inverse);
         p[d * step] = (int8_t)(r < -127.0f ? -127.0f : r > 127.0f ? 127.0f : r == r ? r : 0.0f);
     }
+    return scale;
 }
 
-template <class T> void store_key(const Cache<T>& c, int position, const float* x, int D) {
-    store_vector(c.keys + key_at(position, D), BLOCK, c.key_scales + position, x, D);
-}
-template <class T> void store_value(const Cache<T>& c, int position, const float* x, int D) {
-    store_vector(c.values + (size_t)position * padded_head_dim(D), 1, c.value_scales + position, x, D);
+template <class T> void store(const HeadCache<T>& c, int position, const float* key, const float* value) {
+    const int block = position / BLOCK, i = position % BLOCK;
+    const float key_scale = store_vector(c.keys(block) + i, BLOCK, key, c.D);
+    const float value_scale = store_vector(c.values(block) + i * padded_head_dim(c.D), 1, value, c.D);
+    if constexpr (c.SCALED) c.key_scales(block)[i] = key_scale, c.value_scales(block)[i] = value_scale;
 }

@@ -20,14 +20,11 @@ struct Batch {
 
 // Sizes padded to blocks.
 struct Sizes {
-    int sequences, tokens, threads, capacity, dim, hidden, qkv, vocab;
-    size_t head_keys, head_values;  // numbers in the cache of a head
-    Sizes(const Model& m, int sequences, int tokens, int threads)
-        : sequences(sequences), tokens(tokens), threads(threads), capacity(round_up(m.block_size, BLOCK)),
-          dim(round_up(m.dim, BLOCK)), hidden(round_up(m.hidden_dim, BLOCK)),
-          qkv(round_up((m.heads + 2 * m.kv_heads) * m.head_dim, BLOCK)), vocab(round_up(m.vocab_size, BLOCK)),
-          head_keys((size_t)m.head_dim * capacity), head_values((size_t)padded_head_dim(m.head_dim) * capacity) {}
-    size_t heads(const Model& m) const { return (size_t)m.layers * sequences * m.kv_heads; }
+    int tokens, threads, capacity, dim, hidden, qkv, vocab;
+    Sizes(const Model& m, int tokens, int threads)
+        : tokens(tokens), threads(threads), capacity(round_up(m.block_size, BLOCK)), dim(round_up(m.dim, BLOCK)),
+          hidden(round_up(m.hidden_dim, BLOCK)), qkv(round_up((m.heads + 2 * m.kv_heads) * m.head_dim, BLOCK)),
+          vocab(round_up(m.vocab_size, BLOCK)) {}
 };
 
 // Of one worker.
@@ -56,15 +53,20 @@ struct Activations {
     }
 };
 
-// Keys and values (layers, sequences, kv heads, of a head), and scales of integers.
+// How keys and values are kept: `blocks` physical blocks (layers, kv heads, of a head), and a block table (blocks for
+// block_size positions) for each sequence, whose owner may change it between two passes.
+struct CacheOptions {
+    int32_t kind, blocks;
+    const int32_t* tables;
+};
+
 struct CacheMemory {
-    char *keys, *values;
-    float *key_scales = nullptr, *value_scales = nullptr;
-    CacheMemory(Arena& a, const Model& m, const Sizes& s, int kind) {
-        const size_t heads = s.heads(m), width = kind == FLOAT32 ? 4 : kind == BFLOAT16 ? 2 : 1;
-        keys = a.alloc<char>(heads * s.head_keys * width), values = a.alloc<char>(heads * s.head_values * width);
-        if (kind == INT8) key_scales = a.alloc<float>(heads * s.capacity), value_scales = a.alloc<float>(heads * s.capacity);
-    }
+    size_t head_bytes, block_bytes;
+    char* blocks;
+    CacheMemory(Arena& a, const Model& m, const CacheOptions& o)
+        : head_bytes(o.kind == FLOAT32 ? HeadCache<float>::bytes(m.head_dim)
+                     : o.kind == BFLOAT16 ? HeadCache<bf16>::bytes(m.head_dim) : HeadCache<int8_t>::bytes(m.head_dim)),
+          block_bytes((size_t)m.layers * m.kv_heads * head_bytes), blocks(a.alloc<char>(o.blocks * block_bytes)) {}
 };
 
 class Decoder {
@@ -73,35 +75,34 @@ class Decoder {
     Memory<CacheMemory> cache;
     std::vector<int32_t> all_tokens;
 
-    template <class T> Cache<T> cached(int layer, int sequence, int head) const;
+    template <class T> HeadCache<T> cached(int layer, int sequence, int head) const;
     const float* normed(const Worker& w, const int32_t* which, int count, const float* gain, const float* bias);
     template <class T> void attend_run(const Worker& w, int layer, const Batch& b, int first, int end, int head);
     template <class T> void attention(const Worker& w, int layer, const Batch& b);
-    template <class T> void copy_heads(int to, int from, int positions);
 
   public:
     const Model m;
-    const int kv_kind;
+    const CacheOptions kv;
     const Sizes size;
     Barrier barrier;
 
-    Decoder(const Model& model, int kv_kind, int sequences, int tokens, int threads)
-        : layers(model.layer, model.layer + model.layers), activations(model, Sizes(model, sequences, tokens, threads)),
-          cache(model, Sizes(model, sequences, tokens, threads), kv_kind), all_tokens(tokens), m(model), kv_kind(kv_kind),
-          size(model, sequences, tokens, threads) {
+    Decoder(const Model& model, const CacheOptions& kv, int tokens, int threads)
+        : layers(model.layer, model.layer + model.layers), activations(model, Sizes(model, tokens, threads)), cache(model, kv),
+          all_tokens(tokens), m(model), kv(kv), size(model, tokens, threads) {
         if (request_tiles()) throw std::runtime_error("the system does not give the AMX tiles");
         activations.clear();
         std::iota(all_tokens.begin(), all_tokens.end(), 0);
     }
-    size_t cache_bytes() const { return cache.bytes(); }
+    size_t block_bytes() const { return cache->block_bytes; }
     WorkerScratch& scratch(const Worker& w) { return activations->workers[w.index]; }
+    char* block(int i) const { return cache->blocks + i * cache->block_bytes; }
     float* logits(int i) { return activations->logits + (size_t)i * size.vocab; }
     const int32_t* all() const { return all_tokens.data(); }
 
     void embed(int i, int token, int position);
     void pass(const Worker& w, const Batch& b);
     void head(const Worker& w, const int32_t* which, int count);
-    void copy(int to, int from, int positions);
+    void copy_block(int to, int from) { memcpy(block(to), block(from), cache->block_bytes); }
 };
 
 inline void Decoder::embed(int i, int token, int position) {
@@ -122,11 +123,9 @@ inline const float* Decoder::normed(const Worker& w, const int32_t* which, int c
     return y;
 }
 
-template <class T> Cache<T> Decoder::cached(int layer, int sequence, int head) const {
-    const size_t i = ((size_t)layer * size.sequences + sequence) * m.kv_heads + head;
-    const bool scaled = cache->key_scales;
-    return {(T*)cache->keys + i * size.head_keys, (T*)cache->values + i * size.head_values,
-            scaled ? cache->key_scales + i * size.capacity : nullptr, scaled ? cache->value_scales + i * size.capacity : nullptr};
+template <class T> HeadCache<T> Decoder::cached(int layer, int sequence, int head) const {
+    const size_t start = ((size_t)layer * m.kv_heads + head) * cache->head_bytes;
+    return {cache->blocks + start, cache->block_bytes, kv.tables + (size_t)sequence * (size.capacity / BLOCK), m.head_dim};
 }
 
 // One key and value head for the tokens first to before end, all of one sequence: stores their keys and values, then
@@ -135,14 +134,13 @@ template <class T> void Decoder::attend_run(const Worker& w, int layer, const Ba
     const Layer& l = layers[layer];
     const WorkerScratch& own = scratch(w);
     const int D = m.head_dim, group = m.heads / m.kv_heads;
-    const Cache<T> c = cached<T>(layer, b.sequences[first], head);
+    const HeadCache<T> c = cached<T>(layer, b.sequences[first], head);
     for (int i = first; i < end; i++) {
         const float *qkv = activations->qkv + (size_t)i * size.qkv, *k = qkv + (m.heads + head) * D;
         prepare_head(own.query, k, m, l.k_norm, b.positions[i], 1.0f);
-        store_key(c, b.positions[i], own.query, D);
-        store_value(c, b.positions[i], k + m.kv_heads * D, D);
+        store(c, b.positions[i], own.query, k + m.kv_heads * D);
     }
-    Queries q = {own.query, own.weights, own.sums, size.capacity, D, {}, {}};
+    Queries q = {own.query, own.weights, own.sums, size.capacity, {}, {}};
     const int queries = (end - first) * group;
     for (int n = 0, count; n < queries; n += count) {
         count = queries - n >= 4 ? 4 : queries - n >= 2 ? 2 : 1;
@@ -181,8 +179,8 @@ inline void Decoder::pass(const Worker& w, const Batch& b) {
         const float* h = normed(w, all(), b.count, l.norm_1, l.norm_1_bias);
         matmul(w, tiles, {a.qkv, (size_t)size.qkv, h, dim, b.count, &l.qkv, false});
         w.wait();
-        if (kv_kind == FLOAT32) attention<float>(w, i, b);
-        else if (kv_kind == BFLOAT16) attention<bf16>(w, i, b);
+        if (kv.kind == FLOAT32) attention<float>(w, i, b);
+        else if (kv.kind == BFLOAT16) attention<bf16>(w, i, b);
         else attention<int8_t>(w, i, b);
         w.wait();
         matmul(w, tiles, {a.x, dim, a.mixed, dim, b.count, &l.projection, true});
@@ -206,24 +204,4 @@ inline void Decoder::head(const Worker& w, const int32_t* which, int count) {
     const Range blocks = w.share(size.vocab / BLOCK);
     for (int i = 0; i < count && m.softcap > 0; i++) cap_logits(logits(i), blocks.first * BLOCK, blocks.end * BLOCK, m.softcap);
     w.wait();
-}
-
-template <class T> void Decoder::copy_heads(int to, int from, int positions) {
-    const size_t keys = (size_t)round_up(positions, BLOCK) * m.head_dim, values = (size_t)positions * padded_head_dim(m.head_dim);
-    for (int layer = 0; layer < m.layers; layer++)
-        for (int head = 0; head < m.kv_heads; head++) {
-            const Cache<T> target = cached<T>(layer, to, head), source = cached<T>(layer, from, head);
-            memcpy(target.keys, source.keys, keys * sizeof(T));
-            memcpy(target.values, source.values, values * sizeof(T));
-            if (!target.key_scales) continue;
-            memcpy(target.key_scales, source.key_scales, positions * sizeof(float));
-            memcpy(target.value_scales, source.value_scales, positions * sizeof(float));
-        }
-}
-
-// The first positions of a sequence become what they are in another.
-inline void Decoder::copy(int to, int from, int positions) {
-    if (kv_kind == FLOAT32) copy_heads<float>(to, from, positions);
-    else if (kv_kind == BFLOAT16) copy_heads<bf16>(to, from, positions);
-    else copy_heads<int8_t>(to, from, positions);
 }

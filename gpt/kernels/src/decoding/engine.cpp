@@ -21,9 +21,9 @@ static int sample_token(Decoder& d, const Worker& w, int i, const Sampling& p, f
 extern "C" {
 
 // Null where it fails; `error` (size) then says why.
-Decoder* gpt_decoder_create(const Model* model, int kv_kind, int sequences, int tokens, int threads, char* error, int size) {
+Decoder* gpt_decoder_create(const Model* model, const CacheOptions* kv, int tokens, int threads, char* error, int size) {
     try {
-        return new Decoder(*model, kv_kind, sequences, tokens, threads);
+        return new Decoder(*model, *kv, tokens, threads);
     } catch (const std::bad_alloc&) {
         strncpy(error, "there is not enough memory", size - 1);
     } catch (const std::exception& e) {
@@ -103,9 +103,14 @@ void gpt_decoder_verify(Decoder* d, int count, const int32_t* tokens, const int3
     });
 }
 
-// The first positions of sequence `to` become what they are in `from`.
-void gpt_decoder_copy(Decoder* d, int to, int from, int positions) { d->copy(to, from, positions); }
+// Physical blocks `to` (count) become what `from` (count) are.
+void gpt_decoder_copy_blocks(Decoder* d, int count, const int32_t* to, const int32_t* from) {
+    parallel(d->size.threads, [=](const Worker& w) {
+        for (int i = w.first(count); i < w.end(count); i++) d->copy_block(to[i], from[i]);
+    });
+}
 
-int64_t gpt_decoder_cache_bytes(const Decoder* d) { return (int64_t)d->cache_bytes(); }
+// Bytes of a physical block.
+int64_t gpt_decoder_block_bytes(const Decoder* d) { return (int64_t)d->block_bytes(); }
 
 }  // extern "C"

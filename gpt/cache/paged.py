@@ -1,0 +1,180 @@
+"""Paged key/value caches: which blocks of memory a sequence has, and which it shares (Kwon et al. 2023, 2309.06180).
+
+A physical block holds the keys and values of `block_size` neighbouring positions. This module keeps the books; the
+memory belongs to whoever computes.
+"""
+
+from collections.abc import Sequence
+
+
+class OutOfBlocksError(Exception):
+    """There are fewer free blocks than were asked for; nothing has changed."""
+
+
+class BlockPool:
+    """Reference counts of physical blocks, and full ones by the tokens that they hold.
+
+    The keys and values of a position depend on all tokens up to it, so a full block is known by every token from the
+    start of its sequence to its end. A block that nobody references any more is free, and can be found by its tokens
+    until its memory is needed: the one released first is overwritten first.
+
+    Args:
+        blocks: number of physical blocks.
+        block_size: positions in each.
+    """
+
+    def __init__(self, blocks: int, block_size: int) -> None:
+        assert blocks >= 0
+        assert block_size >= 1
+        self.block_size = block_size
+        self._references = [0] * blocks
+        self._empty = list(reversed(range(blocks)))
+        self._by_prefix: dict[tuple[int, ...], int] = {}
+        self._prefixes: dict[int, tuple[int, ...]] = {}
+        self._reusable: dict[int, None] = {}  # free blocks that have a prefix, in the order in which they were released
+
+    @property
+    def free(self) -> int:
+        """Number of blocks that `allocate` can hand out."""
+        return len(self._empty) + len(self._reusable)
+
+    @property
+    def in_use(self) -> int:
+        """Number of blocks that are referenced."""
+        return len(self._references) - self.free
+
+    def allocate(self) -> int:
+        """Return a free block, referenced once.
+
+        Raises:
+            OutOfBlocksError: there is none.
+        """
+        if not self.free:
+            raise OutOfBlocksError
+        block = self._empty.pop() if self._empty else next(iter(self._reusable))
+        self._reusable.pop(block, None)
+        self.forget(block)
+        self._references[block] = 1
+        return block
+
+    def reference(self, block: int) -> None:
+        """Count one more reference to a block in use."""
+        assert self._references[block] > 0
+        self._references[block] += 1
+
+    def release(self, block: int) -> None:
+        """Count one reference less; without any the block is free."""
+        assert self._references[block] > 0
+        self._references[block] -= 1
+        if self._references[block] == 0:
+            if block in self._prefixes:
+                self._reusable[block] = None
+            else:
+                self._empty.append(block)
+
+    def is_shared(self, block: int) -> bool:
+        """Return whether a block has several references, so that it must not be written."""
+        return self._references[block] > 1
+
+    def remember(self, block: int, prefix: tuple[int, ...]) -> None:
+        """Let a full block in use be found by its tokens and all tokens before them; the first such block is kept."""
+        assert self._references[block] > 0
+        if prefix not in self._by_prefix:
+            assert block not in self._prefixes
+            self._by_prefix[prefix], self._prefixes[block] = block, prefix
+
+    def forget(self, block: int) -> None:
+        """Let a block no longer be found: it is about to be written."""
+        prefix = self._prefixes.pop(block, None)
+        if prefix is not None:
+            del self._by_prefix[prefix]
+
+    def find(self, prefix: tuple[int, ...]) -> int | None:
+        """Return the block that ends with these tokens, with one reference more; None where there is none."""
+        block = self._by_prefix.get(prefix)
+        if block is not None:
+            self._references[block] += 1
+            self._reusable.pop(block, None)
+        return block
+
+
+class BlockTable:
+    """The physical blocks of one sequence, in order.
+
+    To store more positions: `reserve` them, carry out the copies that it returns, compute, then `append` their tokens.
+
+    Attributes:
+        blocks: physical blocks; the last ones may be reserved and empty.
+        tokens: whose keys and values are stored.
+
+    Args:
+        pool: that blocks come from.
+    """
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self.blocks: list[int] = []
+        self.tokens: list[int] = []
+
+    def match(self, tokens: Sequence[int]) -> None:
+        """Let an empty sequence share the longest beginning of some tokens that the pool has in full blocks."""
+        assert not self.blocks
+        size = self._pool.block_size
+        for end in range(size, len(tokens) + 1, size):
+            block = self._pool.find(tuple(tokens[:end]))
+            if block is None:
+                break
+            self.blocks.append(block)
+            self.tokens += tokens[end - size : end]
+
+    def fork(self) -> "BlockTable":
+        """Return a sequence with the same tokens, which shares all blocks."""
+        other = BlockTable(self._pool)
+        other.blocks, other.tokens = self.blocks[: self._blocks_for(len(self.tokens))], list(self.tokens)
+        for block in other.blocks:
+            self._pool.reference(block)
+        return other
+
+    def reserve(self, length: int) -> list[tuple[int, int]]:
+        """Get blocks of its own for the positions after the stored ones, up to `length` in all.
+
+        Returns:
+            Copies to make before they are written: pairs of a block and the one whose contents it takes over.
+
+        Raises:
+            OutOfBlocksError: there are not enough free blocks; nothing has changed.
+        """
+        first = len(self.tokens) // self._pool.block_size  # the first that is written
+        added = max(0, self._blocks_for(length) - len(self.blocks))
+        is_written = length > len(self.tokens) and first < len(self.blocks)
+        is_shared = is_written and self._pool.is_shared(self.blocks[first])
+        if added + is_shared > self._pool.free:
+            raise OutOfBlocksError
+        copies = []
+        if is_shared:
+            shared, self.blocks[first] = self.blocks[first], self._pool.allocate()
+            self._pool.release(shared)
+            copies.append((self.blocks[first], shared))
+        elif is_written:
+            self._pool.forget(self.blocks[first])
+        self.blocks += [self._pool.allocate() for _ in range(added)]
+        return copies
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Count reserved positions as stored; blocks that are full can be found from now on."""
+        size, start = self._pool.block_size, len(self.tokens)
+        self.tokens += tokens
+        assert self._blocks_for(len(self.tokens)) <= len(self.blocks)
+        for end in range((start // size + 1) * size, len(self.tokens) + 1, size):
+            self._pool.remember(self.blocks[end // size - 1], tuple(self.tokens[:end]))
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` positions, and release what they do not need."""
+        del self.tokens[length:]
+        kept = self._blocks_for(len(self.tokens))
+        for block in reversed(self.blocks[kept:]):  # the later a block, the fewer can use it again: it goes first
+            self._pool.release(block)
+        del self.blocks[kept:]
+
+    def _blocks_for(self, length: int) -> int:
+        return -(-length // self._pool.block_size)
