@@ -7,6 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -14,6 +15,7 @@ from tqdm import tqdm
 
 from gpt.config import LoadedConfig, load_config
 from gpt.errors import ConfigError, GPTError
+from gpt.report import announced
 
 STANDARD_INPUT = Path("-")
 SPINS = "8000"
@@ -94,6 +96,12 @@ def report(line: str) -> None:
     with contextlib.suppress(OSError):  # whoever read it is gone; that is no reason to lose a run
         tqdm.write(line, file=sys.stderr)
         sys.stderr.flush()
+
+
+def load_torch() -> None:
+    """Import torch, with a line where that takes long: it does on a cold disk."""
+    with announced(report, "loading torch"):
+        import_module("torch")
 
 
 def standard_input() -> TextIO:

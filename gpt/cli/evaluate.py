@@ -3,13 +3,16 @@
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
 
 from gpt.cli.common import (
     CommandParser,
     add_checkpoint_options,
     add_weights_option,
+    load_torch,
     read_text,
     report,
     run_command,
@@ -17,11 +20,13 @@ from gpt.cli.common import (
 )
 from gpt.config import RunConfig
 from gpt.errors import CheckpointError, ConfigError
+from gpt.report import announced
 from gpt.settings import read_settings
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
     from gpt.device import Compute
+    from gpt.evaluation.loss import Batch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,6 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.per_char and arguments.text_file is None:
         raise ConfigError("--per-char is for a --text-file")
 
+    load_torch()
     from gpt.checkpoint import load_trained
     from gpt.device import choose_compute, choose_device
 
@@ -121,7 +127,12 @@ def _evaluate_corpus(
         )
     else:
         batches = sliding_batches(tokens, block_size, size, stride)
-    result = evaluate(loaded.model, batches, compute)
+    total = size * block_size * (arguments.batches or 200) if arguments.protocol == "random" else len(tokens) - 1
+    with (
+        announced(report, f"evaluating {total:,} tokens"),
+        tqdm(total=total, unit=" tokens", unit_scale=True, delay=2, leave=False, disable=None) as bar,
+    ):
+        result = evaluate(loaded.model, _counted(batches, bar), compute)
     if not math.isfinite(result.loss):
         raise CheckpointError(f"{loaded.folder}: the loss is not finite; its weights are damaged")
     bits = result.bits_per_char(dataset.chars_per_token(tokens))
@@ -135,13 +146,23 @@ def _evaluate_corpus(
     }
 
 
+def _counted(batches: "Iterator[Batch]", bar: "tqdm[Any]") -> "Iterator[Batch]":
+    """Yield batches, and move a bar by the predictions of each that is done."""
+    from gpt.evaluation.loss import IGNORE
+
+    for inputs, targets in batches:
+        yield inputs, targets
+        bar.update(int((targets != IGNORE).sum()))
+
+
 def _score_file(arguments: argparse.Namespace, loaded: "Loaded", stride: int) -> dict[str, Any]:
     """Compute the probability of one text, in float32."""
     from gpt.data.text import convert_newlines
     from gpt.evaluation.scoring import score_text
 
     text = convert_newlines(read_text(arguments.text_file), loaded.config.data.newlines)
-    score = score_text(loaded.model, loaded.tokenizer, text, stride)
+    with announced(report, f"scoring {len(text):,} characters"):
+        score = score_text(loaded.model, loaded.tokenizer, text, stride)
     report(
         f"{loaded.folder}: {arguments.text_file} has log-probability {score.logprob:.2f} nats, "
         f"perplexity {score.perplexity:.4f} per token, {score.bits_per_char:.4f} bits per character"

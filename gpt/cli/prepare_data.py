@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from gpt.cli.common import CommandParser, add_config_options, read_config, report, run_command
+from gpt.cli.common import CommandParser, add_config_options, load_torch, read_config, report, run_command
 from gpt.settings import read_settings
 
 
@@ -25,6 +25,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(arguments: argparse.Namespace) -> int:
     config = read_config(arguments).config
+    load_torch()
     from gpt.data import prepare
 
     settings = read_settings(arguments.offline)

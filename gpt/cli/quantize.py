@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpt.cli.common import CommandParser, add_checkpoint_options, report, run_command, to_path
+from gpt.cli.common import CommandParser, add_checkpoint_options, load_torch, report, run_command, to_path
 from gpt.cli.tables import human_bytes
 from gpt.errors import CheckpointError
 
@@ -34,6 +34,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if output.exists():
         raise CheckpointError(f"{output} exists already; choose another --output, or remove it")
 
+    load_torch()
     import torch
 
     from gpt.checkpoint import build_model, find_checkpoint, read_checkpoint, weights_of, write_checkpoint

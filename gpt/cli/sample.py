@@ -15,6 +15,7 @@ from gpt.cli.common import (
     CommandParser,
     add_checkpoint_options,
     add_weights_option,
+    load_torch,
     not_empty,
     read_text,
     report,
@@ -103,6 +104,7 @@ def _run(arguments: argparse.Namespace) -> int:
     _refuse_ignored(arguments)
     prompts = _read_prompts(arguments)
 
+    load_torch()
     from gpt.accounting.limits import require_cache_memory
     from gpt.allocator import keep_freed_memory
     from gpt.checkpoint import load_trained

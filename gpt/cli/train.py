@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from gpt.cli.common import CommandParser, add_config_options, not_empty, read_config, report, run_command
+from gpt.cli.common import CommandParser, add_config_options, load_torch, not_empty, read_config, report, run_command
 from gpt.config import Config, LoadedConfig, dump_config
 from gpt.settings import read_settings
 
@@ -53,6 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _train(loaded: LoadedConfig, arguments: argparse.Namespace) -> int:
+    load_torch()
     from gpt.training.session import open_session
     from gpt.training.signals import Interrupted
 

@@ -18,7 +18,7 @@ from gpt.data.text import distinct_characters, read_pieces
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, smallest_dtype, tokenizer_from_json
 from gpt.errors import DataError
 from gpt.files import release_cached_pages, sha256_of, sync_file
-from gpt.report import Report
+from gpt.report import Report, announced
 from gpt.settings import Settings
 
 FORMAT = 1
@@ -75,16 +75,19 @@ def prepare(config: DataConfig, settings: Settings, report: Report, force: bool 
         DataError: the corpus cannot be found, read or encoded, or the data folder cannot be written.
     """
     source = locate_corpus(config, settings, report)
-    folder = Path(config.dir) / "tokens" / _fingerprint(config, source)
+    with announced(report, f"reading {source}"):
+        folder = Path(config.dir) / "tokens" / _fingerprint(config, source)
     if folder.exists() and (force or not (folder / META).is_file()):
         try:
             shutil.rmtree(folder)
         except OSError as error:
             raise DataError(f"cannot delete {folder}: {error.strerror}") from None
     if not folder.exists():
-        _encode_into(folder, source, config)
+        with announced(report, f"encoding {source}, {source.stat().st_size / 1e6:,.0f} MB"):
+            _encode_into(folder, source, config)
         report(f"encoded {source} into {folder}")
-    return open_dataset(folder)
+    with announced(report, f"verifying {folder}"):
+        return open_dataset(folder)
 
 
 def open_dataset(folder: Path) -> Dataset:

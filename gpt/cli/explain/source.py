@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt.cli.common import add_checkpoint_options
+from gpt.cli.common import add_checkpoint_options, load_torch
 from gpt.config import Config, TrainConfig, load_config
 from gpt.config.sections import DEVICE_PATTERN
 from gpt.errors import ConfigError, DeviceError
@@ -65,6 +65,7 @@ def load_model(arguments: argparse.Namespace) -> "Loaded":
         CheckpointError: there is none, or it is damaged.
         DeviceError: there is no such device.
     """
+    load_torch()
     from gpt.checkpoint import load_trained
     from gpt.device import choose_device
 
