@@ -97,6 +97,9 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         if name not in files:
             raise CheckpointError(f"{folder / MANIFEST} does not list {name}") from None
         raise CheckpointError(f"{folder / name} cannot be read: {_reason(error)}") from None
+    for name, value in (("optimizer.pt", training), ("state.json", state)):
+        if not isinstance(value, dict):
+            raise CheckpointError(f"{folder / name} cannot be read: it holds no names and values")
     return Checkpoint(model, training, state, config, tokenizer, ngrams)
 
 

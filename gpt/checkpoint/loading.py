@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gpt.checkpoint.folder import Checkpoint, read_checkpoint
 from gpt.checkpoint.runs import find_checkpoint
-from gpt.config import Config
+from gpt.config import Config, ModelConfig
 from gpt.data.ngrams import NgramTable
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import CheckpointError
@@ -64,7 +64,7 @@ def load_trained(path: Path | None, runs: Path, device: torch.device, weights: s
 
 
 def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
-    """A model with the checkpoint's weights, on the CPU, in training mode.
+    """Build a model with the checkpoint's weights, on the CPU, in training mode.
 
     Raises:
         CheckpointError: the weights or the tokenizer do not fit the configuration.
@@ -74,24 +74,37 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
         raise CheckpointError(
             f"{folder}: the tokenizer has {checkpoint.tokenizer.vocab_size} ids, the model {config.vocab_size}"
         )
-    with torch.random.fork_rng(devices=[]):  # the fresh weights are thrown away; nobody's randomness moves
-        model = GPT(config)
-        weights = format_of(checkpoint.model)
-        if weights != "float32":
-            model = quantize(model, weights)
-    load_weights(model, checkpoint.model, folder)
+    blocks = {name.split(".")[1] for name in checkpoint.model if name.startswith("h.")}
+    if len(blocks) != config.n_layer:
+        raise CheckpointError(
+            f"{folder}: config.yaml has n_layer {config.n_layer}, model.safetensors {len(blocks)} blocks"
+        )
+    with torch.random.fork_rng(devices=[]):  # the fresh weights are discarded, and randomness is left as it was
+        try:  # on the meta device, where absurd sizes in config.yaml allocate nothing
+            check_weights(_build(config, checkpoint.model, "meta"), checkpoint.model, folder)
+        except RuntimeError as error:
+            raise CheckpointError(f"{folder / 'config.yaml'} has sizes that no tensor can have: {error}") from None
+        model = _build(config, checkpoint.model, "cpu")
+    model.load_state_dict(checkpoint.model, strict=False)
     return model
 
 
+def _build(config: ModelConfig, weights: dict[str, Tensor], device: str) -> GPT:
+    """Build a model whose blocks are in the format of the weights."""
+    with torch.device(device):
+        model, weights_format = GPT(config), format_of(weights)
+    return model if weights_format == "float32" else quantize(model, weights_format)
+
+
 def weights_of(model: GPT) -> dict[str, Tensor]:
-    """The weights to save; a tied head is left out, since it is the embedding."""
+    """Return the weights to save; a tied head is left out, since it is the embedding."""
     return {
         name: value for name, value in model.state_dict().items() if not (model.config.tie_weights and name == HEAD)
     }
 
 
 def format_of(weights: dict[str, Tensor]) -> str:
-    """float32, or the format of `gpt.quantize` that saved weights are in."""
+    """Return float32, or the format of `gpt.quantize` that saved weights are in."""
     types = {value.dtype for name, value in weights.items() if name.endswith((".integers", ".rounded"))}
     return {torch.int8: "int8", torch.uint8: "int4", torch.bfloat16: "bf16"}[types.pop()] if types else "float32"
 
@@ -100,14 +113,27 @@ def load_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:
     """Copy saved weights into a model, in place.
 
     Raises:
-        CheckpointError: names or shapes differ.
+        CheckpointError: see `check_weights`.
     """
-    expected = {name: tuple(value.shape) for name, value in weights_of(model).items()}
-    actual = {name: tuple(value.shape) for name, value in weights.items()}
+    check_weights(model, weights, folder)
+    model.load_state_dict(weights, strict=False)
+
+
+def check_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:
+    """Make sure that saved weights are those of a model.
+
+    Raises:
+        CheckpointError: names, shapes or types differ.
+    """
+    expected = {name: _kind(value) for name, value in weights_of(model).items()}
+    actual = {name: _kind(value) for name, value in weights.items()}
     for name in [*expected, *actual]:
         if expected.get(name) != actual.get(name):
             raise CheckpointError(
                 f"{folder} does not fit the model: {name} is {actual.get(name, 'missing')}, "
                 f"expected {expected.get(name, 'none')}"
             )
-    model.load_state_dict(weights, strict=False)
+
+
+def _kind(value: Tensor) -> str:
+    return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"

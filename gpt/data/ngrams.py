@@ -94,13 +94,21 @@ class NgramTable:
         """From what `to_tensors` gave; tables of before there were shares get whole ones.
 
         Raises:
-            KeyError: something is missing.
+            KeyError, ValueError: something is missing, or of another kind.
         """
         lengths = range(1, 1 + sum(name.endswith(".keys") for name in tensors))
         keys, tokens = (tuple(tensors[f"{length}.{name}"] for length in lengths) for name in ("keys", "tokens"))
         whole = [torch.full_like(column, 255, dtype=torch.uint8) for column in keys]
         shares = tuple(tensors.get(f"{length}.shares", whole[length - 1]) for length in lengths)
-        return cls(int(tensors["vocab_size"]), keys, tokens, shares)
+        vocab_size = int(tensors["vocab_size"])
+        for columns in zip(keys, tokens, shares, strict=True):
+            if [column.dtype for column in columns] != [torch.int64, torch.int32, torch.uint8]:
+                raise ValueError("the columns have other types")
+            if any(column.shape != (len(columns[0]),) for column in columns):
+                raise ValueError("the columns have different lengths")
+            if ((columns[1] < 0) | (columns[1] >= vocab_size)).any():
+                raise ValueError(f"a token is not one of {vocab_size}")
+        return cls(vocab_size, keys, tokens, shares)
 
 
 @dataclass(frozen=True)

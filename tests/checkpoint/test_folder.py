@@ -1,6 +1,7 @@
 """One checkpoint folder: exact when whole, refused by name when not, and never lost to a crash."""
 
 import errno
+import io
 import json
 import pickle
 import random
@@ -347,6 +348,12 @@ def test_whatever_an_unpickler_throws_is_a_sentence(folder: Path, monkeypatch: p
     assert all("optimizer.pt cannot be read" in message for message in messages)
 
 
+def saved(value: object) -> bytes:
+    file = io.BytesIO()
+    torch.save(value, file)
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -354,6 +361,10 @@ def test_whatever_an_unpickler_throws_is_a_sentence(folder: Path, monkeypatch: p
         ("model_safetensors", b"\x02" + b"\0" * 7 + b"{}"[:1]),
         ("state_json", b"{"),
         ("state_json", b"[" * 100_000),
+        ("state_json", b"[]"),
+        ("state_json", b"null"),
+        ("state_json", b"39.5"),
+        ("optimizer_pt", saved([1, 2])),
         ("tokenizer_json", b'{"type": "bpe"}'),
         ("tokenizer_json", b'{"type": "char", "chars": ["ab"]}'),
         ("config_yaml", b"model: {n_layer: 0}"),

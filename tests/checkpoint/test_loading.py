@@ -19,6 +19,7 @@ from gpt.checkpoint import (
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.errors import CheckpointError
 from gpt.model import GPT
+from gpt.model.quantized import quantize
 
 FOLDER = Path("runs/x/checkpoints/step-000005")
 
@@ -60,7 +61,7 @@ def test_weights_are_copied_into_the_parameters_that_an_optimizer_holds(checkpoi
 
 def test_a_weight_of_another_shape_is_named_with_both_shapes(checkpoint: Checkpoint) -> None:
     weights = {**checkpoint.model, "ln_f.weight": torch.ones(9)}
-    with pytest.raises(CheckpointError, match=r"ln_f\.weight is \(9,\), expected \(8,\)"):
+    with pytest.raises(CheckpointError, match=r"ln_f\.weight is \(9,\) float32, expected \(8,\) float32"):
         build_model(replace(checkpoint, model=weights), FOLDER)
 
 
@@ -71,11 +72,44 @@ def test_a_missing_weight_is_named(checkpoint: Checkpoint, name: str) -> None:
         build_model(replace(checkpoint, model=weights), FOLDER)
 
 
-@pytest.mark.parametrize("name", ["h.1.ln_1.weight", "lm_head.weight", "lm_head.bias"])
+@pytest.mark.parametrize("name", ["h.0.ln_3.weight", "lm_head.weight", "lm_head.bias"])
 def test_a_weight_too_many_is_named(checkpoint: Checkpoint, name: str) -> None:
     weights = {**checkpoint.model, name: torch.ones(8)}
-    with pytest.raises(CheckpointError, match=rf"{name} is \(8,\), expected none"):
+    with pytest.raises(CheckpointError, match=rf"{name} is \(8,\) float32, expected none"):
         build_model(replace(checkpoint, model=weights), FOLDER)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.bfloat16])
+def test_a_weight_of_another_type_is_refused(checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+    weights = {**checkpoint.model, "ln_f.weight": torch.ones(8, dtype=dtype)}
+    with pytest.raises(CheckpointError, match=rf"ln_f\.weight is \(8,\) {str(dtype)[6:]}, expected \(8,\) float32"):
+        build_model(replace(checkpoint, model=weights), FOLDER)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"n_layer": 200_000}, "n_layer 200000, model.safetensors 1 blocks"),
+        ({"n_embd": 10**6}, "does not fit the model: wte.weight"),
+        ({"n_embd": 10**9}, "no tensor can have"),
+        ({"mlp_width": 10**9}, "does not fit the model: h.0.mlp.c_fc."),
+        ({"block_size": 10**9}, "does not fit the model: wpe.weight"),
+        ({"vocab_size": 10**9}, "does not fit the model: wte.weight"),
+        ({"vocab_size": 10**9, "block_size": 10**9, "position": "rope"}, "does not fit the model"),
+    ],
+)
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+def test_sizes_that_the_weights_do_not_have_are_noticed_before_anything_is_allocated(
+    checkpoint: Checkpoint, changes: dict[str, object], words: str, weights: str
+) -> None:
+    model = checkpoint.model if weights == "float32" else weights_of(quantize(build_model(checkpoint, FOLDER), weights))
+    section = checkpoint.config.model.model_copy(update=changes)
+    config = checkpoint.config.model_copy(update={"model": section})
+    with pytest.raises(CheckpointError) as caught:
+        build_model(replace(checkpoint, config=config, model=model), FOLDER)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_model_is_left_as_it_was_where_the_weights_do_not_fit(

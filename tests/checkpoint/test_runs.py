@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -257,3 +259,40 @@ def test_the_last_checkpoint_comes_before_those_that_an_earlier_resume_left_behi
     found = run.newest_valid()
     assert found is not None
     assert found[0].name == "step-000004"
+
+
+# --- one process at a time -----------------------------------------------------------------------
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from gpt.checkpoint import RunFolder
+RunFolder(Path(sys.argv[1])).lock()
+print("locked", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_run_is_locked_until_the_process_that_trains_it_ends_in_whatever_way(run: RunFolder) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(run.path)], stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "locked\n"
+            with pytest.raises(CheckpointError, match=f"^another process is training {run.path}; [^\n]+$"):
+                run.lock()
+            other = RunFolder(run.path.parent / "other")
+            other.lock()
+            other.unlock()
+        finally:
+            holder.kill()
+    run.lock()
+    run.unlock()
+
+
+def test_a_lock_leaves_nothing_behind(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "runs" / "new")
+    run.lock()
+    assert not run.path.exists()
+    run.unlock()
+    run.unlock()
+    assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,7 @@
 """The n-gram table against counting by hand."""
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -116,3 +117,20 @@ def test_a_table_comes_back_from_its_tensors() -> None:
     assert old.next(text) == (token_after(table, text), 1.0)
     with pytest.raises(KeyError):
         NgramTable.from_tensors({"vocab_size": torch.tensor(5), "2.keys": torch.zeros(1), "2.tokens": torch.zeros(1)})
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("1.tokens", lambda column: column[:-1]),
+        ("1.shares", lambda column: column[:-1]),
+        ("1.tokens", lambda column: column.float()),
+        ("1.tokens", lambda column: column + 5),
+        ("1.tokens", lambda column: column - 5),
+        ("1.keys", lambda column: column.unsqueeze(0)),
+    ],
+)
+def test_columns_that_were_not_saved_so_are_refused(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    tensors = learn(torch.randint(5, (200,)).tolist()).to_tensors()
+    with pytest.raises(ValueError, match=r"columns|token"):
+        NgramTable.from_tensors({**tensors, name: change(tensors[name])})

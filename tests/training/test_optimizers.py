@@ -192,3 +192,62 @@ def test_a_scaler_need_not_wait_where_every_optimizer_skips_updates_by_itself(na
     del optimizer.found_inf
     assert optimizer.found_inf is None
     assert not CombinedOptimizer({"plain": torch.optim.AdamW([torch.zeros(1)])})._step_supports_amp_scaling
+
+
+def first_moments(state: dict[str, Any]) -> dict[str, Any]:
+    """What an optimizer keeps of its first parameter."""
+    return next(iter(state.values()))["state"][0]
+
+
+def wrong_shape(entry: dict[str, Any], name: str) -> None:
+    entry[name] = torch.zeros(3)
+
+
+def wrong_type(entry: dict[str, Any], name: str) -> None:
+    entry[name] = entry[name].double()
+
+
+def expanded(entry: dict[str, Any], name: str) -> None:
+    """One number in memory that seems to be many: a fused kernel would write past it."""
+    entry[name] = torch.zeros(1).expand(entry[name].shape)
+
+
+def missing(entry: dict[str, Any], name: str) -> None:
+    del entry[name]
+
+
+def no_tensor(entry: dict[str, Any], name: str) -> None:
+    entry[name] = "hello"
+
+
+def unknown(entry: dict[str, Any], name: str) -> None:
+    entry["max_exp_avg_sq"] = entry[name]
+
+
+SPOILERS = [wrong_shape, wrong_type, expanded, missing, no_tensor, unknown]
+MOMENTS = [("adamw", "exp_avg"), ("adamw", "exp_avg_sq"), ("adamw", "step"), ("muon", "momentum")]
+
+
+@pytest.mark.parametrize(
+    ("name", "moment", "spoil"),
+    [(*moment, spoil) for moment in MOMENTS for spoil in SPOILERS if not (moment[1] == "step" and spoil is expanded)],
+)
+def test_moments_that_do_not_fit_their_parameter_are_refused(
+    name: str, moment: str, spoil: Callable[[dict[str, Any], str], None]
+) -> None:
+    model, optimizer = build(name=name)
+    steps(model, optimizer, seed=1)
+    state = copy.deepcopy(optimizer.state_dict())
+    spoil(first_moments(state), moment)
+    with pytest.raises((KeyError, ValueError)):
+        build(name=name)[1].load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_moments_of_some_parameters_only_are_refused(name: str) -> None:
+    model, optimizer = build(name=name)
+    steps(model, optimizer, seed=1)
+    state = copy.deepcopy(optimizer.state_dict())
+    del next(iter(state.values()))["state"][0]
+    with pytest.raises(ValueError, match="the optimizer has moments of"):
+        build(name=name)[1].load_state_dict(state)

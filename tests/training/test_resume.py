@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpt.checkpoint import Checkpoint, RunFolder, weights_of
+from gpt.checkpoint import Checkpoint, RunFolder, read_checkpoint, weights_of, write_checkpoint
 from gpt.config import Config
 from gpt.data import Dataset
 from gpt.data.tokenizers import CharTokenizer
@@ -41,7 +42,7 @@ def run(tmp_path: Path) -> RunFolder:
 @pytest.fixture
 def dataset() -> Dataset:
     tokens = torch.zeros(20, dtype=torch.uint8).numpy()
-    return Dataset(tokens, tokens, CharTokenizer("abc"), 1.0, "fingerprint")
+    return Dataset(tokens, tokens, CharTokenizer("abc"), "fingerprint")
 
 
 @pytest.fixture
@@ -211,3 +212,53 @@ def test_a_checkpoint_of_another_run_does_not_write_into_a_run_that_exists(
 def test_a_state_without_its_keys_is_an_error_of_the_checkpoint() -> None:
     with pytest.raises(CheckpointError, match="has no 'evaluated_step'"):
         TrainingState.from_dict({"step": 3})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("step", 39.5), ("step", -1), ("step", True), ("step", None), ("val_loss", "1"), ("seconds", math.inf)],
+)
+def test_a_state_of_other_kinds_is_an_error_of_the_checkpoint(key: str, value: object) -> None:
+    with pytest.raises(CheckpointError, match=f"^state.json of the checkpoint: {key}: [^\n]+$"):
+        TrainingState.from_dict({**TrainingState().to_dict(), key: value})
+
+
+def with_training(run: RunFolder, **changes: Any) -> Path:
+    """Replace parts of what the last checkpoint keeps for training; its hashes are right all the same."""
+    folder = run.checkpoints()[0]
+    checkpoint = read_checkpoint(folder)
+    write_checkpoint(folder, replace(checkpoint, training={**checkpoint.training, **changes}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": {"adamw": []}},
+        {"optimizer": None},
+        {"sampler": {"generator": torch.zeros(3)}},
+        {"sampler": []},
+        {"generators": {"cpu": torch.zeros(5, dtype=torch.uint8), "cuda": []}},
+        {"generators": {"cpu": torch.get_rng_state(), "cuda": 3}},
+        {"average": {"wte.weight": torch.zeros(1)}},
+        {"average": None},
+    ],
+)
+def test_a_training_state_of_other_kinds_is_refused_in_one_line(
+    tmp_path: Path, start: Callable[..., Any], changes: dict[str, Any]
+) -> None:
+    trainer = start(tmp_path, "train.max_steps=3", "optim.ema_decay=0.5")
+    trainer.run()
+    with_training(trainer.run_folder, **changes)
+    with pytest.raises(CheckpointError, match="training state does not fit") as caught:
+        start(tmp_path, "train.max_steps=3", "optim.ema_decay=0.5", resume="auto")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_optimizer_that_has_lost_its_moments_is_refused(tmp_path: Path, start: Callable[..., Any]) -> None:
+    trainer = start(tmp_path, "train.max_steps=3")
+    trainer.run()
+    state = trainer.stepper.optimizer.state_dict()
+    with_training(trainer.run_folder, optimizer={"adamw": {**state["adamw"], "state": {}}})
+    with pytest.raises(CheckpointError, match="the optimizer has no moments"):
+        start(tmp_path, "train.max_steps=3", resume="auto")

@@ -8,7 +8,9 @@ import pytest
 
 from gpt.training.signals import Interrupted, SignalWatch
 
-BOTH = pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+SIGNALS = pytest.mark.parametrize(
+    ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 
 
 @pytest.fixture
@@ -21,7 +23,7 @@ def former() -> Iterator[list[int]]:
         signal.signal(number, handler)
 
 
-@BOTH
+@SIGNALS
 def test_the_first_signal_is_noted_and_raised_once_at_the_next_check(
     former: list[int], number: signal.Signals, exit_code: int
 ) -> None:
@@ -37,7 +39,7 @@ def test_the_first_signal_is_noted_and_raised_once_at_the_next_check(
     assert former == []
 
 
-@BOTH
+@SIGNALS
 def test_the_second_signal_goes_where_it_would_have_gone_without_a_watch(
     former: list[int], number: signal.Signals, exit_code: int
 ) -> None:
@@ -49,7 +51,7 @@ def test_the_second_signal_goes_where_it_would_have_gone_without_a_watch(
         assert former == list(SignalWatch.WATCHED)
 
 
-@BOTH
+@SIGNALS
 def test_after_the_watch_the_former_handlers_are_back(
     former: list[int], number: signal.Signals, exit_code: int
 ) -> None:
@@ -75,3 +77,14 @@ def test_in_another_thread_a_watch_watches_nothing_and_does_no_harm() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+@SIGNALS
+def test_a_signal_that_the_parent_made_ignored_stays_ignored(
+    former: list[int], number: signal.Signals, exit_code: int
+) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    with SignalWatch(pytest.fail) as watch:
+        os.kill(os.getpid(), number)
+        watch.check()
+    assert signal.getsignal(number) is signal.SIG_IGN

@@ -2,6 +2,7 @@ import errno
 import json
 import math
 import resource
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import torch
 from gpt.checkpoint import RunFolder, find_checkpoint, read_checkpoint
 from gpt.errors import CheckpointError, GPTError, InputError, NonFiniteError
 from gpt.evaluation.loss import Evaluation
-from gpt.training.monitor import Monitor
+from gpt.training.monitor import Monitor, MonitorGroup
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
 
@@ -238,6 +239,29 @@ def test_a_disk_that_is_full_for_a_while_costs_checkpoints_but_not_the_run(
     assert warnings[1].endswith("(2 failed)")
 
 
+def test_the_best_checkpoint_is_the_best_one_that_could_be_saved(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full when the lowest loss comes, at step 3; the next lowest comes at step 6."""
+    pretend_losses(monkeypatch, 3.0, 1.0, 1.5, 2.0)
+    trainer = start(tmp_path, "train.max_steps=9", "train.keep_last=1")
+    trainer.monitor = FullBetween(monkeypatch, 2, 4)
+    state = trainer.run()
+    assert (state.best_step, state.best_val_loss) == (6, 1.5)
+    best = find_checkpoint(trainer.run_folder.path, tmp_path)
+    assert best.name == "step-000006"
+    assert read_checkpoint(best).state["val_loss"] == 1.5
+
+
+def test_patience_counts_from_the_lowest_loss_although_it_could_not_be_saved(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_losses(monkeypatch, 3.0, 1.0, 0.9, 0.8, 0.7)
+    trainer = start(tmp_path, "train.max_steps=12", "train.patience=1")
+    trainer.monitor = FullBetween(monkeypatch, 2, 4)
+    assert trainer.run().step == 12
+
+
 def test_a_disk_that_is_full_at_the_end_is_an_error(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,6 +387,46 @@ def test_a_signal_while_evaluating_or_sampling_is_obeyed_before_the_next_forward
     assert forwards[-1] == rows_in_batch
     assert trainer.state.evaluated_step == 0
     assert saved_steps(trainer) == [0, 3]
+
+
+def test_a_run_is_locked_from_its_start_to_its_end(tmp_path: Path, start: Start) -> None:
+    trainer = start(tmp_path, "train.max_steps=3")
+    with pytest.raises(CheckpointError, match="another process is training"):
+        start(tmp_path, "train.max_steps=3", "run.seed=7", resume="auto")
+    start(tmp_path, "train.max_steps=3", "run.name=other").run()
+    trainer.run()
+    assert start(tmp_path, "train.max_steps=3", resume="auto").run().step == 3
+    assert not list((tmp_path / "runs").glob(".*"))
+
+
+def test_a_start_that_fails_leaves_the_run_unlocked(tmp_path: Path, start: Start) -> None:
+    with pytest.raises(GPTError):
+        start(tmp_path, "model.block_size=100000")
+    start(tmp_path, "train.max_steps=3").run()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's writer dies aloud
+def test_a_run_whose_folder_is_deleted_goes_on_in_a_new_one_and_says_what_is_lost(tmp_path: Path, start: Start) -> None:
+    class Delete(Monitor):
+        def progress(self, step: int, loss: float | None) -> None:
+            if step == 4:
+                shutil.rmtree(trainer.run_folder.path)
+
+    lines: list[str] = []
+    trainer = start(tmp_path, "train.max_steps=9", report=lines.append)
+    trainer.monitor = MonitorGroup([Delete(), trainer.monitor], lines.append)
+    assert trainer.run().step == 9
+    assert "warning: MetricsFile cannot write: No such file or directory; training goes on" in lines
+    assert saved_steps(trainer) == [6, 9]
+    assert trainer.run_folder.config() == trainer.config
+    assert list(rows(tmp_path, "train/loss")) == [7, 8, 9]
+
+
+def test_a_folder_in_the_place_of_the_metrics_costs_them_and_not_the_run(tmp_path: Path, start: Start) -> None:
+    lines: list[str] = []
+    (tmp_path / "runs" / "run" / "metrics.jsonl").mkdir(parents=True)
+    assert start(tmp_path, "train.max_steps=3", report=lines.append).run().step == 3
+    assert "warning: MetricsFile cannot write: Is a directory; training goes on" in lines
 
 
 def test_monitors_are_closed_however_a_run_ends(tmp_path: Path, start: Start) -> None:
