@@ -267,7 +267,8 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from gpt.checkpoint import RunFolder
-RunFolder(Path(sys.argv[1])).lock()
+run = RunFolder(Path(sys.argv[1]))
+run.lock()
 print("locked", flush=True)
 time.sleep(60)
 """
