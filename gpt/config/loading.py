@@ -19,10 +19,11 @@ Finding = tuple[tuple[str, ...], str]
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A configuration and the name its file suggests for the run."""
+    """A configuration, the name its file suggests for the run, and the folder of that file."""
 
     config: Config
     default_name: str
+    folder: Path | None = None
 
     @property
     def name(self) -> str:
@@ -47,7 +48,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start})") from None
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    return LoadedConfig(parse_config(text, str(path), overrides), path.stem)
+    return LoadedConfig(parse_config(text, str(path), overrides), path.stem, path.parent)
 
 
 def parse_config(text: str, origin: str, overrides: Sequence[str] = ()) -> Config:

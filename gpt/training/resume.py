@@ -1,4 +1,4 @@
-"""Whether and from where a run continues, and what may differ when it does."""
+"""The checkpoint that a run continues from, and what may differ when it does."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +29,26 @@ class ResumePoint:
     checkpoint: Checkpoint
 
 
+def warn_of_copy(folder: Path | None, run: RunFolder, resume: str | None, report: Report) -> None:
+    """Say so where a run goes on by the configuration in a copy of its folder, as if the copy were meant.
+
+    Args:
+        folder: of the configuration file, or None.
+        run: the run folder that the configuration names.
+        resume: see `find_resume_point`.
+        report: takes the line.
+    """
+    if resume != AUTO or folder is None or not (folder / "last.json").is_file():
+        return
+    if folder.resolve() != run.path.resolve():
+        report(
+            f"warning: the configuration in {folder} is of the run {run.path}, which is the one that goes on; "
+            f"run.dir={folder.resolve().parent} run.name={folder.resolve().name} continues the copy"
+        )
+
+
 def find_resume_point(run: RunFolder, resume: str | None, config: Config, report: Report) -> ResumePoint | None:
-    """Where to continue; None to start afresh.
+    """Return where to continue; None to start afresh.
 
     Args:
         run: the run folder that the configuration names.
@@ -91,7 +109,7 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
 
 
 def differences(old: Config, new: Config) -> list[str]:
-    """`key: old -> new` for each key that changes what is learned."""
+    """Return `key: old -> new` for each key that changes what is learned."""
     before, after = _leaves(old), _leaves(new)
     return [
         f"{key}: {before[key]} -> {after[key]}"

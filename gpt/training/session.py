@@ -22,7 +22,7 @@ from gpt.settings import Settings
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
 from gpt.training.optimizers import build_optimizer
-from gpt.training.resume import ResumePoint, check_fits, find_resume_point
+from gpt.training.resume import ResumePoint, check_fits, find_resume_point, warn_of_copy
 from gpt.training.schedule import fit_schedule
 from gpt.training.step import Stepper
 from gpt.training.trainer import Trainer
@@ -68,6 +68,7 @@ def _build_trainer(
     allow_config_change: bool,
 ) -> Trainer:
     compute = choose_compute(loaded.config.run, report, supported_processors(settings.processor)[0])
+    warn_of_copy(loaded.folder, run, resume, report)
     point = find_resume_point(run, resume, loaded.config, report)
     if loaded.config.train.attention_interval:
         require_matplotlib()

@@ -1,6 +1,5 @@
 """The training loop: update, evaluate, save, until the last step, early stopping or a signal."""
 
-import time
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 
@@ -16,7 +15,7 @@ from gpt.device import Compute
 from gpt.errors import CheckpointError
 from gpt.evaluation.loss import Batch
 from gpt.model import GPT
-from gpt.report import Report
+from gpt.report import Report, announced
 from gpt.training.averaging import WeightAverage
 from gpt.training.monitor import Monitor
 from gpt.training.schedule import learning_rate
@@ -59,9 +58,8 @@ class Trainer:
         decay = config.optim.ema_decay
         self.average = None if decay is None else WeightAverage(model, decay)
         self._signals = SignalWatch(report)
-        self._validation = Validation(config, model, dataset, compute, self._poll)
+        self._validation = Validation(config, model, dataset, compute, self._signals.check)
         self._failed_saves = 0
-        self._long_evaluation_told = False
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint whose weights the model already has.
@@ -106,7 +104,8 @@ class Trainer:
     def _loop(self) -> None:
         while True:
             if self._evaluation_is_due():
-                self._evaluate()
+                with announced(self.report, f"step {self.state.step}: evaluating"):
+                    self._evaluate()
             if self._is_finished():
                 return
             self._train_one_step()
@@ -161,7 +160,6 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluate, sample and save; nothing is recorded if a signal comes in between."""
         self.stepper.check()
-        self._evaluation_began = time.monotonic()
         step, validation = self.state.step, self._validation
         unaveraged = None if self.average is None else validation.loss(step).loss
         with self._averaged_weights():
@@ -174,13 +172,6 @@ class Trainer:
             self.monitor.picture(step, "attention", picture)
         self._save(best=is_best, required=self._is_finished())
         self._meter.restart()
-
-    def _poll(self) -> None:
-        """Obey a signal while evaluating, and say once what takes long."""
-        self._signals.check()
-        if not self._long_evaluation_told and time.monotonic() - self._evaluation_began > 2:
-            self._long_evaluation_told = True
-            self.report(f"evaluating at every {self.config.train.eval_interval} steps, which takes more than 2 s")
 
     def _report_evaluation(self, bits_per_char: float, unaveraged: float | None, sample: str) -> None:
         step, state = self.state.step, self.state

@@ -1,5 +1,8 @@
 import json
+import shlex
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -237,3 +240,40 @@ def test_a_forgotten_override_is_named_before_the_tokenizer(
     assert train.main(["--config", "tiny.yaml", "data.tokenizer=byte"]) == 0
     assert train.main(["--config", "tiny.yaml", "--resume", "auto"]) == 2
     assert "data.tokenizer: byte -> char" in one_error_line(capsys)
+
+
+def test_a_copied_run_that_is_resumed_by_its_own_configuration_is_told_from_the_original(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main(["--config", "tiny.yaml"]) == 0
+    shutil.copytree(workplace / "runs" / "tiny", workplace / "runs" / "copy")
+    capsys.readouterr()
+    assert train.main(["--config", "runs/copy/config.yaml", "--resume", "auto"]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert len(said) == 1
+    assert "the configuration in runs/copy is of the run runs/tiny" in said[0]
+    hint = said[0].partition("which is the one that goes on; ")[2].removesuffix(" continues the copy").split()
+    assert train.main(["--config", "runs/copy/config.yaml", "--resume", "auto", *hint]) == 0
+    assert train.main(["--config", "runs/tiny/config.yaml", "--resume", "auto"]) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("steps", [1, 20])
+def test_a_run_shorter_than_its_warmup_shrinks_it_and_goes_on_exactly(
+    workplace: Path, capsys: pytest.CaptureFixture[str], steps: int
+) -> None:
+    short = ["--config", "tiny.yaml", f"train.max_steps={steps}", "optim.warmup_steps=100"]
+    assert train.main(short) == 0
+    line = f"optim.warmup_steps: {steps // 10} instead of 100, since train.max_steps is {steps}"
+    assert line in capsys.readouterr().err.splitlines()
+    kept = parse_config((workplace / "runs" / "tiny" / "config.yaml").read_text(encoding="utf-8"), "config.yaml")
+    assert kept.optim.warmup_steps == steps // 10
+    assert train.main([*short, "--resume", "auto"]) == 0
+    assert train.main(["--config", "runs/tiny/config.yaml", "--resume", "auto"]) == 0
+
+
+def test_a_run_goes_on_although_standard_error_is_closed(workplace: Path) -> None:
+    script = Path(train.__file__).parents[2] / "scripts" / "train.py"
+    command = f"exec {shlex.quote(sys.executable)} {shlex.quote(str(script))} --config tiny.yaml 2>&-"
+    assert subprocess.run(command, shell=True, check=False).returncode == 0
+    assert (workplace / "runs" / "tiny" / "checkpoints" / "step-000006").is_dir()

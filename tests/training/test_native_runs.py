@@ -38,6 +38,8 @@ def test_a_run_by_native_kernels_says_so_and_learns(tmp_path: Path, start: Start
         (["run.dtype=float16"], "the native kernels are for float32 and bfloat16 on a CPU"),
         ([], "the native kernels do not cover heads 8 wide"),
         ([*NATIVE, "model.mlp=gelu_tanh"], "the native kernels do not cover mlp gelu_tanh"),
+        ([*NATIVE, "model.attention=reference"], "the native kernels do not cover model.attention=reference"),
+        ([*NATIVE, "model.attention=sdpa"], "the native kernels do not cover model.attention=sdpa"),
         ([*NATIVE, "model.bias=true"], "the native kernels do not cover biases"),
     ],
 )
@@ -66,6 +68,18 @@ def test_a_processor_without_bfloat16_says_why_and_native_refuses(
     start(tmp_path, *overrides, "run.kernels=auto", report=lines.append)
     assert f"no native kernels: {reason}" in lines
     assert "bfloat16 is far slower than float32 here: this processor (generic) has no instructions for it" in lines
+
+
+def test_a_compilation_that_is_asked_for_takes_the_place_of_native_kernels(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[Block] = []
+    monkeypatch.setattr(Block, "compile", lambda block: compiled.append(block))
+    monkeypatch.setattr("gpt.training.compiling.why_not_compile", lambda device: None)
+    trainer = start(tmp_path, *NATIVE, "run.kernels=auto", "run.compile=true")
+    assert compiled == list(trainer.model.h)
+    with pytest.raises(DeviceError, match=r"^run\.compile is true, but native kernels [^\n]*set run\.kernels=torch$"):
+        start(tmp_path / "native", *NATIVE, "run.compile=true")
 
 
 def test_torch_is_taken_without_a_word_where_it_is_asked_for(tmp_path: Path, start: Start) -> None:

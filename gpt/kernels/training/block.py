@@ -135,6 +135,7 @@ def replace_blocks(model: GPT, kernels: Kernels) -> None:
 def _uncovered(config: ModelConfig) -> str | None:
     """What of an architecture there is no kernel for; None where there is one for everything."""
     reasons = {
+        f"model.attention={config.attention}": config.attention != "auto",
         f"mlp {config.mlp}": config.mlp not in ACTIVATIONS,
         "biases": config.bias,
         "grouped key and value heads": config.kv_heads != config.n_head,
