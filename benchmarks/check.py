@@ -2,101 +2,53 @@
 
 import argparse
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from benchmarks.options import check_json
-from benchmarks.output import describe, finish
-from gpt.cli.common import add_command, report
-from gpt.cli.tables import Table
-from gpt.settings import read_settings
+from benchmarks.measure import Row, describe, finish, make_table
+from benchmarks.options import add_measurement
+from gpt.cli.common import report
 
-if TYPE_CHECKING:
-    from benchmarks.check_cases import Case
-
-EXAMPLE = "python scripts/bench.py check"
 SECONDS, TRIES = 0.1, 3
-"""At least so long and so often each side is run, in one thread; the best time counts: that bears other processes."""
-NOTE = "us: fastest of many calls in one thread. Torch: its own operators in float32. Above its limit a kernel fails."
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A timed kernel.
-
-    Attributes:
-        name: of the kernel.
-        seconds: of one call.
-        reference_seconds: of one call of what it is compared with.
-        limit: of their ratio.
-    """
-
-    name: str
-    seconds: float
-    reference_seconds: float
-    limit: float
-
-    @property
-    def ratio(self) -> float:
-        """How many times the reference's time it takes."""
-        return self.seconds / self.reference_seconds
-
-    @property
-    def fails(self) -> bool:
-        """Whether it is far slower than it should be."""
-        return self.ratio > self.limit
+"""At least so long and so often each side runs, in one thread; the best time counts, whatever else the machine does."""
+NOTE = "us: fastest of many calls in one thread. torch: its operators in float32. A kernel above its limit fails."
+COLUMNS = {
+    "us": lambda row: f"{row['seconds'] * 1e6:,.0f}",
+    "torch us": lambda row: f"{row['reference_seconds'] * 1e6:,.0f}",
+    "times": lambda row: f"{row['ratio']:.2f}",
+    "limit": lambda row: f"{row['limit']:g}",
+    "": lambda row: "too slow" if row["fails"] else "",
+}
 
 
 def add_parser(subparsers: Any) -> None:
-    """The options of this measurement."""
-    parser = add_command(
-        subparsers, "check", "Fail if a kernel is far slower than torch's own operators on this machine.", EXAMPLE
-    )
-    parser.add_argument("--json", metavar="FILE", help="write the last line there too")
-    parser.set_defaults(run=run, config=None, overrides=[])
+    """Add the options of this measurement."""
+    summary = "Fail if a kernel of ours is far slower than torch's own operators on this machine."
+    add_measurement(subparsers, "check", summary, "").set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 1 where a kernel fails; its name is on standard error."""
-    check_json(arguments)
-
+    """Return 1 where a kernel fails; its name is on standard error."""
     import torch
 
+    from benchmarks.check_cases import all_cases
+
     torch.set_num_threads(1)
-    facts = describe("check", arguments, 1)
-    findings = [time_case(case) for case in _cases()]
-    finish(arguments, [table_of(findings)], {**facts, "kernels": summary_of(findings)})
-    failures = [finding for finding in findings if finding.fails]
-    for one in failures:
-        report(f"too slow: {one.name} takes {one.ratio:.1f} times as long as torch's operators, limit {one.limit:g}")
+    facts, rows = describe("check", arguments), {}
+    report("timing each kernel, at least 0.2 s each")
+    for case in all_cases(report):
+        reference, seconds = best_seconds(case.reference), best_seconds(case.ours)
+        row: Row = {"seconds": seconds, "reference_seconds": reference, "ratio": seconds / reference}
+        rows[case.name] = {**row, "limit": case.limit, "fails": row["ratio"] > case.limit}
+    finish(arguments, [make_table("Kernels beside torch", rows, COLUMNS, NOTE)], {**facts, "kernels": rows})
+    failures = {name: row for name, row in rows.items() if row["fails"]}
+    for name, row in failures.items():
+        report(f"too slow: {name} takes {row['ratio']:.1f} times as long as torch's operators, limit {row['limit']:g}")
     return 1 if failures else 0
 
 
-def _cases() -> "Iterable[Case]":
-    """All kernels that this processor has."""
-    import torch
-
-    from benchmarks.check_cases import decoding_cases, optimizer_case, training_cases
-    from gpt.kernels.training.library import Kernels
-    from gpt.processor import supported_processors
-
-    settings = read_settings()
-    fast = supported_processors(settings.processor)[0].matmul_dtype
-    for dtype in dict.fromkeys((torch.float32, fast)):
-        yield from training_cases(Kernels(dtype, settings, report))
-    yield optimizer_case(fast)
-    yield from decoding_cases()
-
-
-def time_case(case: "Case") -> Finding:
-    """Time both sides, the reference first."""
-    reference = best_seconds(case.reference)
-    return Finding(case.name, best_seconds(case.ours), reference, case.limit)
-
-
 def best_seconds(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """The fastest of at least `TRIES` calls and `SECONDS`, after one that does not count."""
+    """Return the time of the fastest of at least `TRIES` calls in at least `SECONDS`, after one that does not count."""
     call()
     best, tries, end = float("inf"), 0, clock() + SECONDS
     while tries < TRIES or clock() < end:
@@ -104,33 +56,3 @@ def best_seconds(call: Callable[[], object], clock: Callable[[], float] = time.p
         call()
         best, tries = min(best, clock() - start), tries + 1
     return best
-
-
-def summary_of(findings: Sequence[Finding]) -> dict[str, Any]:
-    """For JSON: each kernel by name."""
-    return {
-        one.name: {
-            "seconds": one.seconds,
-            "reference_seconds": one.reference_seconds,
-            "ratio": one.ratio,
-            "limit": one.limit,
-            "fails": one.fails,
-        }
-        for one in findings
-    }
-
-
-def table_of(findings: Sequence[Finding]) -> Table:
-    """A line for each kernel."""
-    rows = [
-        (
-            one.name,
-            f"{one.seconds * 1e6:,.0f}",
-            f"{one.reference_seconds * 1e6:,.0f}",
-            f"{one.ratio:.2f}",
-            f"{one.limit:g}",
-            "too slow" if one.fails else "",
-        )
-        for one in findings
-    ]
-    return Table("Kernels beside torch", ("kernel", "us", "torch us", "times", "limit", ""), rows, "<>>>><", NOTE)

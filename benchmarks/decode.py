@@ -1,177 +1,221 @@
-"""`scripts/bench.py decode`: tokens per second, by model size, batch, backend, weights, and beside peers."""
+"""`scripts/bench.py decode`: tokens per second by model size, batch, backend and weights, beside peers."""
 
 import argparse
+import itertools
 import math
+import statistics
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from benchmarks.options import check_counts, check_json, check_peers
-from benchmarks.output import describe, finish
-from gpt.cli.common import add_command
-from gpt.config import ModelConfig
+from benchmarks.measure import Row, describe, finish, interleave, make_table, ratios, show_ratios
+from benchmarks.options import add_count, add_measurement, add_peers, add_variants, at_least, check_packages
+from gpt.cli.common import report
+from gpt.config import ModelConfig, SamplingParams
 from gpt.errors import ConfigError
 
-EXAMPLE = "python scripts/bench.py decode --architecture llama --shapes 4/4/128 --batch 1 32 --hf --llama-cpp"
-VARIANTS = (
-    "eager",
-    "eager-no-cache",
-    "compiled",
-    "native",
-    "native-bf16",
-    "native-int8",
-    "native-int4",
-    "native-ngram",
-    "native-lookup",
-    "native-int8-ngram",
+if TYPE_CHECKING:
+    from benchmarks.decoders import Entrant, Subject
+
+SPECULATIVE = ("native-ngram", "native-lookup", "native-int8-ngram", "native-int8-lookup")
+PLAIN = ("eager", "eager-no-cache", "compiled", "native", "native-bf16", "native-int8", "native-int4", "eager-int8")
+PEERS = ("hf", "hf_compiled", "nanogpt", "llama_cpp", "torchao")
+LLAMA = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "tie_weights": False}
+NOTE = (
+    "Tokens/s: sampled tokens of all sequences, median of the rounds, first token included. Prompt/s: prompt tokens,\n"
+    "until every sequence has its first token. Slowest: 99th percentile of the waits for a token, where seen.\n"
+    "Read: matrices, keys and values that a step needs. Of bandwidth: over what a matrix-vector product of as many\n"
+    "bytes reads here. Of peak: FLOP/s over that of a square float32 matmul. Times: seconds over those of our first\n"
+    "row (for a peer: our first row whose weights have as many bits), median of the rounds, and lowest to highest."
 )
-DEFAULT_SHAPES = ("4/4/128", "6/6/384")
-PEERS = ("hf", "hf_compiled", "nanogpt", "llama_cpp")
-ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "gpt2": {},
-    "llama": {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "tie_weights": False},
+COLUMNS = {
+    "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
+    "prompt/s": lambda row: _show(row["prompt_tokens_per_second"], 1, ",.0f"),
+    "first ms": lambda row: _show(row["first_seconds"], 1000, ".2f"),
+    "slowest ms": lambda row: _show(row["slowest_wait_seconds"], 1000, ".2f"),
+    "read": lambda row: f"{row['bytes_per_second'] / 1e9:.1f} GB/s",
+    "of bandwidth": lambda row: f"{row['bandwidth_share']:.1%}",
+    "of peak": lambda row: f"{row['arithmetic_share']:.1%}",
+    "times": lambda row: show_ratios(row["times"]),
+    "of": lambda row: row["times_of"],
 }
-"""What sets `ModelConfig` apart from its defaults."""
 
 
 def add_parser(subparsers: Any) -> None:
-    """The options of this measurement."""
-    parser = add_command(
-        subparsers, "decode", "Time decoding by several backends and peers in turns, on the same weights.", EXAMPLE
-    )
-    parser.add_argument(
-        "--shapes",
-        nargs="+",
-        metavar="L/H/C",
-        help="layers, heads, width of models with random weights (default: 4/4/128 6/6/384)",
-    )
-    parser.add_argument(
-        "--checkpoint", metavar="PATH", type=Path, help="a trained model instead, which alone can be speculated about"
-    )
-    parser.add_argument(
-        "--variants",
-        default="native,eager",
-        metavar="A,B,...",
-        help=f"of {', '.join(VARIANTS)}; ratios are to the first (default: native,eager)",
-    )
-    parser.add_argument(
-        "--architecture", choices=tuple(ARCHITECTURES), default="gpt2", help="of the shapes (default: gpt2)"
-    )
-    parser.add_argument("--batch", nargs="+", type=int, default=[1], metavar="N", help="sequences at once (default: 1)")
-    parser.add_argument("--window", type=int, default=256, metavar="N", help="of the shapes (default: 256)")
-    parser.add_argument("--prompt-length", type=int, default=16, metavar="N", help="tokens given (default: 16)")
-    parser.add_argument(
-        "--tokens", type=int, default=240, metavar="N", help="sampled after the prompt; 1: prefill only (default: 240)"
-    )
-    parser.add_argument("--temperature", type=float, default=0.8, metavar="X", help="0: greedy (default: 0.8)")
-    parser.add_argument("--hf", action="store_true", help="also Hugging Face: its model under generate, with a cache")
+    """Add the options of this measurement."""
+    summary = "Time decoding by several backends and peers in interleaved rounds, on the same weights."
+    example = "--architecture llama --shapes 4/4/128 --batch 1 32 --hf --llama-cpp"
+    parser = add_measurement(subparsers, "decode", summary, example)
+    shapes = "layers, heads and width of models with random weights (default: 4/4/128 6/6/384)"
+    parser.add_argument("--shapes", nargs="+", metavar="L/H/C", help=shapes)
+    trained = "a trained model instead, whose text can be drafted for speculative decoding"
+    parser.add_argument("--checkpoint", metavar="PATH", type=Path, help=trained)
+    add_variants(parser, (*PLAIN, *SPECULATIVE), "native,eager")
+    architecture = "of the shapes (default: gpt2)"
+    parser.add_argument("--architecture", choices=("gpt2", "llama"), default="gpt2", help=architecture)
+    batches = "sequences in a batch (default: 1)"
+    parser.add_argument("--batch", nargs="+", type=at_least(1), default=[1], metavar="N", help=batches)
+    add_count(parser, "--window", 256, "block_size of the shapes")
+    add_count(parser, "--prompt-length", 16, "tokens of the prompt")
+    add_count(parser, "--tokens", 240, "tokens sampled after the prompt; 1: prefill only")
+    add_count(parser, "--rounds", 5, "rounds")
+    temperature = "0: greedy (default: 0.8)"
+    parser.add_argument("--temperature", type=at_least(0, float), default=0.8, metavar="X", help=temperature)
+    add_peers(parser, "its model under generate, with a cache")
     parser.add_argument("--hf-compiled", action="store_true", help="also the same compiled, with a static cache")
-    parser.add_argument("--nanogpt", metavar="PATH", type=Path, help="also nanoGPT, from this checkout")
-    parser.add_argument(
-        "--llama-cpp",
-        nargs="?",
-        const=sys.executable,
-        metavar="PYTHON",
-        help="also llama.cpp, float32 and Q8_0, of the Python that has llama_cpp and gguf (default: this one)",
-    )
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="turns of each (default: 5)")
-    parser.add_argument("--json", metavar="FILE", help="write the last line there too")
-    parser.set_defaults(run=run, config=None, overrides=[])
+    parser.add_argument("--torchao", action="store_true", help="also models whose weights torchao has quantized")
+    python = "also llama.cpp, float32 and Q8_0, of the Python that has llama_cpp and gguf (default: this one)"
+    parser.add_argument("--llama-cpp", nargs="?", const=sys.executable, metavar="PYTHON", help=python)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """One model size and batch after the other; within one everybody in turns."""
-    names = _check(arguments)
-    shapes = {shape: _config(shape, arguments) for shape in arguments.shapes or DEFAULT_SHAPES}
+    """Measure one model size and batch after the other; within one, everybody in interleaved rounds."""
+    _check(arguments)
+    shapes = arguments.shapes or ("4/4/128", "6/6/384")
+    configs = {f"{arguments.architecture} {shape}": config_of(shape, arguments) for shape in shapes}
 
     import torch
 
-    from benchmarks.decode_report import NOTE, DecodeSetting, summary_of, table_of
-    from benchmarks.decode_turns import from_checkpoint, from_shape, ours, peers, take_turns
+    from benchmarks.decoders import from_checkpoint, from_shape, ours, peers
     from gpt.accounting.machine import measure_matmul_rate
     from gpt.allocator import keep_freed_memory
 
     keep_freed_memory()  # for all alike, as sample.py does
-    facts = describe("decode", arguments, torch.get_num_threads())
+    facts = describe("decode", arguments)
     rate = measure_matmul_rate(torch.device("cpu"), torch.float32)
-    prompt, tokens, temperature = arguments.prompt_length, arguments.tokens, arguments.temperature
-    subjects = (
-        [from_checkpoint(arguments.checkpoint, prompt)]
-        if arguments.checkpoint is not None
-        else [from_shape(f"{arguments.architecture} {shape}", config, prompt) for shape, config in shapes.items()]
-    )
+    if arguments.checkpoint is not None:
+        subjects = [from_checkpoint(arguments.checkpoint, arguments.prompt_length)]
+    else:
+        subjects = [from_shape(name, config, arguments.prompt_length) for name, config in configs.items()]
     tables, results = [], []
     for subject in subjects:
         with ExitStack() as stack:
-            entrants = [ours(name, subject) for name in names]
-            entrants += peers(subject.model, stack, *(getattr(arguments, name) for name in PEERS))
+            entrants = {name: ours(name, subject) for name in arguments.variants} | peers(
+                subject.model, stack, arguments
+            )
             for batch in arguments.batch:
-                setting = DecodeSetting(subject.name, prompt, subject.model.config, batch, tokens, rate)
-                timings = take_turns(entrants, setting, subject.prompts(batch), temperature, arguments.rounds)
-                tables.append(table_of(setting, timings))
-                results.append(summary_of(setting, timings))
+                rows = measure(entrants, subject, batch, arguments, rate)
+                sizes = f"{batch} x ({arguments.prompt_length} + {arguments.tokens}) tokens"
+                window = subject.model.config.block_size
+                tables.append(make_table(f"{subject.name}, window {window}, {sizes}", rows, COLUMNS, ""))
+                shared = {"model": subject.name, "window": window, "batch": batch, "prompt": arguments.prompt_length}
+                results.append({**shared, "tokens": arguments.tokens, "float32_flops_per_second": rate, "rows": rows})
     tables[-1] = replace(tables[-1], note=NOTE)
-    settings = {"temperature": temperature, "rounds": arguments.rounds}
+    settings = {"temperature": arguments.temperature, "rounds": arguments.rounds}
     return finish(arguments, tables, {**facts, **settings, "results": results})
 
 
-def _check(arguments: argparse.Namespace) -> list[str]:
-    """The variants, if everything that was asked for can be had.
-
-    Raises:
-        ConfigError: it cannot.
-    """
-    check_counts(arguments, "window", "prompt_length", "tokens", "rounds")
-    check_json(arguments)
-    if min(arguments.batch) < 1:
-        raise ConfigError(f"--batch has {min(arguments.batch)}, expected at least 1")
-    if arguments.temperature < 0:
-        raise ConfigError(f"--temperature is {arguments.temperature}, expected at least 0")
-    has_peers = any(getattr(arguments, name) for name in PEERS)
-    if arguments.checkpoint is not None and (arguments.shapes or has_peers):
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise ConfigError where options do not go together, or a peer is not there."""
+    trained, is_llama = arguments.checkpoint is not None, arguments.architecture == "llama"
+    if trained and (arguments.shapes or any(getattr(arguments, name) for name in PEERS)):
         options = ", ".join(f"--{name.replace('_', '-')}" for name in ("shapes", *PEERS))
         raise ConfigError(f"--checkpoint has no peers, and goes without {options}")
-    _check_llama(arguments)
-    check_peers(arguments.hf or arguments.hf_compiled, arguments.nanogpt)
-    names = [name.strip() for name in arguments.variants.split(",")]
-    for name in names:
-        if name not in VARIANTS:
-            raise ConfigError(f"--variants: {name!r} is none of {', '.join(VARIANTS)}")
-        if arguments.checkpoint is None and name.endswith(("ngram", "lookup")):
-            raise ConfigError(f"--variants: {name} needs a --checkpoint, whose text can be guessed")
-    return names
-
-
-def _check_llama(arguments: argparse.Namespace) -> None:
-    is_llama = arguments.architecture == "llama"
+    for name in arguments.variants:
+        if name in SPECULATIVE and not trained:
+            raise ConfigError(f"--variants: {name} needs a --checkpoint, whose text can be drafted")
     if is_llama and arguments.nanogpt is not None:
         raise ConfigError("--nanogpt has GPT-2's architecture only; take --architecture gpt2")
-    if arguments.llama_cpp is None:
-        return
-    if not is_llama:
-        raise ConfigError("--llama-cpp needs --architecture llama")
-    length = arguments.prompt_length + arguments.tokens
-    if length > arguments.window:
-        raise ConfigError(f"--llama-cpp does not move its window of {arguments.window} tokens; these are {length}")
+    if arguments.llama_cpp is not None:
+        length = arguments.prompt_length + arguments.tokens
+        if not is_llama:
+            raise ConfigError("--llama-cpp needs --architecture llama")
+        if length > arguments.window:
+            raise ConfigError(f"--llama-cpp does not move its window of {arguments.window} tokens; these are {length}")
 
-    from benchmarks.llama_cpp import check_llama_cpp
+        from benchmarks.llama_cpp import check_llama_cpp
 
-    check_llama_cpp(arguments.llama_cpp)
+        check_llama_cpp(arguments.llama_cpp)
+    check_packages("--hf", *(("transformers", "accelerate") if arguments.hf or arguments.hf_compiled else ()))
+    check_packages("--torchao", *(("torchao",) if arguments.torchao else ()))
 
 
-def _config(shape: str, arguments: argparse.Namespace) -> ModelConfig:
+def config_of(shape: str, arguments: argparse.Namespace) -> ModelConfig:
+    """Return the model of a shape such as 4/4/128; raise ConfigError where it is none."""
     try:
         layers, heads, width = (int(part) for part in shape.split("/"))
     except ValueError:
         raise ConfigError(f"--shapes {shape}: expected layers/heads/width such as 4/4/128") from None
     sizes = {"n_layer": layers, "n_head": heads, "n_embd": width, "block_size": arguments.window, "vocab_size": 65}
-    if arguments.architecture == "llama":
-        sizes["mlp_width"] = math.ceil(width * 8 / 3 / 32) * 32  # Q8_0 has blocks of 32
+    llama = {**LLAMA, "mlp_width": math.ceil(width * 8 / 3 / 32) * 32}  # Q8_0 has blocks of 32
     try:
-        return ModelConfig(**sizes, **ARCHITECTURES[arguments.architecture])
+        return ModelConfig.model_validate({**sizes, **(llama if arguments.architecture == "llama" else {})})
     except ValidationError as error:
         raise ConfigError(f"--shapes {shape}: {error.errors()[0]['msg']}") from None
+
+
+def measure(
+    entrants: "dict[str, Entrant]", subject: "Subject", batch: int, arguments: argparse.Namespace, rate: float
+) -> dict[str, Row]:
+    """Let everybody decode the same prompts in interleaved rounds, after one that does not count; return JSON rows."""
+    idx = subject.prompts(batch)
+    params = SamplingParams(max_new_tokens=arguments.tokens, temperature=arguments.temperature)
+    ticks: dict[str, list[list[float]]] = {}
+    report(f"{subject.name}, batch {batch}: the first round does not count")
+    for number, name in interleave(list(entrants), arguments.rounds + 1, report):
+        clock = entrants[name].decode(idx, params.model_copy(update={"seed": number}))
+        if number:
+            ticks.setdefault(name, []).append(clock)
+    return {name: row_of(name, entrants, ticks, subject.model.config, batch, arguments, rate) for name in entrants}
+
+
+def row_of(
+    name: str,
+    entrants: "dict[str, Entrant]",
+    ticks: dict[str, list[list[float]]],
+    config: ModelConfig,
+    batch: int,
+    arguments: argparse.Namespace,
+    rate: float,
+) -> Row:
+    """Return what one measured: seconds of each round, its rates, and how many times slower than `times_of` it is."""
+    import torch
+
+    from gpt.accounting.machine import measure_bandwidth
+    from gpt.cache import cache_bytes
+
+    one, prompt, tokens = entrants[name], arguments.prompt_length, arguments.tokens
+    seconds = {key: [clock[-1] - clock[0] for clock in clocks] for key, clocks in ticks.items()}
+    ours = [key for key, other in entrants.items() if not other.is_peer]
+    alike = [key for key in ours if one.is_peer and entrants[key].weights == one.weights]
+    baseline, median = (alike or ours)[0], statistics.median(seconds[name])
+    first = [clock[1] - clock[0] for clock in ticks[name] if len(clock) > 2 or tokens == 1]
+    waits = sorted(after - before for clock in ticks[name] for before, after in itertools.pairwise(clock[1:-1]))
+    keys = min(prompt + tokens // 2, config.block_size)
+    read, steps = one.matrix_bytes + cache_bytes(config, batch, keys, "fp32"), tokens / median
+    times = ratios(seconds[baseline], seconds[name])
+    return {
+        "weights": one.weights,
+        "about": one.about(batch, prompt),
+        "tokens_per_second": steps * batch,
+        "prompt_tokens_per_second": batch * prompt / statistics.median(first) if first else None,
+        "first_seconds": statistics.median(first) if first else None,
+        "slowest_wait_seconds": waits[math.ceil(0.99 * len(waits)) - 1] if waits else None,
+        "bytes_per_second": steps * read,
+        "bandwidth_share": steps * read / measure_bandwidth(torch.device("cpu"), read),
+        "arithmetic_share": flops_of(config, batch, prompt, tokens, keys) / median / rate,
+        "seconds": seconds[name],
+        "times_of": baseline,
+        "times": times,
+        "times_median": statistics.median(times),
+        "times_lowest": min(times),
+        "times_highest": max(times),
+    }
+
+
+def flops_of(config: ModelConfig, batch: int, prompt: int, tokens: int, keys: int) -> int:
+    """Count the FLOPs of the prompts and of all sampled tokens but the last; the head runs where a token is sampled."""
+    from gpt.accounting.flops import decode_flops, flops_by_part
+
+    parts = flops_by_part(config, batch, prompt, prompt)
+    prefill = parts["linear_layers"] + parts["attention"] + parts["head"] // prompt
+    return prefill + (tokens - 1) * decode_flops(config, batch, keys)
+
+
+def _show(value: float | None, scale: float, form: str) -> str:
+    return "" if value is None else f"{value * scale:{form}}"

@@ -4,20 +4,25 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
-from gpt.config import Config, ModelConfig, load_config
+from benchmarks.measure import Row
+from gpt.config import LoadedConfig, ModelConfig, load_config
 from gpt.data import BatchSampler, prepare
+from gpt.report import silent
 from gpt.settings import read_settings
 from gpt.training.session import resolve
 
+if TYPE_CHECKING:
+    from benchmarks.worker import Turns
+
 
 class Windows(IterableDataset[dict[str, Tensor]]):
-    """The rows of our batches, one by one; GPT-2 itself moves the labels by one position."""
+    """The sequences of our batches, one by one; GPT-2 itself shifts the labels by one position."""
 
     def __init__(self, sampler: BatchSampler, batch_size: int) -> None:
         super().__init__()
@@ -25,12 +30,12 @@ class Windows(IterableDataset[dict[str, Tensor]]):
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         while True:
-            for row in self.sampler.get_batch(self.batch_size)[0]:
-                yield {"input_ids": row, "labels": row}
+            for sequence in self.sampler.get_batch(self.batch_size)[0]:
+                yield {"input_ids": sequence, "labels": sequence}
 
 
 def import_library() -> Any:
-    """The package transformers, which is no dependency of this one; its parts are loaded late unless asked for."""
+    """Import transformers, with the parts that it would otherwise load late."""
     library = import_module("transformers")
     assert library.GPT2LMHeadModel is not None
     assert library.Trainer is not None
@@ -39,15 +44,13 @@ def import_library() -> Any:
 
 
 def build_gpt2(config: ModelConfig, activation: str = "gelu_pytorch_tanh") -> Any:
-    """GPT2LMHeadModel of the same shape. Its GELU is GPT-2's, in torch's kernel: "gelu_new" is slower."""
+    """Build GPT2LMHeadModel in the same shape; the default is GPT-2's GELU by torch's kernel: "gelu_new" is slower."""
     library = import_library()
     return library.GPT2LMHeadModel(
         library.GPT2Config(
             vocab_size=config.vocab_size,
             n_positions=config.block_size,
-            n_embd=config.n_embd,
-            n_layer=config.n_layer,
-            n_head=config.n_head,
+            **{key: getattr(config, key) for key in ("n_embd", "n_layer", "n_head")},
             activation_function=activation,
             resid_pdrop=config.dropout,
             embd_pdrop=config.dropout,
@@ -59,35 +62,22 @@ def build_gpt2(config: ModelConfig, activation: str = "gelu_pytorch_tanh") -> An
     )
 
 
-def build_trainer(
-    config: Config,
-    sampler: BatchSampler,
-    dtype: str,
-    max_steps: int,
-    folder: Path,
-    step_done: Callable[[], bool] = lambda: True,
-) -> Any:
-    """A Trainer with fused AdamW and a cosine schedule, that logs, evaluates and saves nothing.
+def build_trainer(loaded: LoadedConfig, dtype: str, folder: str, step_done: Callable[[], None]) -> Any:
+    """Build a Trainer with fused AdamW and a cosine schedule that logs, evaluates and saves nothing.
 
-    Args:
-        config: resolved: `model.vocab_size` is set.
-        sampler: of the training split.
-        dtype: bfloat16 for its autocast, else float32.
-        max_steps: of the schedule.
-        folder: that it wants.
-        step_done: called after every step; the training ends where it says False.
+    `dtype` is bfloat16 for its autocast, else float32; `step_done` is called after every step.
     """
-    library = import_library()
+    dataset = prepare(loaded.config.data, read_settings(), silent)
+    config, library = resolve(loaded, dataset), import_library()
+    optim, train = config.optim, config.train
 
     class Steps(library.TrainerCallback):  # type: ignore[name-defined, misc]
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-            control.should_training_stop |= not step_done()
-            return control
+        def on_step_end(self, *arguments: Any, **kwargs: Any) -> None:
+            step_done()
 
-    optim, train = config.optim, config.train
-    arguments = library.TrainingArguments(
-        output_dir=str(folder),
-        max_steps=max_steps,
+    options = library.TrainingArguments(
+        output_dir=folder,
+        max_steps=train.max_steps,
         per_device_train_batch_size=train.batch_size,
         gradient_accumulation_steps=train.grad_accum_steps,
         optim="adamw_torch_fused",
@@ -107,39 +97,31 @@ def build_trainer(
         save_strategy="no",
         disable_tqdm=True,
     )
-    model = build_gpt2(config.model)
-    windows = Windows(sampler, train.batch_size)
-    return library.Trainer(model=model, args=arguments, train_dataset=windows, callbacks=[Steps()])
+    torch.manual_seed(config.run.seed)
+    torch.set_num_threads(config.run.threads or torch.get_num_threads())
+    windows = Windows(BatchSampler(dataset.train, config.model.block_size, config.run.seed), train.batch_size)
+    return library.Trainer(build_gpt2(config.model), options, train_dataset=windows, callbacks=[Steps()])
+
+
+def train_gpt2(loaded: LoadedConfig, turns: "Turns", job: Row) -> None:
+    """Run Trainer's own loop, which tells of every step, for as many as are configured."""
+    trainer = build_trainer(loaded, job["dtype"], loaded.config.run.dir, lambda: turns.progress(0, None))
+    turns.begin(trainer.model, job["dtype"], "eager")
+    trainer.train()
 
 
 def load_gpt2(folder: Path) -> nn.Module:
-    """What `main` saved."""
-    return LogitsOnly(import_library().GPT2LMHeadModel.from_pretrained(folder).eval())
-
-
-class LogitsOnly(nn.Module):
-    """Its output is a record."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, idx: Tensor) -> Tensor:
-        """(B, T) -> (B, T, V)."""
-        logits: Tensor = self.model(idx).logits
-        return logits
+    """Load what `main` saved, as a module that returns logits only."""
+    model = import_library().GPT2LMHeadModel.from_pretrained(folder).eval()
+    model.register_forward_hook(lambda module, inputs, output: output.logits)
+    return model
 
 
 def main() -> None:
-    """Train as a configuration file says, in float32, and save the model: FILE FOLDER."""
-    loaded, folder = load_config(Path(sys.argv[1])), Path(sys.argv[2])
-    dataset = prepare(loaded.config.data, read_settings(), print)
-    config = resolve(loaded, dataset)
-    torch.manual_seed(config.run.seed)
-    sampler = BatchSampler(dataset.train, config.model.block_size, config.run.seed)
-    trainer = build_trainer(config, sampler, "float32", config.train.max_steps, folder)
+    """Train as a configuration file says, in float32, and save the model. Arguments: FILE FOLDER."""
+    trainer = build_trainer(load_config(Path(sys.argv[1])), "float32", sys.argv[2], lambda: None)
     trainer.train()
-    trainer.save_model(str(folder))
+    trainer.save_model(sys.argv[2])
 
 
 if __name__ == "__main__":

@@ -3,114 +3,159 @@
 import json
 import subprocess
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.conversation import Conversation
-from benchmarks.gguf_model import gguf_header, gguf_tensors
-from gpt.config import SamplingParams
+from benchmarks.processes import Ask, json_process
+from gpt.config import ModelConfig, SamplingParams
 from gpt.errors import ConfigError, GPTError
 from gpt.model import GPT
 from gpt.report import Report
 
 WORKER = Path(__file__).with_name("llama_cpp_worker.py")
 CACHES = ("F16", "F32")
-"""Types of keys and values; which one is quicker depends on the model's width."""
+"""Types of keys and values; which one is faster depends on the model's width."""
+LLAMA_NAMES = {
+    "wte": ("embed_tokens", "token_embd"),
+    "ln_f": ("norm", "output_norm"),
+    "lm_head": ("lm_head", "output"),
+    "ln_1": ("input_layernorm", "attn_norm"),
+    "attn.c_q": ("self_attn.q_proj", "attn_q"),
+    "attn.c_k": ("self_attn.k_proj", "attn_k"),
+    "attn.c_v": ("self_attn.v_proj", "attn_v"),
+    "attn.c_proj": ("self_attn.o_proj", "attn_output"),
+    "ln_2": ("post_attention_layernorm", "ffn_norm"),
+    "mlp.c_gate": ("mlp.gate_proj", "ffn_gate"),
+    "mlp.c_fc": ("mlp.up_proj", "ffn_up"),
+    "mlp.c_proj": ("mlp.down_proj", "ffn_down"),
+}
+"""Modules of ours, and what transformers and GGUF call them."""
 
 
 def check_llama_cpp(python: str) -> None:
-    """Make sure that an interpreter has what the worker imports.
-
-    Raises:
-        ConfigError: it has not, or there is no such interpreter.
-    """
+    """Raise ConfigError where an interpreter does not have what the worker imports."""
     try:
-        result = subprocess.run([python, "-c", "import gguf, llama_cpp"], capture_output=True, text=True, check=False)
-        missing = result.stderr.strip().splitlines()[-1:] if result.returncode else []
+        command = [python, "-c", "import gguf, llama_cpp"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        missing = result.stderr.strip().splitlines()[-1] if result.returncode else ""
     except OSError as error:
-        missing = [str(error)]
-    for line in missing:
-        raise ConfigError(
-            f"--llama-cpp {python}: {line}; pip install llama-cpp-python gguf (it compiles for up to 20 minutes), "
-            "or name the Python that has them"
-        )
+        missing = str(error)
+    if missing:
+        needed = "pip install llama-cpp-python gguf (compiles for up to 20 minutes), or name the Python that has them"
+        raise ConfigError(f"--llama-cpp {python}: {missing}; {needed}")
 
 
 class LlamaCpp:
-    """llama.cpp's own decoding loop, by its C interface.
-
-    Keys and values are of the type in `CACHES` that was quicker when a size of batch first came.
+    """llama.cpp's decoding loop, by its C interface; keys and values are of the type in `CACHES` that is faster.
 
     Args:
-        model: for which `gguf_model.is_llama` holds.
+        model: for which `is_llama` holds.
         kind: of the matrices, F32 or Q8_0.
         python: interpreter that has `llama_cpp`.
-        report: told where llama.cpp dies with the layout of weights it prefers.
+        stack: ends its process.
+        report: told where llama.cpp dies with the layout of weights that it prefers.
 
     Raises:
         GPTError: llama.cpp cannot run the model.
     """
 
-    def __init__(self, model: GPT, kind: str, python: str, report: Report) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="gpt-bench-")
-        archive = Path(self._folder.name) / "model.npz"
-        np.savez(archive, header=json.dumps(gguf_header(model.config)), **gguf_tensors(model))  # type: ignore[arg-type]
+    def __init__(self, model: GPT, kind: str, python: str, stack: ExitStack, report: Report) -> None:
+        archive = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpt-bench-"))) / "model.npz"
+        arrays: dict[str, Any] = {"header": json.dumps(gguf_header(model.config)), **gguf_tensors(model)}
+        np.savez(archive, **arrays)
         command = [python, "-P", str(WORKER), str(archive), kind, str(torch.get_num_threads())]
         try:
-            self._process, weights = self._start([*command, "1"]), "repacked"
+            self._ask, weights = self._start([*command, "1"], stack), "repacked"
         except GPTError as error:
             report(f"{error}; again without repacked weights")
-            self._process, weights = self._start([*command, "0"]), "as in the file"
-        self._about = f"llama-cpp-python {self._process.greeting['version']}, weights {weights}"
+            self._ask, weights = self._start([*command, "0"], stack), "as in the file"
+        self._about = f"llama-cpp-python {self._ask(do='version')['version']}, weights {weights}"
         self._caches: dict[tuple[int, int], str] = {}
 
     @staticmethod
-    def _start(command: list[str]) -> Conversation:
-        process = Conversation("llama.cpp", command)
-        try:
-            process.ask(do="logits", tokens=[0, 0])  # where its AMX kernels die if GCC 12 compiled them
-        except GPTError:
-            process.close()
-            raise
-        return process
-
-    def close(self) -> None:
-        """End its process."""
-        self._process.close()
-        self._folder.cleanup()
+    def _start(command: list[str], stack: ExitStack) -> Ask:
+        ask = stack.enter_context(json_process("llama.cpp", command))
+        ask(do="logits", tokens=[0, 0])  # where its AMX kernels die if GCC 12 compiled them
+        return ask
 
     def about(self, batch: int, prompt: int) -> str:
-        """Version, and what was chosen for prompts of that size."""
+        """Return version, and what was chosen for prompts of that size."""
         cache = self._caches.get((batch, prompt))
         return self._about if cache is None else f"{self._about}, keys and values {cache}"
 
     def logits(self, idx: Tensor) -> Tensor:
-        """(1, T) -> (1, T, V)."""
-        return torch.tensor([self._process.ask(do="logits", tokens=idx[0].tolist())["logits"]])
+        """Map ids (1, T) to logits (1, T, V)."""
+        return torch.tensor([self._ask(do="logits", tokens=idx[0].tolist())["logits"]])
 
     def greedy(self, idx: Tensor, steps: int) -> Tensor:
-        """The most likely continuations of (B, T) ids: (B, steps)."""
-        return torch.tensor(self._ask(idx, SamplingParams(max_new_tokens=steps, temperature=0), "F32")["tokens"]).T
+        """Return the likeliest continuations (B, steps) of ids (B, T)."""
+        params = SamplingParams(max_new_tokens=steps, temperature=0)
+        return torch.tensor(self._generate(idx, params, "F32")["tokens"]).T
 
     def decode(self, idx: Tensor, params: SamplingParams) -> list[float]:
-        """Sample `max_new_tokens` for every row; clock at the beginning, after each step and at the end."""
+        """Sample after ids (B, T); return the clock at the start, after each step, and at the end."""
         size = (idx.size(0), idx.size(1))
         if size not in self._caches:
-            self._caches[size] = min(CACHES, key=lambda cache: self._best_seconds(idx, params, cache))
-        return self._ask(idx, params, self._caches[size])["ticks"]
+            seconds = {cache: self._best_seconds(idx, params, cache) for cache in CACHES}
+            self._caches[size] = min(seconds, key=seconds.__getitem__)
+        ticks: list[float] = self._generate(idx, params, self._caches[size])["ticks"]
+        return ticks
 
     def _best_seconds(self, idx: Tensor, params: SamplingParams, cache: str) -> float:
-        runs = [self._ask(idx, params, cache)["ticks"] for _ in range(2)]
-        return min(ticks[-1] - ticks[0] for ticks in runs)
+        runs = [self._generate(idx, params, cache)["ticks"] for _ in range(2)]
+        return float(min(ticks[-1] - ticks[0] for ticks in runs))
 
-    def _ask(self, idx: Tensor, params: SamplingParams, cache: str) -> dict[str, list]:  # type: ignore[type-arg]
-        return self._process.ask(
-            do="generate",
-            prompts=idx.tolist(),
-            steps=params.max_new_tokens,
-            temperature=params.temperature,
-            cache=cache,
-        )
+    def _generate(self, idx: Tensor, params: SamplingParams, cache: str) -> dict[str, Any]:
+        steps, temperature = params.max_new_tokens, params.temperature
+        return self._ask(do="generate", prompts=idx.tolist(), steps=steps, temperature=temperature, cache=cache)
+
+
+def is_llama(config: ModelConfig) -> bool:
+    """Return whether a model has Llama's parts and no others: RMSNorm, RoPE, SwiGLU, no biases."""
+    parts = (config.norm, config.position, config.mlp, config.bias, config.qk_norm, config.logit_softcap)
+    return parts == ("rmsnorm", "rope", "swiglu", False, False, None)
+
+
+def gguf_header(config: ModelConfig) -> dict[str, str | int | float | None]:
+    """Return keys and values of GGUF's architecture `llama`, with no tokenizer."""
+    assert is_llama(config)
+    return {
+        "llama.vocab_size": config.vocab_size,
+        "llama.context_length": config.block_size,
+        "llama.embedding_length": config.n_embd,
+        "llama.block_count": config.n_layer,
+        "llama.feed_forward_length": config.mlp_hidden,
+        "llama.attention.head_count": config.n_head,
+        "llama.attention.head_count_kv": config.kv_heads,
+        "llama.attention.layer_norm_rms_epsilon": config.norm_eps,
+        "llama.rope.dimension_count": config.head_dim,
+        "llama.rope.freq_base": config.rope_theta,
+        "tokenizer.ggml.model": "no_vocab",
+    }
+
+
+def gguf_tensors(model: GPT) -> dict[str, NDArray[np.float32]]:
+    """Return float32 weights by GGUF's names, matrices (out, in); without `output`, llama.cpp takes the embedding."""
+    config, tensors = model.config, {}
+    for name, value in model.state_dict().items():
+        *block, module = name.removesuffix(".weight").split(".", 2)
+        if module in ("attn.c_q", "attn.c_k"):
+            value = interleave_halves(value, config.n_head if module == "attn.c_q" else config.kv_heads)
+        if not (module == "lm_head" and config.tie_weights):
+            prefix = f"blk.{block[1]}." if block else ""
+            tensors[f"{prefix}{LLAMA_NAMES[module][1]}.weight"] = value.numpy()
+    return tensors
+
+
+def interleave_halves(weight: Tensor, heads: int) -> Tensor:
+    """Reorder the outputs of each head so that pairs that RoPE rotates, `i` and `i + D/2`, become neighbours.
+
+    GGUF's `llama` rotates neighbours, as Meta's own weights do. (H D, C) -> the same shape.
+    """
+    return weight.view(heads, 2, -1, weight.size(1)).transpose(1, 2).reshape(weight.shape)

@@ -1,50 +1,85 @@
-"""nanoGPT from a checkout: its model, its README's run for a CPU, and what that run leaves."""
+"""nanoGPT from a checkout: its model and its training step, its recipe for a CPU, and the checkpoint that leaves."""
 
 import contextlib
 import importlib.util
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpt.config import ModelConfig
-from gpt.data import Dataset
-from gpt.errors import ConfigError, DataError, GPTError
+from benchmarks.measure import Row
+from gpt.config import LoadedConfig, ModelConfig
+from gpt.data import BatchSampler, Dataset, prepare
+from gpt.device import choose_device
+from gpt.errors import DataError, GPTError
+from gpt.report import silent
+from gpt.settings import read_settings
+from gpt.training.session import resolve
+
+if TYPE_CHECKING:
+    from benchmarks.worker import Turns
 
 OUT = "out-shakespeare-char"
 """Folder of the run, which nanoGPT's configuration names."""
-
 COMPILED = "_orig_mod."
-"""What torch.compile puts before the name of every weight, and nanoGPT leaves there."""
-
+"""Prefix of every weight that torch.compile adds, and nanoGPT leaves."""
 SHAPE = ("n_layer", "n_head", "n_embd", "block_size", "bias", "dropout", "vocab_size")
 
 
 def import_nanogpt(checkout: Path) -> Any:
-    """Its module model.py.
-
-    Raises:
-        ConfigError: it cannot be imported.
-    """
+    """Import model.py of a checkout."""
     spec = importlib.util.spec_from_file_location("nanogpt_model", checkout / "model.py")
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{checkout / 'model.py'} cannot be imported")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def nanogpt_shape(config: ModelConfig) -> dict[str, Any]:
-    """Arguments of its GPTConfig."""
+def build_nanogpt(checkout: Path, shape: dict[str, Any]) -> Any:
+    """Build its model."""
+    module = import_nanogpt(checkout)
+    with contextlib.redirect_stdout(sys.stderr):  # it prints its number of parameters
+        return module.GPT(module.GPTConfig(**shape))
+
+
+def shape_of(config: ModelConfig) -> dict[str, Any]:
+    """Return the arguments of its GPTConfig."""
     return {key: getattr(config, key) for key in SHAPE}
 
 
+def train_nanogpt(loaded: LoadedConfig, turns: "Turns", job: Row) -> None:
+    """Train as an iteration of nanoGPT's train.py does, with its model and optimizer, on our batches, without end.
+
+    Its train.py never uses autocast on a CPU: bfloat16 there is what it would be with it.
+    """
+    dataset = prepare(loaded.config.data, read_settings(), silent)
+    config, device = resolve(loaded, dataset), choose_device(loaded.config.run.device)
+    optim, train = config.optim, config.train
+    torch.set_num_threads(config.run.threads or torch.get_num_threads())
+    model = build_nanogpt(Path(job["checkout"]), shape_of(config.model)).to(device)
+    optimizer = model.configure_optimizers(optim.weight_decay, optim.learning_rate, optim.betas, device.type)
+    sampler = BatchSampler(dataset.train, config.model.block_size, config.run.seed)
+    turns.begin(model, job["dtype"], "eager")
+    while True:
+        for _ in range(train.grad_accum_steps):
+            inputs, targets = sampler.get_batch(train.batch_size)
+            with torch.autocast(device.type, torch.bfloat16, enabled=job["dtype"] == "bfloat16"):
+                loss = model(inputs.to(device), targets.contiguous().to(device))[1] / train.grad_accum_steps
+            loss.backward()
+        if optim.grad_clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), optim.grad_clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        turns.progress(0, None)
+
+
 def copy_checkout(checkout: Path, folder: Path, dataset: Dataset) -> Path:
-    """A copy to run in, with the text where its prepare.py looks for it."""
+    """Copy a checkout to run in, with the text where its prepare.py looks for it; return the folder of its data."""
     shutil.copytree(checkout, folder, ignore=shutil.ignore_patterns(".git", "__pycache__"))
     data = folder / "data" / "shakespeare_char"
     data.mkdir(parents=True, exist_ok=True)
@@ -54,47 +89,32 @@ def copy_checkout(checkout: Path, folder: Path, dataset: Dataset) -> Path:
 
 
 def check_same_tokens(data: Path, dataset: Dataset) -> None:
-    """Make sure that its prepare.py numbered and split the text as this package does, so that one judge fits both.
-
-    Raises:
-        DataError: it did not.
-    """
+    """Raise DataError where its prepare.py did not encode and split the text as this package does."""
     for name, ours in (("train", dataset.train), ("val", dataset.val)):
-        theirs = np.fromfile(data / f"{name}.bin", dtype=np.uint16)
-        if not np.array_equal(theirs, ours):
-            raise DataError(
-                f"nanoGPT's {name}.bin has other tokens; both need data.tokenizer=char, data.val_fraction=0.1"
-            )
+        if not np.array_equal(np.fromfile(data / f"{name}.bin", dtype=np.uint16), ours):
+            needs = "both need data.tokenizer=char, data.val_fraction=0.1"
+            raise DataError(f"nanoGPT's {name}.bin has other tokens; {needs}")
 
 
 def load_nanogpt(folder: Path) -> "AllLogits":
-    """The model of the checkpoint in a copy, which is its best one by its own estimate.
-
-    Raises:
-        GPTError: there is none.
-    """
+    """Load the checkpoint in a copy, the best by nanoGPT's own estimate; raise GPTError where there is none."""
     path = folder / OUT / "ckpt.pt"
     if not path.is_file():
-        raise GPTError(
-            "nanoGPT left no checkpoint; it writes one every 250 steps, so --peer-steps is to be 250 or more"
-        )
+        raise GPTError("nanoGPT left no checkpoint; it writes one every 250 steps, so --peer-steps has to be higher")
     saved = torch.load(path, map_location="cpu", weights_only=True)
-    module = import_nanogpt(folder)
-    with contextlib.redirect_stdout(sys.stderr):  # it prints how large it is
-        config = module.GPTConfig(**saved["model_args"])
-        model = module.GPT(config)
+    model = build_nanogpt(folder, saved["model_args"])
     model.load_state_dict({name.removeprefix(COMPILED): value for name, value in saved["model"].items()})
-    return AllLogits(model, config.block_size)
+    return AllLogits(model, saved["model_args"]["block_size"])
 
 
 class AllLogits(nn.Module):
-    """nanoGPT gives the logits of all positions only when it is given targets."""
+    """Makes nanoGPT return the logits of all positions, which it does only where it is given targets."""
 
     def __init__(self, model: nn.Module, block_size: int) -> None:
         super().__init__()
         self.model, self.block_size = model, block_size
 
     def forward(self, idx: Tensor) -> Tensor:
-        """(B, T) -> (B, T, V)."""
+        """Map ids (B, T) to logits (B, T, V)."""
         logits: Tensor = self.model(idx, idx.contiguous())[0]
         return logits

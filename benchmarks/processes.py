@@ -1,95 +1,121 @@
-"""Whole processes: how they are started, timed, and kept from what earlier ones left in caches."""
+"""Other processes: timed from start to end with cold caches, or asked by lines of JSON."""
 
+import contextlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import gpt
 from gpt.errors import GPTError
+from gpt.report import Report, silent
 
-ROOT = Path(gpt.__file__).resolve().parents[1]
-"""Of the checkout, or the folder the package is installed in."""
-
+ROOT = Path(__file__).resolve().parents[1]
 CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "XDG_CACHE_HOME": "cache"}
-"""Variables that name caches of compiled code, and the folder each gets."""
+"""Variables that name caches of compiled code, and the folder that each gets."""
+Ask = Callable[..., dict[str, Any]]
+"""Sends its keyword arguments and returns the answer; raises GPTError where the process ends or answers `error`."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line that a process printed, and the seconds from the start of the process to it."""
+
+    seconds: float
+    text: str
 
 
 def script_command(name: str) -> list[str]:
-    """How to start `scripts/<name>.py`, or the same command where the package is installed without its scripts."""
-    script = ROOT / "scripts" / f"{name}.py"
-    if script.is_file():
-        return [sys.executable, str(script)]
-    return [sys.executable, "-c", f"import sys; from gpt.cli.{name} import main; sys.exit(main())"]
+    """Return the command that starts `scripts/<name>.py`."""
+    return [sys.executable, str(ROOT / "scripts" / f"{name}.py")]
 
 
-def module_command(name: str, *arguments: str) -> list[str]:
-    """How to start a module of this package; needs `environment`."""
-    return [sys.executable, "-m", name, *arguments]
-
-
-def environment(
-    caches: Path | None = None, threads: int | None = None, base: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """The environment of a process that can import this package.
-
-    Args:
-        caches: an empty folder, if every cache of compiled code is to be cold.
-        threads: of torch; None leaves it as it is.
-        base: to start from; default: this process's own.
-    """
-    variables = dict(os.environ if base is None else base)
-    path = variables.get("PYTHONPATH")
-    variables["PYTHONPATH"] = f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)
+def environment(caches: Path | None = None, threads: int | None = None) -> dict[str, str]:
+    """Return variables for a process that imports this package; an empty folder `caches` makes all caches cold."""
+    path = os.environ.get("PYTHONPATH")
+    variables = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)}
     if caches is not None:
         variables |= {name: str(caches / folder) for name, folder in CACHES.items()}
-    if threads is not None:
-        variables["OMP_NUM_THREADS"] = str(threads)
-    return variables
+    return variables if threads is None else {**variables, "OMP_NUM_THREADS": str(threads)}
 
 
-def time_process(command: Sequence[str], caches: Path, folder: Path | None = None, threads: int | None = None) -> float:
-    """Wall seconds from the start of a process to its end.
+def time_process(
+    command: Sequence[str],
+    caches: Path,
+    folder: Path | None = None,
+    threads: int | None = None,
+    report: Report = silent,
+) -> tuple[float, list[Line]]:
+    """Run a process to its end, with cold caches; return its wall time in seconds and what it printed.
 
-    Args:
-        command: words.
-        caches: an empty folder, so that every cache of compiled code is cold.
-        folder: to run in; default: this one.
-        threads: of torch, where the command does not choose them itself.
-
-    Raises:
-        GPTError: it failed; the message has its last line.
-    """
-    variables = environment(caches, threads)
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        start = time.perf_counter()
-        result = subprocess.run(
-            command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
-        )
-        seconds = time.perf_counter() - start
-        if result.returncode != 0:
-            log.seek(0)
-            raise GPTError(failure(command, result.returncode, log.read()))
-    return seconds
-
-
-def read_process(command: Sequence[str]) -> str:
-    """What a process prints.
+    `report` gets the lines that begin with `step`, as trainers print them where they evaluate.
 
     Raises:
         GPTError: it failed; the message has its last line.
     """
-    result = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        raise GPTError(failure(command, result.returncode, result.stderr))
-    return result.stdout
+    start, lines = time.perf_counter(), []
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**environment(caches, threads), "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        for text in process.stdout or ():
+            lines.append(Line(time.perf_counter() - start, text.rstrip()))
+            if text.startswith("step"):
+                report(f"  {text.rstrip()}")
+    seconds = time.perf_counter() - start
+    if process.returncode != 0:
+        raise GPTError(failure(command, process.returncode, "\n".join(line.text for line in lines)))
+    return seconds, lines
 
 
 def failure(command: Sequence[str], code: int, log: str) -> str:
-    """One line on a process that failed."""
-    lines = [line for line in log.splitlines() if line.strip()]
-    last = lines[-1].strip().removeprefix("error: ")[:300] if lines else "it said nothing"
-    return f"{' '.join(command[1:3])} ... ended with {code}: {last}"
+    """Return one line about a process that failed, with the last line that it printed."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()] or ["it printed nothing"]
+    return f"{' '.join(command[1:3])} ... ended with {code}: {lines[-1].removeprefix('error: ')[:300]}"
+
+
+@contextlib.contextmanager
+def json_process(name: str, command: Sequence[str]) -> Iterator[Ask]:
+    """Start a process that answers each line of JSON on its input with one on its output; yield what asks it.
+
+    It has to end at the end of its input. `name` is for error messages.
+    """
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
+        subprocess.Popen(
+            command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        pipe_in, pipe_out = process.stdin, process.stdout
+
+        def ask(**request: Any) -> dict[str, Any]:
+            with contextlib.suppress(BrokenPipeError):  # it died; what it printed says why
+                print(json.dumps(request), file=pipe_in, flush=True)
+            line = pipe_out.readline()
+            if not line:
+                code = process.wait()
+                log.seek(0)
+                raise GPTError(f"{name}: {failure(command, code, log.read())}")
+            answer: dict[str, Any] = json.loads(line)
+            if "error" in answer:
+                raise GPTError(f"{name}: {answer['error']}")
+            return answer
+
+        try:
+            yield ask
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                pipe_in.close()

@@ -9,71 +9,49 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.options import check_counts, check_json
-from benchmarks.output import describe, finish
-from benchmarks.processes import environment, script_command
-from benchmarks.spread import in_turns, ratios, show_ratios
-from gpt.cli.common import add_command
-from gpt.cli.tables import Table
+from benchmarks.measure import describe, finish, interleave, make_table, ratios, show_ratios
+from benchmarks.options import add_count, add_measurement
+from benchmarks.processes import environment, failure, script_command
+from gpt.cli.common import report
 from gpt.errors import ConfigError, GPTError
 
-EXAMPLE = "python scripts/bench.py start --checkpoint runs/shakespeare"
-TORCH, SAMPLE = "import torch", "sample.py"
-NOTE = "Seconds: from the start of the process to its end, or to the first character of the text; medians."
+NOTE = "Seconds: median from the start of the process to the first byte of its output."
+COLUMNS = {"seconds": lambda row: f"{statistics.median(row['seconds']):.2f}"}
 
 
 def add_parser(subparsers: Any) -> None:
-    """The options of this measurement."""
-    parser = add_command(
-        subparsers,
-        "start",
-        "Time a cold start of sample.py to the first character, and importing torch, in turns.",
-        EXAMPLE,
-    )
+    """Add the options of this measurement."""
+    summary = "Time a cold start of sample.py to the first character, and importing torch, in interleaved rounds."
+    parser = add_measurement(subparsers, "start", summary, "--checkpoint runs/shakespeare")
     parser.add_argument("--checkpoint", required=True, metavar="PATH", help="run or checkpoint folder")
-    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="turns of each (default: 7)")
-    parser.add_argument("--json", metavar="FILE", help="write the last line there too")
-    parser.set_defaults(run=run, config=None, overrides=[])
+    add_count(parser, "--rounds", 7, "rounds")
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """A round that does not count, which compiles what is not compiled yet, then the others."""
-    check_counts(arguments, "rounds")
-    check_json(arguments)
+    """Measure, after a round that does not count, which compiles what is not compiled yet."""
     if not Path(arguments.checkpoint).is_dir():
         raise ConfigError(f"--checkpoint {arguments.checkpoint}: there is no such folder")
     sample = [*script_command("sample"), "--checkpoint", arguments.checkpoint, "--max-new-tokens", "1"]
-    commands = {TORCH: [sys.executable, "-c", "import torch; print(1)"], SAMPLE: sample}
-    seconds: dict[str, list[float]] = {name: [] for name in commands}
-    for number, order in enumerate(in_turns(list(commands), arguments.rounds + 1)):
-        for name in order:
-            taken = seconds_to_first_byte(commands[name])
-            if number:
-                seconds[name].append(taken)
-
-    import torch
-
-    times = ratios(seconds[TORCH], seconds[SAMPLE])
-    rows = [(name, f"{statistics.median(values):.2f}") for name, values in seconds.items()]
-    table = Table(f"Cold start, {show_ratios(times)} times importing torch", ("", "seconds"), rows, "<>", NOTE)
-    facts = describe("start", arguments, torch.get_num_threads())
+    commands = {"import torch": [sys.executable, "-c", "import torch; print(1)"], "sample.py": sample}
+    facts, seconds = describe("start", arguments), {name: list[float]() for name in commands}
+    for number, name in interleave(list(commands), arguments.rounds + 1, report):
+        taken = seconds_to_first_byte(commands[name])
+        seconds[name] += [taken] if number else []
+    times = ratios(*seconds.values())
+    rows = {name: {"seconds": values} for name, values in seconds.items()}
+    table = make_table(f"Cold start, {show_ratios(times)} times importing torch", rows, COLUMNS, NOTE)
     return finish(arguments, [table], {**facts, "seconds": seconds, "times": times})
 
 
 def seconds_to_first_byte(command: Sequence[str]) -> float:
-    """Wall time from the start of a process to the first byte of its output.
-
-    Raises:
-        GPTError: it ends without any.
-    """
-    start = time.perf_counter()
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), bufsize=0
-    ) as process:
+    """Return the wall time from the start of a process to the first byte of its output; raise GPTError if it fails."""
+    start, pipe = time.perf_counter(), subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment(), bufsize=0) as process:
         assert process.stdout is not None
         first = process.stdout.read(1)
         taken = time.perf_counter() - start
         _, message = process.communicate()
     if not first or process.returncode != 0:
-        raise GPTError(f"{' '.join(command)} failed: {message.decode(errors='replace').strip()[-300:]}")
+        raise GPTError(failure(command, process.returncode, message.decode(errors="replace")))
     return taken

@@ -1,23 +1,31 @@
-"""`scripts/bench.py train step`: milliseconds of a training step, variants and peers in turns."""
+"""`scripts/bench.py train step` and `train busy`: milliseconds and memory of a training step, beside peers."""
 
 import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarks.options import add_measurement, add_peer_options, check_common, check_counts, check_peers
-from benchmarks.output import describe, finish
-from benchmarks.spread import PAUSE, in_turns
-from benchmarks.step_report import StepSetting, rates_table, summary_of, table_of
-from benchmarks.workers import Answer, Job, Worker
+from benchmarks.measure import PAUSE, Row, describe, finish, interleave, make_table, ratios, show_ratios, summarize
+from benchmarks.options import (
+    add_count,
+    add_measurement,
+    add_peers,
+    add_variants,
+    at_least,
+    check_overrides,
+    check_packages,
+)
+from benchmarks.processes import Ask, json_process
 from gpt.cli.common import report
-from gpt.config import Config, load_config
-from gpt.errors import ConfigError
+from gpt.cli.tables import human_bytes, human_count
+from gpt.config import Config, ModelConfig, load_config
 from gpt.settings import read_settings
-
-if TYPE_CHECKING:
-    from gpt.device import Compute
 
 EAGER = ("run.kernels=torch", "run.compile=false")
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -28,141 +36,183 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "float32": (*EAGER, "run.dtype=float32"),
 }
 """Overrides by name; `config` is the run as its file has it."""
+SPIN = "while True: pass"
+NOTE = (
+    "ms: median step, batches included, and 10th to 90th percentile. Of peak: FLOP/s of the model's matmuls over the\n"
+    "best measured rate in the step's own type, and in float32. Memory: peak of the whole process. Times: over the\n"
+    "first row, median of the rounds, and lowest to highest."
+)
+COLUMNS = {
+    "blocks": lambda row: f"{row['blocks']} {row['dtype']}",
+    "ms": lambda row: f"{row['milliseconds']['median']:.1f}",
+    "10-90%": lambda row: f"{row['milliseconds']['low']:.1f}-{row['milliseconds']['high']:.1f}",
+    "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
+    "of peak": lambda row: f"{row['share_of_matmul_rate']:.1%}",
+    "of fp32 peak": lambda row: f"{row['share_of_float32_rate']:.1%}",
+    "memory": lambda row: human_bytes(row["peak_bytes"]),
+    "times": lambda row: show_ratios(row["times_slower"]),
+}
+BUSY_NOTE = "ms: median step of all rounds. Times: busy over quiet, median of the rounds, and lowest to highest."
+BUSY_COLUMNS = {
+    "blocks": lambda row: row["blocks"],
+    "quiet ms": lambda row: f"{statistics.median(row['quiet_milliseconds']):.1f}",
+    "busy ms": lambda row: f"{statistics.median(row['busy_milliseconds']):.1f}",
+    "times": lambda row: show_ratios(row["times"]),
+}
 
 
-def add_parser(subparsers: Any) -> None:
-    """The options of this measurement."""
-    parser = add_measurement(
-        subparsers,
-        "step",
-        "Time one training step of several variants in turns, and its memory.",
-        "--config configs/shakespeare.yaml --variants native,torch,compiled,float32 --hf --nanogpt ../nanoGPT",
+def add_parsers(subparsers: Any) -> None:
+    """Add the options of both measurements."""
+    summary = "Time a training step of several variants and peers in interleaved rounds, and measure its memory."
+    names = "--config configs/shakespeare.yaml --variants native,torch,compiled"
+    step = add_measurement(subparsers, "train step", summary, f"{names},float32 --hf --nanogpt ../nanoGPT")
+    add_peers(step, "GPT-2 under transformers.Trainer")
+    sizes = "sizes of the square matmuls that give the machine's peak; the best counts (default: 512 1024 2048 4096)"
+    step.add_argument(
+        "--matmul-sizes", type=at_least(1), nargs="+", default=[512, 1024, 2048, 4096], metavar="N", help=sizes
     )
-    add_turn_options(parser, "config")
-    add_peer_options(parser)
-    parser.add_argument(
-        "--matmul-sizes",
-        type=int,
-        nargs="+",
-        default=[512, 1024, 2048, 4096],
-        metavar="N",
-        help="of the square products that the machine is rated by; the fastest counts (default: 512 1024 2048 4096)",
-    )
-    parser.set_defaults(run=run)
+    summary = "Time a training step of several variants, alone and while other processes take cores."
+    busy = add_measurement(subparsers, "train busy", summary, names)
+    add_count(busy, "--spinning", 1, "other processes, each of which keeps a core busy")
+    for parser, default, run in ((step, "config", run_step), (busy, "native,torch,compiled", run_busy)):
+        add_variants(parser, VARIANTS, default)
+        add_count(parser, "--warmup", 10, "steps that do not count")
+        add_count(parser, "--steps", 20, "steps of each variant in a round")
+        add_count(parser, "--rounds", 5, "rounds")
+        parser.set_defaults(run=run)
 
 
-def add_turn_options(parser: argparse.ArgumentParser, variants: str) -> None:
-    """Which variants of a step, by default `variants`, and how often each is timed."""
-    parser.add_argument(
-        "--variants",
-        default=variants,
-        metavar="A,B,...",
-        help=f"of {', '.join(VARIANTS)}; one may stand twice, to see the noise (default: {variants})",
-    )
-    parser.add_argument("--warmup", type=int, default=10, metavar="N", help="steps that do not count (default: 10)")
-    parser.add_argument("--steps", type=int, default=20, metavar="N", help="steps of a turn (default: 20)")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="turns of each (default: 5)")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Start everything, then let one after the other take its turns."""
-    check_common(arguments)
-    check_counts(arguments, "warmup", "steps", "rounds")
-    check_peers(arguments.hf, arguments.nanogpt)
-    if min(arguments.matmul_sizes) < 1:
-        raise ConfigError(f"--matmul-sizes has {min(arguments.matmul_sizes)}, expected at least 1")
+def run_step(arguments: argparse.Namespace) -> int:
+    """Start all processes, then measure them in interleaved rounds."""
+    check_overrides(arguments)
+    check_packages("--hf", *(("transformers", "accelerate") if arguments.hf else ()))
     loaded = load_config(Path(arguments.config), arguments.overrides)
-    variants = jobs_of_variants(arguments)
-
-    import torch
 
     from gpt.data import prepare
     from gpt.training.session import resolve
 
     config = resolve(loaded, prepare(loaded.config.data, read_settings(), report))
-    compute, rates = _measure_machine(config, arguments.matmul_sizes)
-    facts = describe("train step", arguments, torch.get_num_threads(), str(compute.device))
-    jobs = [*variants, *jobs_of_peers(arguments, compute.dtype == torch.bfloat16)]
-    answers = _take_turns(jobs, arguments.rounds)
-    setting = StepSetting(config, rates)
+    facts, rates = describe("train step", arguments, config.run), measure_rates(config, arguments.matmul_sizes)
+    answers: dict[str, list[Row]] = {}
+    with contextlib.ExitStack() as stack:
+        jobs = {**jobs_of_variants(arguments), **jobs_of_peers(arguments, next(iter(rates)))}
+        workers = start_workers(jobs, arguments, stack)
+        for _, name in interleave(list(workers), arguments.rounds, report):
+            answers.setdefault(name, []).append(workers[name]())
+    rows = {name: row_of(config, rates, jobs[name]["trainer"] != "gpt", turns) for name, turns in answers.items()}
+    baseline = next(iter(rows))
+    for row in rows.values():
+        row["times_slower"] = ratios(rows[baseline]["round_medians"], row["round_medians"])
+    tokens = tokens_of(config)
+    title = f"{arguments.config}: one step, {tokens:,} tokens, {human_count(step_flops(config, False), 'FLOP')}"
+    columns = {f"{n:,}": lambda row, n=n: human_count(row[n], "FLOP/s") for n in arguments.matmul_sizes}
+    tables = [make_table(title, rows, COLUMNS, NOTE), make_table("Square matmuls by size", rates, columns, "")]
     settings = {name: getattr(arguments, name) for name in ("warmup", "steps", "rounds")}
-    tables = [table_of(setting, arguments.config, answers), rates_table(rates)]
-    return finish(arguments, tables, {**facts, **settings, **summary_of(setting, answers)})
+    result = {"tokens_per_step": tokens, "matmul_flops_per_second": rates, "baseline": baseline, "variants": rows}
+    return finish(arguments, tables, {**facts, **settings, **result})
 
 
-def jobs_of_variants(arguments: argparse.Namespace) -> list[Job]:
-    """A process for each name; the second of the same name gets a number.
-
-    Raises:
-        ConfigError: there is no such variant.
-    """
-    jobs: list[Job] = []
-    names = [name.strip() for name in arguments.variants.split(",")]
-    for place, name in enumerate(names):
-        if name not in VARIANTS:
-            raise ConfigError(f"--variants: there is no {name!r}, only {', '.join(VARIANTS)}")
-        earlier = names[:place].count(name)
-        jobs.append(
-            Job(
-                f"{name} {earlier + 1}" if earlier else name,
-                "gpt",
-                arguments.config,
-                [*arguments.overrides, *VARIANTS[name]],
-                arguments.warmup,
-                arguments.steps,
-            )
-        )
-    return jobs
+def run_busy(arguments: argparse.Namespace) -> int:
+    """Measure each variant in every round, first alone, then beside spinning processes."""
+    check_overrides(arguments)
+    facts = describe("train busy", arguments, load_config(Path(arguments.config), arguments.overrides).config.run)
+    jobs = jobs_of_variants(arguments)
+    rows: dict[str, Row] = {name: {"blocks": "", "quiet_milliseconds": [], "busy_milliseconds": []} for name in jobs}
+    with contextlib.ExitStack() as stack:
+        workers = start_workers(jobs, arguments, stack)
+        for _, name in interleave(list(workers), arguments.rounds, report):
+            row, answer = rows[name], workers[name]()
+            row["blocks"] = f"{answer['blocks']} {answer['dtype']}"
+            row["quiet_milliseconds"].append(statistics.median(answer["milliseconds"]))
+            with spinning(arguments.spinning):
+                row["busy_milliseconds"].append(statistics.median(workers[name]()["milliseconds"]))
+    for row in rows.values():
+        row["times"] = ratios(row["quiet_milliseconds"], row["busy_milliseconds"])
+    settings = {name: getattr(arguments, name) for name in ("warmup", "steps", "rounds", "spinning")}
+    title = f"{arguments.config}: one step, alone and beside spinning processes ({arguments.spinning})"
+    table = make_table(title, rows, BUSY_COLUMNS, BUSY_NOTE)
+    return finish(arguments, [table], {**facts, **settings, "variants": rows})
 
 
-def jobs_of_peers(arguments: argparse.Namespace, bfloat16: bool) -> list[Job]:
-    """A process for each peer; `bfloat16`: whether this package computes in it here."""
-    common = (arguments.config, arguments.overrides, arguments.warmup, arguments.steps)
-    jobs = []
-    if arguments.hf:
-        kind = "bfloat16" if bfloat16 else "float32"
-        jobs.append(Job(f"Hugging Face {kind}", "hugging_face", *common, dtype=kind))
-    if arguments.nanogpt is not None:
-        checkout = str(arguments.nanogpt.absolute())
-        jobs += [
-            Job(f"nanoGPT {kind}", "nanogpt", *common, dtype=kind, checkout=checkout)
-            for kind in ("float32", "bfloat16")
-        ]
-    return jobs
+@contextlib.contextmanager
+def spinning(count: int) -> Iterator[None]:
+    """Keep some cores busy with other processes."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", SPIN]))
+            stack.callback(process.kill)
+        time.sleep(PAUSE)
+        yield
 
 
-def _measure_machine(config: Config, sizes: list[int]) -> "tuple[Compute, dict[str, dict[int, float]]]":
-    """What this package would train on and in, and FLOP/s by type and size."""
+def measure_rates(config: Config, sizes: Sequence[int]) -> dict[str, dict[int, float]]:
+    """Measure FLOP/s of square matmuls by type and size; the first type is the one that the run computes in."""
     import torch
 
     from gpt.accounting.machine import measure_matmul_rate
     from gpt.device import choose_compute
 
+    report("measuring the rate of matmuls")
     compute = choose_compute(config.run.model_copy(update={"deterministic": False}), report)
-    rates = {
-        str(dtype).removeprefix("torch."): {size: measure_matmul_rate(compute.device, dtype, size) for size in sizes}
-        for dtype in dict.fromkeys((compute.dtype, torch.bfloat16, torch.float32))
-    }
-    return compute, rates
+    types = dict.fromkeys((compute.dtype, torch.bfloat16, torch.float32))
+    return {str(t).removeprefix("torch."): {n: measure_matmul_rate(compute.device, t, n) for n in sizes} for t in types}
 
 
-def _take_turns(jobs: list[Job], rounds: int) -> dict[str, list[Answer]]:
-    """Answers of every process, one for each round."""
-    answers: dict[str, list[Answer]] = {job.name: [] for job in jobs}
-    with ExitStack() as stack:
-        workers = warm_workers(jobs, stack)
-        for number, order in enumerate(in_turns(list(workers), rounds), start=1):
-            report(f"round {number} of {rounds}")
-            for name in order:
-                time.sleep(PAUSE)
-                answers[name].append(workers[name].take_turn())
-    return answers
+def jobs_of_variants(arguments: argparse.Namespace) -> dict[str, Row]:
+    """Return the job of a worker for each variant; the second of the same name gets a number."""
+    jobs: dict[str, Row] = {}
+    for name in arguments.variants:
+        overrides = [*arguments.overrides, *VARIANTS[name]]
+        earlier = sum(other.startswith(f"{name} ") or other == name for other in jobs)
+        jobs[f"{name} {earlier + 1}" if earlier else name] = {"trainer": "gpt", "overrides": overrides}
+    return jobs
 
 
-def warm_workers(jobs: list[Job], stack: ExitStack) -> dict[str, Worker]:
-    """A process for each job by its name, ready for its first turn; `stack` ends them."""
-    workers = {}
-    for job in jobs:
-        report(f"warming up {job.name}")
-        workers[job.name] = stack.enter_context(Worker(job))
+def jobs_of_peers(arguments: argparse.Namespace, dtype: str) -> dict[str, Row]:
+    """Return the jobs of the peers: Hugging Face in the type that this package computes in, nanoGPT in two."""
+    peers = [("Hugging Face", "hugging_face", "bfloat16" if dtype == "bfloat16" else "float32")] * arguments.hf
+    peers += [("nanoGPT", "nanogpt", dtype) for dtype in ("float32", "bfloat16") if arguments.nanogpt]
+    shared = {"overrides": arguments.overrides, "checkout": str(arguments.nanogpt)}
+    return {f"{name} {dtype}": {"trainer": trainer, "dtype": dtype, **shared} for name, trainer, dtype in peers}
+
+
+def start_workers(
+    jobs: Mapping[str, Row], arguments: argparse.Namespace, stack: contextlib.ExitStack
+) -> dict[str, Ask]:
+    """Start a process for each job and wait for its warm-up; `stack` ends them."""
+    workers, shared = {}, {name: getattr(arguments, name) for name in ("config", "warmup", "steps")}
+    for name, job in jobs.items():
+        report(f"warming up {name}")
+        command = [sys.executable, "-m", "benchmarks.worker", json.dumps({**job, **shared})]
+        workers[name] = stack.enter_context(json_process(name, command))
+        workers[name]()
     return workers
+
+
+def row_of(config: Config, rates: Mapping[str, Mapping[int, float]], is_peer: bool, turns: Sequence[Row]) -> Row:
+    """Return what a process answered, a turn for each round, for JSON."""
+    last, spread = turns[-1], summarize([one for turn in turns for one in turn["milliseconds"]])
+    seconds, flops = spread["median"] / 1000, step_flops(config, is_peer)
+    return {
+        **{key: last[key] for key in ("dtype", "blocks", "parameters", "peak_bytes")},
+        "milliseconds": spread,
+        "round_medians": [statistics.median(turn["milliseconds"]) for turn in turns],
+        "tokens_per_second": tokens_of(config) / seconds,
+        "model_flops": flops,
+        "share_of_matmul_rate": flops / seconds / max(rates[last["dtype"]].values()),
+        "share_of_float32_rate": flops / seconds / max(rates["float32"].values()),
+    }
+
+
+def tokens_of(config: Config) -> int:
+    """Return the tokens of a step."""
+    return config.train.batch_size * config.train.grad_accum_steps * config.model.block_size
+
+
+def step_flops(config: Config, is_peer: bool) -> int:
+    """Return the model FLOPs of a step; a peer has the same shape, but GPT-2's parts."""
+    from gpt.accounting.flops import training_flops
+
+    keys = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size", "dropout")
+    model = ModelConfig(**{key: getattr(config.model, key) for key in keys}) if is_peer else config.model
+    return training_flops(model, tokens_of(config) // model.block_size, model.block_size)

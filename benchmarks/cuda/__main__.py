@@ -75,8 +75,8 @@ def _check(arguments: argparse.Namespace, names: list[str], size: "Size") -> Non
 
     from benchmarks.cuda.runner import MINUTES
     from benchmarks.cuda.runs import open_data
-    from benchmarks.options import check_peers
-    from benchmarks.readme import NANOGPT_FILES
+    from benchmarks.options import checkout
+    from benchmarks.races import NANOGPT_FILES
     from gpt.errors import ConfigError, DeviceError
 
     unknown = [name for name in names if name not in MINUTES]
@@ -84,7 +84,11 @@ def _check(arguments: argparse.Namespace, names: list[str], size: "Size") -> Non
         raise ConfigError(f"--stages: {unknown[0]!r} is none of {', '.join(MINUTES)}")
     if size.device == "cuda" and not torch.cuda.is_available():
         raise DeviceError(f"torch {torch.__version__} of {sys.executable} sees no CUDA device, and this needs one")
-    check_peers(False, arguments.nanogpt, NANOGPT_FILES)
+    if arguments.nanogpt is not None:
+        try:
+            checkout(arguments.nanogpt, NANOGPT_FILES)
+        except argparse.ArgumentTypeError as error:
+            raise ConfigError(f"--nanogpt {error}") from None
     open_data(size)
 
 

@@ -14,7 +14,7 @@ import torch
 from benchmarks.cuda import outcome
 from benchmarks.cuda.outcome import Outcome, failed
 from benchmarks.cuda.sizes import Size
-from benchmarks.machine import describe_machine
+from benchmarks.measure import describe_machine
 from benchmarks.processes import environment
 
 MINUTES = {"tests": 5, "equality": 4, "memory": 3, "decoding": 8, "recipes": 10, "race": 10}

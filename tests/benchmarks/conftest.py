@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.readme import CONFIG_FILE
+from benchmarks.races import NANOGPT_CONFIG
 
 MODEL = """
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ import torch
 from model import GPT, GPTConfig
 
 assert "--max_iters=3" in sys.argv
-shape = {"n_embd": 8, "vocab_size": 40}
+shape = {"n_embd": 8, "vocab_size": 40, "block_size": 64}
 Path("out-shakespeare-char").mkdir()
 torch.save({"model": GPT(GPTConfig(**shape)).state_dict(), "model_args": shape}, "out-shakespeare-char/ckpt.pt")
 """
@@ -68,7 +68,7 @@ def checkout(tmp_path: Path) -> Path:
     for name, text in (
         ("model.py", MODEL),
         ("train.py", TRAIN),
-        (CONFIG_FILE, ""),
+        (NANOGPT_CONFIG, ""),
         ("data/shakespeare_char/prepare.py", PREPARE),
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -78,6 +78,7 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thread each, and what a killed one leaves behind goes with the test."""
+    """One thread each and no pauses; what a killed one leaves behind goes with the test."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("benchmarks.measure.PAUSE", 0.0)

@@ -10,9 +10,10 @@ import torch
 
 from benchmarks.cuda import __main__, outcome, runner
 from benchmarks.cuda.outcome import Outcome
-from benchmarks.cuda.runs import Line, Run
+from benchmarks.cuda.runs import Run
 from benchmarks.cuda.sizes import FULL, TINY
 from benchmarks.cuda.stages import decoding, equality, memory, race, recipes, tests
+from benchmarks.processes import Line
 from gpt.generation import Completion, SampledToken
 
 

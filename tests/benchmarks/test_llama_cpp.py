@@ -1,6 +1,8 @@
 """llama.cpp beside the model, where its Python package is installed; its process, where it is not."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks import llama_cpp
-from benchmarks.decode_peers import check_agreement, check_greedy
+from benchmarks.decoders import check_agreement, check_greedy
 from benchmarks.llama_cpp import LlamaCpp, check_llama_cpp
 from gpt.config import SamplingParams
 from gpt.errors import ConfigError, GPTError
@@ -24,17 +26,25 @@ needs_llama_cpp = pytest.mark.skipif(
 FAKE = """
 import json, sys
 kind, repack = sys.argv[2], sys.argv[4]
-print(json.dumps({"version": "1.2"}), flush=True)
 for line in sys.stdin:
     request = json.loads(line)
     if repack == "1" and kind == "Q8_0":
         sys.exit("no tiles")
-    if request["do"] == "logits":
+    if request["do"] == "version":
+        print(json.dumps({"version": "1.2"}), flush=True)
+    elif request["do"] == "logits":
         print(json.dumps({"logits": [[0.0]]}), flush=True)
     else:
         seconds = {"F16": 1.0, "F32": 2.0}[request["cache"]]
         print(json.dumps({"tokens": [[1]], "ticks": [0.0, seconds]}), flush=True)
 """
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Ends processes after the test."""
+    with ExitStack() as found:
+        yield found
 
 
 @pytest.fixture
@@ -44,33 +54,30 @@ def _fake_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_fake_worker")
-def test_a_process_that_dies_is_started_again_without_repacked_weights() -> None:
+def test_a_process_that_dies_is_started_again_without_repacked_weights(stack: ExitStack) -> None:
     lines: list[str] = []
-    peer = LlamaCpp(sharp_model(**LLAMA), "Q8_0", sys.executable, lines.append)
-    peer.close()
+    peer = LlamaCpp(sharp_model(**LLAMA), "Q8_0", sys.executable, stack, lines.append)
     assert len(lines) == 1
     assert "no tiles" in lines[0]
     assert peer.about(1, 2) == "llama-cpp-python 1.2, weights as in the file"
 
 
 @pytest.mark.usefixtures("_fake_worker")
-def test_the_quicker_type_of_cache_is_kept() -> None:
-    peer = LlamaCpp(sharp_model(**LLAMA), "F32", sys.executable, silent)
+def test_the_quicker_type_of_cache_is_kept(stack: ExitStack) -> None:
+    peer = LlamaCpp(sharp_model(**LLAMA), "F32", sys.executable, stack, silent)
     assert peer.decode(torch.zeros(2, 3, dtype=torch.int64), SamplingParams(max_new_tokens=1)) == [0.0, 1.0]
     assert peer.about(2, 3) == "llama-cpp-python 1.2, weights repacked, keys and values F16"
     assert peer.greedy(torch.zeros(1, 3, dtype=torch.int64), 1).tolist() == [[1]]
-    peer.close()
 
 
 @pytest.mark.usefixtures("_fake_worker")
-def test_other_logits_are_refused() -> None:
+def test_other_logits_are_refused(stack: ExitStack) -> None:
     model = sharp_model(**LLAMA)
-    peer = LlamaCpp(model, "F32", sys.executable, silent)
-    with pytest.raises(ConfigError, match="LlamaCpp gives other logits"):
-        check_agreement(peer, model)
-    with pytest.raises(ConfigError, match="LlamaCpp gives other greedy tokens"):
+    peer = LlamaCpp(model, "F32", sys.executable, stack, silent)
+    with pytest.raises(ConfigError, match=r"llama.cpp gives other logits"):
+        check_agreement("llama.cpp", peer.logits, model)
+    with pytest.raises(ConfigError, match=r"llama.cpp gives other greedy tokens"):
         check_greedy(peer, model)
-    peer.close()
 
 
 def test_a_python_without_it_is_one_line(tmp_path: Path) -> None:
@@ -80,19 +87,18 @@ def test_a_python_without_it_is_one_line(tmp_path: Path) -> None:
 
 @needs_llama_cpp
 @pytest.mark.parametrize("changes", [{}, {"n_kv_head": 2}, {"tie_weights": True}], ids=str)
-def test_float32_gives_our_logits_and_greedy_tokens(changes: dict[str, object]) -> None:
+def test_float32_gives_our_logits_and_greedy_tokens(stack: ExitStack, changes: dict[str, object]) -> None:
     model = sharp_model(**LLAMA, **changes)
-    peer = LlamaCpp(model, "F32", sys.executable, silent)
-    check_agreement(peer, model, 1e-4)
+    peer = LlamaCpp(model, "F32", sys.executable, stack, silent)
+    check_agreement("llama.cpp", peer.logits, model, 1e-4)
     check_greedy(peer, model)
     ticks = peer.decode(torch.zeros(3, 4, dtype=torch.int64), SamplingParams(max_new_tokens=5))
     assert len(ticks) == 7
     assert sorted(ticks) == ticks
-    peer.close()
 
 
 @needs_llama_cpp
-def test_a_file_that_it_does_not_load_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_it_does_not_load_is_an_error(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_cpp, "gguf_tensors", lambda model: {})
     with pytest.raises(GPTError, match=r"llama.cpp: .*does not load"):
-        LlamaCpp(sharp_model(**LLAMA), "F32", sys.executable, silent)
+        LlamaCpp(sharp_model(**LLAMA), "F32", sys.executable, stack, silent)

@@ -1,44 +1,51 @@
-import os
+"""Other processes: what they inherit, how long they take, and how they fail."""
+
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import ROOT, environment, failure, read_process, script_command, time_process
+from benchmarks.processes import ROOT, environment, json_process, time_process
 from gpt.errors import GPTError
 
-
-def test_cold_caches_are_folders_of_their_own() -> None:
-    found = environment(Path("/fresh"), threads=3, base={"XDG_CACHE_HOME": "/warm", "HOME": "/home"})
-    assert found == {
-        "HOME": "/home",
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "3",
-        "TORCHINDUCTOR_CACHE_DIR": "/fresh/inductor",
-        "TRITON_CACHE_DIR": "/fresh/triton",
-        "XDG_CACHE_HOME": "/fresh/cache",
-    }
+ECHO = "import sys, json\nfor line in sys.stdin: print(json.dumps({'got': json.loads(line)}), flush=True)"
 
 
-def test_the_package_is_found_before_what_pythonpath_names() -> None:
-    assert environment(base={"PYTHONPATH": "/other"}) == {"PYTHONPATH": f"{ROOT}{os.pathsep}/other"}
+def test_the_package_is_found_first_and_cold_caches_are_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/other")
+    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
+    found = environment(tmp_path, threads=3)
+    assert found["PYTHONPATH"].split(":") == [str(ROOT), "/other"]
+    assert found["OMP_NUM_THREADS"] == "3"
+    assert {Path(found[name]).parent for name in names} == {tmp_path}
+    assert len({found[name] for name in names}) == 3
 
 
-def test_a_script_is_started_by_this_python() -> None:
-    assert script_command("train") == [sys.executable, str(ROOT / "scripts" / "train.py")]
-    assert script_command("nothing")[:2] == [sys.executable, "-c"]
-
-
-def test_a_process_is_timed_from_outside(tmp_path: Path) -> None:
-    write = "import os, pathlib; pathlib.Path('made').write_text(os.environ['XDG_CACHE_HOME'])"
-    assert time_process([sys.executable, "-c", write], tmp_path / "caches", tmp_path) > 0
-    assert (tmp_path / "made").read_text() == str(tmp_path / "caches" / "cache")
+def test_a_process_is_timed_and_its_steps_are_shown(tmp_path: Path) -> None:
+    shown: list[str] = []
+    command = [sys.executable, "-c", "import time; print('step 1'); time.sleep(0.1); print('other')"]
+    seconds, lines = time_process(command, tmp_path, report=shown.append)
+    assert shown == ["  step 1"]
+    assert [line.text for line in lines] == ["step 1", "other"]
+    assert 0 < lines[0].seconds <= lines[1].seconds - 0.1 < seconds
 
 
 def test_a_failure_is_one_line_with_the_last_words(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import sys; print('a'); sys.exit('error: no room')"]
     with pytest.raises(GPTError, match=r"ended with 1: no room$"):
         time_process(command, tmp_path)
-    with pytest.raises(GPTError, match=r"no room$"):
-        read_process(command)
-    assert failure(["python", "x.py"], 9, "\n") == "x.py ... ended with 9: it said nothing"
+    with (
+        json_process("mine", [*command[:2], "import sys; sys.exit('error: no room')"]) as ask,
+        pytest.raises(GPTError, match=r"^mine: .* no room$"),
+    ):
+        ask()
+
+
+def test_a_process_is_asked_until_it_answers_with_an_error() -> None:
+    with json_process("mine", [sys.executable, "-c", ECHO]) as ask:
+        assert ask(do="x") == {"got": {"do": "x"}}
+    answer = "import json; input(); print(json.dumps({'error': 'a mistake'}))"
+    with json_process("mine", [sys.executable, "-c", answer]) as ask, pytest.raises(GPTError, match="mine: a mistake"):
+        ask()

@@ -10,14 +10,13 @@ from torch import Tensor
 
 from benchmarks.cuda.outcome import Outcome
 from benchmarks.cuda.sizes import Size
-from benchmarks.decode_peers import HuggingFace, check_agreement
-from benchmarks.decode_turns import Subject, from_shape, ours
-from benchmarks.spread import in_turns
+from benchmarks.decoders import Subject, from_shape, hugging_face, ours
+from benchmarks.measure import interleave
 from gpt.config import ModelConfig, SamplingParams
-from gpt.model import GPT
+from gpt.report import silent
 
 PROMPT = 16
-Decode = Callable[[Tensor, SamplingParams], None]
+Decode = Callable[[Tensor, SamplingParams], object]
 
 
 def run(size: Size) -> Outcome:
@@ -43,48 +42,25 @@ def config_of(shape: str, window: int) -> ModelConfig:
 
 
 def entrants_of(subject: Subject, size: Size) -> dict[str, Decode]:
-    """Our backends, and Hugging Face where it is installed."""
-    device = torch.device(size.device)
+    """Return our backends, and Hugging Face's `generate` where it is installed."""
     peers: dict[str, Decode] = {}
     if find_spec("transformers") is not None:
-        peers["Hugging Face"] = peer_of(subject.model, device)
-    moved = Subject(subject.name, subject.model.to(device), subject.prompt)
-    return {name: backend_of(name, moved) for name in size.backends} | peers
-
-
-def backend_of(name: str, subject: Subject) -> Decode:
-    """One of our backends."""
-    entrant = ours(name, subject)
-
-    def decode(idx: Tensor, params: SamplingParams) -> None:
-        entrant.decode(idx, params)
-
-    return decode
-
-
-def peer_of(model: GPT, device: torch.device) -> Decode:
-    """Hugging Face's `generate` with the weights of a model on the CPU."""
-    peer = HuggingFace(model)
-    check_agreement(peer, model)
-    peer.model.to(device)
-
-    def decode(idx: Tensor, params: SamplingParams) -> None:
-        assert peer.generate(idx.to(device), params) == idx.size(1) + params.max_new_tokens
-
-    return decode
+        generate = hugging_face(subject.model, device=size.device)
+        peers["Hugging Face"] = lambda idx, params: generate(idx.to(size.device), params)
+    moved = Subject(subject.name, subject.model.to(size.device), subject.prompt)
+    return {name: ours(name, moved).decode for name in size.backends} | peers
 
 
 def measure(entrants: dict[str, Decode], subject: Subject, batch: int, size: Size) -> dict[str, list[float]]:
-    """Tokens per second of every round but the first, which warms up; prefill is included."""
+    """Measure tokens per second, prefill included, in every round but the first, which warms up."""
     idx = subject.prompts(batch)
     params = SamplingParams(max_new_tokens=size.tokens, temperature=0.8)
     rates: dict[str, list[float]] = {name: [] for name in entrants}
-    for number, order in enumerate(in_turns(list(entrants), size.rounds + 1)):
-        for name in order:
-            start = time.perf_counter()
-            entrants[name](idx, params)
-            if size.device == "cuda":
-                torch.cuda.synchronize()
-            if number:
-                rates[name].append(batch * size.tokens / (time.perf_counter() - start))
+    for number, name in interleave(list(entrants), size.rounds + 1, silent):
+        start = time.perf_counter()
+        entrants[name](idx, params)
+        if size.device == "cuda":
+            torch.cuda.synchronize()
+        if number:
+            rates[name].append(batch * size.tokens / (time.perf_counter() - start))
     return rates

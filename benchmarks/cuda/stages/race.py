@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 
 from benchmarks.cuda.outcome import Outcome
-from benchmarks.cuda.runs import CONFIGS, Line, Run, loss_of, open_data, timed_lines, train_ours
+from benchmarks.cuda.runs import CONFIGS, Run, open_data, train_ours
 from benchmarks.cuda.sizes import Size
 from benchmarks.nanogpt import check_same_tokens, copy_checkout, load_nanogpt
-from benchmarks.processes import time_process
-from benchmarks.readme import CONFIG_FILE
+from benchmarks.processes import Line, time_process
+from benchmarks.races import NANOGPT_CONFIG, loss_of
 from gpt.accounting.flops import training_flops
 from gpt.accounting.machine import measure_matmul_rate
 from gpt.config import Config, load_config
@@ -74,8 +74,8 @@ def train_nanogpt(checkout: Path, size: Size, dataset: Dataset, folder: Path) ->
     data = copy_checkout(checkout, place, dataset)
     time_process([sys.executable, "prepare.py"], folder / "caches", data)
     check_same_tokens(data, dataset)
-    command = [sys.executable, "train.py", CONFIG_FILE, *size.nanogpt_options]
-    seconds, lines = timed_lines(command, folder / "nanogpt-caches", place)
+    command = [sys.executable, "train.py", NANOGPT_CONFIG, *size.nanogpt_options]
+    seconds, lines = time_process(command, folder / "nanogpt-caches", place)
     model = load_nanogpt(place)
     loss = loss_of(model, dataset, model.block_size, size.device)
     return read_log(seconds, lines, loss, tokens_per_iteration(lines))

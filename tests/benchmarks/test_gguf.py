@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.gguf_model import gguf_header, gguf_tensors, interleave_halves, is_llama
+from benchmarks.llama_cpp import gguf_header, gguf_tensors, interleave_halves, is_llama
 from tiny import sharp_model, tiny_config
 
 LLAMA = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu"}
@@ -19,12 +19,12 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return weight * x / (x.square().mean(dim=-1, keepdim=True) + eps).sqrt()
 
 
-def turn_neighbours(x: Tensor, base: float) -> Tensor:
-    """(T, heads, D): columns 2i and 2i + 1 are the two parts of a complex number, turned by position / base^(2i/D)."""
+def rotate_neighbours(x: Tensor, base: float) -> Tensor:
+    """(T, heads, D): columns 2i and 2i + 1 are the two parts of a complex number, rotated by position / base^(2i/D)."""
     length, _, width = x.shape
     angles = torch.outer(torch.arange(length), base ** (-torch.arange(0, width, 2) / width))
-    turned = torch.view_as_complex(x.unflatten(-1, (-1, 2))) * torch.polar(torch.ones(()), angles).unsqueeze(1)
-    return torch.view_as_real(turned).flatten(-2)
+    rotated = torch.view_as_complex(x.unflatten(-1, (-1, 2))) * torch.polar(torch.ones(()), angles).unsqueeze(1)
+    return torch.view_as_real(rotated).flatten(-2)
 
 
 def reference(header: Mapping[str, float], tensors: Mapping[str, Tensor], idx: Tensor) -> Tensor:
@@ -37,8 +37,8 @@ def reference(header: Mapping[str, float], tensors: Mapping[str, Tensor], idx: T
         y = rms_norm(x, part["attn_norm"], eps)
         q, k, v = (F.linear(y, part[name]) for name in ("attn_q", "attn_k", "attn_v"))
         q, k = (
-            turn_neighbours(q.unflatten(-1, (heads, -1)), base),
-            turn_neighbours(k.unflatten(-1, (kv_heads, -1)), base),
+            rotate_neighbours(q.unflatten(-1, (heads, -1)), base),
+            rotate_neighbours(k.unflatten(-1, (kv_heads, -1)), base),
         )
         k, v = (each.repeat_interleave(heads // kv_heads, dim=1) for each in (k, v.unflatten(-1, (kv_heads, -1))))
         scores = torch.einsum("thd,shd->hts", q, k) / math.sqrt(q.size(-1))
