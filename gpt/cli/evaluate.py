@@ -3,10 +3,8 @@
 import argparse
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-
-from tqdm import tqdm
 
 from gpt.cli.common import (
     CommandParser,
@@ -26,7 +24,6 @@ from gpt.settings import read_settings
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
     from gpt.device import Compute
-    from gpt.evaluation.loss import Batch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,13 +43,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--protocol",
         choices=("full", "sliding", "random"),
         default="full",
-        help="full: the split once, in blocks; sliding: in overlapping windows; random: random crops, as nanoGPT does "
-        "(default: full)",
+        help="full (default): the split once, in blocks; sliding: overlapping windows; random: nanoGPT's random crops",
     )
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="sequences per batch (default: 64)")
-    parser.add_argument(
-        "--stride", type=int, metavar="N", help="sliding: tokens between windows (default: a quarter of block_size)"
-    )
+    parser.add_argument("--stride", type=int, metavar="N", help="sliding: tokens to move by (default: block_size / 4)")
     parser.add_argument("--batches", type=int, metavar="N", help="random: number of batches (default: 200)")
     parser.add_argument("--seed", type=int, metavar="N", help="random: seed of the crops (default: 1337)")
     parser.add_argument(
@@ -66,11 +60,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    for name in ("batch_size", "stride", "batches"):
+    for name, least in (("batch_size", 1), ("stride", 1), ("batches", 1), ("seed", 0)):
         value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} is {value}, expected at least 1")
-
+        if value is not None and not least <= value < 2**63:
+            raise ConfigError(f"--{name.replace('_', '-')} is {value}, expected at least {least} and less than 2^63")
     if arguments.text_file is not None and arguments.split is not None:
         raise ConfigError("--split is one of the corpus and has no effect with --text-file")
     if arguments.text_file is not None and arguments.protocol == "random":
@@ -128,11 +121,8 @@ def _evaluate_corpus(
     else:
         batches = sliding_batches(tokens, block_size, size, stride)
     total = size * block_size * (arguments.batches or 200) if arguments.protocol == "random" else len(tokens) - 1
-    with (
-        announced(report, f"evaluating {total:,} tokens"),
-        tqdm(total=total, unit=" tokens", unit_scale=True, delay=2, leave=False, disable=None) as bar,
-    ):
-        result = evaluate(loaded.model, _counted(batches, bar), compute)
+    with announced(report, f"evaluating {total:,} tokens"):
+        result = evaluate(loaded.model, batches, compute)
     if not math.isfinite(result.loss):
         raise CheckpointError(f"{loaded.folder}: the loss is not finite; its weights are damaged")
     bits = result.bits_per_char(dataset.chars_per_token(tokens))
@@ -144,15 +134,6 @@ def _evaluate_corpus(
         "tokens": result.tokens,
         "block_size": block_size,
     }
-
-
-def _counted(batches: "Iterator[Batch]", bar: "tqdm[Any]") -> "Iterator[Batch]":
-    """Yield batches, and move a bar by the predictions of each that is done."""
-    from gpt.evaluation.loss import IGNORE
-
-    for inputs, targets in batches:
-        yield inputs, targets
-        bar.update(int((targets != IGNORE).sum()))
 
 
 def _score_file(arguments: argparse.Namespace, loaded: "Loaded", stride: int) -> dict[str, Any]:

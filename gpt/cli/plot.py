@@ -41,8 +41,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from matplotlib import pyplot as plt
 
     output: Path = arguments.output
-    if output.suffix not in ENDINGS or output.is_dir():
-        raise GPTError(f"--output {output}: expected a file name that ends with {', '.join(ENDINGS)}")
+    if output.suffix.lower() not in ENDINGS or output.is_dir():
+        raise GPTError(f"--output {output}: expected a file name that ends with {' or '.join(ENDINGS)}")
     figure, axes = plt.subplots(figsize=(8, 4.5), dpi=120)
     for run in arguments.runs:
         training, validation = read_curve(run, "train/loss", arguments.x), read_curve(run, "val/loss", arguments.x)
@@ -63,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
         text.set_parse_math(False)  # a folder's name is no formula
     figure.tight_layout()
     picture = io.BytesIO()
-    figure.savefig(picture, format=output.suffix[1:])
+    figure.savefig(picture, format=output.suffix[1:].lower())
     try:
         write_atomic(output, picture.getvalue())
     except OSError as error:

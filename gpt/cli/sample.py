@@ -95,8 +95,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _run(arguments: argparse.Namespace) -> int:
     for name in ("num_samples", "beam", "prefill_chunk"):
         value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise GenerationError(f"--{name.replace('_', '-')} is {value}, expected at least 1")
+        if value is not None and not 1 <= value < 2**63:
+            raise GenerationError(f"--{name.replace('_', '-')} is {value}, expected at least 1 and less than 2^63")
     if arguments.length_penalty is not None and not 0 <= arguments.length_penalty < math.inf:
         raise GenerationError(f"--length-penalty is {arguments.length_penalty:g}, expected at least 0")
     given = given_options(arguments)
@@ -178,7 +178,7 @@ def _sample(
     file: TextIO,
 ) -> None:
     """Decode every prompt `num_samples` times, in groups."""
-    from gpt.cli.sample_writers import JSONWriter, TextWriter, Writer
+    from gpt.cli.sample_writers import JSONWriter, TextWriter
     from gpt.cli.stats import Meter
     from gpt.generation import TextBatch
 
@@ -187,7 +187,7 @@ def _sample(
     while group := list(islice(requests, GROUP)):
         texts, seeds = zip(*group, strict=True)
         batch = TextBatch(runtime, tokenizer, texts, params, seeds)
-        writer: Writer = JSONWriter(texts, seeds, tokenizer, file) if arguments.json else TextWriter(texts, file, first)
+        writer = JSONWriter(texts, seeds, tokenizer, file) if arguments.json else TextWriter(texts, file, first)
         first = False
         meter = Meter(len(texts))
         for piece in meter.watch(batch):

@@ -2,21 +2,13 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from gpt.data import Tokenizer
 from gpt.generation import Piece, SampledToken
 from gpt.generation.text_stream import decode_text
 
 SEPARATOR = "\n" + "-" * 20 + "\n"
-
-
-class Writer(Protocol):
-    """Write the pieces of a batch."""
-
-    def take(self, piece: Piece) -> None:
-        """Take one more piece of one sequence."""
-        ...
 
 
 class TextWriter:
@@ -36,6 +28,7 @@ class TextWriter:
         self._begin()
 
     def take(self, piece: Piece) -> None:
+        """Take one more piece of one sequence."""
         self._waiting[piece.row] += piece.text
         self._finished[piece.row] = piece.finish is not None
         while self._row < len(self._prompts):
@@ -74,6 +67,7 @@ class JSONWriter:
         self._sampled: list[list[SampledToken]] = [[] for _ in prompts]
 
     def take(self, piece: Piece) -> None:
+        """Take one more piece of one sequence."""
         self._texts[piece.row] += piece.text
         if piece.token is not None:
             self._sampled[piece.row].append(piece.token)

@@ -8,48 +8,23 @@ from pydantic import ValidationError
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError
 
-NAMES = (
-    "max_new_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "seed",
-    "logprobs",
-    "overflow",
-    "slide_chunk",
-)
-"""Parameters whose option has their own name, with dashes."""
-
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """Add one option per parameter; none has a default, since the run's configuration gives it."""
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="tokens to generate per sample")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy, 1 the model's own distribution")
     parser.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens; 0: all")
-    parser.add_argument(
-        "--top-p", type=float, metavar="P", help="keep the smallest set of tokens with total probability P"
-    )
+    parser.add_argument("--top-p", type=float, metavar="P", help="keep the most likely tokens up to probability P")
     parser.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the most likely one")
-    parser.add_argument(
-        "--repetition-penalty", type=float, metavar="R", help="above 1: tokens already in the text are less likely"
-    )
+    parser.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1: avoid tokens already there")
     parser.add_argument("--greedy", action="store_true", help="always the most likely token: --temperature 0")
-    parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text; sample i uses N + i")
+    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same text; sample i uses N + i")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="stop before this text; may be repeated")
     parser.add_argument("--overflow", choices=("slide", "stop"), help="when the window is full: slide it, or stop")
     parser.add_argument("--slide-chunk", type=int, metavar="N", help="tokens to slide the window by")
-    parser.add_argument(
-        "--crop-prompt", action="store_true", help="crop a prompt that is longer than the window to its end"
-    )
+    parser.add_argument("--crop-prompt", action="store_true", help="crop a prompt to its end if it exceeds the window")
     parser.add_argument("--refuse-empty", action="store_true", help="treat an empty prompt as an error")
-    parser.add_argument(
-        "--logprobs",
-        type=int,
-        metavar="N",
-        help="with --json: log-probability of each token in nats, and N alternatives",
-    )
+    parser.add_argument("--logprobs", type=int, metavar="N", help="with --json: log-probabilities (nats) of N tokens")
 
 
 def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -58,7 +33,8 @@ def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
     Raises:
         GenerationError: two of them contradict each other.
     """
-    given = {name: getattr(arguments, name) for name in NAMES if getattr(arguments, name) is not None}
+    options = {name: getattr(arguments, name, None) for name in SamplingParams.model_fields}
+    given = {name: value for name, value in options.items() if value is not None}
     if arguments.stop:
         given["stop"] = tuple(arguments.stop)
     if arguments.crop_prompt:

@@ -175,6 +175,12 @@ def _sentence(key: tuple[str, ...], details: ErrorDetails) -> str:
             return f"expected keys below this section, got {value!r}"
         case "literal_error" | "bool_type" if _choices(key):
             return f"got {value!r}, expected one of {', '.join(_choices(key))}"
+        case "string_type":
+            return f"got {value!r}, expected text; put it in quotes"
+        case "tuple_type":
+            return f"got {value!r}, expected a list, in brackets"
+        case "missing" | "too_long":
+            return f"got {list(value)}, which has too {'few' if details['type'] == 'missing' else 'many'} values"
         case "string_pattern_mismatch":
             return f"got {value!r}, expected the form {details['ctx']['pattern']}"
         case _:

@@ -86,7 +86,8 @@ def _existing_file(path: Path, sha256: str | None) -> Path:
     if path.is_dir():
         raise DataError(f"{path} is a folder; data.path must be one text file")
     if not path.is_file():
-        raise DataError(f"{path}: no such file; set data.path to a text file")
+        what = "not a regular file" if path.exists() else "no such file"
+        raise DataError(f"{path}: {what}; set data.path to a text file")
     try:
         actual = sha256_of(path) if sha256 is not None else None
     except OSError as error:

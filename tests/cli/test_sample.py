@@ -151,6 +151,10 @@ def test_unknown_characters_can_be_dropped(capsys: pytest.CaptureFixture[str]) -
         (["--length-penalty", "nan"], "--length-penalty is nan"),
         (["--length-penalty", "inf"], "--length-penalty is inf"),
         (["--prefill-chunk", "0"], "--prefill-chunk is 0, expected at least 1"),
+        (
+            ["--prefill-chunk", "1" + "0" * 20],
+            f"--prefill-chunk is 1{'0' * 20}, expected",
+        ),
         (["--slide-chunk", "0"], "--slide-chunk: got 0, expected greater than or equal to 1"),
         (["--repetition-penalty", "0"], "--repetition-penalty: got 0.0, expected greater than 0"),
         (["--repetition-penalty", "nan"], "--repetition-penalty: got nan"),

@@ -77,7 +77,7 @@ def test_a_folder_is_no_text(tmp_path: Path) -> None:
 
 
 def test_a_device_is_no_text() -> None:
-    assert "no such file" in refusal(source="file", path=os.devnull)
+    assert "not a regular file" in refusal(source="file", path=os.devnull)
 
 
 def test_an_empty_file_is_refused(text: Path) -> None:

@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpt.config import SamplingParams
 from gpt.data import ByteTokenizer, CharTokenizer
@@ -66,3 +68,24 @@ def test_the_end_of_a_long_prompt_is_taken_where_that_is_asked_for() -> None:
 def test_unknown_characters_are_an_error_even_in_the_part_that_would_be_cropped() -> None:
     with pytest.raises(DataError, match="'€' at 0"):
         encoded("€abcdefgh", long_prompt="crop")
+
+
+@given(
+    prompt=st.text(st.sampled_from("ab\n\r\u2028\ud800é𝄞\0"), max_size=8),
+    unknown=st.sampled_from(["error", "replace", "drop", "byte"]),
+    long_prompt=st.sampled_from(["crop", "refuse"]),
+    empty_prompt=st.sampled_from(["start", "refuse"]),
+)
+def test_any_prompt_gives_one_to_block_size_ids_or_a_reason(
+    prompt: str, unknown: str, long_prompt: str, empty_prompt: str
+) -> None:
+    tokenizer = ByteTokenizer() if unknown == "byte" else CharTokenizer("ab\n", unknown)
+    try:
+        ids = encoded(prompt, tokenizer, long_prompt=long_prompt, empty_prompt=empty_prompt)
+    except (DataError, GenerationError):
+        return
+    assert 1 <= len(ids) <= 4
+    assert all(0 <= index < tokenizer.vocab_size for index in ids)
+    known = "".join(char for char in prompt if char in "ab\n")
+    if known == prompt != "":
+        assert tokenizer.decode(ids) == prompt[-4:]

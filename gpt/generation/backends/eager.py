@@ -101,7 +101,7 @@ class CachedBackend:
         distinct = list(dict.fromkeys(windows))
         cache = KVCache(self.model.config, len(distinct), None, self.kv_dtype, self.device)
         idx = pad(distinct, self.device)
-        for piece in torch.split(idx, self.prefill_chunk, dim=1) if idx.size(1) else ():
+        for piece in torch.split(idx, min(self.prefill_chunk, idx.size(1)), dim=1) if idx.size(1) else ():
             self.model(piece, cache=cache)
         cache.truncate([len(window) for window in distinct])
         if len(distinct) == len(windows):

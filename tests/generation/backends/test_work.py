@@ -34,7 +34,7 @@ def positions(calls: list[tuple[int, int]]) -> int:
     return sum(batch * time for batch, time in calls)
 
 
-@pytest.mark.parametrize("prefill_chunk", [None, 1, 4])
+@pytest.mark.parametrize("prefill_chunk", [None, 1, 4, 10**20])
 @pytest.mark.parametrize(("prompt", "new"), [(1, 1), (1, 15), (7, 9), (15, 1)])
 def test_a_text_that_fits_the_window_costs_each_position_once(prompt: int, new: int, prefill_chunk: int | None) -> None:
     model = GPT(tiny_config()).eval()
