@@ -285,7 +285,7 @@ class SamplingParams(Section):
     min_p: float = Field(0.0, ge=0, le=1, description="Drop tokens less likely than min_p times the most likely one.")
     repetition_penalty: PositiveFloat = Field(1.0, description="Above 1: tokens already in the text are less likely.")
     seed: Seed = Field(1337, description="Seed of the request's own generator.")
-    stop: Texts = Field((), description="Stop before any of these texts.")
+    stop: Texts = Field((), description="Stop before any of these strings.")
     end_id: NonNegativeInt | None = Field(None, description="Stop at this token; null: there is none.")
     logprobs: NonNegativeInt | None = Field(
         None, description="Return each token's log-probability, and this many alternatives; null: neither."
@@ -300,6 +300,15 @@ class SamplingParams(Section):
     long_prompt: Literal["refuse", "crop"] = Field(
         "refuse", description="A prompt longer than block_size is refused, or cropped to its end."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_python_values(cls, values: Any) -> Any:
+        """Accept what a notebook has at hand: NumPy's and torch's scalars, and one stop string."""
+        if not isinstance(values, dict):
+            return values
+        plain = {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in values.items()}
+        return {**plain, "stop": (plain["stop"],)} if isinstance(plain.get("stop"), str) else plain
 
 
 class Config(Section):

@@ -99,7 +99,8 @@ class StepDecoder(Decoder):
         sequences = [self._sequences[index] for index in self.active]
         logits = self._backend.next_logits(sequences)  # (B, V)
         probabilities = next_token_probabilities(logits, self._params, sequences)
-        uniform = torch.cat([torch.rand(1, generator=self._generators[index]) for index in self.active])
+        generators = (self._generators[index] for index in self.active)
+        uniform = torch.cat([torch.rand(1, generator=generator, dtype=torch.float32) for generator in generators])
         sampled = sample(probabilities, uniform)
         # what is read back waits for the device, so it is read once
         tokens, finite = torch.stack((sampled, torch.isfinite(logits).all(dim=-1).long())).tolist()

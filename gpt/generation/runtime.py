@@ -1,9 +1,12 @@
 """A model prepared for decoding, by one of the backends."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+
+import torch
 
 from gpt.cache import KV_DTYPES
 from gpt.config import SamplingParams
@@ -16,12 +19,11 @@ from gpt.generation.backends.native import NativeBackend
 from gpt.generation.decoder import Decoder, StepDecoder
 from gpt.generation.drafts import Drafter
 from gpt.generation.multi_step import MultiStepDecoder
+from gpt.generation.prepared import prepare
 from gpt.generation.speculative import MOST_DRAFTS, SpeculativeDecoder
-from gpt.kernels.decoding.engine import KV_KINDS, Engine, load_engine
-from gpt.kernels.decoding.weights import lay_out_weights
+from gpt.kernels.decoding.engine import KV_KINDS, Engine
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
-from gpt.processor import supported_processors
 from gpt.report import Report, silent
 from gpt.settings import Settings, read_settings
 
@@ -30,6 +32,10 @@ MakeDrafter = Callable[[SamplingParams], Drafter]
 BACKENDS = ("auto", "eager", "compiled", "native")
 """`eager` is PyTorch, operator by operator; `compiled` the same in a step of fixed shape, a CUDA graph on a GPU;
 `native` the C++ engine, on a CPU; `auto` is native where it is available, else eager."""
+
+
+PROCESS = os.getpid()
+"""That imported this module."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,7 @@ class Runtime(ABC):
     """
 
     def __init__(self, model: GPT, backend: str, options: DecodeOptions) -> None:
+        _check_threads()
         self.model, self._options = model, options
         weights = weights_format(model)
         cache = f"{options.kv_dtype} cache" if options.cache else "no cache"
@@ -88,8 +95,9 @@ class Runtime(ABC):
         """Return a decoder that samples after each prompt, with one seed each.
 
         Raises:
-            GenerationError: a prompt is empty.
+            GenerationError: a prompt is empty, or this is a forked process with several threads.
         """
+        _check_threads()
         return StepDecoder(self.backend(params), prompts, params, seeds)
 
 
@@ -136,16 +144,17 @@ class NativeRuntime(Runtime):
     ) -> None:
         super().__init__(model, "native", options)
         self._make_drafter = make_drafter
-        processor = supported_processors(settings.processor)[0]
-        weights = lay_out_weights(model, processor)
         tokens = 1 if make_drafter is None else 1 + MOST_DRAFTS
-        library = load_engine(settings.cache_dir, report, processor)
-        self._make_engine = partial(Engine, library, weights, tokens_per_sequence=tokens, kv_dtype=options.kv_dtype)
+        prepared = prepare(model, settings, report)
+        self._make_engine = partial(
+            Engine, prepared.library, prepared.weights, tokens_per_sequence=tokens, kv_dtype=options.kv_dtype
+        )
 
     def backend(self, params: SamplingParams) -> NativeBackend:
         return NativeBackend(self._make_engine, self.model, params.slide_chunk, self._options.prefill_chunk)
 
     def decoder(self, prompts: Sequence[TokenIds], params: SamplingParams, seeds: Sequence[int]) -> Decoder:
+        _check_threads()
         if self._make_drafter is None:
             return MultiStepDecoder(self.backend(params), prompts, params, seeds)
         return SpeculativeDecoder(self.backend(params), self._make_drafter(params), prompts, params, seeds)
@@ -181,6 +190,19 @@ def build_runtime(
         if next(model.parameters()).device.type == "cpu":
             report(f"no native backend, which is several times faster: {error}")
         return _build_eager(model, options, report, make_drafter)
+
+
+def _check_threads() -> None:
+    """Refuse to compute where it would wait for ever for threads that a fork did not copy.
+
+    Raises:
+        GenerationError: it would.
+    """
+    if os.getpid() != PROCESS and torch.get_num_threads() > 1:
+        raise GenerationError(
+            "this process was forked, and torch's threads do not survive that: call torch.set_num_threads(1) in it "
+            "before generating, or start processes with the spawn method"
+        )
 
 
 def _build_eager(model: GPT, options: DecodeOptions, report: Report, make_drafter: MakeDrafter | None) -> EagerRuntime:

@@ -107,7 +107,7 @@ def round_to_integers(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
     needed = weight.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / largest
     best_error = torch.full_like(needed, torch.inf)
     best_scale = needed
-    for share in torch.linspace(0.6, 1.0, TRIED_SCALES).tolist():
+    for share in torch.linspace(0.6, 1.0, TRIED_SCALES, dtype=torch.float32).tolist():
         scale = needed * share
         rounded = (weight / scale).round().clamp(-largest, largest)
         error = (rounded * scale - weight).square().sum(dim=-1, keepdim=True)

@@ -1,6 +1,13 @@
 import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from native_support import needs_compiler
@@ -10,16 +17,23 @@ import gpt
 from gpt.config import SamplingParams
 from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.errors import DataError, DeviceError, GenerationError, InputError
-from gpt.generation import DecodeOptions, TextBatch, build_runtime, complete, generate_tokens
+from gpt.generation import DecodeOptions, TextBatch, beam_search, build_runtime, complete, generate_tokens
+from gpt.generation.drafts import ModelDrafter
+from gpt.generation.multi_step import RandomStream
 from gpt.generation.sampling import next_token_probabilities, sample
 from gpt.model import GPT
-from tiny import tiny_config
+from tiny import sharp_model, tiny_config
 
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
 
 
 def tokens_of(model: GPT, prompt: list[int], **params: object) -> list[int]:
     return list(generate_tokens(model, prompt, SamplingParams.model_validate(params)))
+
+
+def tokens_by(backend: str, model: GPT, **params: object) -> list[int]:
+    runtime = build_runtime(model, DecodeOptions(backend))
+    return list(generate_tokens(model, [1], SamplingParams.model_validate(params), runtime))
 
 
 def test_tokens_are_those_of_the_loop_written_out(tiny_model: GPT) -> None:
@@ -194,16 +208,132 @@ def test_a_runtime_that_is_kept_generates_what_a_new_one_does(tiny_model: GPT) -
         assert gpt.generate(tiny_model, LETTERS, prompts, runtime=runtime, max_new_tokens=9) == expected
 
 
-@needs_compiler
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_torchs_default_type_changes_no_text(tiny_model: GPT, dtype: torch.dtype) -> None:
-    runtime, params = build_runtime(tiny_model), SamplingParams(max_new_tokens=12, logprobs=2)
-    expected = complete(tiny_model, LETTERS, ["a", "bc"], params, runtime=runtime)
+BACKENDS = ["eager", pytest.param("native", marks=needs_compiler)]
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     torch.set_default_dtype(dtype)
     try:
-        assert complete(tiny_model, LETTERS, ["a", "bc"], params, runtime=runtime) == expected
+        yield
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_torchs_default_type_changes_no_text(tiny_model: GPT, backend: str, dtype: torch.dtype) -> None:
+    params = SamplingParams(max_new_tokens=12, logprobs=2)
+
+    def texts() -> object:
+        runtime = build_runtime(tiny_model, DecodeOptions(backend))
+        sampled = complete(tiny_model, LETTERS, ["a", "bc"], params, runtime=runtime)
+        return sampled, beam_search(runtime.backend(params), [1, 2], 3, 6)
+
+    expected = texts()
+    with default_dtype(dtype):
+        assert texts() == expected
+
+
+@needs_compiler
+def test_torchs_default_type_changes_no_drafts(tiny_model: GPT) -> None:
+    params = SamplingParams(max_new_tokens=12)
+    backend = build_runtime(tiny_model, DecodeOptions("native")).backend
+    with default_dtype(torch.float64):
+        drafter = ModelDrafter(lambda: backend(params), params)  # type: ignore[arg-type, return-value]
+        drafts = drafter.draft(0, [1], RandomStream(params.seed).peek(4))
+    assert drafts == list(generate_tokens(tiny_model, [1], params))[:4]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_model_left_in_training_mode_generates_without_dropout_and_stays_in_it(backend: str) -> None:
+    model = GPT(tiny_config(dropout=0.5)).eval()
+    expected = tokens_by(backend, model, max_new_tokens=20)
+    model.train()
+    model.h[0].eval()
+    assert tokens_by(backend, model, max_new_tokens=20) == expected
+    assert model.training
+    assert model.h[1].attn.training
+    assert not model.h[0].attn.training
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_penalty_near_zero_keeps_to_the_vocabulary(backend: str, temperature: float) -> None:
+    params = {"repetition_penalty": 1e-46, "temperature": temperature, "top_p": 0.9, "max_new_tokens": 30}
+    assert all(0 <= token < 23 for token in tokens_by(backend, sharp_model(), **params))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("top_k", [23, 24, 2**32 + 1])
+def test_top_k_beyond_the_vocabulary_keeps_every_token(backend: str, top_k: int) -> None:
+    model = sharp_model()
+    assert tokens_by(backend, model, top_k=top_k, max_new_tokens=30) == tokens_by(backend, model, max_new_tokens=30)
+
+
+def test_values_of_other_libraries_and_one_stop_string_are_accepted(tiny_model: GPT) -> None:
+    expected = gpt.generate(tiny_model, LETTERS, "a", seed=3, temperature=0.5, max_new_tokens=30, stop=("e",))
+    found = gpt.generate(
+        tiny_model,
+        LETTERS,
+        "a",
+        seed=np.int64(3),
+        temperature=np.float32(0.5),
+        max_new_tokens=torch.tensor(30),
+        stop="e",
+    )
+    assert found == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_forked_process_is_refused_instead_of_hanging(tiny_model: GPT, backend: str) -> None:
+    program = """
+import os, sys, torch
+from gpt.config import ModelConfig, SamplingParams
+from gpt.generation import DecodeOptions, build_runtime, generate_tokens
+from gpt.model import GPT
+torch.set_num_threads(2)
+model = GPT(ModelConfig(n_layer=1, n_head=2, n_embd=64, vocab_size=9)).eval()
+runtime, params = build_runtime(model, DecodeOptions(sys.argv[1])), SamplingParams(max_new_tokens=3)
+expected = list(generate_tokens(model, [1] * 200, params, runtime))
+if os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+for kept in (runtime, None):
+    try:
+        list(generate_tokens(model, [1], params, kept))
+        os._exit(3)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+torch.set_num_threads(1)
+os._exit(list(generate_tokens(model, [1] * 200, params, runtime)) != expected)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program, backend], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    first, second = run.stdout.splitlines()
+    assert first == second
+    assert first.startswith("GenerationError: this process was forked, and torch's threads do not survive that: call ")
+
+
+def test_looking_into_a_model_in_another_thread_disturbs_no_text(tiny_model: GPT) -> None:
+    expected = tokens_by("auto", tiny_model, max_new_tokens=10)
+    idx, stop = torch.tensor([[1, 2, 3]]), threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            gpt.run_with_cache(tiny_model, idx)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for backend in ("auto", "eager") * 10:
+            assert len(tokens_by(backend, tiny_model, max_new_tokens=10)) == 10
+        assert tokens_by("auto", tiny_model, max_new_tokens=10) == expected
+    finally:
+        stop.set()
+        thread.join()
 
 
 @needs_compiler

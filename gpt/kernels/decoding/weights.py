@@ -1,5 +1,6 @@
 """A model's weights, laid out for the C++ engine of `gpt.kernels`."""
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -38,9 +39,7 @@ def lay_out_weights(model: GPT, processor: Processor | None = None) -> Weights:
     Raises:
         DeviceError: it is not on the CPU, or it is not what its configuration builds.
     """
-    if next(model.parameters()).device.type != "cpu":
-        raise DeviceError("the native backend is for a CPU")
-    _check_is_as_configured(model)
+    check_native_support(model)
     rotation: Any = model.rotation
     weights = Weights(
         model.config,
@@ -54,8 +53,14 @@ def lay_out_weights(model: GPT, processor: Processor | None = None) -> Weights:
     return weights.in_tiles() if processor is not None and TILES in processor.flags else weights
 
 
-def _check_is_as_configured(model: GPT) -> None:
-    """The engine knows the model by its configuration: somebody may have put something else into it since."""
+def check_native_support(model: GPT) -> None:
+    """Check that a model is what its configuration builds, which is all that the engine knows of it.
+
+    Raises:
+        DeviceError: it is not on the CPU, or something else was put into it since.
+    """
+    if next(model.parameters()).device.type != "cpu":
+        raise DeviceError("the native backend is for a CPU")
     configured = _configured_modules(model.config)
     modules = dict(model.named_modules())
     if modules.keys() - {"", "h"} != configured.keys():
@@ -73,6 +78,7 @@ def _check_is_as_configured(model: GPT) -> None:
         raise DeviceError(f"the native backend does not know what {type(model).__name__} computes")
 
 
+@lru_cache(maxsize=8)
 def _configured_modules(config: ModelConfig) -> dict[str, nn.Module]:
     """All modules of a model but itself and its list of blocks, the large ones without memory.
 
