@@ -17,7 +17,7 @@ from benchmarks.llama_cpp import LLAMA_NAMES, LlamaCpp, is_llama
 from benchmarks.nanogpt import build_nanogpt, shape_of
 from gpt.checkpoint import Loaded, load_trained
 from gpt.cli.common import report
-from gpt.cli.drafting import make_drafter_of
+from gpt.cli.decoding_options import make_drafter_of
 from gpt.config import ModelConfig, SamplingParams
 from gpt.errors import ConfigError
 from gpt.generation import DecodeOptions, Runtime, build_runtime, generate_tokens

@@ -3,7 +3,7 @@
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.common import (
@@ -23,7 +23,9 @@ from gpt.settings import read_settings
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
+    from gpt.data.dataset import Tokens
     from gpt.device import Compute
+    from gpt.evaluation.loss import Batch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,7 +102,6 @@ def _evaluate_corpus(
     from gpt.accounting.limits import require_forward_memory
     from gpt.data import prepare
     from gpt.evaluation.loss import evaluate
-    from gpt.evaluation.windows import random_batches, sliding_batches
 
     settings = read_settings(arguments.offline)
     dataset = prepare(loaded.config.data, settings, report)
@@ -108,19 +109,14 @@ def _evaluate_corpus(
         raise ConfigError(f"{loaded.folder} has another tokenizer than the corpus that data.source gives now")
     if dataset.fingerprint != loaded.data:
         report("warning: the corpus has changed since the run; this split may hold text that the model was trained on")
-    block_size, size = loaded.config.model.block_size, arguments.batch_size
+    block_size, split = loaded.config.model.block_size, arguments.split or "val"
     dataset.check_length(block_size)
-    split = arguments.split or "val"
     tokens = dataset.split(split)
-    windows = size if arguments.protocol == "random" else min(size, len(tokens) // stride + 1)
-    require_forward_memory(loaded.config.model, windows, compute.device)
-    if arguments.protocol == "random":
-        batches = random_batches(
-            tokens, block_size, size, arguments.batches or 200, 1337 if arguments.seed is None else arguments.seed
-        )
-    else:
-        batches = sliding_batches(tokens, block_size, size, stride)
-    total = size * block_size * (arguments.batches or 200) if arguments.protocol == "random" else len(tokens) - 1
+    size = (
+        arguments.batch_size if arguments.protocol == "random" else min(arguments.batch_size, len(tokens) // stride + 1)
+    )
+    require_forward_memory(loaded.config.model, size, compute.device)
+    batches, total = _batches(arguments, tokens, block_size, size, stride)
     with announced(report, f"evaluating {total:,} tokens"):
         result = evaluate(loaded.model, batches, compute)
     if not math.isfinite(result.loss):
@@ -134,6 +130,18 @@ def _evaluate_corpus(
         "tokens": result.tokens,
         "block_size": block_size,
     }
+
+
+def _batches(
+    arguments: argparse.Namespace, tokens: "Tokens", block_size: int, size: int, stride: int
+) -> "tuple[Iterator[Batch], int]":
+    """Return the batches of the protocol, and the number of their predictions."""
+    from gpt.evaluation.windows import random_batches, sliding_batches
+
+    if arguments.protocol != "random":
+        return sliding_batches(tokens, block_size, size, stride), len(tokens) - 1
+    count, seed = arguments.batches or 200, 1337 if arguments.seed is None else arguments.seed
+    return random_batches(tokens, block_size, size, count, seed), count * size * block_size
 
 
 def _score_file(arguments: argparse.Namespace, loaded: "Loaded", stride: int) -> dict[str, Any]:

@@ -16,13 +16,12 @@ from gpt.cli.common import (
     add_checkpoint_options,
     add_weights_option,
     load_torch,
-    not_empty,
     read_text,
     report,
     run_command,
     to_path,
 )
-from gpt.cli.drafting import make_drafter_of
+from gpt.cli.decoding_options import add_decoding_options, chosen_runtime
 from gpt.cli.sampling_options import add_sampling_options, given_options, with_options
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError, GPTError
@@ -68,24 +67,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default="error",
         help="characters that are not in the vocabulary (default: error)",
     )
-    parser.add_argument(
-        "--backend",
-        choices=("auto", "eager", "compiled", "native"),
-        default="auto",
-        help="what computes the logits (default: auto, the fastest there is)",
-    )
-    parser.add_argument(
-        "--speculate",
-        type=not_empty,
-        metavar="WHAT",
-        help="speculative decoding, which gives the same text; drafts come from: ngram (the training text), lookup "
-        "(the text so far), or a checkpoint of a smaller model",
-    )
-    parser.add_argument("--no-cache", action="store_true", help="recompute the whole window for every token")
-    parser.add_argument(
-        "--kv-dtype", choices=("fp32", "bf16", "fp16", "int8"), help="dtype of the key/value cache (default: fp32)"
-    )
-    parser.add_argument("--prefill-chunk", type=int, metavar="N", help="process at most N prompt tokens per pass")
+    add_decoding_options(parser)
     parser.add_argument("--stats", action="store_true", help="report time to the first token, tokens/s and cache size")
     parser.add_argument("--json", action="store_true", help="print one JSON object per sample")
     parser.add_argument("--output", type=to_path, metavar="FILE", help="write to a file instead of standard output")
@@ -93,15 +75,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    for name in ("num_samples", "beam", "prefill_chunk"):
-        value = getattr(arguments, name)
-        if value is not None and not 1 <= value < 2**63:
-            raise GenerationError(f"--{name.replace('_', '-')} is {value}, expected at least 1 and less than 2^63")
-    if arguments.length_penalty is not None and not 0 <= arguments.length_penalty < math.inf:
-        raise GenerationError(f"--length-penalty is {arguments.length_penalty:g}, expected at least 0")
     given = given_options(arguments)
     with_options(SamplingParams(), given)  # a wrong value is reported before torch is imported
-    _refuse_ignored(arguments)
+    _check_options(arguments)
     prompts = _read_prompts(arguments)
 
     load_torch()
@@ -112,7 +88,6 @@ def _run(arguments: argparse.Namespace) -> int:
     from gpt.data import CharTokenizer
     from gpt.data.text import convert_newlines
     from gpt.device import choose_device
-    from gpt.generation import DecodeOptions, build_runtime
     from gpt.generation.prompts import encode_prompt
 
     keep_freed_memory()
@@ -123,17 +98,15 @@ def _run(arguments: argparse.Namespace) -> int:
     tokenizer = loaded.tokenizer
     if isinstance(tokenizer, CharTokenizer):
         tokenizer = CharTokenizer(tokenizer.itos, arguments.unknown)
-    options = DecodeOptions(
-        arguments.backend, not arguments.no_cache, arguments.kv_dtype or "fp32", arguments.prefill_chunk
-    )
-    make_drafter = make_drafter_of(arguments.speculate, loaded, arguments.runs)
-    runtime = build_runtime(loaded.model, options, report=report, make_drafter=make_drafter)
+    runtime = chosen_runtime(arguments, loaded)
     if arguments.interactive:
         return run_interactive(runtime, tokenizer, params)
     prompts = [convert_newlines(prompt, loaded.config.data.newlines) for prompt in prompts]
     sequences = arguments.beam or min(GROUP, len(prompts) * arguments.num_samples)
-    if options.cache:
-        require_cache_memory(loaded.config.model, sequences, options.kv_dtype, next(loaded.model.parameters()).device)
+    if not arguments.no_cache:
+        require_cache_memory(
+            loaded.config.model, sequences, arguments.kv_dtype or "fp32", next(loaded.model.parameters()).device
+        )
     for prompt in prompts:  # all of them before anything is printed or a file is opened
         encode_prompt(tokenizer, prompt, params, loaded.config.model.block_size)
     with _open_output(arguments.output) as file:
@@ -144,12 +117,18 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_ignored(arguments: argparse.Namespace) -> None:
-    """Refuse options that would have no effect.
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Refuse numbers out of range, and options that would have no effect.
 
     Raises:
         GenerationError: one was given.
     """
+    for name in ("num_samples", "beam", "prefill_chunk"):
+        value = getattr(arguments, name)
+        if value is not None and not 1 <= value < 2**63:
+            raise GenerationError(f"--{name.replace('_', '-')} is {value}, expected at least 1 and less than 2^63")
+    if arguments.length_penalty is not None and not 0 <= arguments.length_penalty < math.inf:
+        raise GenerationError(f"--length-penalty is {arguments.length_penalty:g}, expected at least 0")
     chosen = {name for name, value in vars(arguments).items() if value is not None and value is not False}
     if arguments.num_samples == 1:
         chosen.discard("num_samples")

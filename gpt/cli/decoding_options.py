@@ -1,14 +1,55 @@
-"""`--speculate`: where the drafts of speculative decoding come from."""
+"""Decoding on a command line: backend, key/value cache and speculative decoding, from options to a runtime."""
 
+import argparse
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt.cli.common import not_empty, report
 from gpt.errors import CheckpointError
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
-    from gpt.generation.runtime import MakeDrafter
+    from gpt.generation.runtime import MakeDrafter, Runtime
+
+
+def add_decoding_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--backend`, `--speculate`, `--no-cache`, `--kv-dtype` and `--prefill-chunk`."""
+    parser.add_argument(
+        "--backend",
+        choices=("auto", "eager", "compiled", "native"),
+        default="auto",
+        help="what computes the logits (default: auto, the fastest there is)",
+    )
+    parser.add_argument(
+        "--speculate",
+        type=not_empty,
+        metavar="WHAT",
+        help="speculative decoding, which gives the same text; drafts come from: ngram (the training text), lookup "
+        "(the text so far), or a checkpoint of a smaller model",
+    )
+    parser.add_argument("--no-cache", action="store_true", help="recompute the whole window for every token")
+    parser.add_argument(
+        "--kv-dtype", choices=("fp32", "bf16", "fp16", "int8"), help="dtype of the key/value cache (default: fp32)"
+    )
+    parser.add_argument("--prefill-chunk", type=int, metavar="N", help="process at most N prompt tokens per pass")
+
+
+def chosen_runtime(arguments: argparse.Namespace, loaded: "Loaded") -> "Runtime":
+    """Return the runtime of a model that the options of `add_decoding_options` ask for.
+
+    Raises:
+        CheckpointError: see `make_drafter_of`.
+        DeviceError: the backend that was asked for cannot be had.
+        GenerationError: two options contradict each other.
+    """
+    from gpt.generation import DecodeOptions, build_runtime
+
+    options = DecodeOptions(
+        arguments.backend, not arguments.no_cache, arguments.kv_dtype or "fp32", arguments.prefill_chunk
+    )
+    make_drafter = make_drafter_of(arguments.speculate, loaded, arguments.runs)
+    return build_runtime(loaded.model, options, report=report, make_drafter=make_drafter)
 
 
 def make_drafter_of(choice: str | None, loaded: "Loaded", runs: Path) -> "MakeDrafter | None":
