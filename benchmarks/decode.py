@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from benchmarks.measure import Row, describe, finish, interleave, make_table, ratios, show_ratios
-from benchmarks.options import add_count, add_measurement, add_peers, add_variants, at_least, check_packages
+from benchmarks.options import (
+    add_count,
+    add_counts,
+    add_measurement,
+    add_peers,
+    add_variants,
+    at_least,
+    check_hugging_face,
+    check_packages,
+)
 from gpt.cli.common import report
 from gpt.config import ModelConfig, SamplingParams
 from gpt.errors import ConfigError
@@ -57,8 +66,7 @@ def add_parser(subparsers: Any) -> None:
     add_variants(parser, (*PLAIN, *SPECULATIVE), "native,eager")
     architecture = "of the shapes (default: gpt2)"
     parser.add_argument("--architecture", choices=("gpt2", "llama"), default="gpt2", help=architecture)
-    batches = "sequences in a batch (default: 1)"
-    parser.add_argument("--batch", nargs="+", type=at_least(1), default=[1], metavar="N", help=batches)
+    add_counts(parser, "--batch", [1], "sequences in a batch")
     add_count(parser, "--window", 256, "block_size of the shapes")
     add_count(parser, "--prompt-length", 16, "tokens of the prompt")
     add_count(parser, "--tokens", 240, "tokens sampled after the prompt; 1: prefill only")
@@ -131,8 +139,9 @@ def _check(arguments: argparse.Namespace) -> None:
         from benchmarks.llama_cpp import check_llama_cpp
 
         check_llama_cpp(arguments.llama_cpp)
-    check_packages("--hf", *(("transformers", "accelerate") if arguments.hf or arguments.hf_compiled else ()))
-    check_packages("--torchao", *(("torchao",) if arguments.torchao else ()))
+    check_hugging_face(arguments.hf or arguments.hf_compiled)
+    if arguments.torchao:
+        check_packages("--torchao", "torchao")
 
 
 def config_of(shape: str, arguments: argparse.Namespace) -> ModelConfig:
@@ -188,7 +197,6 @@ def row_of(
     waits = sorted(after - before for clock in ticks[name] for before, after in itertools.pairwise(clock[1:-1]))
     keys = min(prompt + tokens // 2, config.block_size)
     read, steps = one.matrix_bytes + cache_bytes(config, batch, keys, "fp32"), tokens / median
-    times = ratios(seconds[baseline], seconds[name])
     return {
         "weights": one.weights,
         "about": one.about(batch, prompt),
@@ -201,10 +209,7 @@ def row_of(
         "arithmetic_share": flops_of(config, batch, prompt, tokens, keys) / median / rate,
         "seconds": seconds[name],
         "times_of": baseline,
-        "times": times,
-        "times_median": statistics.median(times),
-        "times_lowest": min(times),
-        "times_highest": max(times),
+        "times": ratios(seconds[baseline], seconds[name]),
     }
 
 

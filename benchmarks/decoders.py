@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.hugging_face import build_gpt2, import_library
-from benchmarks.llama_cpp import LLAMA_NAMES, LlamaCpp, is_llama
+from benchmarks.llama_cpp import LLAMA_NAMES, LLAMA_SIZES, LlamaCpp, is_llama
 from benchmarks.nanogpt import build_nanogpt, shape_of
 from gpt.checkpoint import Loaded, load_trained
 from gpt.cli.common import report
@@ -71,10 +71,8 @@ def from_checkpoint(path: Path, prompt: int) -> Subject:
     """Return a trained model, and the beginning of a text that it generated."""
     loaded = load_trained(path, Path("runs"), torch.device("cpu"))
     start = encode_prompt(loaded.tokenizer, "", SamplingParams(), loaded.config.model.block_size)
-    params = SamplingParams(max_new_tokens=prompt - 1)
-    return Subject(
-        str(path), loaded.model, torch.tensor([*start, *generate_tokens(loaded.model, start, params)]), loaded
-    )
+    tokens = generate_tokens(loaded.model, start, SamplingParams(max_new_tokens=prompt - 1))
+    return Subject(str(path), loaded.model, torch.tensor([*start, *tokens]), loaded)
 
 
 def ours(variant: str, subject: Subject) -> Entrant:
@@ -84,9 +82,8 @@ def ours(variant: str, subject: Subject) -> Entrant:
     drafts = next((name for name in rest if name in ("ngram", "lookup")), None)
     model = subject.model if weights is None else quantize(subject.model, weights)
     drafter = make_drafter_of(drafts, subject.loaded, Path("runs")) if subject.loaded else None
-    runtime = build_runtime(
-        model, DecodeOptions(backend, cache="cache" not in rest), report=report, make_drafter=drafter
-    )
+    options = DecodeOptions(backend, cache="cache" not in rest)
+    runtime = build_runtime(model, options, report=report, make_drafter=drafter)
     return Entrant(stepwise(runtime), weights_format(model), matrix_bytes(model))
 
 
@@ -95,7 +92,7 @@ def stepwise(runtime: Runtime) -> Decode:
 
     def decode(idx: Tensor, params: SamplingParams) -> list[float]:
         ticks = [time.perf_counter()]
-        decoder = runtime.decoder(idx.tolist(), params, range(len(idx)))
+        decoder = runtime.decoder(idx.tolist(), params, range(params.seed, params.seed + len(idx)))
         for _ in range(params.max_new_tokens):
             assert len(decoder.step()) == len(idx)
             ticks.append(time.perf_counter())
@@ -111,14 +108,14 @@ def peers(model: GPT, stack: ExitStack, wanted: argparse.Namespace) -> dict[str,
         ConfigError: one computes other logits with them.
         GPTError: llama.cpp cannot run here.
     """
-    entrants, size = {}, matrix_bytes(model)
+    generators, size = {}, matrix_bytes(model)
     if wanted.hf:
-        entrants["Hugging Face"] = Entrant(whole(hugging_face(model)), "float32", size, is_peer=True)
+        generators["Hugging Face"] = hugging_face(model)
     if wanted.hf_compiled:
-        decode = whole(hugging_face(model, compiled=True))
-        entrants["Hugging Face, compiled"] = Entrant(decode, "float32", size, is_peer=True)
+        generators["Hugging Face, compiled"] = hugging_face(model, compiled=True)
     if wanted.nanogpt is not None:
-        entrants["nanoGPT"] = Entrant(whole(nanogpt(model, wanted.nanogpt)), "float32", size, is_peer=True)
+        generators["nanoGPT"] = nanogpt(model, wanted.nanogpt)
+    entrants = {name: Entrant(whole(one), "float32", size, is_peer=True) for name, one in generators.items()}
     for kind, tolerance in () if wanted.llama_cpp is None else (("F32", 1e-3), ("Q8_0", 0.3)):
         peer = LlamaCpp(model, kind, wanted.llama_cpp, stack, report)
         check_agreement(f"llama.cpp {kind}", peer.logits, model, tolerance)
@@ -233,23 +230,10 @@ def check_greedy(peer: LlamaCpp, model: GPT) -> None:
 
 def build_llama(config: ModelConfig) -> Any:
     """Build LlamaForCausalLM in the same shape."""
-    library = import_library()
-    return library.LlamaForCausalLM(
-        library.LlamaConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=config.n_embd,
-            intermediate_size=config.mlp_hidden,
-            num_hidden_layers=config.n_layer,
-            num_attention_heads=config.n_head,
-            num_key_value_heads=config.kv_heads,
-            max_position_embeddings=config.block_size,
-            rms_norm_eps=config.norm_eps,
-            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
-            tie_word_embeddings=config.tie_weights,
-            bos_token_id=None,
-            eos_token_id=None,
-        )
-    )
+    library, sizes = import_library(), {theirs: getattr(config, ours) for ours, (theirs, _) in LLAMA_SIZES.items()}
+    rope = {"rope_type": "default", "rope_theta": sizes.pop("rope_theta")}
+    tied = {"tie_word_embeddings": config.tie_weights, "bos_token_id": None, "eos_token_id": None}
+    return library.LlamaForCausalLM(library.LlamaConfig(**sizes, rope_parameters=rope, **tied))
 
 
 def llama_weights(model: GPT) -> dict[str, Tensor]:

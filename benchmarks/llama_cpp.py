@@ -36,6 +36,18 @@ LLAMA_NAMES = {
     "mlp.c_proj": ("mlp.down_proj", "ffn_down"),
 }
 """Modules of ours, and what transformers and GGUF call them."""
+LLAMA_SIZES = {
+    "vocab_size": ("vocab_size", "vocab_size"),
+    "block_size": ("max_position_embeddings", "context_length"),
+    "n_embd": ("hidden_size", "embedding_length"),
+    "n_layer": ("num_hidden_layers", "block_count"),
+    "mlp_hidden": ("intermediate_size", "feed_forward_length"),
+    "n_head": ("num_attention_heads", "attention.head_count"),
+    "kv_heads": ("num_key_value_heads", "attention.head_count_kv"),
+    "norm_eps": ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+    "rope_theta": ("rope_theta", "rope.freq_base"),
+}
+"""The same of numbers in `ModelConfig`."""
 
 
 def check_llama_cpp(python: str) -> None:
@@ -54,12 +66,8 @@ def check_llama_cpp(python: str) -> None:
 class LlamaCpp:
     """llama.cpp's decoding loop, by its C interface; keys and values are of the type in `CACHES` that is faster.
 
-    Args:
-        model: for which `is_llama` holds.
-        kind: of the matrices, F32 or Q8_0.
-        python: interpreter that has `llama_cpp`.
-        stack: ends its process.
-        report: told where llama.cpp dies with the layout of weights that it prefers.
+    `kind` of the matrices is F32 or Q8_0; `stack` ends the process; `report` is told where llama.cpp dies with the
+    layout of weights that it prefers.
 
     Raises:
         GPTError: llama.cpp cannot run the model.
@@ -122,22 +130,11 @@ def is_llama(config: ModelConfig) -> bool:
     return parts == ("rmsnorm", "rope", "swiglu", False, False, None)
 
 
-def gguf_header(config: ModelConfig) -> dict[str, str | int | float | None]:
+def gguf_header(config: ModelConfig) -> dict[str, str | int | float]:
     """Return keys and values of GGUF's architecture `llama`, with no tokenizer."""
     assert is_llama(config)
-    return {
-        "llama.vocab_size": config.vocab_size,
-        "llama.context_length": config.block_size,
-        "llama.embedding_length": config.n_embd,
-        "llama.block_count": config.n_layer,
-        "llama.feed_forward_length": config.mlp_hidden,
-        "llama.attention.head_count": config.n_head,
-        "llama.attention.head_count_kv": config.kv_heads,
-        "llama.attention.layer_norm_rms_epsilon": config.norm_eps,
-        "llama.rope.dimension_count": config.head_dim,
-        "llama.rope.freq_base": config.rope_theta,
-        "tokenizer.ggml.model": "no_vocab",
-    }
+    sizes = {f"llama.{gguf}": getattr(config, ours) for ours, (_, gguf) in LLAMA_SIZES.items()}
+    return {**sizes, "llama.rope.dimension_count": config.head_dim, "tokenizer.ggml.model": "no_vocab"}
 
 
 def gguf_tensors(model: GPT) -> dict[str, NDArray[np.float32]]:

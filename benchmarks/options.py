@@ -24,8 +24,13 @@ def add_measurement(subparsers: Any, name: str, summary: str, example: str) -> a
 
 def add_count(parser: argparse.ArgumentParser, name: str, default: int, meaning: str) -> None:
     """Add an option whose value is at least 1."""
-    shown = f"{meaning} (default: {default})"
-    parser.add_argument(name, type=at_least(1), default=default, metavar="N", help=shown)
+    parser.add_argument(name, type=at_least(1), default=default, metavar="N", help=f"{meaning} (default: {default})")
+
+
+def add_counts(parser: argparse.ArgumentParser, name: str, default: list[int], meaning: str, lowest: int = 1) -> None:
+    """Add an option with several values, none of which is below `lowest`."""
+    shown = f"{meaning} (default: {' '.join(map(str, default))})"
+    parser.add_argument(name, type=at_least(lowest), nargs="+", default=default, metavar="N", help=shown)
 
 
 def add_variants(parser: argparse.ArgumentParser, known: Collection[str], default: str) -> None:
@@ -82,6 +87,12 @@ def check_overrides(arguments: argparse.Namespace, *own_keys: str) -> None:
         key = override.partition("=")[0].strip()
         if key in ("run.dir", "run.name", *own_keys):
             raise ConfigError(f"{key} has no effect here; the measurement sets it")
+
+
+def check_hugging_face(wanted: bool) -> None:
+    """Raise ConfigError where it is wanted and not installed."""
+    if wanted:
+        check_packages("--hf", "transformers", "accelerate")
 
 
 def check_packages(option: str, *needed: str) -> None:

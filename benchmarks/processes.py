@@ -8,9 +8,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpt.errors import GPTError
 from gpt.report import Report, silent
@@ -22,8 +21,7 @@ Ask = Callable[..., dict[str, Any]]
 """Sends its keyword arguments and returns the answer; raises GPTError where the process ends or answers `error`."""
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """A line that a process printed, and the seconds from the start of the process to it."""
 
     seconds: float
@@ -53,7 +51,7 @@ def time_process(
 ) -> tuple[float, list[Line]]:
     """Run a process to its end, with cold caches; return its wall time in seconds and what it printed.
 
-    `report` gets the lines that begin with `step`, as trainers print them where they evaluate.
+    `report` gets the lines in which trainers print a validation loss.
 
     Raises:
         GPTError: it failed; the message has its last line.
@@ -71,7 +69,7 @@ def time_process(
     ) as process:
         for text in process.stdout or ():
             lines.append(Line(time.perf_counter() - start, text.rstrip()))
-            if text.startswith("step"):
+            if text.startswith("step") and " val" in text:
                 report(f"  {text.rstrip()}")
     seconds = time.perf_counter() - start
     if process.returncode != 0:

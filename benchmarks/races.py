@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.measure import Row, describe, finish, interleave, make_table, ratios, show_ratios, summarize
-from benchmarks.options import add_count, add_measurement, add_peers, at_least, check_overrides, check_packages
+from benchmarks.options import add_count, add_counts, add_measurement, add_peers, check_hugging_face, check_overrides
 from benchmarks.processes import ROOT, script_command, time_process
 from gpt.cli.common import report
 from gpt.config import Config, dump_config, load_config
@@ -66,13 +66,10 @@ class Contender:
 
 def add_parsers(subparsers: Any) -> None:
     """Add the options of both measurements."""
-    summary, config = (
-        "Time whole training processes and evaluate what they trained.",
-        "--config configs/shakespeare.yaml",
-    )
+    summary = "Time whole training processes and evaluate what they trained."
+    config = "--config configs/shakespeare.yaml"
     recipe = add_measurement(subparsers, "train recipe", summary, f"{config} --seeds 1 2 3")
-    seeds = "a process for each (default: 1 2 3)"
-    recipe.add_argument("--seeds", nargs="+", type=at_least(0), default=[1, 2, 3], metavar="N", help=seeds)
+    add_counts(recipe, "--seeds", [1, 2, 3], "a process for each", lowest=0)
     recipe.set_defaults(run=run_recipe)
     summary = "Time a recipe against nanoGPT's recipe for a CPU, and against Hugging Face's Trainer with that budget."
     race = add_measurement(subparsers, "train race", summary, f"{config} --nanogpt ../nanoGPT --hf")
@@ -104,7 +101,7 @@ def run_race(arguments: argparse.Namespace) -> int:
     check_overrides(arguments)
     if arguments.nanogpt is None and not arguments.hf:
         raise ConfigError("nobody to race against; give --nanogpt PATH, --hf or both")
-    check_packages("--hf", *(("transformers", "accelerate") if arguments.hf else ()))
+    check_hugging_face(arguments.hf)
     config, dataset, facts = _open(arguments)
     budget, ours = same_budget(config, arguments.peer_steps), f"gpt, {Path(arguments.config).stem}"
     runs: dict[str, list[Row]] = {}

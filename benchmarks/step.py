@@ -14,12 +14,12 @@ from typing import Any
 from benchmarks.measure import PAUSE, Row, describe, finish, interleave, make_table, ratios, show_ratios, summarize
 from benchmarks.options import (
     add_count,
+    add_counts,
     add_measurement,
     add_peers,
     add_variants,
-    at_least,
+    check_hugging_face,
     check_overrides,
-    check_packages,
 )
 from benchmarks.processes import Ask, json_process
 from gpt.cli.common import report
@@ -67,10 +67,8 @@ def add_parsers(subparsers: Any) -> None:
     names = "--config configs/shakespeare.yaml --variants native,torch,compiled"
     step = add_measurement(subparsers, "train step", summary, f"{names},float32 --hf --nanogpt ../nanoGPT")
     add_peers(step, "GPT-2 under transformers.Trainer")
-    sizes = "sizes of the square matmuls that give the machine's peak; the best counts (default: 512 1024 2048 4096)"
-    step.add_argument(
-        "--matmul-sizes", type=at_least(1), nargs="+", default=[512, 1024, 2048, 4096], metavar="N", help=sizes
-    )
+    sizes = "of the square matmuls that give the machine's peak; the best counts"
+    add_counts(step, "--matmul-sizes", [512, 1024, 2048, 4096], sizes)
     summary = "Time a training step of several variants, alone and while other processes take cores."
     busy = add_measurement(subparsers, "train busy", summary, names)
     add_count(busy, "--spinning", 1, "other processes, each of which keeps a core busy")
@@ -85,7 +83,7 @@ def add_parsers(subparsers: Any) -> None:
 def run_step(arguments: argparse.Namespace) -> int:
     """Start all processes, then measure them in interleaved rounds."""
     check_overrides(arguments)
-    check_packages("--hf", *(("transformers", "accelerate") if arguments.hf else ()))
+    check_hugging_face(arguments.hf)
     loaded = load_config(Path(arguments.config), arguments.overrides)
 
     from gpt.data import prepare

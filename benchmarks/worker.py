@@ -27,20 +27,16 @@ from gpt.training.compiling import is_compiled
 from gpt.training.monitor import Monitor
 from gpt.training.session import open_session
 
-STEPS_ONLY = (
-    *(f"train.{key}=1000000" for key in ("max_steps", "eval_interval", "log_interval")),
-    "train.eval_first=false",
-)
+LONG = ("max_steps", "eval_interval", "log_interval")
+STEPS_ONLY = (*(f"train.{key}=1000000" for key in LONG), "train.eval_first=false")
 """Overrides: no evaluation and no log line before the process is ended."""
 
 
 class Turns(Monitor):
-    """Times the steps of a training loop, which calls `progress` after each; raises SystemExit after the last turn.
+    """Times the steps of a training loop, which calls `progress` after each: `warmup` of them, then `steps` a turn.
 
-    Args:
-        warmup: steps of the first turn.
-        steps: of every other one.
-        answers: gets a line of JSON after each turn; a line on standard input begins the next.
+    After each turn it writes a line of JSON to `answers`; a line on standard input begins the next, and its end raises
+    SystemExit.
     """
 
     def __init__(self, warmup: int, steps: int, answers: TextIO) -> None:
@@ -63,11 +59,8 @@ class Turns(Monitor):
         self._last = now
         if len(self._milliseconds) < self._left:
             return
-        answer = {
-            **self._about,
-            "peak_bytes": peak_memory_bytes(torch.device("cpu")),
-            "milliseconds": self._milliseconds,
-        }
+        peak = peak_memory_bytes(torch.device("cpu"))
+        answer = {**self._about, "peak_bytes": peak, "milliseconds": self._milliseconds}
         print(json.dumps(answer), file=self._answers, flush=True)
         if not sys.stdin.readline():
             raise SystemExit

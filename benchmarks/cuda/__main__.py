@@ -18,7 +18,7 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
 def main() -> int:
-    """Exit codes: 0 all is well, 1 a stage failed, 2 a user's mistake, or no GPU."""
+    """Run the stages; return 0 where all is well, 1 where one failed, 2 on a user's mistake or without a GPU."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         print(f"error: {sys.executable} lacks {', '.join(missing)}; install them for it", file=sys.stderr)
@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace, names: list[str], size: "Size") -> None:
-    """Refuse before anything is measured what cannot come true.
+    """Refuse what cannot work before anything is measured.
 
     Raises:
         GPTError: a stage is unknown, or GPU, checkout or corpus are missing.

@@ -14,7 +14,7 @@ PREFIX = "cuda_"
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one stage.
+    """Result of one stage.
 
     Attributes:
         title: what its table shows, with the units.
@@ -32,7 +32,7 @@ class Outcome:
 
 
 def failed(stage: str, reason: str) -> Outcome:
-    """Of a stage that did not come to its end."""
+    """Return the outcome of a stage that did not end."""
     return Outcome(stage, (), (), problems=[reason])
 
 
@@ -43,7 +43,7 @@ def write(folder: Path, stage: str, outcome: Outcome, about: dict[str, Any]) -> 
 
 
 def render(folder: Path, stages: Sequence[str]) -> str:
-    """The results that a folder has, of these stages and in this order, as Markdown."""
+    """Render the results in a folder as Markdown, these stages in this order."""
     parts = []
     for stage in stages:
         path = folder / f"{PREFIX}{stage}.json"

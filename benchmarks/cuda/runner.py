@@ -24,7 +24,7 @@ Command = Callable[[str], Sequence[str]]
 
 
 def run_stage(name: str, size: Size, folder: Path) -> bool:
-    """Run one stage here and write what it found; whether all was well."""
+    """Run one stage here and write what it found; return whether all was well."""
     module = import_module(f"benchmarks.cuda.stages.{name}")
     start = time.perf_counter()
     found: Outcome = module.run(size)
@@ -58,7 +58,7 @@ def run_all(names: Sequence[str], command: Command, device: str, folder: Path) -
 
 
 def _start(command: Sequence[str], limit: float) -> str:
-    """Why a process ended badly, in one line; empty where it did not."""
+    """Run a process; return in one line why it failed, or an empty string."""
     process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
     try:
         log = process.communicate(timeout=limit)[1]

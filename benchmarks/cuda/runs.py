@@ -46,12 +46,12 @@ class Run:
 
 
 def open_data(size: Size) -> Dataset:
-    """The text that is learned."""
+    """Return the text to train on."""
     return prepare(load_config(CONFIGS / "shakespeare.yaml", size.data).config.data, read_settings(), report)
 
 
 def train_ours(config: Path, size: Size, dataset: Dataset, folder: Path) -> Run:
-    """`scripts/train.py` on a recipe, into a folder."""
+    """Run `scripts/train.py` on a recipe, into a folder."""
     overrides = (*size.data, *size.overrides, f"run.device={size.device}")
     seconds, lines = time_process(train_command(str(config), overrides, folder), folder / "caches")
     evaluations = [(line.seconds, float(m.group(2))) for line in lines if (m := EVALUATION.match(line.text))]

@@ -20,7 +20,7 @@ Decode = Callable[[Tensor, SamplingParams], object]
 
 
 def run(size: Size) -> Outcome:
-    """Everybody in turns, for each shape and batch."""
+    """Measure everybody in interleaved rounds, for each shape and batch."""
     rows, facts = [], {}
     for shape in size.shapes:
         subject = from_shape(shape, config_of(shape, size.window), PROMPT)
@@ -36,7 +36,7 @@ def run(size: Size) -> Outcome:
 
 
 def config_of(shape: str, window: int) -> ModelConfig:
-    """GPT-2's architecture in the shape L/H/C."""
+    """Return GPT-2's architecture in the shape L/H/C."""
     layers, heads, width = (int(part) for part in shape.split("/"))
     return ModelConfig(n_layer=layers, n_head=heads, n_embd=width, block_size=window, vocab_size=65)
 

@@ -20,8 +20,8 @@ from gpt.settings import read_settings
 from gpt.training.session import open_session
 
 TOLERANCES = {"shakespeare_nanogpt_cpu": 2e-4, "shakespeare": 3e-2}
-"""Of a loss, in nats, after as many steps as are compared: AdamW's differences are those of float32 sums, which grow
-from step to step; Muon's updates are rounded to bfloat16 on the way."""
+"""Largest difference of a loss, in nats, over the compared steps: AdamW's differences are those of float32 sums, which
+grow from step to step; Muon's updates are rounded to bfloat16 on the way."""
 CLOSE = 1e-3
 """Log-probabilities nearer than that are a tie, which rounding decides."""
 
@@ -50,7 +50,7 @@ def run(size: Size) -> Outcome:
 
 
 def train(recipe: str, device: str, size: Size, folder: Path) -> list[float]:
-    """Losses of the first steps on a device, one by one; the run stays in the folder."""
+    """Return the loss of each of the first steps on a device; the run stays in the folder."""
     name, steps = f"{recipe}-{device}", size.equality_steps
     loaded = load_config(
         CONFIGS / f"{recipe}.yaml",
@@ -68,12 +68,12 @@ def train(recipe: str, device: str, size: Size, folder: Path) -> list[float]:
 
 
 def largest_difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Of two rows of numbers of one length."""
+    """Return the largest difference of two sequences of numbers of one length."""
     return max(abs(one - other) for one, other in zip(ours, theirs, strict=True))
 
 
 def compare_texts(folder: Path, size: Size, backend: str) -> list[dict[str, Any]]:
-    """Greedy texts of the model that the CPU trained: there, eagerly, and on the device by a backend."""
+    """Compare greedy texts of the model that the CPU trained: there, eagerly, and on the device by a backend."""
     prompts = _prompts(open_data(size))
     params = SamplingParams(temperature=0, max_new_tokens=size.greedy_tokens, logprobs=2)
     completions = []
@@ -85,7 +85,7 @@ def compare_texts(folder: Path, size: Size, backend: str) -> list[dict[str, Any]
 
 
 def compare(ours: Completion, theirs: Completion) -> dict[str, Any]:
-    """Whether two texts are equal, or differ first where the best two tokens were nearly as likely."""
+    """Return whether two texts are equal, or differ first where the best two tokens were nearly as likely."""
     pairs = zip(ours.tokens, theirs.tokens, strict=True)
     place = next((i for i, (one, other) in enumerate(pairs) if one.id != other.id), None)
     if place is None:
@@ -96,6 +96,6 @@ def compare(ours: Completion, theirs: Completion) -> dict[str, Any]:
 
 
 def _prompts(dataset: Dataset, count: int = 4, length: int = 16) -> list[str]:
-    """From the validation split, evenly."""
+    """Return pieces of the validation split, evenly spaced."""
     step = (len(dataset.val) - length) // count
     return [dataset.tokenizer.decode(dataset.val[i * step : i * step + length]) for i in range(count)]

@@ -41,7 +41,7 @@ class Pair:
 
 
 def run(size: Size) -> Outcome:
-    """A training step of each recipe, eagerly, and a prefill of each; a ratio out of bounds is a problem."""
+    """Measure an eager training step and a prefill of each recipe; a ratio out of bounds is a problem."""
     pairs = []
     dataset = open_data(size)
     for name in RECIPES:
@@ -59,7 +59,7 @@ def run(size: Size) -> Outcome:
 
 
 def training_pair(name: str, config: Config, compute: Compute, dataset: Dataset) -> Pair:
-    """Two steps: the second finds the optimizer's state."""
+    """Measure two steps: the second finds the optimizer's state."""
     train, model = config.train, config.model
     predicted = training_memory(
         model, train.batch_size, model.block_size, compute, config.optim.name, train.grad_accum_steps
@@ -79,7 +79,7 @@ def training_pair(name: str, config: Config, compute: Compute, dataset: Dataset)
 
 
 def prefill_pair(name: str, config: Config, compute: Compute) -> Pair:
-    """A whole window through the model, into a float32 cache."""
+    """Measure the prefill of a whole window into a float32 cache."""
     model, batch = config.model, config.train.batch_size
     predicted = inference_memory(model, batch, model.block_size, compute.device)["fp32"]
 
@@ -93,7 +93,7 @@ def prefill_pair(name: str, config: Config, compute: Compute) -> Pair:
 
 
 def peak_of(work: Callable[[], None], device: torch.device) -> int:
-    """Most bytes held on the device while it runs, of those that it allocated itself."""
+    """Return the most bytes on the device while `work` runs, of those that it allocated itself."""
     if device.type != "cuda":
         with AllocationMode() as allocations:
             work()

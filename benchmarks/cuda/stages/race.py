@@ -28,7 +28,7 @@ ITERATION = re.compile(r"^iter (\d+): loss [\d.]+, time ([\d.]+)ms")
 
 
 def run(size: Size) -> Outcome:
-    """Both from cold caches of compiled code; whoever is second reaches the other's loss or does not."""
+    """Train with both from cold caches of compiled code; the goal is nanoGPT's best loss."""
     dataset, config = open_data(size), load_config(RECIPE, [*size.data, *size.overrides]).config
     runs: dict[str, Run] = {}
     problems = []
@@ -51,7 +51,7 @@ def run(size: Size) -> Outcome:
 
 
 def cells(one: Run, goal: float, mfu: float) -> tuple[str, ...]:
-    """One row, but for its name."""
+    """Return the cells of a row after its name."""
     reached = one.seconds_to(goal)
     own = min(loss for _, loss in one.evaluations)
     shown = "never" if reached is None else f"{reached:.1f}"
@@ -59,13 +59,13 @@ def cells(one: Run, goal: float, mfu: float) -> tuple[str, ...]:
 
 
 def utilisation(one: Run, config: Config, dataset: Dataset, rate: float) -> float:
-    """Model FLOPs per second over those of a square matmul in bfloat16 (2204.02311, appendix B)."""
+    """Return model FLOPs per second over those of a square matmul in bfloat16 (2204.02311, appendix B)."""
     model = config.model.model_copy(update={"vocab_size": dataset.tokenizer.vocab_size})
     return training_flops(model, 1, model.block_size) / model.block_size * one.tokens_per_second / rate
 
 
 def train_nanogpt(checkout: Path, size: Size, dataset: Dataset, folder: Path) -> Run:
-    """Its train.py with its own configuration for a GPU, in a copy of the checkout.
+    """Run its train.py with its own configuration for a GPU, in a copy of the checkout.
 
     Raises:
         GPTError: it fails, or prepares other tokens.
@@ -82,13 +82,13 @@ def train_nanogpt(checkout: Path, size: Size, dataset: Dataset, folder: Path) ->
 
 
 def tokens_per_iteration(lines: Sequence[Line]) -> int:
-    """From its first line."""
+    """Read the tokens per iteration from the line that says them."""
     found = (re.match(r"tokens per iteration will be: ([\d,]+)", line.text) for line in lines)
     return next(int(match.group(1).replace(",", "")) for match in found if match)
 
 
 def read_log(seconds: float, lines: Sequence[Line], loss: float, tokens: int) -> Run:
-    """Its evaluations and its speed, by what it prints; an iteration that follows an evaluation includes it."""
+    """Read its evaluations and its speed from what it prints; an iteration after an evaluation includes its time."""
     evaluations, milliseconds = [], []
     for line in lines:
         if match := EVALUATION.match(line.text):
