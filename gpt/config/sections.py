@@ -301,15 +301,6 @@ class SamplingParams(Section):
         "refuse", description="A prompt longer than block_size is refused, or cropped to its end."
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_python_values(cls, values: Any) -> Any:
-        """Accept what a notebook has at hand: NumPy's and torch's scalars, and one stop string."""
-        if not isinstance(values, dict):
-            return values
-        plain = {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in values.items()}
-        return {**plain, "stop": (plain["stop"],)} if isinstance(plain.get("stop"), str) else plain
-
 
 class Config(Section):
     """A whole configuration file."""

@@ -194,13 +194,13 @@ def stream(
         prompt: may be empty: it then starts after a line end.
         runtime: of this model, from `build_runtime`, with the weights of that moment: many calls then cost nothing
             but their tokens. None: the fastest there is.
-        params: fields of `SamplingParams`.
+        params: fields of `SamplingParams`; NumPy's and torch's scalars, and one string as `stop`, are accepted too.
 
     Raises:
         pydantic.ValidationError: a parameter is out of its range.
         GPTError: see `TextBatch`.
     """
-    batch = TextBatch(runtime or build_runtime(model), tokenizer, [prompt], SamplingParams(**params))
+    batch = TextBatch(runtime or build_runtime(model), tokenizer, [prompt], _build_params(params))
     return (piece.text for piece in batch if piece.text)
 
 
@@ -222,8 +222,15 @@ def generate(
     """
     if isinstance(prompts, str):
         return "".join(stream(model, tokenizer, prompts, runtime=runtime, **params))
-    completions = complete(model, tokenizer, prompts, SamplingParams(**params), runtime=runtime)
+    completions = complete(model, tokenizer, prompts, _build_params(params), runtime=runtime)
     return [completion.text for completion in completions]
+
+
+def _build_params(given: dict[str, Any]) -> SamplingParams:
+    plain = {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in given.items()}
+    if isinstance(plain.get("stop"), str):
+        plain["stop"] = (plain["stop"],)
+    return SamplingParams(**plain)
 
 
 def _at_edge(length: int, block_size: int, params: SamplingParams) -> bool:
