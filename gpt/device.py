@@ -63,7 +63,7 @@ def choose_compute(config: RunConfig, report: Report, processor: Processor | Non
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name; `auto`: CUDA, then MPS, then CPU.
+    """Return the device of that name; `auto`: CUDA, then MPS, then CPU.
 
     Raises:
         DeviceError: this torch sees no such device.

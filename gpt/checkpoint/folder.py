@@ -34,7 +34,7 @@ NGRAMS = "ngrams.safetensors"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds.
+    """The contents of a checkpoint.
 
     Attributes:
         model: the weights, by name; a tied weight once.
@@ -127,7 +127,7 @@ def _serialize(checkpoint: Checkpoint) -> dict[str, bytes]:
 
 
 def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """The files, then the manifest that makes them a checkpoint, all flushed to disk."""
+    """Write the files, then the manifest that makes them a checkpoint, all flushed to disk."""
     manifest = {
         "format": FORMAT,
         "files": {
@@ -157,7 +157,7 @@ def _move_into_place(temporary: Path, folder: Path) -> None:
 
 
 def _verified_files(folder: Path) -> dict[str, bytes]:
-    """The content of every file that the manifest lists."""
+    """Read every file that the manifest lists, and verify it."""
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         version, entries = int(manifest["format"]), dict(manifest["files"])
@@ -189,7 +189,7 @@ def _verified(path: Path, entry: dict[str, Any]) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """One line of an exception."""
+    """Return one line for an exception."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split())[:200] or type(error).__name__

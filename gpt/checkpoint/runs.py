@@ -1,4 +1,4 @@
-"""The folder of a run: its checkpoints, the `best` and `last` pointers, and which one a PATH means."""
+"""The folder of a run: its lock, its checkpoints, the `best` and `last` pointers, and which one a PATH means."""
 
 import json
 import re
@@ -35,7 +35,7 @@ class RunFolder:
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether there is a single checkpoint in the run's place, such as `scripts/quantize.py` writes."""
+        """Return whether there is a single checkpoint in place of the run, such as `scripts/quantize.py` writes."""
         return (self.path / MANIFEST).is_file()
 
     def lock(self) -> None:
@@ -58,7 +58,7 @@ class RunFolder:
         """Let other processes train this run; without effect where it is not locked."""
         if self._lock.is_locked:
             with suppress(OSError):
-                Path(self._lock.lock_file).unlink()  # while it is locked: whoever waits for it notices
+                Path(self._lock.lock_file).unlink()  # before the release: filelock checks that the file is still there
             self._lock.release()
             with suppress(OSError):
                 self.path.parent.rmdir()  # where nothing came of the run
@@ -85,7 +85,7 @@ class RunFolder:
         )
 
     def config(self) -> Config | None:
-        """The configuration the run was started with; None where there is no run yet.
+        """Read the configuration the run was started with; None where there is no run yet.
 
         Raises:
             ConfigError: config.yaml is damaged.
@@ -94,11 +94,11 @@ class RunFolder:
         return load_config(file).config if file.is_file() else None
 
     def checkpoints(self) -> list[Path]:
-        """Checkpoint folders, newest first; one that was being replaced comes after its replacement."""
+        """Return the checkpoint folders, newest first; one that was being replaced comes after its replacement."""
         return [folder for folder in self._step_folders() if (folder / MANIFEST).is_file()]
 
     def _step_folders(self) -> list[Path]:
-        """The same, and those that have lost even their manifest."""
+        """Return the folders of `checkpoints`, and those that have lost even their manifest."""
         found = []
         for folder in (self.path / "checkpoints").glob("step-*"):
             match = _STEP.fullmatch(folder.name)
@@ -112,7 +112,7 @@ class RunFolder:
         Raises:
             CheckpointError: it could not be written; everything that was there still is.
         """
-        if not (self.path / "config.yaml").is_file():  # someone has deleted the folder of a run that goes on
+        if not (self.path / "config.yaml").is_file():  # the folder was deleted while the run goes on
             self.create(checkpoint.config)
         step = int(checkpoint.state["step"])
         folder = self.path / "checkpoints" / f"step-{step:06d}"
@@ -124,7 +124,7 @@ class RunFolder:
         return folder
 
     def pointed(self, name: str) -> Path | None:
-        """The checkpoint that `best` or `last` points to; None where there is none."""
+        """Return the checkpoint that `best` or `last` points to; None where there is none."""
         try:
             target = json.loads((self.path / f"{name}.json").read_text(encoding="utf-8"))["checkpoint"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -133,7 +133,7 @@ class RunFolder:
         return folder if folder.is_dir() else None
 
     def newest_valid(self) -> tuple[Path, Checkpoint, list[str]] | None:
-        """The checkpoint that `last` points to, or else the newest that can be read, and what was wrong before it.
+        """Read the checkpoint that `last` points to, or else the newest readable one; return also what was damaged.
 
         `last` comes first because a run that was resumed from an earlier step leaves later ones behind.
         """
@@ -156,18 +156,18 @@ class RunFolder:
             raise CheckpointError(f"cannot write {self.path / name}.json: {error.strerror}") from None
 
     def _remove_old(self, step: int, keep_last: int) -> None:
-        """Keep the newest up to `step`; later ones are of a course that a resume from before them has left."""
+        """Keep the newest up to `step`; later ones belong to a branch that a resume from before them has abandoned."""
         keep = {self.pointed("best"), self.pointed("last")}
         ranked = sorted(self.checkpoints(), key=lambda folder: int(folder.name.split("-")[1].split(".")[0]) > step)
         for folder in ranked[keep_last:]:
             if folder not in keep:
                 shutil.rmtree(folder, ignore_errors=True)
-        for folder in (self.path / "checkpoints").glob(".tmp-*"):  # of a process that was killed while it wrote
+        for folder in (self.path / "checkpoints").glob(".tmp-*"):  # left by a process that was killed while it wrote
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path:
-    """The checkpoint folder a user means.
+    """Find the checkpoint folder that a user means.
 
     Args:
         path: a run folder, a checkpoint folder, or `best` or `last` inside a run folder; None: the
@@ -197,7 +197,7 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
 
 
 def _newest_run(runs: Path) -> Path:
-    """The run whose last checkpoint was written most recently."""
+    """Return the run whose last checkpoint was written most recently."""
     pointers = sorted(runs.glob("*/last.json"), key=lambda file: file.stat().st_mtime)
     if not pointers:
         raise CheckpointError(

@@ -51,7 +51,7 @@ class CombinedOptimizer:
 
     @property
     def found_inf(self) -> Tensor | None:
-        """1 on the device where the next update is to be skipped, as torch's fused optimizers read it; None: unset."""
+        """Return 1, on the device, if the next update is to be skipped, as fused optimizers read it; None: unset."""
         return getattr(next(iter(self.optimizers.values())), "found_inf", None)
 
     @found_inf.setter
@@ -65,7 +65,7 @@ class CombinedOptimizer:
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether every optimizer reads `found_inf`; torch's GradScaler then sets it and does not synchronize."""
+        """Return whether every optimizer reads `found_inf`; GradScaler then sets it and does not synchronize."""
         return all(getattr(optimizer, "_step_supports_amp_scaling", False) for optimizer in self.optimizers.values())
 
     def state_dict(self) -> dict[str, Any]:
@@ -81,7 +81,9 @@ class CombinedOptimizer:
         for name, optimizer in self.optimizers.items():
             present = optimizer.state_dict()["param_groups"]
             _check_state(optimizer, present, state[name])
-            optimizer.load_state_dict({"state": state[name]["state"], "param_groups": present})
+            rates = [float(group["lr"]) for group in state[name]["param_groups"]]  # those of the last step
+            groups = [{**group, "lr": rate} for group, rate in zip(present, rates, strict=True)]
+            optimizer.load_state_dict({"state": state[name]["state"], "param_groups": groups})
 
 
 def build_optimizer(

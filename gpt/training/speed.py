@@ -1,4 +1,4 @@
-"""How fast a run is."""
+"""Throughput of a run."""
 
 import time
 from collections.abc import Callable
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Speed:
-    """Of an interval of steps.
+    """The throughput over an interval of steps.
 
     Attributes:
         tokens_per_second: training tokens.
-        mfu: model FLOPs per second as a share of the measured matrix-product rate
+        mfu: model FLOPs per second as a share of the measured rate of matmuls
             (Chowdhery et al. 2022, 2204.02311, appendix B).
     """
 
@@ -45,7 +45,7 @@ class SpeedMeter:
 
     @property
     def total_seconds(self) -> float:
-        """Wall time of the whole run so far, evaluations and samples included."""
+        """Return the wall time of the whole run so far in seconds, evaluations and samples included."""
         return self._clock() - self._begin
 
     def restart(self) -> None:
@@ -53,11 +53,11 @@ class SpeedMeter:
         self._interval, self._steps = self._clock(), 0
 
     def count_step(self) -> None:
-        """One step is done."""
+        """Count one step as done."""
         self._steps += 1
 
     def read(self) -> Speed:
-        """The speed since the last reading or restart; begins a new interval."""
+        """Return the speed since the last reading or restart, and begin a new interval."""
         per_second = self._steps / max(self._clock() - self._interval, 1e-9)
         self.restart()
         return Speed(self._tokens * per_second, self._flops * per_second / self._rate)

@@ -1,6 +1,6 @@
 """The training loop: update, evaluate, save, until the last step, early stopping or a signal."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import cached_property
 
 import torch
@@ -33,10 +33,10 @@ class Trainer:
         config: resolved: `model.vocab_size` is set.
         model: in training mode, on the device.
         dataset: both splits long enough for `block_size`.
-        compute: device, dtype.
+        compute: device and dtype.
         stepper: makes the updates of `model`.
-        run: where checkpoints and samples go.
-        monitor: told of every metric.
+        run: where checkpoints and samples go; locked, and unlocked at the end of `run`.
+        monitor: takes every metric.
         report: takes lines for the user.
     """
 
@@ -90,14 +90,13 @@ class Trainer:
         try:
             self._meter = self._start_meter()
             self.monitor.start(self.state.step)
-            with self._signals:
+            with closing(self.monitor), self._signals:
                 self._loop()
         except Interrupted:
             self.stepper.check()
             self._save(best=False, required=True)
             raise
         finally:
-            self.monitor.close()
             self.run_folder.unlock()
         return self.state
 
