@@ -106,7 +106,7 @@ class EagerRuntime(Runtime):
 
     Args:
         model: on any device.
-        options: its backend is "compiled" or stands for eager.
+        options: of the cache, and of the backend, which is eager unless it is "compiled".
     """
 
     def __init__(self, model: GPT, options: DecodeOptions) -> None:

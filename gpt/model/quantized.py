@@ -1,4 +1,4 @@
-"""Weights of fewer bits for the linear layers of a trained model's blocks: integers times a scale, or bfloat16."""
+"""Quantized linear layers for the blocks of a trained model: integers times a scale, or bfloat16."""
 
 import copy
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from gpt.errors import InputError
 from gpt.model.gpt import GPT
 
 TRIED_SCALES = 24
-"""Of each group, between 60% of what its largest weight needs, and all of it."""
+"""Per group, from 60% to 100% of what its largest weight needs."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """How weights are kept.
+    """A format of integer weights.
 
     Attributes:
         bits: of an integer, 8 or 4.
@@ -28,15 +28,15 @@ class Format:
 
     @property
     def largest(self) -> int:
-        """Magnitude of the largest integer."""
+        """Return the magnitude of the largest integer."""
         return int(2 ** (self.bits - 1) - 1)
 
 
 FORMATS = {"int8": Format(8, None), "int4": Format(4, 32)}
-"""Of integers, by name. Smaller groups are nearer to the weights, and have more scales."""
+"""Integer formats by name. Smaller groups are more exact, and have more scales."""
 BFLOAT16 = "bf16"
 NAMES = (BFLOAT16, *FORMATS)
-"""What weights can be made."""
+"""Formats that `quantize` takes."""
 
 
 class QuantizedLinear(nn.Module):
@@ -65,12 +65,12 @@ class QuantizedLinear(nn.Module):
 
     @property
     def unpacked(self) -> Tensor:
-        """The integers one by one, (F, C) int8."""
+        """Return the integers, one in a byte, (F, C) int8."""
         return unpack(self.integers) if self.bits == 4 else self.integers
 
     @property
     def weight(self) -> Tensor:
-        """What the integers stand for, (F, C) float32."""
+        """Return the weights that the integers represent, (F, C) float32."""
         return (self.unpacked.view(*self.scales.shape, -1) * self.scales.unsqueeze(-1)).flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class BFloat16Linear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """(F, C) float32."""
+        """Return the weights, (F, C) float32."""
         return self.rounded.float()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class BFloat16Linear(nn.Module):
 
 
 def round_to_integers(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
-    """Groups (..., n) as integers of at most some magnitude, int8, and scales (..., 1)."""
+    """Round groups (..., n) to integers of at most some magnitude; return them, int8, and scales (..., 1)."""
     needed = weight.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / largest
     best_error = torch.full_like(needed, torch.inf)
     best_scale = needed
@@ -117,20 +117,20 @@ def round_to_integers(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
 
 
 def pack(integers: Tensor) -> Tensor:
-    """(F, C) int8 from -8 to 7 -> (F, C / 2) uint8: of two neighbours the first in the lower half."""
+    """Pack (F, C) int8 from -8 to 7 into (F, C / 2) uint8: the first of two neighbours in the lower half."""
     return (integers[:, 0::2] & 15 | integers[:, 1::2] << 4).view(torch.uint8)
 
 
 def unpack(pairs: Tensor) -> Tensor:
-    """The way back from `pack`."""
+    """Undo `pack`."""
     both = pairs.view(torch.int8)
     return torch.stack((both << 4 >> 4, both >> 4), dim=-1).flatten(1)
 
 
 def quantize(model: GPT, weights: str) -> GPT:
-    """A copy whose blocks have quantized linear layers; embeddings, norms and head stay float32.
+    """Return a copy whose blocks have quantized linear layers; embeddings, norms and head stay float32.
 
-    It can be run, saved and loaded, and not be trained.
+    It can be run, saved and loaded, but not trained.
 
     Args:
         model: with float32 weights.
@@ -164,7 +164,7 @@ def _narrowed(layer: nn.Linear, weights: str) -> nn.Module:
 
 
 def weights_format(model: GPT) -> str:
-    """float32, or the name of the format its linear layers are in."""
+    """Return float32, or the name of the format of the linear layers."""
     if any(isinstance(layer, BFloat16Linear) for layer in model.modules()):
         return BFLOAT16
     bits = {layer.bits for layer in model.modules() if isinstance(layer, QuantizedLinear)}
@@ -172,7 +172,7 @@ def weights_format(model: GPT) -> str:
 
 
 def matrix_bytes(model: GPT) -> int:
-    """Bytes of the matrices, in the format they are kept in, that a token is multiplied by."""
+    """Return the bytes, as stored, of all matrices that a token is multiplied by."""
     total = 0
     for layer in model.modules():
         if isinstance(layer, QuantizedLinear):

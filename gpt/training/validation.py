@@ -1,8 +1,7 @@
 """What a run computes between its updates: the validation loss, a sample, a picture of attention."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from gpt.evaluation.windows import full_batches
 from gpt.generation import DecodeOptions, EagerRuntime, TextBatch
 from gpt.inspection.rendering.pictures import attention_picture, to_pixels
 from gpt.inspection.views.data import attention_view
-from gpt.model import GPT
+from gpt.model import GPT, eval_mode
 from gpt.training.compiling import without_compilation
 
 PICTURE_TOKENS = 32
@@ -64,7 +63,7 @@ class Validation:
             return ""
         params = self._config.sample.model_copy(update={"max_new_tokens": tokens, "empty_prompt": "start"})
         pieces = []
-        with without_compilation(self._model), self._in_eval_mode():
+        with without_compilation(self._model):
             runtime = EagerRuntime(self._model, DecodeOptions())  # a short text does not repay a compilation
             for piece in TextBatch(runtime, self._dataset.tokenizer, [""], params):
                 pieces.append(piece.text)
@@ -79,14 +78,6 @@ class Validation:
             return None
         length = min(PICTURE_TOKENS, self._config.model.block_size)
         idx = torch.from_numpy(self._dataset.val[:length].astype("int64")).to(self._compute.device)
-        with without_compilation(self._model), self._in_eval_mode():
+        with without_compilation(self._model), eval_mode(self._model):
             view = attention_view(self._model, self._dataset.tokenizer, idx)
         return to_pixels(attention_picture(view))
-
-    @contextmanager
-    def _in_eval_mode(self) -> Iterator[None]:
-        self._model.eval()
-        try:
-            yield
-        finally:
-            self._model.train()
