@@ -6,7 +6,7 @@ from gpt.config import ModelConfig
 
 
 def matmul_parameters(config: ModelConfig) -> int:
-    """Weights that multiply every token: all linear layers and the head; no embeddings, norms or biases."""
+    """Count the weights that every token is multiplied by: linear layers and head; no embeddings, norms or biases."""
     assert config.vocab_size is not None
     attention = config.n_embd * (2 * config.n_embd + 2 * config.kv_heads * config.head_dim)
     mlp = config.n_embd * config.mlp_hidden * (3 if config.mlp == "swiglu" else 2)
@@ -14,7 +14,7 @@ def matmul_parameters(config: ModelConfig) -> int:
 
 
 def flops_by_part(config: ModelConfig, batch: int, new: int, keys: int) -> dict[str, int]:
-    """Matrix-product FLOPs of (batch, new) tokens that attend to `keys` positions, their own included.
+    """Count the matmul FLOPs of (batch, new) tokens that attend to `keys` positions, their own included.
 
     The parts are `linear_layers`, `attention` and `head`.
 
@@ -32,84 +32,84 @@ def flops_by_part(config: ModelConfig, batch: int, new: int, keys: int) -> dict[
 
 
 def forward_flops(config: ModelConfig, batch: int, length: int) -> int:
-    """Matrix-product FLOPs of one forward pass over (batch, length) tokens; also of a prefill of an empty cache."""
+    """Count the FLOPs of one forward pass over (batch, length) tokens; also of a prefill of an empty cache."""
     return sum(flops_by_part(config, batch, length, length).values())
 
 
 def decode_flops(config: ModelConfig, batch: int, keys: int) -> int:
-    """FLOPs of one new token in each row, with a cache; `keys` positions in all, the new one included."""
+    """Count the FLOPs of one new token in each sequence, with a cache; `keys` positions, the new one included."""
     return sum(flops_by_part(config, batch, 1, keys).values())
 
 
 def backward_flops(config: ModelConfig, batch: int, length: int) -> int:
-    """FLOPs of a backward pass: each product has two, for the gradients of its two factors."""
+    """Count the FLOPs of a backward pass: each matmul has two, for the gradients of its two factors."""
     return 2 * forward_flops(config, batch, length)
 
 
 def training_flops(config: ModelConfig, batch: int, length: int) -> int:
-    """FLOPs of a forward and a backward pass."""
+    """Count the FLOPs of a forward and a backward pass."""
     return forward_flops(config, batch, length) + backward_flops(config, batch, length)
 
 
 @dataclass(frozen=True)
-class GenerationStep:
-    """The pass that reads a text of prompt + `step` tokens.
+class GenerationFlops:
+    """What `new` tokens after a prompt cost with and without a cache, batch 1.
+
+    Step i, counted from 1, reads prompt + i tokens: naively all of them go through the model, with a cache
+    only the newest. The count thus begins where the first new token is fed back, which is the first pass
+    that a cache makes cheap, and ends with the last one fed back: prompt + `new` positions with a cache. A
+    generator that stops at `new` tokens makes the pass of the prompt, from which the first comes, and does
+    not feed the last one back: prompt + `new` - 1 positions.
 
     Attributes:
-        step: tokens after the prompt in the text that is read, from 1.
-        naive: FLOPs where the whole text goes through the model.
-        cached: FLOPs where its newest token does, and the others are in the cache.
+        config: of the model.
+        prompt: its tokens.
+        new: tokens generated.
     """
 
-    step: int
-    naive: int
-    cached: int
+    config: ModelConfig
+    prompt: int
+    new: int
+
+    def naive_step(self, step: int) -> int:
+        """Return the FLOPs of step `step` without a cache."""
+        return forward_flops(self.config, 1, self.prompt + step)
+
+    def cached_step(self, step: int) -> int:
+        """Return the FLOPs of step `step` with a cache."""
+        return decode_flops(self.config, 1, self.prompt + step)
 
     @property
-    def ratio(self) -> float:
-        """How many times the naive pass costs the cached one."""
-        return self.naive / self.cached
-
-
-@dataclass(frozen=True)
-class GenerationFlops:
-    """What `new` tokens after a prompt cost in both ways, batch 1.
-
-    Attributes:
-        prefill: FLOPs of the prompt's own pass, which only the cached way makes apart.
-        steps: one for each new token.
-        naive_positions: positions that go through the model, summed over the steps: prompt + i each.
-        cached_positions: the prompt once, then one each.
-    """
-
-    prefill: int
-    steps: tuple[GenerationStep, ...]
-    naive_positions: int
-    cached_positions: int
+    def prefill(self) -> int:
+        """Return the FLOPs of the prompt's own pass, which only the cached way makes apart."""
+        return forward_flops(self.config, 1, self.prompt)
 
     @property
     def naive(self) -> int:
-        """FLOPs without a cache."""
-        return sum(step.naive for step in self.steps)
+        """Return the FLOPs without a cache; cubic in `new` through attention.
+
+        The FLOPs of a pass over L tokens are a L + b L^2, and the steps' L follow one another.
+        """
+        a, b = 2 * matmul_parameters(self.config), 4 * self.config.n_embd * self.config.n_layer
+        squares = _sum_of_squares(self.prompt + self.new) - _sum_of_squares(self.prompt)
+        return a * self.naive_positions + b * squares
 
     @property
     def cached(self) -> int:
-        """FLOPs with a cache, the prefill included."""
-        return self.prefill + sum(step.cached for step in self.steps)
+        """Return the FLOPs with a cache, the prefill included; quadratic in `new`."""
+        a, b = 2 * matmul_parameters(self.config), 4 * self.config.n_embd * self.config.n_layer
+        return self.prefill + a * self.new + b * self.naive_positions
+
+    @property
+    def naive_positions(self) -> int:
+        """Return the positions that go through the model without a cache: prompt + i for each step."""
+        return self.new * self.prompt + self.new * (self.new + 1) // 2
+
+    @property
+    def cached_positions(self) -> int:
+        """Return the positions that go through the model with a cache: the prompt once, then one for each step."""
+        return self.prompt + self.new
 
 
-def generation_flops(config: ModelConfig, prompt: int, new: int) -> GenerationFlops:
-    """Cost of `new` tokens after `prompt` tokens, with and without a cache.
-
-    Step i reads a text of prompt + i tokens. The count thus begins where the first new token is fed
-    back, which is the first pass that a cache makes cheap, and ends with the last one fed back: prompt +
-    `new` positions with a cache. A generator that stops at `new` tokens makes the pass of the prompt, from
-    which the first comes, and does not feed the last one back: prompt + `new` - 1 positions. The naive
-    total is cubic in `new` through its attention, the cached one quadratic.
-    """
-    steps = tuple(
-        GenerationStep(i, forward_flops(config, 1, prompt + i), decode_flops(config, 1, prompt + i))
-        for i in range(1, new + 1)
-    )
-    naive_positions = new * prompt + new * (new + 1) // 2
-    return GenerationFlops(forward_flops(config, 1, prompt), steps, naive_positions, prompt + new)
+def _sum_of_squares(n: int) -> int:
+    return n * (n + 1) * (2 * n + 1) // 6

@@ -57,8 +57,8 @@ def require_memory(needed: int, what: str, remedy: str, device: torch.device) ->
         raise DeviceError(f"{what} needs at least {needs} of memory, and {device} has {has} available; lower {remedy}")
 
 
-def weight_bytes(config: ModelConfig) -> int:
-    """Return the bytes of the float32 matrices and of the modules that hold them; `vocab_size` is set."""
+def model_bytes(config: ModelConfig) -> int:
+    """Return the bytes of a model's float32 matrices and of its modules; `vocab_size` is set."""
     assert config.vocab_size is not None
     embeddings = 0 if config.tie_weights else config.vocab_size
     positions = config.block_size if config.position == "learned" else 0
@@ -77,7 +77,7 @@ def training_bytes(config: Config, compute: Compute) -> int:
     inputs = 3 * model.n_embd + 2 * model.kv_heads * model.head_dim + model.mlp_hidden
     activations = tokens * model.n_layer * inputs * compute.dtype.itemsize
     ids = 2 * torch.int64.itemsize * tokens * train.grad_accum_steps
-    return copies * weight_bytes(model) + activations + ids
+    return copies * model_bytes(model) + activations + ids
 
 
 def require_countable(config: ModelConfig, batch: int = 1, length: int = 1) -> None:
@@ -88,7 +88,7 @@ def require_countable(config: ModelConfig, batch: int = 1, length: int = 1) -> N
     """
     assert config.vocab_size is not None
     widest = max(config.vocab_size, config.mlp_hidden, config.n_head * length)
-    if weight_bytes(config) + 8 * batch * length * widest * config.n_layer >= 2**63:
+    if model_bytes(config) + 8 * batch * length * widest * config.n_layer >= 2**63:
         raise DeviceError("a model or batch of 8 EiB and more cannot be counted; lower its sizes")
     objects = config.n_layer * BLOCK_BYTES
     require_memory(objects, f"a model of {config.n_layer:,} blocks", "model.n_layer", torch.device("cpu"))

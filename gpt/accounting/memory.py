@@ -6,6 +6,7 @@ rounding and the libraries' own memory come on top.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,24 +15,16 @@ from gpt.accounting.allocations import AllocationMode, Rehearsal
 from gpt.cache import KV_DTYPES, KVCache
 from gpt.config import ModelConfig
 from gpt.device import Compute
-from gpt.errors import ConfigError
 from gpt.evaluation.loss import summed_loss
 from gpt.model import GPT
 
 
-def _adamw(parameter: Tensor) -> int:
-    return 2 * 4 * parameter.numel() + 4  # two moments and the step count, all float32
+class Optimizer(Protocol):
+    """What is used of an optimizer."""
 
-
-def _muon(parameter: Tensor) -> int:
-    return 4 * parameter.numel()  # the momentum
-
-
-OPTIMIZER_STATE: dict[str, tuple[Callable[[Tensor], int], Callable[[Tensor], int]]] = {
-    "adamw": (_adamw, _adamw),
-    "muon": (_muon, _adamw),
-}
-"""Bytes of what an optimizer of that name keeps for a matrix of the blocks, and for any other tensor."""
+    def step(self) -> object:
+        """Update the parameters from their gradients."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -56,7 +49,7 @@ class TrainingMemory:
 
     @property
     def persistent(self) -> int:
-        """Held all the time: weights, buffers and optimizer state."""
+        """Return what is held all the time: weights, buffers and optimizer state."""
         return self.weights + self.buffers + self.optimizer
 
 
@@ -78,7 +71,12 @@ class InferenceMemory:
 
 
 def training_memory(
-    config: ModelConfig, batch: int, length: int, compute: Compute, optimizer: str, micro_batches: int = 1
+    config: ModelConfig,
+    batch: int,
+    length: int,
+    compute: Compute,
+    build_optimizer: Callable[[GPT], Optimizer],
+    micro_batches: int = 1,
 ) -> TrainingMemory:
     """Predict a training step over (batch, length) tokens, without allocating anything.
 
@@ -86,37 +84,35 @@ def training_memory(
         config: with `vocab_size` set.
         batch: sequences B of a micro-batch.
         length: tokens T of a sequence.
-        compute: where, and in which type matrix products are done.
-        optimizer: one of `OPTIMIZER_STATE`.
+        compute: device and dtype of the matmuls.
+        build_optimizer: makes the optimizer of a model; it is stepped in the rehearsal too.
         micro_batches: of one step; from the second on, gradients are there during the forward pass.
-
-    Raises:
-        ConfigError: no optimizer has that name.
     """
-    if optimizer not in OPTIMIZER_STATE:
-        raise ConfigError(f"no optimizer {optimizer!r}; there are {', '.join(OPTIMIZER_STATE)}")
     with Rehearsal() as rehearsal, compute.device:
         allocations = rehearsal.allocations
         model = GPT(config)
-        parameters, buffers = list(model.parameters()), sum(buffer.nbytes for buffer in model.buffers())
-        start = allocations.live
+        held, buffers = allocations.live, sum(buffer.nbytes for buffer in model.buffers())
+        optimizer = build_optimizer(model)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()  # makes its state
+        model.zero_grad(set_to_none=True)
+        state = allocations.live - held
         inputs, targets = (torch.zeros(batch, length, dtype=torch.int64) for _ in range(2))
         allocations.restart_peak()
         activations = 0
         for _ in range(min(micro_batches, 2)):  # a third is like the second
             before = allocations.live
             activations = _forward_and_backward(model, inputs, targets, compute, allocations) - before
-        matrices = {id(parameter) for parameter in model.h.parameters() if parameter.dim() == 2}
-        of_matrix, of_other = OPTIMIZER_STATE[optimizer]
-        state = sum((of_matrix if id(p) in matrices else of_other)(p) for p in parameters)
-        gradients = sum(parameter.grad.nbytes for parameter in parameters if parameter.grad is not None)
-        return TrainingMemory(start - buffers, buffers, state, gradients, activations, allocations.peak + state)
+        optimizer.step()
+        gradients = sum(parameter.grad.nbytes for parameter in model.parameters() if parameter.grad is not None)
+        return TrainingMemory(held - buffers, buffers, state, gradients, activations, allocations.peak)
 
 
 def _forward_and_backward(
     model: GPT, inputs: Tensor, targets: Tensor, compute: Compute, allocations: AllocationMode
 ) -> int:
-    """What a training step does with one micro-batch; returns the bytes live between the two passes."""
+    """Do what a training step does with one micro-batch; return the bytes live between the two passes."""
     loss = summed_loss(model, inputs, targets, compute) / targets.numel()
     live = allocations.live
     loss.backward()  # type: ignore[no-untyped-call]

@@ -6,7 +6,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -188,11 +188,16 @@ def read_config(arguments: argparse.Namespace) -> LoadedConfig:
     Raises:
         ConfigError: see `load_config`; or a key is overridden twice.
     """
-    keys = [override.partition("=")[0].strip() for override in arguments.overrides]
+    check_overrides(arguments.overrides)
+    return load_config(arguments.config, arguments.overrides)
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Raise ConfigError if a key is overridden twice."""
+    keys = [override.partition("=")[0].strip() for override in overrides]
     for key in keys:
         if keys.count(key) > 1:
             raise ConfigError(f"command line: {key} is given twice; leave one of them out")
-    return load_config(arguments.config, arguments.overrides)
 
 
 def add_weights_option(parser: argparse.ArgumentParser) -> None:

@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 import torch
@@ -7,11 +6,11 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpt.accounting.flops import (
+    GenerationFlops,
     backward_flops,
     decode_flops,
     flops_by_part,
     forward_flops,
-    generation_flops,
     matmul_parameters,
     training_flops,
 )
@@ -73,14 +72,13 @@ def test_flops_of_two_tokens_by_hand() -> None:
 def test_every_pass_of_generating_is_what_torch_counts(variant: dict[str, object], prompt: int, new: int) -> None:
     config = tiny_config(attention="reference", **variant)
     model, cache = GPT(config).eval(), KVCache(config)
-    generation = generation_flops(config, prompt, new)
+    generation = GenerationFlops(config, prompt, new)
     idx = torch.zeros(1, prompt + new, dtype=torch.long)
     assert generation.prefill == counted(lambda: model(idx[:, :prompt], cache=cache))
-    for step in generation.steps:
-        length = prompt + step.step
-        assert step.cached == counted(lambda end=length: model(idx[:, end - 1 : end], cache=cache))
-        assert step.naive == counted(lambda end=length: model(idx[:, :end]))
-    assert [step.step for step in generation.steps] == list(range(1, new + 1))
+    for step in range(1, new + 1):
+        length = prompt + step
+        assert generation.cached_step(step) == counted(lambda end=length: model(idx[:, end - 1 : end], cache=cache))
+        assert generation.naive_step(step) == counted(lambda end=length: model(idx[:, :end]))
 
 
 def counted(work: Callable[[], object]) -> int:
@@ -123,16 +121,18 @@ def test_backward_flops_are_what_torch_counts_after_the_forward_pass(variant: di
     assert backward_flops(config, 2, 7) == counter.get_total_flops()
 
 
-def test_generating_100_tokens_after_100_by_hand() -> None:
-    generation = generation_flops(tiny_config(block_size=200), 100, 100)
-    assert generation.naive_positions == 100 * 100 + 100 * 101 // 2 == 15_050
+@every_variant
+def test_generating_100_tokens_after_100_is_the_sum_of_its_steps(variant: dict[str, object]) -> None:
+    generation = GenerationFlops(tiny_config(block_size=200, **variant), 100, 100)
+    assert generation.naive_positions == sum(range(101, 201)) == 15_050
     assert generation.cached_positions == 200
-    assert generation.naive == sum(step.naive for step in generation.steps)
-    assert generation.cached == generation.prefill + sum(step.cached for step in generation.steps)
+    assert generation.naive == sum(map(generation.naive_step, range(1, 101)))
+    assert generation.cached == generation.prefill + sum(map(generation.cached_step, range(1, 101)))
 
 
-def test_the_naive_passes_grow_and_each_costs_as_many_times_as_it_has_tokens() -> None:
-    steps = generation_flops(tiny_config(block_size=64), 4, 60).steps
-    assert all(later.naive > earlier.naive for earlier, later in pairwise(steps))
-    assert {later.cached - earlier.cached for earlier, later in pairwise(steps)} == {2 * 4 * 32}  # one key more
-    assert [step.ratio for step in steps] == [4 + step.step for step in steps]
+def test_a_naive_step_costs_as_many_times_as_it_has_tokens() -> None:
+    generation = GenerationFlops(tiny_config(block_size=64), 4, 60)
+    for step in range(1, 61):
+        assert generation.naive_step(step) == generation.cached_step(step) * (4 + step)
+    growth = {generation.cached_step(step + 1) - generation.cached_step(step) for step in range(1, 60)}
+    assert growth == {2 * 4 * 32}  # one key more: 2 layers, scores and weighted sum of 32 multiply-adds

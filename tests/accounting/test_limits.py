@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from gpt.accounting import limits
-from gpt.accounting.limits import available_bytes, require_memory, training_bytes, weight_bytes
+from gpt.accounting.limits import available_bytes, model_bytes, require_memory, training_bytes
 from gpt.accounting.memory import training_memory
 from gpt.config import Config, ModelConfig, OptimConfig, TrainConfig
 from gpt.device import Compute
 from gpt.errors import DeviceError
 from gpt.model import GPT
+from gpt.training.optimizers import build_optimizer
 
 CPU = torch.device("cpu")
 SIZES = {"n_layer": 2, "n_head": 4, "n_embd": 256, "block_size": 64, "vocab_size": 65}
@@ -23,7 +24,7 @@ VARIANTS = {
 def test_weights_are_counted_without_building_a_model(changes: dict[str, object]) -> None:
     config = ModelConfig(**(SIZES | changes))
     held = sum(parameter.nbytes for parameter in GPT(config).parameters())
-    counted = weight_bytes(config) - config.n_layer * limits.BLOCK_BYTES
+    counted = model_bytes(config) - config.n_layer * limits.BLOCK_BYTES
     assert 0.99 * held < counted <= held
 
 
@@ -34,10 +35,11 @@ def test_a_training_step_needs_more_than_the_least(
     changes: dict[str, object], optimizer: str, dtype: torch.dtype
 ) -> None:
     """A bound above what a step takes would refuse what works; one far below would refuse nothing."""
-    compute = Compute(CPU, dtype, compile=False)
+    compute = Compute(CPU, dtype)
     model, train = ModelConfig(**(SIZES | changes)), TrainConfig(batch_size=32)
-    least = training_bytes(Config(model=model, train=train, optim=OptimConfig(name=optimizer)), compute)
-    peak = training_memory(model, train.batch_size, model.block_size, compute, optimizer).peak
+    optim = OptimConfig(name=optimizer)
+    least = training_bytes(Config(model=model, train=train, optim=optim), compute)
+    peak = training_memory(model, 32, model.block_size, compute, lambda model: build_optimizer(model, optim, CPU)).peak
     assert peak / 6 < least < peak
 
 

@@ -17,7 +17,7 @@ from gpt.config import Config, load_config
 from gpt.data import BatchSampler, Dataset
 from gpt.device import Compute, choose_compute
 from gpt.model import GPT
-from gpt.training.optimizers import build_optimizer
+from gpt.training.optimizers import CombinedOptimizer, build_optimizer
 from gpt.training.session import resolve
 from gpt.training.step import Stepper
 
@@ -61,15 +61,15 @@ def run(size: Size) -> Outcome:
 def training_pair(name: str, config: Config, compute: Compute, dataset: Dataset) -> Pair:
     """Measure two steps: the second finds the optimizer's state."""
     train, model = config.train, config.model
-    predicted = training_memory(
-        model, train.batch_size, model.block_size, compute, config.optim.name, train.grad_accum_steps
-    )
+
+    def optimizer(model: GPT) -> CombinedOptimizer:
+        return build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
+
+    predicted = training_memory(model, train.batch_size, model.block_size, compute, optimizer, train.grad_accum_steps)
 
     def work() -> None:
         trained = GPT(model).to(compute.device)
-        stepper = Stepper(
-            trained, build_optimizer(trained, config.optim, compute.device, compute.fast_dtype), compute, 0.0
-        )
+        stepper = Stepper(trained, optimizer(trained), compute, 0.0)
         sampler = BatchSampler(dataset.train, model.block_size, 0)
         for number in range(2):
             stepper.step(number, 1e-3, [sampler.get_batch(train.batch_size) for _ in range(train.grad_accum_steps)])

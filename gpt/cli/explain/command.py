@@ -30,4 +30,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     subparsers = parser.add_subparsers(required=True, metavar="VIEW", title="views (each has its own --help)")
     for view in VIEWS:
         view.add_parser(subparsers)
-    return parser.parse_args(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if "overrides" in arguments:
+        arguments.overrides = [text for text in unknown if not text.startswith("-")]
+        unknown = [text for text in unknown if text.startswith("-")]
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return arguments

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import add_command
+from gpt.cli.common import add_command, report
 from gpt.cli.explain.ranges import check_positive, check_range
 from gpt.cli.explain.sizes import add_size_options, check_batch, read_size
 from gpt.cli.explain.source import add_model_options, find_config
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from gpt.accounting.roofline import DecodeBound, Machine
 
 CACHE_KINDS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-"""A type of weights, and the cache's name for it."""
+"""A dtype of weights, and the cache's name for it."""
 
 BATCHES = (1, 4, 16, 64, 256)
 MEASURED_BYTES = 256 << 20
-"""Most bytes that the bandwidth is measured with: more than any processor's cache, and not much memory."""
+"""Most bytes to measure the bandwidth with: more than a processor's cache holds."""
 
 
 def add_parser(subparsers: Any) -> None:
-    """The options of this view."""
+    """Add this view and its options."""
     parser = add_command(
         subparsers,
         "flops",
@@ -41,8 +41,8 @@ def add_parser(subparsers: Any) -> None:
         default="float32",
         help="of the weights and cache of decoding (default: float32)",
     )
-    parser.add_argument("--bandwidth", type=float, metavar="GB/S", help="of the memory; default: measured here")
-    parser.add_argument("--matmul-rate", type=float, metavar="GFLOP/S", help="of matrix products; default: measured")
+    parser.add_argument("--bandwidth", type=float, metavar="GB/S", help="of memory; default: measured here")
+    parser.add_argument("--matmul-rate", type=float, metavar="GFLOP/S", help="of matmuls; default: measured here")
     add_format_options(parser)
     parser.set_defaults(run=run)
 
@@ -58,15 +58,17 @@ def run(arguments: argparse.Namespace) -> int:
     batch, length = read_size(arguments, named.config.train.batch_size, model.block_size, model.block_size)
     prompt, new = _prompt_and_new(arguments, model.block_size)
 
-    from gpt.accounting.flops import generation_flops
+    from gpt.accounting.flops import GenerationFlops
+    from gpt.accounting.limits import require_countable
     from gpt.accounting.roofline import decode_bounds
 
-    generation = generation_flops(model, prompt, new) if new else None
+    require_countable(model)
+    generation = GenerationFlops(model, prompt, new) if new else None
     kind, keys = CACHE_KINDS[arguments.dtype], prompt + new
     bounds = decode_bounds(model, sorted({*BATCHES, batch}), keys, kind, _machine(arguments, model, kind))
     training, summary = _training(model, batch, length)
     summary |= {
-        "generation": generation and _generation_summary(generation, prompt),
+        "generation": generation and _generation_summary(generation),
         "decode": _roofline_summary(bounds, keys),
     }
     print_view(
@@ -74,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         named.source,
         lambda: [
             training,
-            *([_generation_table(generation, prompt)] if generation else []),
+            *([_generation_table(generation)] if generation else []),
             _roofline_table(bounds, keys, arguments.dtype),
         ],
         {"source": named.source, **summary},
@@ -83,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _prompt_and_new(arguments: argparse.Namespace, block_size: int) -> tuple[int, int]:
-    """Tokens before and after; together at most `block_size`. A window of one token has none after it."""
+    """Return the tokens of the prompt and those generated, at most `block_size` in all; a window of 1 has none left."""
     prompt, new = arguments.prompt_tokens, arguments.new_tokens
     reason = "what block_size leaves"
     if block_size == 1:
@@ -102,7 +104,7 @@ def _prompt_and_new(arguments: argparse.Namespace, block_size: int) -> tuple[int
 
 
 def _machine(arguments: argparse.Namespace, model: ModelConfig, kind: str) -> "Machine":
-    """What was asked for, and the rest measured."""
+    """Return the rates that were given, and measure the others."""
     import torch
 
     from gpt.accounting.machine import measure_bandwidth, measure_matmul_rate
@@ -111,6 +113,8 @@ def _machine(arguments: argparse.Namespace, model: ModelConfig, kind: str) -> "M
     from gpt.device import choose_device
 
     device = choose_device(arguments.device)
+    if arguments.bandwidth is None or arguments.matmul_rate is None:
+        report("measuring memory bandwidth and matmul rate: about 2 s")
     dtype: torch.dtype = KV_DTYPES[kind]
     if arguments.bandwidth is None:
         bandwidth = measure_bandwidth(device, min(weight_bytes(model, kind), MEASURED_BYTES))
@@ -121,7 +125,7 @@ def _machine(arguments: argparse.Namespace, model: ModelConfig, kind: str) -> "M
 
 
 def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[str, Any]]:
-    """A training step: the table, and its part of the summary."""
+    """Return the table of a training step, and its part of the summary."""
     from gpt.accounting.flops import backward_flops, flops_by_part, forward_flops, training_flops
 
     parts = flops_by_part(model, batch, length, length)
@@ -135,10 +139,10 @@ def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[
         for entries, whole in ((parts, sums["forward"]), (sums, sums["training_step"]))
         for name, flops in entries.items()
     ]
-    note = "The shares of the three parts are of the forward pass, those of the passes are of the training step."
+    note = "Shares: of the forward pass for its three parts, of the training step for the passes."
     table = Table(
-        f"Training: matrix products of {batch:,} x {length:,} tokens, a multiply-add counts as two",
-        ("part", "FLOP", "per token", "share"),
+        f"Training: matmuls of {batch:,} x {length:,} tokens; a multiply-add counts as 2 FLOP",
+        ("part", "FLOP", "FLOP/token", "share"),
         rows,
         "<>>>",
         note,
@@ -146,26 +150,28 @@ def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[
     return table, {"batch": batch, "seq": length, "forward_parts": parts, **sums}
 
 
-def _generation_table(generation: "GenerationFlops", prompt: int) -> Table:
-    shown = {1 << power for power in range(len(generation.steps).bit_length())} | {len(generation.steps)}
-    rows = [("prompt", f"{prompt:,}", "", f"{generation.prefill:,}", "")]
-    rows += [
-        (f"{step.step:,}", f"{prompt + step.step:,}", f"{step.naive:,}", f"{step.cached:,}", f"{step.ratio:,.1f}")
-        for step in generation.steps
-        if step.step in shown
-    ]
+def _shown_steps(generation: "GenerationFlops") -> list[int]:
+    """Return the steps that are shown: 1, 2, 4, ... and the last."""
+    return sorted({1 << power for power in range(generation.new.bit_length())} | {generation.new})
+
+
+def _generation_table(generation: "GenerationFlops") -> Table:
+    prompt, rows = generation.prompt, [("prompt", f"{generation.prompt:,}", "", f"{generation.prefill:,}", "")]
+    for step in _shown_steps(generation):
+        naive, cached = generation.naive_step(step), generation.cached_step(step)
+        rows.append((f"{step:,}", f"{prompt + step:,}", f"{naive:,}", f"{cached:,}", f"{naive / cached:,.1f}"))
     total = generation.naive / generation.cached
     rows.append(("total", "", f"{generation.naive:,}", f"{generation.cached:,}", f"{total:,.1f}"))
     positions = generation.naive_positions / generation.cached_positions
     note = (
-        "Step i reads the prompt and i new tokens: naive, all of them again; cached, the newest only.\n"
-        "The first new token is fed back in step 1. sample.py does not feed the last one back, which saves it\n"
-        "one step.\n"
-        f"Positions computed: {generation.naive_positions:,} naive, {generation.cached_positions:,} cached: "
-        f"{positions:,.1f} to 1."
+        "Step i reads the prompt and i new tokens: without a cache all of them pass through the model,\n"
+        "with a cache only the newest. The first new token is fed back in step 1; sample.py does not feed\n"
+        "the last one back, which saves it one step.\n"
+        f"Positions computed: {generation.naive_positions:,} without a cache, {generation.cached_positions:,} with "
+        f"one: {positions:,.1f} to 1."
     )
-    title = f"Generating {len(generation.steps):,} tokens after {prompt:,}: FLOP of each pass"
-    return Table(title, ("step", "text", "naive", "cached", "ratio"), rows, ">>>>>", note)
+    title = f"Generating {generation.new:,} tokens after {prompt:,}"
+    return Table(title, ("step", "tokens", "naive FLOP", "cached FLOP", "ratio"), rows, ">>>>>", note)
 
 
 def _roofline_table(bounds: list["DecodeBound"], keys: int, dtype: str) -> Table:
@@ -184,46 +190,40 @@ def _roofline_table(bounds: list["DecodeBound"], keys: int, dtype: str) -> Table
         for bound in bounds
     ]
     note = (
-        f"The machine reads {human_count(machine.bandwidth, 'B')}/s and computes "
-        f"{human_count(machine.matmul_rate, 'FLOP')}/s: below {machine.ridge:,.1f} FLOP/byte, memory is the limit.\n"
-        "The weights are read once for all rows, so more rows cost little until arithmetic is the limit."
+        f"This machine reads {human_count(machine.bandwidth, 'B')}/s from memory and computes "
+        f"{human_count(machine.matmul_rate, 'FLOP')}/s:\nbelow {machine.ridge:,.1f} FLOP/byte, memory is the limit.\n"
+        "A batch reads the weights once, so a larger one costs little until arithmetic is the limit."
     )
     header = ("batch", "weights", "cache", "FLOP", "FLOP/byte", "ms", "tokens/s", "limit")
-    title = f"Decoding: least time of one step with {keys:,} positions a row, in {dtype}"
+    title = f"Decoding: least time of one step, {keys:,} positions per sequence, {dtype}"
     return Table(title, header, rows, ">>>>>>><", note)
 
 
-def _generation_summary(generation: "GenerationFlops", prompt: int) -> dict[str, Any]:
+def _generation_summary(generation: "GenerationFlops") -> dict[str, Any]:
     return {
-        "prompt_tokens": prompt,
-        "new_tokens": len(generation.steps),
+        "prompt_tokens": generation.prompt,
+        "new_tokens": generation.new,
         "prefill": generation.prefill,
         "naive": generation.naive,
         "cached": generation.cached,
         "ratio": generation.naive / generation.cached,
         "naive_positions": generation.naive_positions,
         "cached_positions": generation.cached_positions,
-        "steps": [{"step": step.step, "naive": step.naive, "cached": step.cached} for step in generation.steps],
+        "steps": [
+            {"step": step, "naive": generation.naive_step(step), "cached": generation.cached_step(step)}
+            for step in _shown_steps(generation)
+        ],
     }
 
 
 def _roofline_summary(bounds: list["DecodeBound"], keys: int) -> dict[str, Any]:
     machine = bounds[0].machine
+    same = ("batch", "weight_bytes", "cache_bytes", "flops", "seconds", "tokens_per_second", "limit")
     return {
         "keys": keys,
         "bytes_per_second": machine.bandwidth,
         "flops_per_second": machine.matmul_rate,
         "bounds": [
-            {
-                "batch": bound.batch,
-                "weight_bytes": bound.weight_bytes,
-                "cache_bytes": bound.cache_bytes,
-                "flops": bound.flops,
-                "flops_per_byte": bound.intensity,
-                "seconds": bound.seconds,
-                "tokens_per_second": bound.tokens_per_second,
-                "limit": bound.limit,
-            }
-            for bound in bounds
+            {"flops_per_byte": bound.intensity, **{name: getattr(bound, name) for name in same}} for bound in bounds
         ],
     }

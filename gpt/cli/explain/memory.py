@@ -29,7 +29,6 @@ def add_parser(subparsers: Any) -> None:
         choices=("auto", "float32", "bfloat16", "float16"),
         help="of matrix products in training (default: run.dtype)",
     )
-    parser.add_argument("--optimizer", metavar="NAME", help="default: optim.name")
     add_format_options(parser)
     parser.set_defaults(run=run)
 
@@ -41,14 +40,24 @@ def run(arguments: argparse.Namespace) -> int:
     config = named.config
     block_size = config.model.block_size
     batch, length = read_size(arguments, config.train.batch_size, block_size, block_size)
-    optimizer = arguments.optimizer or config.optim.name
 
+    from gpt.accounting.limits import require_countable
     from gpt.accounting.memory import inference_memory, training_memory
     from gpt.device import choose_compute, choose_device
+    from gpt.training.optimizers import build_optimizer
 
+    require_countable(config.model, batch, length)
     device = str(choose_device(arguments.device))  # here, because RunConfig refuses a wrong name in pydantic's words
     compute = choose_compute(RunConfig(device=device, dtype=arguments.dtype or config.run.dtype), report)
-    training = training_memory(config.model, batch, length, compute, optimizer, config.train.grad_accum_steps)
+    report("counting the bytes of a training step and of decoding: a few seconds")
+    training = training_memory(
+        config.model,
+        batch,
+        length,
+        compute,
+        lambda model: build_optimizer(model, config.optim, compute.device, compute.fast_dtype),
+        config.train.grad_accum_steps,
+    )
     inference = inference_memory(config.model, batch, length, compute.device)
     size, where = f"{batch:,} x {length:,} tokens", f"{compute.device}, {str(compute.dtype).removeprefix('torch.')}"
     summary = {
@@ -57,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         "seq": length,
         "device": str(compute.device),
         "dtype": str(compute.dtype).removeprefix("torch."),
-        "optimizer": optimizer,
+        "optimizer": config.optim.name,
         "training": asdict(training),
         "inference": {kind: asdict(memory) for kind, memory in inference.items()},
     }
@@ -65,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments,
         named.source,
         lambda: [
-            _training_table(training, f"Training step of {size} on {where}, eager", optimizer, config),
+            _training_table(training, f"Training step of {size} on {where}, eager", config),
             _inference_table(inference, f"Generating in float32: {size}, and the step at their end", config),
         ],
         summary,
@@ -73,11 +82,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _training_table(memory: "TrainingMemory", title: str, optimizer: str, config: Config) -> Table:
+def _training_table(memory: "TrainingMemory", title: str, config: Config) -> Table:
     entries = [
         ("weights, float32", memory.weights),
         ("position tables", memory.buffers),
-        (f"state of {optimizer}", memory.optimizer),
+        (f"state of {config.optim.name}", memory.optimizer),
         ("gradients, after the backward pass", memory.gradients),
         ("activations, after the forward pass", memory.activations),
         ("peak of the step", memory.peak),

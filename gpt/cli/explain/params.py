@@ -30,8 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Count and show."""
     named = find_config(arguments)
 
+    from gpt.accounting.limits import require_countable
     from gpt.accounting.parameters import count_parameters
 
+    require_countable(named.config.model)
     count = count_parameters(named.config.model)
     print_view(
         arguments,

@@ -87,8 +87,10 @@ def _read_source(arguments: argparse.Namespace) -> tuple["GPT", "Tensor", str]:
 
     import torch
 
+    from gpt.accounting.limits import require_countable
     from gpt.model import GPT
 
+    require_countable(named.config.model, batch, length)
     with torch.device("meta"):
         model = GPT(named.config.model).eval()
         idx = torch.zeros(batch, length, dtype=torch.long)

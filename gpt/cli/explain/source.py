@@ -3,11 +3,11 @@
 import argparse
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt.cli.common import add_checkpoint_options, load_torch
-from gpt.config import Config, TrainConfig, load_config
+from gpt.cli.common import add_checkpoint_options, check_overrides, load_torch, to_path
+from gpt.config import Config, TrainConfig, dump_config, load_config
+from gpt.config.loading import parse_config
 from gpt.config.sections import DEVICE_PATTERN
 from gpt.errors import ConfigError, DeviceError
 
@@ -32,14 +32,19 @@ class NamedConfig:
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """`--published` and `--config` beside the options of a checkpoint: what `find_config` reads."""
-    parser.add_argument("--config", metavar="FILE", help="look at this configuration instead of a trained model")
-    parser.add_argument("--published", metavar="NAME", help="look at a published model, such as gpt2 or llama-2-7b")
+    """Add what `find_config` reads: `--config`, `--published`, the options of a checkpoint, and overrides."""
+    parser.add_argument("--config", type=to_path, metavar="FILE", help="configuration to use, not a trained model's")
+    parser.add_argument("--published", metavar="NAME", help="published model to use, such as gpt2 or llama-2-7b")
     add_checkpoint_options(parser)
+    parser.add_argument_group("section.key=value", "Values that replace the configuration's, such as model.n_layer=12.")
+    parser.set_defaults(overrides=[])  # `command` collects them: argparse wants positional arguments side by side
 
 
 def find_config(arguments: argparse.Namespace) -> NamedConfig:
-    """The configuration of `--published`, of `--config`, or of a checkpoint.
+    """Return the configuration of `--published`, of `--config`, or of a checkpoint, with the overrides.
+
+    Args:
+        arguments: with the options of `add_model_options`.
 
     Raises:
         ConfigError: more than one is given, or it cannot be used.
@@ -48,18 +53,19 @@ def find_config(arguments: argparse.Namespace) -> NamedConfig:
     given = [name for name in ("published", "config", "checkpoint") if getattr(arguments, name) is not None]
     if len(given) > 1:
         raise ConfigError(f"--{given[0]} and --{given[1]} are two models; give one")
-    if arguments.published is not None:
-        return _published(arguments.published)
+    overrides = arguments.overrides
+    check_overrides(overrides)
     if arguments.config is not None:
-        return _configured(arguments.config)
-    from gpt.checkpoint import find_checkpoint, read_checkpoint
-
-    folder = find_checkpoint(arguments.checkpoint, arguments.runs)
-    return NamedConfig(read_checkpoint(folder).config, str(folder))
+        named = _with_vocabulary(load_config(arguments.config, overrides).config, str(arguments.config))
+    else:
+        named = _published(arguments.published) if arguments.published is not None else _trained(arguments)
+        if overrides:
+            named = NamedConfig(parse_config(dump_config(named.config), named.source, overrides), named.source)
+    return NamedConfig(named.config, f"{named.source}, with {' '.join(overrides)}") if overrides else named
 
 
 def load_model(arguments: argparse.Namespace) -> "Loaded":
-    """The trained model of `--checkpoint`.
+    """Load the trained model of `--checkpoint`.
 
     Raises:
         CheckpointError: there is none, or it is damaged.
@@ -90,12 +96,19 @@ def _published(name: str) -> NamedConfig:
     return NamedConfig(config, f"{name}, as published")
 
 
-def _configured(path: str) -> NamedConfig:
-    """A configuration file, with a vocabulary size."""
-    config = load_config(Path(path), []).config
+def _trained(arguments: argparse.Namespace) -> NamedConfig:
+    from gpt.checkpoint import find_checkpoint, read_checkpoint
+
+    folder = find_checkpoint(arguments.checkpoint, arguments.runs)
+    return NamedConfig(read_checkpoint(folder).config, str(folder))
+
+
+def _with_vocabulary(config: Config, path: str) -> NamedConfig:
+    """Fill in the vocabulary size, which otherwise the corpus decides."""
     if config.model.vocab_size is not None:
         return NamedConfig(config, path)
-    assumed = 256 if config.data.tokenizer == "byte" else PLACEHOLDER_VOCABULARY
-    model = config.model.model_copy(update={"vocab_size": assumed})
-    reason = "of bytes" if config.data.tokenizer == "byte" else "assumed: the corpus decides it"
-    return NamedConfig(config.model_copy(update={"model": model}), f"{path} (vocabulary of {assumed}, {reason})")
+    is_byte = config.data.tokenizer == "byte"
+    size = 256 if is_byte else PLACEHOLDER_VOCABULARY
+    model = config.model.model_copy(update={"vocab_size": size})
+    reason = "of bytes" if is_byte else "assumed: the corpus decides it"
+    return NamedConfig(config.model_copy(update={"model": model}), f"{path} (vocabulary of {size}, {reason})")

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from gpt.accounting.flops import decode_flops, forward_flops, training_flops
-from gpt.accounting.published import PUBLISHED
 from gpt.cli import explain
 
 MACHINE = ["--bandwidth", "2000", "--matmul-rate", "312000"]
@@ -21,20 +19,29 @@ def summary_of(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, A
 
 
 def test_a_training_step(capsys: pytest.CaptureFixture[str]) -> None:
-    summary, config = summary_of(capsys, *LLAMA, "--batch", "3", "--seq", "100"), PUBLISHED["llama-2-7b"]
-    assert summary["forward"] == sum(summary["forward_parts"].values()) == forward_flops(config, 3, 100)
-    assert list(summary["forward_parts"]) == ["linear_layers", "attention", "head"]
+    """By hand: 32 blocks of 4 square matrices and 3 of 4096 x 11008, a head of 32000 ids; 3 x 100 tokens."""
+    summary = summary_of(capsys, *LLAMA, "--batch", "3", "--seq", "100")
     assert summary["source"] == "llama-2-7b, as published"
-    assert summary["training_step"] == summary["forward"] + summary["backward"] == training_flops(config, 3, 100)
+    linear = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
+    assert summary["forward_parts"] == {
+        "linear_layers": 2 * 300 * linear,
+        "attention": 2 * 2 * 3 * 100 * 100 * 4096 * 32,
+        "head": 2 * 300 * 4096 * 32000,
+    }
+    assert summary["forward"] == sum(summary["forward_parts"].values())
+    assert (summary["backward"], summary["training_step"]) == (2 * summary["forward"], 3 * summary["forward"])
 
 
 def test_generating_100_tokens_after_100(capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: 6.6 billion weights multiply every position, 32 blocks attend over 4096 numbers."""
     generation = summary_of(capsys, *LLAMA, "--prompt-tokens", "100", "--new-tokens", "100")["generation"]
-    config = PUBLISHED["llama-2-7b"]
     assert (generation["naive_positions"], generation["cached_positions"]) == (15_050, 200)
-    assert generation["naive"] == sum(forward_flops(config, 1, length) for length in range(101, 201))
-    decoding = sum(decode_flops(config, 1, length) for length in range(101, 201))
-    assert generation["cached"] == forward_flops(config, 1, 100) + decoding
+    weights = 2 * (32 * (4 * 4096**2 + 3 * 4096 * 11008) + 4096 * 32000)
+    attention = 4 * 4096 * 32
+    assert generation["prefill"] == weights * 100 + attention * 100**2
+    assert generation["naive"] == weights * 15_050 + attention * sum(length**2 for length in range(101, 201))
+    assert generation["cached"] == generation["prefill"] + weights * 100 + attention * sum(range(101, 201))
+    assert [step["step"] for step in generation["steps"]] == [1, 2, 4, 8, 16, 32, 64, 100]
     assert generation["ratio"] == pytest.approx(75, abs=1)
 
 
@@ -66,8 +73,7 @@ def test_the_tables_show_both_ways_and_fit_a_terminal(capsys: pytest.CaptureFixt
     rows = [line.split() for line in out.splitlines()]
     assert ["1", "51", "675,285,565,440", "13,240,893,440", "51.0"] in rows
     assert ["100", "150", "1,993,919,692,800", "13,292,797,952", "150.0"] in rows
-    assert "does not feed the last one back" in out
-    assert "Positions computed: 10,050 naive, 150 cached: 67.0 to 1." in out
+    assert "Positions computed: 10,050 without a cache, 150 with one: 67.0 to 1." in out
     assert max(map(len, out.splitlines())) <= 100
 
 

@@ -7,8 +7,10 @@ import torch
 
 from gpt.accounting.memory import inference_memory, training_memory
 from gpt.cli import explain
-from gpt.config import load_config
+from gpt.config import OptimConfig, load_config
 from gpt.device import Compute
+from gpt.model import GPT
+from gpt.training.optimizers import CombinedOptimizer, build_optimizer
 
 
 def summary_of(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
@@ -27,8 +29,12 @@ def test_the_sizes_are_those_of_the_configuration_or_those_asked_for(
     )
     assert (given["batch"], given["seq"], given["dtype"], given["optimizer"]) == (4, 16, "float32", "adamw")
     cpu = torch.device("cpu")
+
+    def adamw(model: GPT) -> CombinedOptimizer:
+        return build_optimizer(model, OptimConfig(), cpu)
+
     for summary, batch, length, dtype in ((given, 4, 16, torch.float32), (asked, 2, 5, torch.bfloat16)):
-        predicted = training_memory(config, batch, length, Compute(cpu, dtype), "adamw")
+        predicted = training_memory(config, batch, length, Compute(cpu, dtype), adamw)
         assert summary["training"] == vars(predicted)
         inference = inference_memory(config, batch, length, cpu)
         assert summary["inference"] == {kind: vars(memory) for kind, memory in inference.items()}
@@ -73,7 +79,7 @@ def test_the_tables_fit_a_terminal(workplace: Path, capsys: pytest.CaptureFixtur
         (["--batch", "0"], "--batch is 0, expected 1 to 1,000,000 (sequences)"),
         (["--batch", "1000001"], "--batch is 1,000,001, expected 1 to 1,000,000"),
         (["--seq", "1025"], "--seq is 1,025, expected 1 to 1,024 (block_size)"),
-        (["--optimizer", "sgd"], "no optimizer 'sgd'; there are adamw, muon"),
+        (["optim.name=sgd"], "command line: optim.name: got 'sgd', expected one of adamw, muon"),
         (["--checkpoint", "runs"], "--published and --checkpoint are two models"),
         (["--device", "tpu"], "device tpu: expected auto"),
     ],
@@ -83,3 +89,11 @@ def test_a_mistake_gives_one_line(capsys: pytest.CaptureFixture[str], options: l
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
+
+
+def test_an_optimizer_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--published", "gpt2", "model.n_layer=1", "--batch", "1", "--seq", "1"]
+    adamw, muon = (summary_of(capsys, *small, f"optim.name={name}") for name in ("adamw", "muon"))
+    assert muon["optimizer"] == "muon"
+    matrices = 12 * 768**2  # of the block: one momentum instead of two moments
+    assert adamw["training"]["optimizer"] - muon["training"]["optimizer"] == 4 * matrices + 4 * 6  # and their steps
