@@ -67,7 +67,7 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
     device, block_size = next(model.parameters()).device, model.config.block_size
     found = []
     for inputs, targets in sliding_batches(ids, block_size, 1, min(stride or block_size, block_size)):
-        fresh = targets[0] != IGNORE
+        fresh = (targets[0] != IGNORE).nonzero().squeeze(-1)  # here, since a device would be waited for
         logits = model(inputs.to(device))[0, fresh.to(device)]
         logprobs = logits.to(widest_dtype(device)).log_softmax(-1)
         found.append(logprobs.gather(-1, targets[0, fresh, None].to(device)).squeeze(-1).cpu().double())

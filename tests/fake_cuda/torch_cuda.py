@@ -58,6 +58,8 @@ FACTS = {
     "get_device_name": lambda device=None: PROPERTIES.name,
     "get_device_capability": lambda device=None: (PROPERTIES.major, PROPERTIES.minor),
     "max_memory_allocated": lambda device=None: 1 << 20,
+    "mem_get_info": lambda device=None: (100 << 30, 140 << 30),
+    "memory_reserved": lambda device=None: 1 << 20,
     "memory_allocated": lambda device=None: 1 << 20,
     "get_rng_state": lambda device=0: GENERATOR_STATE.clone(),
     "get_rng_state_all": lambda: [GENERATOR_STATE.clone()],
