@@ -44,7 +44,7 @@ def _time_matmul(device: torch.device, dtype: torch.dtype, size: int, repeats: i
 
 
 def measure_bandwidth(device: torch.device, nbytes: int, seconds: float = 0.3) -> float:
-    """Bytes/s of a matrix-vector product with a float32 matrix of `nbytes`, the best of many in that time.
+    """Measure the bytes/s of a matrix-vector product with a float32 matrix of `nbytes`, the best of many in that time.
 
     That is how decoding reads the weights. A small matrix stays in the processor's cache, as the weights
     of a small model do, so the size is to be theirs. Other work on the machine can spoil a single try.
@@ -64,7 +64,7 @@ def measure_bandwidth(device: torch.device, nbytes: int, seconds: float = 0.3) -
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Most memory this process has held: on the CUDA device, else resident."""
+    """Return the most bytes this process has held: on the CUDA device, else resident."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with contextlib.suppress(OSError):  # Linux; its rusage would begin with the peak of the parent process

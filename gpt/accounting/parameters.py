@@ -111,7 +111,7 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
 
 
 def _component_of(name: str, model: nn.Module) -> str:
-    """The component of the parameter of that name."""
+    """Return the component of the parameter of that name."""
     path, _, kind = name.rpartition(".")
     if isinstance(model.get_submodule(path), LayerNorm | RMSNorm):
         return "norms of the blocks" if path.startswith("h.") else "final norm"

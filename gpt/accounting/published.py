@@ -47,7 +47,7 @@ PUBLISHED: dict[str, ModelConfig] = {
 
 
 def find_published(name: str) -> ModelConfig:
-    """The configuration of that name.
+    """Return the configuration of that name.
 
     Raises:
         ConfigError: there is none; says which there are, and the nearest.

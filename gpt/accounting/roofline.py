@@ -16,7 +16,7 @@ class Machine:
 
     Attributes:
         bandwidth: bytes/s read from memory.
-        matmul_rate: FLOP/s of matrix products.
+        matmul_rate: FLOP/s of matmuls.
     """
 
     bandwidth: float
@@ -24,7 +24,7 @@ class Machine:
 
     @property
     def ridge(self) -> float:
-        """FLOPs per byte from which arithmetic is the limit, and no longer memory."""
+        """Return the FLOPs per byte from which arithmetic is the limit, and no longer memory."""
         return self.matmul_rate / self.bandwidth
 
 
@@ -48,28 +48,28 @@ class DecodeBound:
 
     @property
     def intensity(self) -> float:
-        """FLOPs per byte read."""
+        """Return the arithmetic intensity: FLOPs per byte read."""
         return self.flops / (self.weight_bytes + self.cache_bytes)
 
     @property
     def limit(self) -> str:
-        """What binds: memory or arithmetic."""
+        """Return what binds: memory or arithmetic."""
         return "memory" if self.intensity < self.machine.ridge else "arithmetic"
 
     @property
     def seconds(self) -> float:
-        """The slower of reading and computing, as if each hid the other."""
+        """Return the slower of reading and computing, as if each hid the other."""
         reading = (self.weight_bytes + self.cache_bytes) / self.machine.bandwidth
         return max(reading, self.flops / self.machine.matmul_rate)
 
     @property
     def tokens_per_second(self) -> float:
-        """Over all rows."""
+        """Return the throughput of the whole batch."""
         return self.batch / self.seconds
 
 
 def weight_bytes(config: ModelConfig, kind: str) -> int:
-    """Bytes of weights that a decode step reads, in the type fp32, bf16 or fp16."""
+    """Return the bytes of weights that a decode step reads, in fp32, bf16 or fp16."""
     return count_parameters(config).read_per_token * KV_DTYPES[kind].itemsize
 
 

@@ -37,7 +37,7 @@ NOTE = (
 
 
 def add_parser(subparsers: Any) -> None:
-    """The options of this view."""
+    """Add this view and its options."""
     parser = add_command(
         subparsers,
         "attention",
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """What needs no model to be wrong."""
+    """Refuse what is wrong whatever the model."""
     if arguments.head is not None and arguments.layer is None:
         raise ConfigError("--head needs --layer")
     if arguments.numbers and arguments.head is None:
@@ -120,7 +120,7 @@ def _heads(
 
 
 def _summary(arguments: argparse.Namespace, view: "View") -> dict[str, Any]:
-    """The weights that were asked for: (T, T) of one head, (H, T, T) of one layer, or all of them."""
+    """Return the weights that were asked for: (T, T) of one head, (H, T, T) of one layer, or all of them."""
     weights = view["weights"]
     for index in (arguments.layer, arguments.head):
         weights = weights if index is None else weights[index]
@@ -130,7 +130,7 @@ def _summary(arguments: argparse.Namespace, view: "View") -> dict[str, Any]:
 
 def _print_matrix(arguments: argparse.Namespace, view: "View") -> None:
     matrix = view["weights"][arguments.layer, arguments.head].tolist()
-    print(f"layer {arguments.layer}, head {arguments.head}: rows look at columns, and each row sums to 1")
+    print(f"layer {arguments.layer}, head {arguments.head}: rows: queries; columns: keys; each row sums to 1")
     if arguments.numbers:
         print(numbers(matrix, view["labels"]))
     else:

@@ -26,7 +26,7 @@ WIDTH = 60
 
 
 def add_parser(subparsers: Any) -> None:
-    """The options of this view."""
+    """Add this view and its options."""
     parser = add_command(
         subparsers,
         "lens",
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _tables(view: "View") -> Iterator[Table]:
-    """The most likely next token of every row, under the text."""
+    """Yield tables of the most likely next token of every row, under the text."""
     from gpt.inspection.views.labels import one_character
 
     for start in range(0, len(view["labels"]), WIDTH):

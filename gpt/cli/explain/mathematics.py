@@ -8,7 +8,7 @@ from gpt.cli.explain.outputs import add_page_option, write_page
 
 
 def add_parser(subparsers: Any) -> None:
-    """The options of this view."""
+    """Add this view and its options."""
     parser = add_command(
         subparsers,
         "mathematics",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: Any) -> None:
-    """The options of this view."""
+    """Add this view and its options."""
     parser = add_command(
         subparsers,
         "memory",
@@ -27,7 +27,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--dtype",
         choices=("auto", "float32", "bfloat16", "float16"),
-        help="of matrix products in training (default: run.dtype)",
+        help="of the matmuls in training (default: run.dtype)",
     )
     add_format_options(parser)
     parser.set_defaults(run=run)
@@ -111,7 +111,7 @@ def _inference_table(memories: dict[str, "InferenceMemory"], title: str, config:
     ]
     weights = human_bytes(next(iter(memories.values())).weights)
     note = (
-        f"Both peaks hold {weights} of weights and the cache, of {config.model.block_size:,} positions a row from the\n"
-        "start. What is not fp32 is turned into float32, layer by layer, when it is read."
+        f"Both peaks hold {weights} of weights and the cache, allocated for {config.model.block_size:,} positions per\n"
+        "sequence. What is not fp32 is turned into float32, layer by layer, when it is read."
     )
     return Table(title, ("cache", "its bytes", "prefill peak", "decode peak"), rows, "<>>>", note)

@@ -27,7 +27,7 @@ ALIGN = "<<<<<>><"
 
 
 def add_parser(subparsers: Any) -> None:
-    """The options of this view."""
+    """Add this view and its options."""
     parser = add_command(
         subparsers,
         "shapes",
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read_source(arguments: argparse.Namespace) -> tuple["GPT", "Tensor", str]:
-    """The model and ids to trace; without a text nothing has to be computed, and the meta device is enough."""
+    """Return the model and ids to trace; without a text nothing has to be computed, and the meta device is enough."""
     if arguments.prompt is not None and (arguments.batch is not None or arguments.seq is not None):
         raise ConfigError("--prompt gives the tokens; leave out --batch and --seq")
     if arguments.prompt is not None:
@@ -116,7 +116,7 @@ def _tables(title: str, rows: Sequence["TensorRow"], all_layers: bool) -> Iterat
             yield Table(f"{title}, block {layer} (h.{layer})", HEADER, cells, ALIGN)
     flops = sum(row.flops for row in rows)
     names = {use.name.removesuffix(".T"): use.count for row in rows for use in row.parameters}
-    total = f"{len(rows)} tensors; {flops:,} FLOPs in matrix products, a multiply-add counted as two; "
+    total = f"{len(rows)} tensors; {flops:,} FLOPs in matmuls, a multiply-add counted as two; "
     read = f"{sum(names.values()):,} parameters read"
     yield Table(f"{title}, in all", ("total",), [(total + read,)], "<", "bytes in brackets: a view of another tensor")
 

@@ -21,7 +21,7 @@ BAR = 10
 
 
 def add_parser(subparsers: Any) -> None:
-    """The options of this view."""
+    """Add this view and its options."""
     parser = add_command(
         subparsers,
         "surprisal",

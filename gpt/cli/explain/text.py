@@ -66,7 +66,7 @@ def read_ids(arguments: argparse.Namespace, loaded: "Loaded", fewest: int = 1) -
 
 
 def memory_limit_bytes(arguments: argparse.Namespace) -> int:
-    """The limit in bytes.
+    """Return the limit in bytes.
 
     Raises:
         ConfigError: it is not above 0.
@@ -76,7 +76,7 @@ def memory_limit_bytes(arguments: argparse.Namespace) -> int:
 
 
 def read_edits(arguments: argparse.Namespace) -> "Edits":
-    """The edits of `--edit`.
+    """Return the edits of `--edit`.
 
     Raises:
         InputError: one is not NAME=FACTOR or NAME:HEAD=FACTOR.

@@ -17,7 +17,7 @@ keep their weights transposed; `weight.T` is what multiplies.
 
 
 def add_parser(subparsers: Any) -> None:
-    """The options of this view."""
+    """Add this view and its options."""
     parser = add_command(
         subparsers,
         "walk",

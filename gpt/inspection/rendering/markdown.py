@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
-    """A table without a line break at its end; the indentation of a cell is kept.
+    """Return a table without a line break at its end; the indentation of a cell is kept.
 
     Args:
         header: of the columns.
@@ -17,12 +17,12 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: 
 
 
 def code(label: str) -> str:
-    """A label as code, whatever is in it; a Markdown reader changes nothing there."""
+    """Return a label as code, whatever is in it; a Markdown reader changes nothing there."""
     return f"`` {label} ``" if "`" in label else f"`{label}`"
 
 
 def times(shape: Sequence[int]) -> str:
-    """A shape such as `1×7×64`."""
+    """Return a shape such as `1×7×64`."""
     return "×".join(map(str, shape))
 
 

@@ -301,7 +301,7 @@ AS_OFTEN_WRITTEN = (
 
 
 def mathematics_page() -> str:
-    """The page as Markdown, ending in a newline."""
+    """Return the page as Markdown, ending in a newline."""
     sections = [INTRODUCTION]
     for part, entries in PARTS.items():
         sections += [f"## {part}\n", *map(_section, entries)]

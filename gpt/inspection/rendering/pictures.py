@@ -25,7 +25,7 @@ MOST_COLUMNS = 256
 
 
 def attention_picture(view: View, layer: int | None = None, head: int | None = None) -> Any:
-    """A figure of one head, of all heads of one layer, or of every head of every layer.
+    """Draw one head, all heads of one layer, or every head of every layer.
 
     Args:
         view: of `attention_view`.
@@ -57,7 +57,7 @@ def attention_picture(view: View, layer: int | None = None, head: int | None = N
 
 
 def lens_picture(view: View) -> Any:
-    """A figure of layers against positions: the most likely next token, coloured by its probability.
+    """Draw layers against positions: the most likely next token, coloured by its probability.
 
     Args:
         view: of `lens_view`.
@@ -80,7 +80,7 @@ def lens_picture(view: View) -> Any:
 
 
 def _write_tokens(axes: Any, view: View) -> None:
-    """The likeliest token into each cell of a lens."""
+    """Write the most likely token into each cell of a lens."""
     for row, cells in enumerate(view["top"]):
         drawable = _drawable([cell[0][0] for cell in cells])
         for column, cell in enumerate(cells):
@@ -93,7 +93,7 @@ def _write_tokens(axes: Any, view: View) -> None:
 
 
 def surprisal_picture(view: View) -> Any:
-    """A figure of bits by token.
+    """Draw the bits of each token.
 
     Args:
         view: of `surprisal_view`.
@@ -114,14 +114,14 @@ def surprisal_picture(view: View) -> Any:
 
 
 def to_png(figure: Any) -> bytes:
-    """The figure as a PNG file."""
+    """Return the figure as a PNG file."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
 
 
 def to_pixels(figure: Any) -> NDArray[np.uint8]:
-    """The figure as (height, width, 3) uint8."""
+    """Return the figure as (height, width, 3) uint8."""
     figure.canvas.draw()
     return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
 
@@ -139,7 +139,7 @@ def require_matplotlib() -> None:
 
 
 def _figure(width: float, height: float) -> Any:
-    """An empty figure of so many inches, which nothing else knows of."""
+    """Return an empty figure of so many inches, which pyplot does not know of."""
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

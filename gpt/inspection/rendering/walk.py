@@ -23,7 +23,7 @@ MATRIX = 8
 
 @torch.no_grad()
 def walk_page(model: GPT, tokenizer: Tokenizer, idx: Tensor) -> str:
-    """The page for one text.
+    """Return the page for one text.
 
     Args:
         model: in eval mode.
@@ -184,7 +184,7 @@ def _vector(name: str, values: Tensor) -> str:
 
 
 def _likeliest(probabilities: Tensor, tokenizer: Tokenizer, tokens: int) -> list[str]:
-    """The most likely of a distribution (V,), with their probabilities."""
+    """Return the most likely tokens of a distribution (V,), with their probabilities."""
     (alternatives,) = likeliest(probabilities.unsqueeze(0), tokens)
     labels = labels_of(tokenizer, [index for index, _ in alternatives])
     return [f"{code(label)} {p:.2f}" for label, (_, p) in zip(labels, alternatives, strict=True)]

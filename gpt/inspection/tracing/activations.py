@@ -43,7 +43,7 @@ class ActivationCache(Mapping[Key, Tensor]):
         self._tensors, self._table, self._n_layer = tensors, table, n_layer
 
     def __getitem__(self, key: Key) -> Tensor:
-        """The tensor of that name; its axes are those that `axes` names.
+        """Return the tensor of that name; its axes are those that `axes` names.
 
         Raises:
             NoSuchActivation: it does not exist, or was not captured; an InputError and a KeyError.
@@ -64,11 +64,11 @@ class ActivationCache(Mapping[Key, Tensor]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of them."""
+        """Return the bytes of all of them."""
         return sum(tensor.nbytes for tensor in self._tensors.values())
 
     def axes(self, key: Key) -> str:
-        """What the dimensions count, such as `B H T S`; of any activation of the model, captured or not.
+        """Return what the dimensions count, such as `B H T S`; of any activation of the model, captured or not.
 
         Raises:
             NoSuchActivation: it does not exist.
@@ -90,7 +90,7 @@ def run_with_cache(
     edits: Edits | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> tuple[Tensor, ActivationCache]:
-    """Logits, and the activations on the way to them.
+    """Compute the logits, and the activations on the way to them.
 
     Tensors keep the graph that autograd needs, and with it the memory of the whole pass, unless this is
     called under `torch.no_grad()`.
@@ -159,7 +159,7 @@ def one_text(idx: Tensor, fewest: int, reader: str) -> None:
 
 
 def _resolve(edits: Edits, table: Mapping[str, Activation]) -> dict[str, list[Edit]]:
-    """The edits of each full name."""
+    """Return the edits of each full name."""
     changes: dict[str, list[Edit]] = {}
     for pattern, given in edits.items():
         several = given if isinstance(given, Sequence) else [given]

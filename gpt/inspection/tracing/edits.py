@@ -22,7 +22,7 @@ class Edit:
     head: int | None = None
 
     def apply(self, name: str, activation: Activation, x: Tensor) -> Tensor:
-        """The edited tensor, a new one.
+        """Return the edited tensor, a new one.
 
         Args:
             name: full name, for messages.
@@ -51,12 +51,12 @@ def zero(head: int | None = None) -> Edit:
 
 
 def scale(factor: float, head: int | None = None) -> Edit:
-    """The activation times a factor."""
+    """Multiply the activation by a factor."""
     return Edit(lambda x: x * factor, head)
 
 
 def replace(value: Tensor | float, head: int | None = None) -> Edit:
-    """A value in its place, broadcast where it has fewer dimensions: patching, mean ablation.
+    """Put a value in its place, broadcast where it has fewer dimensions: patching, mean ablation.
 
     When it is applied, a value that does not fit raises an InputError.
     """

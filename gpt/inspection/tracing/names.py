@@ -1,7 +1,7 @@
 """The names of activations, as TransformerLens has them, with their axes.
 
 Axes: B batch, T query positions, S key positions, C n_embd, H query heads, K key and value heads,
-D head width, F hidden width of the feed-forward network, V vocabulary.
+D head_dim, F hidden width of the feed-forward network, V vocabulary.
 """
 
 import difflib
@@ -38,7 +38,7 @@ class Activation:
 
     @property
     def head_axis(self) -> int | None:
-        """Which dimension counts heads."""
+        """Return which dimension counts heads."""
         return next((i for i, axis in enumerate(self.axes.split()) if axis in "HK"), None)
 
     def shape(self, config: ModelConfig, batch: int, length: int) -> tuple[int, ...]:
@@ -111,7 +111,7 @@ READ_ONLY = ("hook_scale",)
 
 
 def activations(config: ModelConfig) -> dict[str, Activation]:
-    """Every activation of a model by its full name, in the order they are computed."""
+    """Return every activation of a model by its full name, in the order they are computed."""
     absent = set()
     if config.position == "rope":
         absent.add("hook_pos_embed")
@@ -130,7 +130,7 @@ def activations(config: ModelConfig) -> dict[str, Activation]:
 
 
 def select(table: Mapping[str, Activation], names: str | Iterable[str] | None) -> list[str]:
-    """The full names that are meant, in the order they are computed.
+    """Return the full names that are meant, in the order they are computed.
 
     Args:
         table: of `activations`.
@@ -152,7 +152,7 @@ def select(table: Mapping[str, Activation], names: str | Iterable[str] | None) -
 
 
 def expand(key: Key, n_layer: int) -> str:
-    """The full name that a key means, as TransformerLens reads it.
+    """Return the full name that a key means, as TransformerLens reads it.
 
     `("pattern", 0)` is `blocks.0.attn.hook_pattern`. Layers below 0 count from the last. A third part says
     which part of the block is meant: `("normalized", 0, "ln1")`.
@@ -175,7 +175,7 @@ def expand(key: Key, n_layer: int) -> str:
 
 
 def capture_bytes(config: ModelConfig, names: Iterable[str], batch: int, length: int, itemsize: int) -> int:
-    """Bytes of those activations, before anything is computed; logits are always float32."""
+    """Return the bytes of those activations, before anything is computed; logits are always float32."""
     table = activations(config)
     return sum(
         math.prod(table[name].shape(config, batch, length)) * (4 if name == "logits" else itemsize) for name in names

@@ -86,7 +86,7 @@ class Recorder(TorchFunctionMode):
         self._add(function, "GPT.forward", "", tensor, [], 0)
 
     def leading_to(self, result: Tensor) -> list[Operation]:
-        """The operations that `result` was computed from, the last one being its own; inputs renumbered."""
+        """Return the operations that `result` was computed from, the last one being its own; inputs renumbered."""
         needed, waiting = set(), [self._made_by[result]]
         while waiting:
             number = waiting.pop()
@@ -152,7 +152,7 @@ def _drop(modules: list[str]) -> None:
 
 
 def _caller() -> tuple[str, str]:
-    """The nearest frame outside torch and this file: its function, and `file:line`."""
+    """Return the function and `file:line` of the nearest frame outside torch and this file."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith((TORCH, __file__)):
         frame = frame.f_back

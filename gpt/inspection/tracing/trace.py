@@ -61,7 +61,7 @@ class TensorRow:
         nbytes: of its elements.
         is_view: it shares its memory with another tensor.
         parameters: what the operation reads of the model.
-        flops: of the operation, a multiply-add counted as two; matrix products only.
+        flops: of the operation, a multiply-add counted as two; matmuls only.
         source: file and line that made it.
         layer: number of its block, or None.
     """
@@ -196,7 +196,7 @@ class Probe:
         return " ".join(letters)
 
     def use(self, name: str, shape: tuple[int, ...], function: str) -> ParameterUse:
-        """How an operation reads a parameter: linear layers multiply by the transpose."""
+        """Return how an operation reads a parameter: linear layers multiply by the transpose."""
         symbols = self.symbols(self._shapes[name])
         if function == "linear" and len(shape) == 2:
             return ParameterUse(f"{name}.T", " ".join(reversed(symbols.split())), shape[::-1])

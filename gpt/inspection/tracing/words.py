@@ -55,7 +55,7 @@ PHRASES = {
     ("Attention.forward", "flatten"): ", heads side by side",
     ("masked_scores", "transpose"): ", transposed",
     ("masked_scores", "matmul"): ": every query times every key",
-    ("masked_scores", "div"): ", over the root of the head width",
+    ("masked_scores", "div"): ", over the root of head_dim",
     ("masked_scores", "invert"): ", inverted: where a query may not look",
     ("masked_scores", "masked_fill"): ", -inf where a query may not look",
     ("masked_scores", "repeat_interleave"): ", one set per query head",
@@ -106,7 +106,7 @@ FUNCTIONS = {
 
 
 def describe(operations: Sequence[Operation]) -> list[str]:
-    """A few words for each operation; its bare name where there are none."""
+    """Return a few words for each operation; its bare name where there are none."""
     subjects: list[str] = []
     words = []
     for operation in operations:
@@ -123,7 +123,7 @@ def describe(operations: Sequence[Operation]) -> list[str]:
 
 
 def _inherited(operation: Operation, subjects: Sequence[str]) -> str:
-    """That of what is worked on: of a write, the value written; else the first input."""
+    """Return the subject of what is worked on: of a write, the value written; else the first input."""
     if not operation.inputs:
         return "tensor"
     return subjects[operation.inputs[-1 if operation.function == "setitem" else 0]]

@@ -22,7 +22,7 @@ Labelled = tuple[str, float]
 def attention_view(
     model: GPT, tokenizer: Tokenizer, idx: Tensor, edits: Edits | None = None, memory_limit: int = MEMORY_LIMIT
 ) -> View:
-    """Where every head looks, for one text (T,).
+    """Compute where every head attends, for one text (T,).
 
     Returns:
         `labels` (T,), and `weights`, a tensor (n_layer, H, T, T) float32 on the CPU.
@@ -43,7 +43,7 @@ def lens_view(
     edits: Edits | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> View:
-    """The lens of one text (T,) as lists.
+    """Compute the logit lens of one text (T,) as lists.
 
     Returns:
         `labels` (T,); `rows`, a name for each; `top[row][position]`, the `count` most likely next tokens
@@ -78,7 +78,7 @@ def surprisal_view(
     count: int = 5,
     edits: Edits | None = None,
 ) -> View:
-    """Surprisal of one text (T,) as lists, with an entry for each token.
+    """Compute the surprisal of one text (T,) as lists, with an entry for each token.
 
     Returns:
         `labels` (T,); `bits` (T,), null for the first; `before[i]` and `after[i]`, the `count` most likely
@@ -114,7 +114,7 @@ def _check_finite(values: Tensor) -> None:
 
 
 def describe_sampling(params: SamplingParams) -> str:
-    """The settings that change the distribution, in a few words."""
+    """Name the settings that change the distribution, in a few words."""
     parts = [f"temperature {params.temperature:g}"]
     parts += [f"top-k {params.top_k}"] if params.top_k else []
     parts += [f"top-p {params.top_p:g}"] if params.top_p < 1 else []

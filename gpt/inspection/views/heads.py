@@ -14,7 +14,7 @@ from gpt.model import GPT
 
 @dataclass(frozen=True)
 class HeadSummary:
-    """Where one head looks, averaged over the queries that have more than one key.
+    """Where one head attends, averaged over the queries that have more than one key.
 
     Attributes:
         itself: weight on the query's own position.
@@ -33,7 +33,7 @@ class HeadSummary:
 
 @torch.no_grad()
 def attention_patterns(model: GPT, idx: Tensor, edits: Edits | None = None, memory_limit: int = MEMORY_LIMIT) -> Tensor:
-    """Attention weights of one text.
+    """Compute the attention weights of one text.
 
     Args:
         model: in eval mode.
@@ -56,7 +56,7 @@ def attention_patterns(model: GPT, idx: Tensor, edits: Edits | None = None, memo
 
 
 def summarise_head(pattern: Tensor) -> HeadSummary:
-    """What a head does, from its weights (T, T); the first query has no choice and is left out if it can be.
+    """Summarise a head from its weights (T, T); the first query has no choice and is left out if it can be.
 
     Every figure is read back, which on a CUDA device waits for it: bring the weights to the CPU first.
     """
@@ -75,7 +75,7 @@ def summarise_head(pattern: Tensor) -> HeadSummary:
 
 @torch.no_grad()
 def ablate_heads(model: GPT, idx: Tensor, edits: Edits | None = None, layers: Sequence[int] | None = None) -> Tensor:
-    """How much worse the model predicts a text without each head.
+    """Compute how much worse the model predicts a text without each head.
 
     Args:
         model: in eval mode.

@@ -27,5 +27,5 @@ def _label(tokenizer: Tokenizer, index: int) -> str:
 
 
 def one_character(label: str) -> str:
-    """The label where it is one character, else the placeholder: cut off, it would be that of another token."""
+    """Return the label where it is one character, else the placeholder: cut off, it would be that of another token."""
     return label if len(label) == 1 else PLACEHOLDER

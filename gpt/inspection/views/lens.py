@@ -11,7 +11,7 @@ from gpt.model import GPT
 
 @torch.no_grad()
 def logit_lens(model: GPT, idx: Tensor, edits: Edits | None = None, memory_limit: int = MEMORY_LIMIT) -> Tensor:
-    """Every residual stream through the final norm and the head.
+    """Apply the final norm and the head to every residual stream.
 
     Args:
         model: in eval mode.
@@ -43,7 +43,7 @@ def logit_lens(model: GPT, idx: Tensor, edits: Edits | None = None, memory_limit
 
 
 def _refuse_late(model: GPT, edits: Edits) -> None:
-    """The rows before the last do not go through what such an edit changes: they would not compare."""
+    """Refuse an edit of what only the last row goes through: the others would not compare."""
     table = activations(model.config)
     late = [name for pattern in edits for name in select(table, pattern) if name in HEAD]
     if late:
@@ -51,5 +51,5 @@ def _refuse_late(model: GPT, edits: Edits) -> None:
 
 
 def lens_rows(n_layer: int) -> list[str]:
-    """What the rows of `logit_lens` are of."""
+    """Name the rows of `logit_lens`."""
     return ["embeddings", *(f"block {layer}" for layer in range(n_layer))]

@@ -7,7 +7,7 @@ Alternative = tuple[int, float]
 
 
 def likeliest(probabilities: Tensor, count: int) -> list[list[Alternative]]:
-    """The most likely tokens of each row, the first ones first.
+    """Return the most likely tokens of each row, the most likely first.
 
     Args:
         probabilities: (N, V).

@@ -15,7 +15,7 @@ from gpt.model import GPT
 
 @dataclass(frozen=True)
 class Surprisal:
-    """Of one text of T tokens; entry i is about token i + 1, given those before it.
+    """The surprisal of one text of T tokens; entry i is about token i + 1, given those before it.
 
     Attributes:
         bits: `-log2 p` of the tokens that came, (T - 1,) float32.
@@ -29,17 +29,17 @@ class Surprisal:
 
     @property
     def mean_bits(self) -> float:
-        """Per token; for characters this is bits per character."""
+        """Return the mean bits per token; for characters these are bits per character."""
         return float(self.bits.mean())
 
     def alternatives(self, count: int) -> tuple[list[list[Alternative]], list[list[Alternative]]]:
-        """The most likely tokens of every entry, before and after the filters; dropped ones are left out."""
+        """Return the most likely tokens of every entry, before and after the filters; dropped ones are left out."""
         return _possible(self.before, count), _possible(self.after, count)
 
 
 @torch.no_grad()
 def surprisal(model: GPT, idx: Tensor, params: SamplingParams | None = None, edits: Edits | None = None) -> Surprisal:
-    """Surprisal of every token but the first, which nothing comes before (Shannon 1948).
+    """Compute the surprisal of every token but the first, which nothing comes before (Shannon 1948).
 
     It holds a few numbers for each token and id, no more than the logits themselves, and so has no limit
     of memory.

@@ -71,7 +71,7 @@ def test_an_edit_changes_weights_and_figures(run: Any, loaded: Loaded) -> None:
 
 def test_one_head_as_numbers(run: Any, patterns: torch.Tensor) -> None:
     out = run("attention", "--prompt", PROMPT, "--layer", "0", "--head", "1", "--numbers").out.splitlines()
-    assert out[0].startswith("layer 0, head 1: rows look at columns")
+    assert out[0].startswith("layer 0, head 1: rows: queries; columns: keys")
     for number, line in enumerate(out[3:]):
         weights = [f"{value:.3f}" for value in patterns[0, 1, number, : number + 1].tolist()]
         assert line.split() == [str(number), LABELS[number], *weights, *["."] * (5 - number)]

@@ -48,8 +48,8 @@ def test_a_cached_pass_has_two_parts(run: Any, loaded: Loaded) -> None:
     assert (found["prefill"], found["decode_step"]) == (listed(prefill), listed(decode))
     out = run("shapes", "--prompt", PROMPT, "--cached").out
     config = loaded.config.model
-    assert f"; {forward_flops(config, 1, 5):,} FLOPs in matrix products" in out
-    assert f"; {decode_flops(config, 1, 6):,} FLOPs in matrix products" in out
+    assert f"; {forward_flops(config, 1, 5):,} FLOPs in matmuls" in out
+    assert f"; {decode_flops(config, 1, 6):,} FLOPs in matmuls" in out
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_the_table_has_the_specification_in_it(run: Any, loaded: Loaded) -> None
         assert set(cells) <= set(rows[name]), name
     model = load_config(Path(REFERENCE)).config.model
     parameters = sum(parameter.numel() for parameter in GPT(model).parameters())
-    assert f"{forward_flops(model, 1, 7):,} FLOPs in matrix products" in result.out
+    assert f"{forward_flops(model, 1, 7):,} FLOPs in matmuls" in result.out
     assert f"{parameters:,} parameters read" in result.out
 
 

@@ -1,4 +1,5 @@
 import json
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -11,7 +12,6 @@ from gpt.errors import InputError
 from gpt.inspection.tracing.edits import zero
 from gpt.inspection.views.data import View, attention_view, describe_sampling, lens_view, surprisal_view
 from gpt.inspection.views.heads import attention_patterns
-from gpt.inspection.views.lens import logit_lens
 from gpt.inspection.views.surprisal import surprisal
 from tiny import sharp_model
 
@@ -22,45 +22,62 @@ LABELS = ["a", "␣", "b", "a", "d", "␣", "f", "a", "c", "e", "⏎", "b", "e",
 NAMES = ["⏎", "␣", *"abcdefghijklmnopqr", "#20", "#21", "#22"]
 
 
+@torch.no_grad()
 def test_attention() -> None:
+    """The first block's weights by hand: softmax(q k^T / sqrt(D)) of what is before each query."""
     model = sharp_model()
     view = attention_view(model, TOKENIZER, IDS)
     assert view["labels"] == LABELS
-    assert torch.equal(view["weights"], attention_patterns(model, IDS))
+    block, positions = model.h[0], torch.arange(14)
+    x = block.ln_1(model.wpe(model.wte(IDS[None]), positions[None]))[0]
+    q, k = (linear(x).view(14, 4, 8).transpose(0, 1) for linear in (block.attn.c_q, block.attn.c_k))
+    scores = (q @ k.mT / 8**0.5).masked_fill(positions[:, None] < positions, float("-inf"))
+    torch.testing.assert_close(view["weights"][0], scores.softmax(-1))
     with pytest.raises(InputError, match="more than the limit of 100"):
         attention_view(model, TOKENIZER, IDS, memory_limit=100)
 
 
+@torch.no_grad()
 def test_lens() -> None:
+    """The last row is the model's own prediction; the first one is made of the embeddings alone."""
     model = sharp_model()
     view = lens_view(model, TOKENIZER, IDS, count=3)
-    expected = logit_lens(model, IDS[None])[:, 0].softmax(-1)
+    embeddings = model.wpe(model.wte(IDS[None]), torch.arange(14)[None])
+    expected = {0: model.lm_head(model.ln_f(embeddings))[0].softmax(-1), 2: model(IDS[None])[0].softmax(-1)}
     assert (view["labels"], view["rows"]) == (LABELS, ["embeddings", "block 0", "block 1"])
     assert view["next"] == [*LABELS[1:], None]
-    for row in range(3):
+    for row, probabilities in expected.items():
         assert view["next_probability"][row][-1] is None
         for position in range(14):
-            ranked = expected[row, position].sort(descending=True)
-            names = [NAMES[index] for index in ranked.indices[:3]]
-            assert view["top"][row][position] == list(zip(names, ranked.values[:3].tolist(), strict=True))
+            ranked = probabilities[position].sort(descending=True)
+            assert [name for name, _ in view["top"][row][position]] == [NAMES[index] for index in ranked.indices[:3]]
+            shown = [probability for _, probability in view["top"][row][position]]
+            assert shown == pytest.approx(ranked.values[:3].tolist(), rel=1e-4)
             if position < 13:
-                came = float(expected[row, position, IDS[position + 1]])
-                assert view["next_probability"][row][position] == pytest.approx(came)
+                came = float(probabilities[position, IDS[position + 1]])
+                assert view["next_probability"][row][position] == pytest.approx(came, rel=1e-4)
     assert json.loads(json.dumps(view))["next"] == view["next"]
 
 
+@torch.no_grad()
 def test_surprisal() -> None:
+    """-log2 of the model's probabilities; the two most likely tokens, sharpened by temperature 1/2."""
     model, params = sharp_model(), SamplingParams(temperature=0.5, top_k=2)
     view = surprisal_view(model, TOKENIZER, IDS, params, count=4)
-    expected = surprisal(model, IDS, params)
+    logits = model(IDS[None, :-1])[0]
+    bits = -logits.log_softmax(-1).gather(1, IDS[1:, None]).squeeze(1) / math.log(2)
     assert view["labels"] == LABELS
-    assert view["bits"] == [None, *expected.bits.tolist()]
-    assert view["mean_bits"] == pytest.approx(sum(view["bits"][1:]) / 13)
+    assert view["bits"] == [None, *(pytest.approx(value, rel=1e-4) for value in bits.tolist())]
+    assert view["mean_bits"] == pytest.approx(float(bits.mean()))
     assert view["before"][0] == view["after"][0] == []
-    for entry, (before, after) in enumerate(zip(*expected.alternatives(4), strict=True)):
-        assert view["before"][entry + 1] == [(NAMES[index], p) for index, p in before]
-        assert view["after"][entry + 1] == [(NAMES[index], p) for index, p in after]
-        assert (len(before), len(after)) == (4, 2)
+    for entry, row in enumerate(logits, start=1):
+        best = row.sort(descending=True)
+        names = [NAMES[index] for index in best.indices]
+        kept = (best.values[:2] * 2).softmax(-1).tolist()
+        before = row.softmax(-1)[best.indices][:4].tolist()
+        for name, expected in (("before", before), ("after", kept)):
+            probabilities = [pytest.approx(p, rel=1e-4) for p in expected]
+            assert view[name][entry] == list(zip(names, probabilities, strict=False))
     assert view["settings"] == "temperature 0.5, top-k 2"
     assert json.loads(json.dumps(view))["bits"] == view["bits"]
 

@@ -18,7 +18,7 @@ KINDS = ("attention", "lens", "surprisal")
 
 
 def render_page(kind: str, view: View, title: str, note: str) -> str:
-    """An HTML document with its styles, script and data inside, which opens from a file.
+    """Return an HTML document with its styles, script and data inside, which opens from a file.
 
     Args:
         kind: one of `KINDS`.
