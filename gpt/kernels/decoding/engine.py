@@ -98,12 +98,14 @@ class Engine:
         self.blocks = sequences * self.blocks_per_sequence if blocks is None else blocks
         entries = sequences * self.blocks_per_sequence
         self._tables = (ctypes.c_int32 * entries)(*range(min(entries, self.blocks)))
-        self._weights, self._layers = weights, [layer_in_c(layer) for layer in weights.layers]
-        model = model_in_c(weights, (CLayer * len(self._layers))(*self._layers))
+        self._weights = weights  # the engine reads them where they lie
+        model, layers = model_in_c(weights), (CLayer * len(weights.layers))(*map(layer_in_c, weights.layers))
         cache = CCacheOptions(KV_KINDS[kv_dtype], self.blocks, ctypes.addressof(self._tables))
         error = ctypes.create_string_buffer(200)
         sizes = (self.max_tokens, torch.get_num_threads())
-        address = self._library.gpt_decoder_create(ctypes.byref(model), ctypes.byref(cache), *sizes, error, len(error))
+        address = self._library.gpt_decoder_create(
+            ctypes.byref(model), layers, ctypes.byref(cache), *sizes, error, len(error)
+        )
         if not address:
             raise DeviceError(f"no engine for {sequences} sequences: {error.value.decode()}")
         self._decoder = ctypes.c_void_p(address)

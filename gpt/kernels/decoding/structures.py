@@ -41,7 +41,6 @@ class CModel(ctypes.Structure):
             for name in ("token_embedding", "position_embedding", "cos", "sin", "norm", "norm_bias")
         ),
         ("head", CMatrix),
-        ("layer", ctypes.POINTER(CLayer)),
     ]
 
 
@@ -102,8 +101,8 @@ def layer_in_c(layer: LayerWeights) -> CLayer:
     return CLayer(*matrices, *map(floats, (*layer.norms, *(layer.head_norms or (None, None)))))
 
 
-def model_in_c(weights: Weights, layers: ctypes.Array[CLayer]) -> CModel:
-    """Return a model, whose weights and layers the caller keeps alive."""
+def model_in_c(weights: Weights) -> CModel:
+    """Return a model without its layers; the caller keeps its weights alive."""
     config = weights.config
     return CModel(
         config.n_layer,
@@ -120,5 +119,4 @@ def model_in_c(weights: Weights, layers: ctypes.Array[CLayer]) -> CModel:
         config.logit_softcap or 0.0,
         *map(floats, (weights.tokens, weights.positions, *(weights.rotation or (None, None)), *weights.norm)),
         matrix_in_c(weights.head),
-        layers,
     )

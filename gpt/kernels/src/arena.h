@@ -1,10 +1,10 @@
-// Memory for the time of a call.
+// Scratch memory for the duration of a call.
 #pragma once
 #include <cstddef>
 #include <cstdlib>
 #include <new>
 
-// Hands out pieces of a block of memory, or, where there is no block, counts how large it has to be.
+// A bump allocator over a block of memory; without a block it only measures how large that has to be.
 class Arena {
     char* start;
     size_t used = 0;
@@ -12,15 +12,15 @@ class Arena {
   public:
     explicit Arena(void* start) : start((char*)start) {}
     template <class T> T* alloc(size_t count) {
-        T* piece = start ? (T*)(start + used) : nullptr;
+        T* result = start ? (T*)(start + used) : nullptr;
         used += (count * sizeof(T) + 63) / 64 * 64;
-        return piece;
+        return result;
     }
     size_t bytes() const { return used; }
 };
 
-// One block of memory for a Layout of each of some workers. A Layout takes its pieces from an arena when it is
-// constructed, so that the same lines count and allocate.
+// One block of memory for a Layout of each worker. A Layout allocates from an arena when it is constructed, so that the
+// same lines measure and allocate.
 template <class Layout> class Scratch {
     char* block;
     size_t size;
@@ -29,7 +29,7 @@ template <class Layout> class Scratch {
     template <class... Arguments> explicit Scratch(int workers, const Arguments&... arguments) {
         Arena counter(nullptr);
         Layout(counter, arguments...);
-        size = counter.bytes() + 4096;  // so that no two workers' pieces lie at the same place of a cache
+        size = counter.bytes() + 4096;  // so that no two workers' buffers map to the same cache sets
         block = (char*)operator new(size * workers, std::align_val_t(64));
     }
     Scratch(const Scratch&) = delete;

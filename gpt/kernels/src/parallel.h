@@ -1,4 +1,4 @@
-// Threads that work on the same call, and wait for each other without the system's help.
+// Threads that work on the same call, with a barrier that spins.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -18,7 +18,7 @@ __attribute__((weak)) int omp_get_num_threads();
 }
 #endif
 
-// Tells the processor that this is a loop that waits.
+// Tells the processor that this is a spin loop.
 inline void pause_spinning() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -49,7 +49,7 @@ struct Worker {
     int index, count;
     Barrier* barrier;
 
-    // The part of n pieces that is this worker's: from first to before end.
+    // This worker's part of n items: from first to before end.
     int first(int n) const { return (int)((int64_t)n * index / count); }
     int end(int n) const { return (int)((int64_t)n * (index + 1) / count); }
     Range share(int n) const { return {first(n), end(n)}; }

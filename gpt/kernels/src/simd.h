@@ -1,7 +1,7 @@
 // Arithmetic on vectors as wide as the processor's registers. A back end says how wide they are (LANES), how many sums
 // stay in registers beside their factors (SUMS, and TILE_ROWS x TILE_VECTORS of a matmul), and holds the few
-// operations that compilers cannot be left to find. All else is written here once. larger(a, b) and smaller(a, b) are not
-// a number where b is not.
+// operations that compilers do not find by themselves. All else is written here once. max(a, b) and min(a, b) are NaN
+// where b is.
 #pragma once
 #ifdef GPT_LANES
 namespace simd {
@@ -25,23 +25,23 @@ namespace simd {
 inline floats multiply_add(float a, floats b, floats c) { return fma(broadcast(a), b, c); }
 
 inline ints lanes() {
-    static const int32_t numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return read<ints>(numbers);
+    static const int32_t indices[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return read<ints>(indices);
 }
 inline floats select(ints mask, floats a, floats b) { return mask ? a : b; }
-inline float largest(floats x) {
-    float lane[LANES], top;
+inline float reduce_max(floats x) {
+    float lane[LANES], result;
     store(lane, x);
-    top = lane[0];
-    for (int i = 1; i < LANES; i++) top = lane[i] > top ? lane[i] : top;
-    return top;
+    result = lane[0];
+    for (int i = 1; i < LANES; i++) result = lane[i] > result ? lane[i] : result;
+    return result;
 }
 
-// Fetches what a loop over p comes to in a moment. The processor does that by itself, but too late for loops that
-// compute much between two loads: GELU of what is not in the cache takes 1.2 ms instead of 2.9.
-template <class T> inline void prefetch(const T* p, size_t bytes_ahead = 2048) { __builtin_prefetch((const char*)p + bytes_ahead); }
+// Prefetches what a loop over p will load soon. The hardware does that too, but too late for loops that compute much
+// between two loads: GELU of what is not in the cache takes 1.2 ms instead of 2.9.
+template <class T> inline void prefetch(const T* p, size_t distance = 2048) { __builtin_prefetch((const char*)p + distance); }
 
-// Other numbers in memory as floats.
+// Other types in memory, loaded as floats.
 inline floats load(const int8_t* p) { return __builtin_convertvector(widen(read<bytes>(p)), floats); }
 // Integers of four bits, two in a byte: the upper or the lower ones.
 inline floats load_int4(const int8_t* p, int upper) {
@@ -50,12 +50,12 @@ inline floats load_int4(const int8_t* p, int upper) {
 }
 
 // e^x = 2^n 2^f with n whole and f in [-1/2, 1/2], by a polynomial of degree 6; relative error below 2e-7. x is
-// held between -87 and 88, so that the result is a normal number.
+// clamped between -87 and 88, so that the result is a normal number.
 inline floats exp(floats x) {
-    const floats held = smaller(broadcast(88.0f), larger(broadcast(-87.0f), x)), per_bit = broadcast(1.44269502f);
-    const floats shifted = fma(held, per_bit, broadcast(12582912.0f));  // so large that its last bit counts ones: n is there
+    const floats clamped = min(broadcast(88.0f), max(broadcast(-87.0f), x)), log2e = broadcast(1.44269502f);
+    const floats shifted = fma(clamped, log2e, broadcast(12582912.0f));  // so large that its last bit counts ones: n is there
     const floats n = shifted - 12582912.0f;
-    const floats f = fma(held, broadcast(1.92596300e-8f), fma(held, per_bit, -n));  // x / ln 2 - n, in two parts
+    const floats f = fma(clamped, broadcast(1.92596300e-8f), fma(clamped, log2e, -n));  // x / ln 2 - n, in two parts
     floats p = fma(f, broadcast(1.54035304e-4f), broadcast(1.33335581e-3f));
     p = fma(p, f, broadcast(9.61812911e-3f));
     p = fma(p, f, broadcast(5.55041087e-2f));
@@ -71,15 +71,15 @@ inline floats sigmoid(floats x) { return reciprocal(1.0f + exp(-x)); }
 // Normal distribution: its density times sqrt(2 pi), and the share of it below x, with an absolute error below 2e-7
 // (Abramowitz and Stegun 7.1.26 for the error function).
 struct Normal {
-    floats bell, below;
-    explicit Normal(floats x) : bell(exp(-0.5f * x * x)) {
-        const floats t = reciprocal(fma(broadcast(0.23164189f), larger(x, -x), broadcast(1.0f)));
+    floats density, cdf;
+    explicit Normal(floats x) : density(exp(-0.5f * x * x)) {
+        const floats t = reciprocal(fma(broadcast(0.23164189f), max(x, -x), broadcast(1.0f)));
         floats p = fma(t, broadcast(1.061405429f), broadcast(-1.453152027f));
         p = fma(p, t, broadcast(1.421413741f));
         p = fma(p, t, broadcast(-0.284496736f));
         p = fma(p, t, broadcast(0.254829592f));
-        const floats tail = 0.5f * p * t * bell;
-        below = select(x < 0.0f, tail, 1.0f - tail);
+        const floats tail = 0.5f * p * t * density;
+        cdf = select(x < 0.0f, tail, 1.0f - tail);
     }
 };
 

@@ -18,17 +18,17 @@ void map_exp(float* y, const float* x, int n) { map(y, x, n, [](floats v) { retu
 void map_tanh(float* y, const float* x, int n) { map(y, x, n, [](floats v) { return tanh(v); }); }
 void map_sigmoid(float* y, const float* x, int n) { map(y, x, n, [](floats v) { return sigmoid(v); }); }
 void map_reciprocal(float* y, const float* x, int n) { map(y, x, n, [](floats v) { return reciprocal(v); }); }
-void map_bell(float* y, const float* x, int n) { map(y, x, n, [](floats v) { return Normal(v).bell; }); }
-void map_below(float* y, const float* x, int n) { map(y, x, n, [](floats v) { return Normal(v).below; }); }
+void map_density(float* y, const float* x, int n) { map(y, x, n, [](floats v) { return Normal(v).density; }); }
+void map_cdf(float* y, const float* x, int n) { map(y, x, n, [](floats v) { return Normal(v).cdf; }); }
 void map_lanes(float* y, const float* x, int n) {
     map(y, x, n, [](floats) { return __builtin_convertvector(lanes(), floats); });
 }
 // One number for each vector.
-void map_sum(float* y, const float* x, int n) { for (int i = 0; i < n; i += LANES) y[i / LANES] = sum(load(x + i)); }
-void map_largest(float* y, const float* x, int n) { for (int i = 0; i < n; i += LANES) y[i / LANES] = largest(load(x + i)); }
+void map_reduce_add(float* y, const float* x, int n) { for (int i = 0; i < n; i += LANES) y[i / LANES] = reduce_add(load(x + i)); }
+void map_reduce_max(float* y, const float* x, int n) { for (int i = 0; i < n; i += LANES) y[i / LANES] = reduce_max(load(x + i)); }
 
-void map2_larger(float* y, const float* a, const float* b, int n) { map2(y, a, b, n, [](floats v, floats w) { return larger(v, w); }); }
-void map2_smaller(float* y, const float* a, const float* b, int n) { map2(y, a, b, n, [](floats v, floats w) { return smaller(v, w); }); }
+void map2_max(float* y, const float* a, const float* b, int n) { map2(y, a, b, n, [](floats v, floats w) { return max(v, w); }); }
+void map2_min(float* y, const float* a, const float* b, int n) { map2(y, a, b, n, [](floats v, floats w) { return min(v, w); }); }
 void map2_select(float* y, const float* a, const float* b, int n) {
     map2(y, a, b, n, [](floats v, floats w) { return select(v < w, v, w * 2.0f); });
 }

@@ -78,8 +78,8 @@ def test_copies_keep_every_bit(apply: Primitives) -> None:
         ("sigmoid", torch.sigmoid, (-80.0, 80.0), 3e-7, 0.0),
         ("reciprocal", torch.reciprocal, (0.01, 1e6), 3e-7, 0.0),
         ("reciprocal", torch.reciprocal, (-1e6, -0.01), 3e-7, 0.0),
-        ("bell", lambda x: torch.exp(-x * x / 2), (-13.0, 13.0), 0.0, 3e-7),
-        ("below", torch.special.ndtr, (-6.0, 6.0), 0.0, 3e-7),
+        ("density", lambda x: torch.exp(-x * x / 2), (-13.0, 13.0), 0.0, 3e-7),
+        ("cdf", torch.special.ndtr, (-6.0, 6.0), 0.0, 3e-7),
     ],
 )
 def test_functions(
@@ -106,7 +106,7 @@ def test_exponentials_beyond_the_range_are_held_at_its_ends(apply: Primitives) -
     assert apply("map_exp", torch.full((16,), NAN)).isnan().all()
 
 
-def test_products_and_sums_are_rounded_once_where_the_processor_can(apply: Primitives) -> None:
+def test_multiply_and_add_rounds_once_where_the_processor_can(apply: Primitives) -> None:
     a, b = torch.randn(COUNT), torch.randn(COUNT)
     exact = (a.double() * b.double() + a.double()).float()
     unfused = a * b + a
@@ -119,23 +119,25 @@ def test_products_and_sums_are_rounded_once_where_the_processor_can(apply: Primi
 
 def test_comparisons(apply: Primitives) -> None:
     a, b = torch.randn(COUNT), torch.randn(COUNT)
-    assert torch.equal(apply("map2_larger", a, b), torch.maximum(a, b))
-    assert torch.equal(apply("map2_smaller", a, b), torch.minimum(a, b))
+    assert torch.equal(apply("map2_max", a, b), torch.maximum(a, b))
+    assert torch.equal(apply("map2_min", a, b), torch.minimum(a, b))
     assert torch.equal(apply("map2_select", a, b), torch.where(a < b, a, b * 2))
     nothing = torch.full((16,), NAN)
-    for name in ("larger", "smaller"):
+    for name in ("max", "min"):
         assert apply(f"map2_{name}", torch.ones(16), nothing).isnan().all()
 
 
 def test_one_number_of_each_vector(apply: Primitives) -> None:
     vectors = torch.randn(COUNT).view(-1, apply.lanes)
     count = len(vectors)
-    sums = apply("map_sum", vectors).flatten()[:count]
+    sums = apply("map_reduce_add", vectors).flatten()[:count]
     torch.testing.assert_close(sums.double(), vectors.double().sum(dim=1), rtol=1e-5, atol=1e-5)
     whole = torch.randint(-1000, 1000, vectors.shape).float()
-    assert torch.equal(apply("map_sum", whole).flatten()[:count], whole.sum(dim=1))  # every lane, each once
-    assert torch.equal(apply("map_largest", vectors).flatten()[:count], vectors.amax(dim=1))
-    assert (apply("map_largest", torch.full_like(vectors, -INF)).flatten()[:count] == -INF).all()
+    assert torch.equal(
+        apply("map_reduce_add", whole).flatten()[:count], whole.sum(dim=1)
+    )  # every lane, each once
+    assert torch.equal(apply("map_reduce_max", vectors).flatten()[:count], vectors.amax(dim=1))
+    assert (apply("map_reduce_max", torch.full_like(vectors, -INF)).flatten()[:count] == -INF).all()
 
 
 def test_bfloat16_is_rounded_as_torch_does(apply: Primitives) -> None:

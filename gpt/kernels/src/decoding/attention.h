@@ -5,15 +5,15 @@
 #include "dot.h"
 #include <algorithm>
 
-static const int MOST_QUERIES = 4;  // in one pass over the keys
+static const int MAX_QUERIES = 4;  // in one pass over the keys
 
 // Query vectors (., D) of one head, the number of positions that each attends to, ascending, and where its result goes.
 // Scratch: weights (., capacity), sums (., padded D).
 struct Queries {
     float *vectors, *weights, *sums;
     int capacity;
-    int positions[MOST_QUERIES];
-    float* result[MOST_QUERIES];
+    int positions[MAX_QUERIES];
+    float* result[MAX_QUERIES];
 };
 
 #ifdef PLAIN
@@ -55,10 +55,10 @@ template <class T, int M> void attend(const HeadCache<T>& c, const Queries& q) {
 
 // y = a b, or y += a b, for M rows of a and as many vectors of b as there are; N of them at a time.
 template <class T, int M, int N = widest(M)>
-inline void product(float* y, size_t ldy, const float* a, size_t lda, const T* b, size_t stride, int vectors, int count, bool add) {
+inline void matmul_rows(float* y, size_t ldy, const float* a, size_t lda, const T* b, size_t stride, int vectors, int count, bool add) {
     for (; vectors >= N; vectors -= N, y += N * LANES, b += N * LANES) {
         floats sum[M][N] = {};
-        add_products(sum, a, lda, Rows<T>{b, stride}, 0, count);
+        accumulate(sum, a, lda, Rows<T>{b, stride}, 0, count);
         for (int m = 0; m < M; m++)
             for (int v = 0; v < N; v++) {
                 float* out = y + m * ldy + v * LANES;
@@ -66,7 +66,7 @@ inline void product(float* y, size_t ldy, const float* a, size_t lda, const T* b
             }
     }
     if constexpr (N > 1)
-        if (vectors) product<T, M, N / 2>(y, ldy, a, lda, b, stride, vectors, count, add);
+        if (vectors) matmul_rows<T, M, N / 2>(y, ldy, a, lda, b, stride, vectors, count, add);
 }
 
 // Scores become weights, up to a factor that is returned; what lies behind the last position becomes 0.
@@ -76,10 +76,10 @@ template <class T> float softmax_row(const HeadCache<T>& c, float* weights, int 
         floats score = simd::load(weights + j);
         if constexpr (c.SCALED) score *= simd::load(c.key_scales(j / BLOCK) + j % BLOCK);
         score = simd::select(simd::lanes() < positions - j, score, simd::broadcast(-INFINITY));
-        top = simd::larger(top, score);
+        top = simd::max(top, score);
         simd::store(weights + j, score);
     }
-    const float peak = simd::largest(top);
+    const float peak = simd::reduce_max(top);
     for (int j = 0; j < positions; j += LANES) {
         floats e = simd::exp(simd::load(weights + j) - peak);
         e = simd::select(simd::lanes() < positions - j, e, floats{});
@@ -87,20 +87,20 @@ template <class T> float softmax_row(const HeadCache<T>& c, float* weights, int 
         if constexpr (c.SCALED) e *= simd::load(c.value_scales(j / BLOCK) + j % BLOCK);
         simd::store(weights + j, e);
     }
-    return 1.0f / simd::sum(total);
+    return 1.0f / simd::reduce_add(total);
 }
 
 // The part of the weighted sum of values that a block of positions gives; `count` of them are seen by M queries.
 template <class T, int M> void add_values(const HeadCache<T>& c, const Queries& q, int first_query, int block, int count) {
     const int padded = padded_head_dim(c.D);
-    product<T, M>(q.sums + first_query * padded, padded, q.weights + first_query * q.capacity + block * BLOCK, q.capacity, c.values(block),
+    matmul_rows<T, M>(q.sums + first_query * padded, padded, q.weights + first_query * q.capacity + block * BLOCK, q.capacity, c.values(block),
                   padded, padded / LANES, count, block > 0);
 }
 
 template <class T, int M> void attend(const HeadCache<T>& c, const Queries& q) {
     const int D = c.D, padded = padded_head_dim(D), most = q.positions[M - 1];
     for (int j = 0; j < most; j += BLOCK)
-        product<T, M>(q.weights + j, q.capacity, q.vectors, D, c.keys(j / BLOCK), BLOCK, (std::min(BLOCK, most - j) + LANES - 1) / LANES, D,
+        matmul_rows<T, M>(q.weights + j, q.capacity, q.vectors, D, c.keys(j / BLOCK), BLOCK, (std::min(BLOCK, most - j) + LANES - 1) / LANES, D,
                       false);
     float factor[M];
     for (int i = 0; i < M; i++) factor[i] = softmax_row(c, q.weights + i * q.capacity, q.positions[i]);

@@ -11,7 +11,7 @@
 #include <numeric>
 #include <vector>
 
-static const int FEW = 4;  // tokens up to which every worker norms all of them, which saves a barrier
+static const int MAX_REPEATED_NORMS = 4;  // up to so many tokens are normed by every worker, which saves a barrier
 
 struct Batch {
     int count;
@@ -27,20 +27,20 @@ struct Sizes {
           vocab(round_up(m.vocab_size, BLOCK)) {}
 };
 
-// Of one worker.
+// The scratch of one worker.
 struct WorkerScratch {
     float *normed, *query, *weights, *sums, *ranks;
     int32_t* order;
     TileScratch tiles;
     WorkerScratch(Arena& a, const Model& m, const Sizes& s)
-        : normed(a.alloc<float>((size_t)FEW * s.dim)), query(a.alloc<float>((size_t)MOST_QUERIES * m.head_dim)),
-          weights(a.alloc<float>((size_t)MOST_QUERIES * s.capacity)),
-          sums(a.alloc<float>((size_t)MOST_QUERIES * padded_head_dim(m.head_dim))), ranks(a.alloc<float>(s.vocab)),
+        : normed(a.alloc<float>((size_t)MAX_REPEATED_NORMS * s.dim)), query(a.alloc<float>((size_t)MAX_QUERIES * m.head_dim)),
+          weights(a.alloc<float>((size_t)MAX_QUERIES * s.capacity)),
+          sums(a.alloc<float>((size_t)MAX_QUERIES * padded_head_dim(m.head_dim))), ranks(a.alloc<float>(s.vocab)),
           order(a.alloc<int32_t>(s.vocab)),
           tiles(a, s.tokens, std::max(s.dim, s.hidden)) {}
 };
 
-// Of a pass, (tokens, size of its kind) each.
+// The activations of a pass, (tokens, padded size) each.
 struct Activations {
     float *x, *normed, *qkv, *mixed, *up, *gate, *logits;
     std::vector<WorkerScratch> workers;
@@ -73,7 +73,7 @@ class Decoder {
     std::vector<Layer> layers;
     Memory<Activations> activations;
     Memory<CacheMemory> cache;
-    std::vector<int32_t> all_tokens;
+    std::vector<int32_t> indices;
 
     template <class T> HeadCache<T> cached(int layer, int sequence, int head) const;
     const float* normed(const Worker& w, const int32_t* which, int count, const float* gain, const float* bias);
@@ -86,18 +86,18 @@ class Decoder {
     const Sizes size;
     Barrier barrier;
 
-    Decoder(const Model& model, const CacheOptions& kv, int tokens, int threads)
-        : layers(model.layer, model.layer + model.layers), activations(model, Sizes(model, tokens, threads)), cache(model, kv),
-          all_tokens(tokens), m(model), kv(kv), size(model, tokens, threads) {
+    Decoder(const Model& model, const Layer* first_layer, const CacheOptions& kv, int tokens, int threads)
+        : layers(first_layer, first_layer + model.layers), activations(model, Sizes(model, tokens, threads)), cache(model, kv),
+          indices(tokens), m(model), kv(kv), size(model, tokens, threads) {
         if (request_tiles()) throw std::runtime_error("the system does not give the AMX tiles");
         activations.clear();
-        std::iota(all_tokens.begin(), all_tokens.end(), 0);
+        std::iota(indices.begin(), indices.end(), 0);
     }
     size_t block_bytes() const { return cache->block_bytes; }
     WorkerScratch& scratch(const Worker& w) { return activations->workers[w.index]; }
     char* block(int i) const { return cache->blocks + i * cache->block_bytes; }
     float* logits(int i) { return activations->logits + (size_t)i * size.vocab; }
-    const int32_t* all() const { return all_tokens.data(); }
+    const int32_t* all_indices() const { return indices.data(); }
 
     void embed(int i, int token, int position);
     void pass(const Worker& w, const Batch& b);
@@ -114,7 +114,7 @@ inline void Decoder::embed(int i, int token, int position) {
 
 // The norm of some tokens' x: (count, dim).
 inline const float* Decoder::normed(const Worker& w, const int32_t* which, int count, const float* gain, const float* bias) {
-    const bool is_shared = count > FEW;
+    const bool is_shared = count > MAX_REPEATED_NORMS;
     float* y = is_shared ? activations->normed : scratch(w).normed;
     const Range range = is_shared ? w.share(count) : Range{0, count};
     for (int i = range.first; i < range.end; i++)
@@ -132,21 +132,21 @@ template <class T> HeadCache<T> Decoder::cached(int layer, int sequence, int hea
 // attends, several queries in one pass over the keys.
 template <class T> void Decoder::attend_run(const Worker& w, int layer, const Batch& b, int first, int end, int head) {
     const Layer& l = layers[layer];
-    const WorkerScratch& own = scratch(w);
+    const WorkerScratch& own_scratch = scratch(w);
     const int D = m.head_dim, group = m.heads / m.kv_heads;
     const HeadCache<T> c = cached<T>(layer, b.sequences[first], head);
     for (int i = first; i < end; i++) {
         const float *qkv = activations->qkv + (size_t)i * size.qkv, *k = qkv + (m.heads + head) * D;
-        prepare_head(own.query, k, m, l.k_norm, b.positions[i], 1.0f);
-        store(c, b.positions[i], own.query, k + m.kv_heads * D);
+        prepare_head(own_scratch.query, k, m, l.k_norm, b.positions[i], 1.0f);
+        store(c, b.positions[i], own_scratch.query, k + m.kv_heads * D);
     }
-    Queries q = {own.query, own.weights, own.sums, size.capacity, {}, {}};
+    Queries q = {own_scratch.query, own_scratch.weights, own_scratch.sums, size.capacity, {}, {}};
     const int queries = (end - first) * group;
     for (int n = 0, count; n < queries; n += count) {
         count = queries - n >= 4 ? 4 : queries - n >= 2 ? 2 : 1;
         for (int j = 0; j < count; j++) {
             const int i = first + (n + j) / group, h = head * group + (n + j) % group;
-            prepare_head(own.query + j * D, activations->qkv + (size_t)i * size.qkv + h * D, m, l.q_norm, b.positions[i],
+            prepare_head(own_scratch.query + j * D, activations->qkv + (size_t)i * size.qkv + h * D, m, l.q_norm, b.positions[i],
                          1.0f / std::sqrt((float)D));
             q.positions[j] = b.positions[i] + 1;
             q.result[j] = activations->mixed + (size_t)i * size.dim + h * D;
@@ -176,7 +176,7 @@ inline void Decoder::pass(const Worker& w, const Batch& b) {
     const size_t dim = size.dim, hidden = size.hidden;
     for (int i = 0; i < m.layers; i++) {
         const Layer& l = layers[i];
-        const float* h = normed(w, all(), b.count, l.norm_1, l.norm_1_bias);
+        const float* h = normed(w, all_indices(), b.count, l.norm_1, l.norm_1_bias);
         matmul(w, tiles, {a.qkv, (size_t)size.qkv, h, dim, b.count, &l.qkv, false});
         w.wait();
         if (kv.kind == FLOAT32) attention<float>(w, i, b);
@@ -185,7 +185,7 @@ inline void Decoder::pass(const Worker& w, const Batch& b) {
         w.wait();
         matmul(w, tiles, {a.x, dim, a.mixed, dim, b.count, &l.projection, true});
         w.wait();
-        h = normed(w, all(), b.count, l.norm_2, l.norm_2_bias);
+        h = normed(w, all_indices(), b.count, l.norm_2, l.norm_2_bias);
         if (m.activation == GATED_SILU) matmul(w, tiles, {a.gate, hidden, h, dim, b.count, &l.gate, false});
         matmul(w, tiles, {a.up, hidden, h, dim, b.count, &l.up, false});
         const Range blocks = w.share(size.hidden / BLOCK);  // what this worker itself has written

@@ -11,19 +11,20 @@ template <class Work> static void run(Decoder& d, Work work) {
     });
 }
 
-// Samples from the logits of token i of a pass, which are kept in `kept` before they are overwritten, if it is not null.
-static int sample_token(Decoder& d, const Worker& w, int i, const Sampling& p, float uniform, const uint8_t* seen, float* kept) {
+// Samples from the logits of token i of a pass, which are overwritten; `copy`, if it is not null, receives them first.
+static int sample_token(Decoder& d, const Worker& w, int i, const Sampling& p, float uniform, const uint8_t* seen, float* copy) {
     const int V = d.m.vocab_size;
-    if (kept) memcpy(kept, d.logits(i), V * sizeof(float));
+    if (copy) memcpy(copy, d.logits(i), V * sizeof(float));
     return sample(d.logits(i), V, p, uniform, seen, d.scratch(w).ranks, d.scratch(w).order);
 }
 
 extern "C" {
 
 // Null where it fails; `error` (size) then says why.
-Decoder* gpt_decoder_create(const Model* model, const CacheOptions* kv, int tokens, int threads, char* error, int size) {
+Decoder* gpt_decoder_create(const Model* model, const Layer* layers, const CacheOptions* kv, int tokens, int threads, char* error,
+                            int size) {
     try {
-        return new Decoder(*model, *kv, tokens, threads);
+        return new Decoder(*model, layers, *kv, tokens, threads);
     } catch (const std::bad_alloc&) {
         strncpy(error, "there is not enough memory", size - 1);
     } catch (const std::exception& e) {
@@ -61,18 +62,18 @@ int64_t gpt_decoder_generate(Decoder* d, int count, const int32_t* sequences, in
         w.wait();
         for (int step = 0; step < steps; step++) {
             d->pass(w, {count, tokens, sequences, positions});
-            d->head(w, d->all(), count);
+            d->head(w, d->all_indices(), count);
             for (int i = w.first(count); i < w.end(count); i++) {
-                uint8_t* known = seen ? seen + (size_t)i * V : nullptr;
-                float* kept = logits ? logits + ((size_t)step * count + i) * V : nullptr;
-                const int token = sample_token(*d, w, i, *sampling, uniforms[(size_t)i * steps + step], known, kept);
+                uint8_t* row_seen = seen ? seen + (size_t)i * V : nullptr;
+                float* copy = logits ? logits + ((size_t)step * count + i) * V : nullptr;
+                const int token = sample_token(*d, w, i, *sampling, uniforms[(size_t)i * steps + step], row_seen, copy);
                 if (token < 0) {
-                    int64_t place = 1 + i + (int64_t)count * step, before = failed;
-                    while (place < before && !failed.compare_exchange_weak(before, place)) {}
+                    int64_t failure = 1 + i + (int64_t)count * step, before = failed;
+                    while (failure < before && !failed.compare_exchange_weak(before, failure)) {}
                     continue;
                 }
                 sampled[(size_t)i * steps + step] = tokens[i] = token;
-                if (known) known[token] = 1;
+                if (row_seen) row_seen[token] = 1;
                 if (++positions[i] < d->m.block_size) d->embed(i, token, positions[i]);
             }
             w.wait();
@@ -82,8 +83,8 @@ int64_t gpt_decoder_generate(Decoder* d, int count, const int32_t* sequences, in
     return failed == INT64_MAX ? 0 : failed.load();
 }
 
-// As forward, with the token that each token's logits and number in `uniforms` (count) pick, to sampled (count); -1 where
-// logits are not finite. The tokens of a sequence are neighbours. seen: (sequences in this pass, vocab_size) before its
+// As forward; then samples a token from each token's logits with its number in `uniforms` (count), to sampled (count); -1
+// where logits are not finite. The tokens of a sequence are neighbours. seen: (sequences in this pass, vocab_size) before its
 // first token, or null; overwritten. logits: (count, vocab_size), or null.
 void gpt_decoder_verify(Decoder* d, int count, const int32_t* tokens, const int32_t* sequences, const int32_t* positions,
                         const Sampling* sampling, const float* uniforms, uint8_t* seen, int32_t* sampled, float* logits) {
@@ -92,13 +93,13 @@ void gpt_decoder_verify(Decoder* d, int count, const int32_t* tokens, const int3
         for (int i = w.first(count); i < w.end(count); i++) d->embed(i, tokens[i], positions[i]);
         w.wait();
         d->pass(w, {count, tokens, sequences, positions});
-        d->head(w, d->all(), count);
-        uint8_t* known = seen;
+        d->head(w, d->all_indices(), count);
+        uint8_t* row_seen = seen;
         for (int i = 0; i < count; i++) {  // in order, since a token counts as seen for those behind it
-            if (i > 0 && sequences[i] != sequences[i - 1] && known) known += V;
+            if (i > 0 && sequences[i] != sequences[i - 1] && row_seen) row_seen += V;
             if (sequences[i] % w.count != w.index) continue;
-            if (known) known[tokens[i]] = 1;
-            sampled[i] = sample_token(*d, w, i, *sampling, uniforms[i], known, logits ? logits + (size_t)i * V : nullptr);
+            if (row_seen) row_seen[tokens[i]] = 1;
+            sampled[i] = sample_token(*d, w, i, *sampling, uniforms[i], row_seen, logits ? logits + (size_t)i * V : nullptr);
         }
     });
 }

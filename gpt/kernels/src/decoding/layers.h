@@ -41,13 +41,13 @@ using simd::LANES;
 inline void normalize(float* y, const float* x, const float* gain, const float* bias, const Model& m) {
     floats total = {}, squares = {};
     for (int c = 0; c < m.dim && m.is_layer_norm; c += LANES) total += simd::load(x + c);
-    const float mean = m.is_layer_norm ? simd::sum(total) / m.dim : 0.0f;
+    const float mean = m.is_layer_norm ? simd::reduce_add(total) / m.dim : 0.0f;
     for (int c = 0; c < m.dim; c += LANES) {
         floats v = simd::load(x + c) - mean;
         if (c + LANES > m.dim) v = simd::select(simd::lanes() < m.dim - c, v, floats{});
         squares = simd::fma(v, v, squares);
     }
-    const float inverse = 1.0f / std::sqrt(simd::sum(squares) / m.dim + m.eps);
+    const float inverse = 1.0f / std::sqrt(simd::reduce_add(squares) / m.dim + m.eps);
     for (int c = 0; c < m.dim; c += LANES) {
         const floats v = (simd::load(x + c) - mean) * inverse, g = simd::load(gain + c);
         simd::store(y + c, bias ? simd::fma(v, g, simd::load(bias + c)) : v * g);
@@ -56,10 +56,10 @@ inline void normalize(float* y, const float* x, const float* gain, const float* 
 
 inline floats activated(floats x, floats gate, int activation) {
     switch (activation) {
-        case GELU: return x * simd::Normal(x).below;
+        case GELU: return x * simd::Normal(x).cdf;
         case GELU_TANH: return 0.5f * x * (1.0f + simd::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
-        case RELU: return simd::larger(floats{}, x);
-        case RELU_SQUARED: return simd::larger(floats{}, x) * simd::larger(floats{}, x);
+        case RELU: return simd::max(floats{}, x);
+        case RELU_SQUARED: return simd::max(floats{}, x) * simd::max(floats{}, x);
         default: return x * gate * simd::sigmoid(gate);
     }
 }

@@ -1,4 +1,4 @@
-// Matmuls y = x m^T of a pass, with weights of every kind. Each number of the result takes the same steps whatever
+// Matmuls y = x m^T of a pass, with weights of every kind. Each element of the result takes the same steps whatever
 // else is in the pass. With PLAIN defined, the loops are written as one would first write them: the reference.
 #pragma once
 #include "../arena.h"
@@ -39,5 +39,5 @@ inline void matmul(const Worker& w, const TileScratch& scratch, const Operands& 
 #if defined(__AMX_INT8__) && !defined(PLAIN)
     if (o.m->kind == INT8_TILES) return matmul_tiles(w, scratch, o);
 #endif
-    matmul_numbers(w, o);
+    matmul_blocks(w, o);
 }

@@ -1,7 +1,7 @@
 // Matmuls with weights of 8 bits by the AMX tile unit (Intel, Instruction Set Extensions, chapter 3). A row of x becomes
 // integers of 31 bits times a power of two, and each integer four digits of base 256, which lie in four rows of a tile:
-// products and sums are then exact, in whatever order, and only the last step rounds. What is within 2^-6 of the largest
-// magnitude of its row loses nothing, what is smaller at most 2^-31 of that magnitude: less than sums in float32 do.
+// the integer matmul is then exact, in whatever order, and only the last step rounds. What is within 2^-6 of the largest
+// magnitude of its row loses nothing, what is min at most 2^-31 of that magnitude: less than sums in float32 do.
 #pragma once
 #include "../tiles.h"
 #include <cmath>
@@ -19,18 +19,18 @@ struct TileScratch {
         : digits(a.alloc<int8_t>((size_t)tile_rows(rows) * padded_inputs(inputs))), units(a.alloc<float>(rows)) {}
 };
 
-// The k-th to (k + 15)-th of a row of `count` numbers; 0 behind its end.
-inline __m512 load_some(const float* x, int k, int count) {
+// Elements k to k + 15 of a row of `count`; zeros past its end.
+inline __m512 load_partial(const float* x, int k, int count) {
     const int left = count - k;
     return _mm512_maskz_loadu_ps(left >= 16 ? 0xffff : left > 0 ? (1 << left) - 1 : 0, x + k);
 }
 
 // Digits of a row: (inputs / 64, stride, 64), the first of them in the first of four neighbouring rows. Returns what a
-// unit of the integers stands for; NaN where a number is not finite.
+// unit of the integers stands for; NaN where an element is not finite.
 inline float split_row(int8_t* digits, int stride, const float* x, int inputs) {
     __m512 top = _mm512_setzero_ps(), invalid = top;
     for (int k = 0; k < inputs; k += 16) {
-        const __m512 v = load_some(x, k, inputs);
+        const __m512 v = load_partial(x, k, inputs);
         top = _mm512_max_ps(top, _mm512_abs_ps(v));
         invalid = _mm512_fmadd_ps(v, _mm512_setzero_ps(), invalid);
     }
@@ -40,7 +40,7 @@ inline float split_row(int8_t* digits, int stride, const float* x, int inputs) {
     const __m512 factor = _mm512_set1_ps(std::ldexp(1.0f, 30 - exponent));
     const __m512i half = _mm512_set1_epi32(0x00808080);  // so that digits are from -128 to 127
     for (int k = 0; k < padded_inputs(inputs); k += 16) {
-        const __m512i n = _mm512_cvtps_epi32(_mm512_mul_ps(load_some(x, k, inputs), factor));
+        const __m512i n = _mm512_cvtps_epi32(_mm512_mul_ps(load_partial(x, k, inputs), factor));
         const __m512i d = _mm512_xor_si512(_mm512_add_epi32(n, half), half);
         int8_t* out = digits + (size_t)(k / TILE_INPUTS) * stride * TILE_INPUTS + k % TILE_INPUTS;
         _mm_storeu_si128((__m128i*)out, _mm512_cvtepi32_epi8(d));
@@ -52,7 +52,7 @@ inline float split_row(int8_t* digits, int stride, const float* x, int inputs) {
 }
 
 // sums (16, 64) of 16 rows of digits and a block of weights.
-inline void multiply_tiles(int32_t* sums, const int8_t* digits, int stride, const int8_t* weights, int steps) {
+inline void matmul_digits(int32_t* sums, const int8_t* digits, int stride, const int8_t* weights, int steps) {
     _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
     for (int s = 0; s < steps; s++, digits += (size_t)stride * TILE_INPUTS, weights += 4 * TILE_BYTES) {
         _tile_loadd(4, digits, TILE_INPUTS);
@@ -92,7 +92,7 @@ inline void matmul_tiles(const Worker& w, const TileScratch& scratch, const Oper
         const int8_t* weights = (const int8_t*)m.weights + (size_t)block * steps * 4 * TILE_BYTES;
         for (int first = 0; first < o.rows; first += TILE_ROWS / DIGITS) {
             alignas(64) int32_t sums[TILE_ROWS * BLOCK];
-            multiply_tiles(sums, scratch.digits + (size_t)first * DIGITS * TILE_INPUTS, stride, weights, steps);
+            matmul_digits(sums, scratch.digits + (size_t)first * DIGITS * TILE_INPUTS, stride, weights, steps);
             for (int row = first; row < std::min(o.rows, first + TILE_ROWS / DIGITS); row++)
                 finish_row(o, row, block, sums + (row - first) * DIGITS * BLOCK, scratch.units[row]);
         }

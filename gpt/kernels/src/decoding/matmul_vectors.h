@@ -23,11 +23,11 @@ template <class Weights, int ROWS, int N> void matmul_part(const Operands& o, in
     const Weights weights = weights_of<Weights>(m, block, first);
     const float *x = o.x + row * o.ldx, *scales = m.scales + (size_t)block * (m.inputs / m.group) * BLOCK + first;
     floats sum[ROWS][N] = {};
-    if (!m.scales) add_products(sum, x, o.ldx, weights, 0, m.inputs);
+    if (!m.scales) accumulate(sum, x, o.ldx, weights, 0, m.inputs);
     else
         for (int k = 0; k < m.inputs; k += m.group, scales += BLOCK) {
             floats part[ROWS][N] = {};
-            add_products(part, x, o.ldx, weights, k, k + m.group);
+            accumulate(part, x, o.ldx, weights, k, k + m.group);
             for (int r = 0; r < ROWS; r++)
                 for (int v = 0; v < N; v++) sum[r][v] = simd::fma(part[r][v], simd::load(scales + v * LANES), sum[r][v]);
         }
@@ -47,30 +47,30 @@ template <class Weights, int ROWS> void matmul_block(const Operands& o, int row,
 }
 
 // Rows at a time, by how many are left.
-static constexpr int MOST_ROWS = 12;
-static constexpr int ROWS_OF[MOST_ROWS + 1] = {0, 1, 2, 3, 4, 3, 6, 4, 4, 6, 6, 4, 12};
+static constexpr int MAX_ROWS = 12;
+static constexpr int ROWS_OF[MAX_ROWS + 1] = {0, 1, 2, 3, 4, 3, 6, 4, 4, 6, 6, 4, 12};
 
-template <class Weights> void matmul_of(const Worker& w, const Operands& o) {
+template <class Weights> void matmul_weights(const Worker& w, const Operands& o) {
     const int blocks = round_up(o.m->outputs, BLOCK) / BLOCK;
     for (int block = w.first(blocks); block < w.end(blocks); block++)
         for (int row = 0, count; row < o.rows; row += count) {
-            count = ROWS_OF[std::min(o.rows - row, MOST_ROWS)];
+            count = ROWS_OF[std::min(o.rows - row, MAX_ROWS)];
             switch (count) {
                 case 1: matmul_block<Weights, 1>(o, row, block); break;
                 case 2: matmul_block<Weights, 2>(o, row, block); break;
                 case 3: matmul_block<Weights, 3>(o, row, block); break;
                 case 4: matmul_block<Weights, 4>(o, row, block); break;
                 case 6: matmul_block<Weights, 6>(o, row, block); break;
-                default: matmul_block<Weights, MOST_ROWS>(o, row, block);
+                default: matmul_block<Weights, MAX_ROWS>(o, row, block);
             }
         }
 }
 
-inline void matmul_numbers(const Worker& w, const Operands& o) {
+inline void matmul_blocks(const Worker& w, const Operands& o) {
     switch (o.m->kind) {
-        case FLOAT32: return matmul_of<Rows<float>>(w, o);
-        case BFLOAT16: return matmul_of<Rows<bf16>>(w, o);
-        case INT8: return matmul_of<Rows<int8_t>>(w, o);
-        default: return matmul_of<Int4Rows>(w, o);
+        case FLOAT32: return matmul_weights<Rows<float>>(w, o);
+        case BFLOAT16: return matmul_weights<Rows<bf16>>(w, o);
+        case INT8: return matmul_weights<Rows<int8_t>>(w, o);
+        default: return matmul_weights<Int4Rows>(w, o);
     }
 }

@@ -1,4 +1,4 @@
-// A block of memory for a Layout, which takes its pieces from an arena when it is constructed.
+// A block of memory for a Layout, which allocates from an arena when it is constructed.
 #pragma once
 #include "../arena.h"
 #include <cstring>
@@ -17,10 +17,10 @@ template <class Layout> class Memory {
         return counter.bytes();
     }
     static const size_t PAGE = 1 << 21;
-    static std::align_val_t unit_of(size_t size) { return std::align_val_t(size < PAGE ? 64 : PAGE); }
-    // In large pages where the system has some: what is read from end to end asks for fewer translations of addresses.
-    static char* take(size_t size) {
-        char* block = (char*)operator new(size, unit_of(size));
+    static std::align_val_t alignment(size_t size) { return std::align_val_t(size < PAGE ? 64 : PAGE); }
+    // In huge pages where the system has them: streaming through memory then needs fewer address translations.
+    static char* allocate(size_t size) {
+        char* block = (char*)operator new(size, alignment(size));
 #ifdef MADV_HUGEPAGE
         if (size >= PAGE) madvise(block, size, MADV_HUGEPAGE);
 #endif
@@ -29,7 +29,7 @@ template <class Layout> class Memory {
 
   public:
     template <class... Arguments> explicit Memory(const Arguments&... arguments) : size(count(arguments...)) {
-        block = take(size);
+        block = allocate(size);
         Arena arena(block);
         layout = new Layout(arena, arguments...);
     }
@@ -37,7 +37,7 @@ template <class Layout> class Memory {
     Memory& operator=(const Memory&) = delete;
     ~Memory() {
         delete layout;
-        operator delete(block, unit_of(size));
+        operator delete(block, alignment(size));
     }
     void clear() { memset(block, 0, size); }
     size_t bytes() const { return size; }

@@ -1,4 +1,4 @@
-// What a model is made of, as gpt/kernels/decoding/structures.py fills it in.
+// The parts of a model, as gpt/kernels/decoding/structures.py fills them in.
 #pragma once
 #include <cstdint>
 
@@ -28,7 +28,6 @@ struct Model {
     float eps, softcap;  // softcap 0: none
     const float *token_embedding, *position_embedding, *cos, *sin, *norm, *norm_bias;
     Matrix head;
-    const Layer* layer;
 };
 
 struct Sampling {

@@ -18,11 +18,11 @@ inline void softmax(float* y, const float* x, int count) {
         total += e;
         store(y + i, e);
     }
-    const float sum_of_all = simd::sum(total);
+    const float sum_of_all = simd::reduce_add(total);
     for (int i = 0; i < count; i++) y[i] /= sum_of_all;
 }
 
-// Logits that stay; the others become -inf. `ranks` and `order` are scratch.
+// Sets the logits of tokens that the filters exclude to -inf. `ranks` and `order` are scratch.
 inline void filter(float* x, int count, const Sampling& p, float* ranks, int32_t* order) {
     if (p.top_k > 0 && p.top_k < count) {
         std::copy(x, x + count, ranks);
@@ -51,14 +51,14 @@ inline bool is_finite(const float* x, int count) {
     return zero == 0.0f;
 }
 
-// Logits of tokens that occurred (Keskar et al., 2019), no further away than floats go: a penalty may be tiny.
+// The repetition penalty (Keskar et al., 2019), clamped to finite floats: a penalty may be tiny.
 inline void penalize(float* x, int count, float penalty, const uint8_t* seen) {
     for (int i = 0; i < count; i++)
         if (seen[i]) x[i] = std::min(FLT_MAX, std::max(-FLT_MAX, x[i] > 0.0f ? x[i] / penalty : x[i] * penalty));
 }
 
-// The token that a number in [0, 1) picks, or -1 where logits are not finite. `x` is overwritten; seen: which tokens the
-// penalty is for, or null.
+// Samples by inverse transform of `uniform` in [0, 1); returns the token, or -1 where logits are not finite. `x` is
+// overwritten; seen: the tokens that are penalised, or null.
 inline int sample(float* x, int count, const Sampling& p, float uniform, const uint8_t* seen, float* ranks, int32_t* order) {
     if (!is_finite(x, count)) return -1;
     if (seen) penalize(x, count, p.penalty, seen);

@@ -10,10 +10,10 @@ static const int LANES = 8, SUMS = 12, TILE_ROWS = 6, TILE_VECTORS = 2;
 namespace simd {
 
 inline floats fma(floats a, floats b, floats c) { return _mm256_fmadd_ps(a, b, c); }
-inline floats larger(floats a, floats b) { return _mm256_max_ps(a, b); }
-inline floats smaller(floats a, floats b) { return _mm256_min_ps(a, b); }
+inline floats max(floats a, floats b) { return _mm256_max_ps(a, b); }
+inline floats min(floats a, floats b) { return _mm256_min_ps(a, b); }
 inline floats reciprocal(floats x) { return 1.0f / x; }
-inline float sum(floats x) {
+inline float reduce_add(floats x) {
     __m128 half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));

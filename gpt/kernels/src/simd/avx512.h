@@ -10,14 +10,14 @@ static const int LANES = 16, SUMS = 24, TILE_ROWS = 8, TILE_VECTORS = 2;
 namespace simd {
 
 inline floats fma(floats a, floats b, floats c) { return _mm512_fmadd_ps(a, b, c); }
-inline floats larger(floats a, floats b) { return _mm512_max_ps(a, b); }
-inline floats smaller(floats a, floats b) { return _mm512_min_ps(a, b); }
+inline floats max(floats a, floats b) { return _mm512_max_ps(a, b); }
+inline floats min(floats a, floats b) { return _mm512_min_ps(a, b); }
 // An estimate and a step of Newton's method, to 2^-28: a quarter of the time of a division.
 inline floats reciprocal(floats x) {
     const floats t = _mm512_rcp14_ps(x);
     return t * (floats)_mm512_fnmadd_ps(t, x, broadcast(2.0f));
 }
-inline float sum(floats x) { return _mm512_reduce_add_ps(x); }
+inline float reduce_add(floats x) { return _mm512_reduce_add_ps(x); }
 
 inline floats load(const bf16* p) {
     return (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);

@@ -1,4 +1,4 @@
-// Any processor: vectors of GPT_LANES numbers that the compiler makes of whatever instructions there are. The other back
+// Any processor: vectors of GPT_LANES elements that the compiler makes of whatever instructions there are. The other back
 // ends replace what is slow this way; each is tested against this one at its own width.
 #pragma once
 #include "types.h"
@@ -6,8 +6,8 @@
 namespace simd {
 
 inline floats fma(floats a, floats b, floats c) { return a * b + c; }
-inline floats larger(floats a, floats b) { return a > b ? a : b; }
-inline floats smaller(floats a, floats b) { return a < b ? a : b; }
+inline floats max(floats a, floats b) { return a > b ? a : b; }
+inline floats min(floats a, floats b) { return a < b ? a : b; }
 inline floats reciprocal(floats x) { return 1.0f / x; }
 
 template <class Combine> inline float reduce(floats x, Combine combine) {
@@ -17,7 +17,7 @@ template <class Combine> inline float reduce(floats x, Combine combine) {
         for (int i = 0; i < n; i++) lane[i] = combine(lane[i], lane[i + n]);
     return lane[0];
 }
-inline float sum(floats x) {
+inline float reduce_add(floats x) {
     return reduce(x, [](float a, float b) { return a + b; });
 }
 
@@ -27,7 +27,7 @@ inline void store(bf16* p, floats x) {
     const words bits = (words)x, rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     write(p, __builtin_convertvector(x == x ? rounded : bits >> 16 | 0x40, halves));
 }
-// Compilers convert to four times the width number by number, so it is two steps.
+// Compilers convert to four times the width element by element, so it is two steps.
 inline ints widen(bytes x) { return __builtin_convertvector(__builtin_convertvector(x, shorts), ints); }
 
 }  // namespace simd

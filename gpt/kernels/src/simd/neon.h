@@ -10,10 +10,10 @@ static const int LANES = 4, SUMS = 24, TILE_ROWS = 4, TILE_VECTORS = 4;
 namespace simd {
 
 inline floats fma(floats a, floats b, floats c) { return (floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
-inline floats larger(floats a, floats b) { return (floats)vmaxq_f32((float32x4_t)a, (float32x4_t)b); }
-inline floats smaller(floats a, floats b) { return (floats)vminq_f32((float32x4_t)a, (float32x4_t)b); }
+inline floats max(floats a, floats b) { return (floats)vmaxq_f32((float32x4_t)a, (float32x4_t)b); }
+inline floats min(floats a, floats b) { return (floats)vminq_f32((float32x4_t)a, (float32x4_t)b); }
 inline floats reciprocal(floats x) { return 1.0f / x; }
-inline float sum(floats x) { return vaddvq_f32((float32x4_t)x); }
+inline float reduce_add(floats x) { return vaddvq_f32((float32x4_t)x); }
 
 inline floats load(const bf16* p) { return (floats)vshll_n_u16(vld1_u16(p), 16); }
 inline void store(bf16* p, floats x) {

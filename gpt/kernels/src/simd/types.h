@@ -1,4 +1,4 @@
-// Vector types of GCC and Clang, as wide as the back end says: LANES numbers of 32 bits.
+// Vector types of GCC and Clang, as wide as the back end says: LANES elements of 32 bits.
 #pragma once
 #include <cmath>
 #include <cstddef>

@@ -4,7 +4,7 @@
 #include "element.h"
 
 struct Relu {
-    static simd::floats value(simd::floats x) { return simd::larger(simd::floats{}, x); }
+    static simd::floats value(simd::floats x) { return simd::max(simd::floats{}, x); }
     static simd::floats slope(simd::floats x) { return simd::select(x > 0.0f, simd::broadcast(1.0f), simd::floats{}); }
 };
 struct SquaredRelu {
@@ -12,14 +12,14 @@ struct SquaredRelu {
     static simd::floats slope(simd::floats x) { return 2.0f * Relu::value(x); }
 };
 struct Gelu {
-    static simd::floats value(simd::floats x) { return x * simd::Normal(x).below; }
+    static simd::floats value(simd::floats x) { return x * simd::Normal(x).cdf; }
     static simd::floats slope(simd::floats x) {
         const simd::Normal n(x);
-        return simd::fma(x * 0.39894228f, n.bell, n.below);
+        return simd::fma(x * 0.39894228f, n.density, n.cdf);
     }
 };
 
-// Calls work(i) for each vector of `count` numbers, a multiple of 16.
+// Calls work(i) for each vector of `count` elements, a multiple of 16.
 template <class Work> inline void for_each_vector(int64_t count, int threads, Work work) {
     parallel(threads, [&](const Worker& w) {
         const int64_t vectors = count / 16, first = vectors * w.index / w.count, end = vectors * (w.index + 1) / w.count;
@@ -66,9 +66,9 @@ inline void gate_backward(element* dx, const element* dy, const element* x, int 
                 const element *gate = x + (size_t)n * 2 * width + c, *gradient = dy + (size_t)n * width + c;
                 element* out = dx + (size_t)n * 2 * width + c;
                 prefetch(gate), prefetch(gate + width), prefetch(gradient), prefetch(out), prefetch(out + width);
-                const floats g = load(gate), share = sigmoid(g), d = load(gradient);
-                store(out, d * load(gate + width) * share * fma(g, 1.0f - share, broadcast(1.0f)));
-                store(out + width, d * g * share);
+                const floats g = load(gate), s = sigmoid(g), d = load(gradient);
+                store(out, d * load(gate + width) * s * fma(g, 1.0f - s, broadcast(1.0f)));
+                store(out + width, d * g * s);
             }
     });
 }

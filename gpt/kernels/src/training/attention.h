@@ -18,7 +18,7 @@ struct AttentionInputs {
 // Which lanes from `first` on are at most `last`.
 inline simd::ints up_to(int first, int last) { return simd::lanes() <= last - first; }
 
-// The heads of all sequences that are a worker's: calls work(b, h).
+// Calls work(b, h) for the heads that belong to a worker.
 template <class Work> inline void for_each_head(const Worker& w, const AttentionShape& s, Work work) {
     const Range share = w.share(s.batch * s.heads);
     for (int i = share.first; i < share.end; i++) work(i / s.heads, i % s.heads);
@@ -43,9 +43,9 @@ inline float softmax_row(element* weights, float* log_sum, const float* scores, 
     floats top = broadcast(-INFINITY), total = {};
     for (int j = 0; j <= query; j += LANES) {
         const floats row = load(scores + j);
-        top = larger(top, j + LANES <= query + 1 ? row : select(up_to(j, query), row, broadcast(-INFINITY)));
+        top = max(top, j + LANES <= query + 1 ? row : select(up_to(j, query), row, broadcast(-INFINITY)));
     }
-    const float peak = largest(top);
+    const float peak = reduce_max(top);
     for (int j = 0; j < keys; j += LANES) {
         floats e = {};
         if (j <= query) e = exp(load(scores + j) - peak);
@@ -53,41 +53,41 @@ inline float softmax_row(element* weights, float* log_sum, const float* scores, 
         total += e;
         store(weights + j, drop.apply(stream, j, e));
     }
-    const float result = sum(total);
+    const float result = reduce_add(total);
     *log_sum = peak + std::log(result);
     return result;
 }
 
 inline void attend_head(element* y, float* log_sums, const element* qkv, const AttentionInputs& in, const AttentionShape& s,
-                        const ForwardScratch& own, const Dropout& drop, uint32_t first_stream) {
+                        const ForwardScratch& scratch, const Dropout& drop, uint32_t first_stream) {
     using namespace simd;
     const int D = s.head_dim, R = s.rows(), T = s.length;
-    transform_head(own.q, own.inverse_rms, qkv, s, in.q);
-    transform_head(own.k, own.inverse_rms, qkv + s.stride(), s, in.k);
-    copy_head(own.v, qkv + 2 * s.stride(), 3 * (size_t)s.stride(), s);
-    const element *k = pack_transposed(own.packed_k, own.k, R, D), *v = pack(own.packed_v, own.v, R, D);
+    transform_head(scratch.q, scratch.inverse_rms, qkv, s, in.q);
+    transform_head(scratch.k, scratch.inverse_rms, qkv + s.stride(), s, in.k);
+    copy_head(scratch.v, qkv + 2 * s.stride(), 3 * (size_t)s.stride(), s);
+    const element *k = pack_transposed(scratch.packed_k, scratch.k, R, D), *v = pack(scratch.packed_v, scratch.v, R, D);
     for (int i = 0; i < T; i += 16) {
         const int keys = round_up(i + 16, 32);
         float total[16], ignored;
-        multiply(own.scores, R, own.q + (size_t)i * D, D, k, PAIR * R, D / 32, keys / 16);
+        matmul(scratch.scores, R, scratch.q + (size_t)i * D, D, k, PAIR * R, D / 32, keys / 16);
         for (int r = 0; r < 16; r++)
-            total[r] = softmax_row(own.weights + (size_t)r * R, i + r < T ? log_sums + i + r : &ignored, own.scores + (size_t)r * R, i + r, keys,
+            total[r] = softmax_row(scratch.weights + (size_t)r * R, i + r < T ? log_sums + i + r : &ignored, scratch.scores + (size_t)r * R, i + r, keys,
                                    drop, drop.stream(first_stream + i + r));
-        multiply(own.out, D, own.weights, R, v, PAIR * D, keys / 32, D / 16);
+        matmul(scratch.out, D, scratch.weights, R, v, PAIR * D, keys / 32, D / 16);
         for (int r = 0; r < 16 && i + r < T; r++)
             for (int d = 0; d < D; d += LANES)
-                store(y + (size_t)(i + r) * s.stride() + d, load(own.out + (size_t)r * D + d) * (1.0f / total[r]));
+                store(y + (size_t)(i + r) * s.stride() + d, load(scratch.out + (size_t)r * D + d) * (1.0f / total[r]));
     }
 }
 
 inline void attention_forward(element* y, float* log_sums, const AttentionInputs& in, const AttentionShape& s, const Dropout& drop, int threads) {
-    const Scratch<ForwardScratch> scratch(threads, s);
+    const Scratch<ForwardScratch> memory(threads, s);
     parallel(threads, [&](const Worker& w) {
         [[maybe_unused]] const MatmulScope scope;
-        const ForwardScratch own = scratch.of(w.index, s);
+        const ForwardScratch scratch = memory.of(w.index, s);
         for_each_head(w, s, [&](int b, int h) {
             const size_t head = (size_t)b * s.heads + h;
-            attend_head(y + s.result_start(b, h), log_sums + head * s.length, in.qkv + s.qkv_start(b, h), in, s, own, drop, (uint32_t)(head * s.length));
+            attend_head(y + s.result_start(b, h), log_sums + head * s.length, in.qkv + s.qkv_start(b, h), in, s, scratch, drop, (uint32_t)(head * s.length));
         });
     });
 }

@@ -11,19 +11,19 @@ struct AttentionGradients {
     float *q_gain, *k_gain;  // (threads, D), one row a thread, zero at first
 };
 
-// What belongs to each query: delta, the gradient of its weights averaged by the weights; its softmax sum; its stream.
-inline void load_queries(const BackwardScratch& own, const element* y, const float* log_sums, const AttentionShape& s, const Dropout& drop, uint32_t first_stream) {
+// Loads for each query: delta, the mean gradient of its weights, weighted by them; its log softmax sum; its dropout stream.
+inline void load_queries(const BackwardScratch& scratch, const element* y, const float* log_sums, const AttentionShape& s, const Dropout& drop, uint32_t first_stream) {
     using namespace simd;
     for (int t = 0; t < s.rows(); t++) {
-        const element *row = y + (size_t)t * s.stride(), *g = own.g + (size_t)t * s.head_dim;
+        const element *row = y + (size_t)t * s.stride(), *g = scratch.g + (size_t)t * s.head_dim;
         floats dot = {};
         if (t < s.length) {
             prefetch_row(row, s.stride(), t, s);
             for (int d = 0; d < s.head_dim; d += LANES) dot = fma(load(g + d), load(row + d), dot);
         }
-        own.delta[t] = sum(dot);
-        own.log_sums[t] = t < s.length ? log_sums[t] : INFINITY;
-        own.streams[t] = drop.stream(first_stream + t);
+        scratch.delta[t] = reduce_add(dot);
+        scratch.log_sums[t] = t < s.length ? log_sums[t] : INFINITY;
+        scratch.streams[t] = drop.stream(first_stream + t);
     }
 }
 
@@ -35,21 +35,21 @@ inline void store_values(element* dv, const float* result, const AttentionShape&
 
 inline void attention_backward(const AttentionGradients& grad, const element* dy, const element* y, const float* log_sums, const AttentionInputs& in,
                                const AttentionShape& s, const Dropout& drop, int threads) {
-    const Scratch<BackwardScratch> scratch(threads, s);
+    const Scratch<BackwardScratch> memory(threads, s);
     parallel(threads, [&](const Worker& w) {
         [[maybe_unused]] const MatmulScope scope;
-        const BackwardScratch own = scratch.of(w.index, s);
+        const BackwardScratch scratch = memory.of(w.index, s);
         float *q_gain = grad.q_gain + (size_t)w.index * s.head_dim, *k_gain = grad.k_gain + (size_t)w.index * s.head_dim;
         for_each_head(w, s, [&](int b, int h) {
             const size_t head = (size_t)b * s.heads + h, start = s.result_start(b, h);
             const element* qkv = in.qkv + s.qkv_start(b, h);
             element* dqkv = grad.qkv + s.qkv_start(b, h);
-            const BackwardFactors factors = load_head(own, qkv, dy + start, in, s);
-            load_queries(own, y + start, log_sums + head * s.length, s, drop, (uint32_t)(head * s.length));
-            backward_head(own, factors, s, drop);
-            transform_head_backward(dqkv, q_gain, own.dq, own.q_rms, qkv, s, in.q);
-            transform_head_backward(dqkv + s.stride(), k_gain, own.dk, own.k_rms, qkv + s.stride(), s, in.k);
-            store_values(dqkv + 2 * s.stride(), own.dv, s);
+            const BackwardFactors factors = load_head(scratch, qkv, dy + start, in, s);
+            load_queries(scratch, y + start, log_sums + head * s.length, s, drop, (uint32_t)(head * s.length));
+            backward_head(scratch, factors, s, drop);
+            transform_head_backward(dqkv, q_gain, scratch.dq, scratch.q_rms, qkv, s, in.q);
+            transform_head_backward(dqkv + s.stride(), k_gain, scratch.dk, scratch.k_rms, qkv + s.stride(), s, in.k);
+            store_values(dqkv + 2 * s.stride(), scratch.dv, s);
         });
     });
 }

@@ -21,47 +21,47 @@ struct BackwardFactors {
     const float *k_t, *v_t;
 };
 
-inline BackwardFactors load_head(const BackwardScratch& own, const float* qkv, const float* dy, const AttentionInputs& in, const AttentionShape& s) {
+inline BackwardFactors load_head(const BackwardScratch& scratch, const float* qkv, const float* dy, const AttentionInputs& in, const AttentionShape& s) {
     const int R = s.rows(), D = s.head_dim;
-    transform_head(own.q, own.q_rms, qkv, s, in.q);
-    transform_head(own.k, own.k_rms, qkv + s.stride(), s, in.k);
-    copy_head(own.v, qkv + 2 * s.stride(), 3 * (size_t)s.stride(), s);
-    copy_head(own.g, dy, s.stride(), s);
-    return {pack_transposed(own.k_t, own.k, R, D), pack_transposed(own.v_t, own.v, R, D)};
+    transform_head(scratch.q, scratch.q_rms, qkv, s, in.q);
+    transform_head(scratch.k, scratch.k_rms, qkv + s.stride(), s, in.k);
+    copy_head(scratch.v, qkv + 2 * s.stride(), 3 * (size_t)s.stride(), s);
+    copy_head(scratch.g, dy, s.stride(), s);
+    return {pack_transposed(scratch.k_t, scratch.k, R, D), pack_transposed(scratch.v_t, scratch.v, R, D)};
 }
 
 // The weights of query t after dropout, and the gradient of its scores.
-inline void backward_row(const BackwardScratch& own, int r, int t, int keys, int R, const Dropout& drop) {
+inline void backward_row(const BackwardScratch& scratch, int r, int t, int keys, int R, const Dropout& drop) {
     using namespace simd;
     for (int j = 0; j < keys; j += LANES) {
         const size_t at = (size_t)r * R + j;
         floats kept = {}, dscore = {};
         if (j <= t) {
-            floats weight = exp(load(own.scores + at) - own.log_sums[t]), dweight = load(own.dweights + at);
+            floats weight = exp(load(scratch.scores + at) - scratch.log_sums[t]), dweight = load(scratch.dweights + at);
             if (j + LANES > t + 1) weight = select(up_to(j, t), weight, floats{});
             kept = weight;
             if (drop.active()) {
-                const ints mask = drop.kept((words)lanes() + (own.streams[t] + (uint32_t)j));
+                const ints mask = drop.kept((words)lanes() + (scratch.streams[t] + (uint32_t)j));
                 dweight = drop.apply(mask, dweight), kept = drop.apply(mask, weight);
             }
-            dscore = weight * (dweight - own.delta[t]);
+            dscore = weight * (dweight - scratch.delta[t]);
         }
-        store(own.weights + at, kept);
-        store(own.dscores + at, dscore);
+        store(scratch.weights + at, kept);
+        store(scratch.dscores + at, dscore);
     }
 }
 
-inline void backward_head(const BackwardScratch& own, const BackwardFactors& f, const AttentionShape& s, const Dropout& drop) {
+inline void backward_head(const BackwardScratch& scratch, const BackwardFactors& f, const AttentionShape& s, const Dropout& drop) {
     const int D = s.head_dim, R = s.rows();
-    for (float* sums : {own.dk, own.dv}) memset(sums, 0, s.head_size() * sizeof(float));
+    for (float* sums : {scratch.dk, scratch.dv}) memset(sums, 0, s.head_size() * sizeof(float));
     for (int i = 0; i < s.length; i += 16) {
         const int keys = round_up(i + 16, 32);
-        const float *q = own.q + (size_t)i * D, *g = own.g + (size_t)i * D;
-        multiply(own.scores, R, q, D, f.k_t, R, D / 32, keys / 16);
-        multiply(own.dweights, R, g, D, f.v_t, R, D / 32, keys / 16);
-        for (int r = 0; r < 16; r++) backward_row(own, r, i + r, keys, R, drop);
-        multiply(own.dq + (size_t)i * D, D, own.dscores, R, own.k, D, keys / 32, D / 16);
-        add_transposed(own.dk, own.dscores, R, q, keys, D);
-        add_transposed(own.dv, own.weights, R, g, keys, D);
+        const float *q = scratch.q + (size_t)i * D, *g = scratch.g + (size_t)i * D;
+        matmul(scratch.scores, R, q, D, f.k_t, R, D / 32, keys / 16);
+        matmul(scratch.dweights, R, g, D, f.v_t, R, D / 32, keys / 16);
+        for (int r = 0; r < 16; r++) backward_row(scratch, r, i + r, keys, R, drop);
+        matmul(scratch.dq + (size_t)i * D, D, scratch.dscores, R, scratch.k, D, keys / 32, D / 16);
+        add_transposed(scratch.dk, scratch.dscores, R, q, keys, D);
+        add_transposed(scratch.dv, scratch.weights, R, g, keys, D);
     }
 }

@@ -3,7 +3,7 @@
 #pragma once
 #include "../simd.h"
 
-// Every output bit depends on every input bit (Wellons 2018, lowbias32). Of one number, or of a vector of them.
+// Every output bit depends on every input bit (Wellons 2018, lowbias32). For a scalar or a vector.
 template <class Words> inline Words hash(Words x) {
     x ^= x >> 16;
     x *= 0x7feb352du;

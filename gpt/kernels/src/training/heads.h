@@ -4,7 +4,7 @@
 
 static const int MAX_HEAD_DIM = 256;
 
-// Queries, keys and values stand side by side in one tensor (B, T, 3 * H * D), results in one of (B, T, H * D).
+// Queries, keys and values lie side by side in one tensor (B, T, 3 * H * D), results in one of (B, T, H * D).
 struct AttentionShape {
     int batch, length, heads, head_dim;
     int rows() const { return round_up(length, 32); }  // as matmuls take them
@@ -20,12 +20,12 @@ struct HeadTransform {
     float eps, scale;
 };
 
-static const int ROWS_AHEAD = 16;
+static const int PREFETCH_ROWS = 16;
 
-// Fetches the row that a strided loop comes to ROWS_AHEAD rows later, where there is one.
+// Prefetches the row that a strided loop comes to PREFETCH_ROWS rows later, where there is one.
 inline void prefetch_row(const element* row, size_t stride, int t, const AttentionShape& s) {
-    if (t + ROWS_AHEAD >= s.length) return;
-    for (int d = 0; d < s.head_dim; d += 64 / (int)sizeof(element)) simd::prefetch(row + ROWS_AHEAD * stride + d, 0);
+    if (t + PREFETCH_ROWS >= s.length) return;
+    for (int d = 0; d < s.head_dim; d += 64 / (int)sizeof(element)) simd::prefetch(row + PREFETCH_ROWS * stride + d, 0);
 }
 
 inline void zero_padding(element* x, const AttentionShape& s) {
@@ -58,7 +58,7 @@ inline void transform_head(element* out, float* inverse_rms, const element* x, c
         }
         const float* result = normed;
         if (p.gain) {
-            const float inverse = 1.0f / std::sqrt(sum(squares) / D + p.eps);
+            const float inverse = 1.0f / std::sqrt(reduce_add(squares) / D + p.eps);
             inverse_rms[t] = inverse;
             for (int d = 0; d < D; d += LANES) store(normed + d, load(normed + d) * inverse * load(p.gain + d));
         }
@@ -76,7 +76,7 @@ inline void transform_head(element* out, float* inverse_rms, const element* x, c
     zero_padding(out, s);
 }
 
-// Of one row: through the scale and the rotation.
+// The gradient of one row through the scale and the rotation.
 inline void rotate_back(float* g, const float* dout, int t, int D, const HeadTransform& p) {
     using namespace simd;
     const int half = D / 2;
@@ -115,7 +115,7 @@ inline void transform_head_backward(element* dx, float* dgain, const float* dout
             store(dgain + d, fma(dy, unit, load(dgain + d)));
             dot = fma(dy * load(p.gain + d), unit, dot);
         }
-        const float mean = sum(dot) / D;
+        const float mean = reduce_add(dot) / D;
         for (int d = 0; d < D; d += LANES)
             store(out + d, (load(g + d) * load(p.gain + d) - load(row + d) * inverse * mean) * inverse);
     }

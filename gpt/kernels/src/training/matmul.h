@@ -3,7 +3,7 @@
 //   pack, pack_transposed   bring b into that form; the result may be x itself
 //   MatmulScope       to live in a worker around all calls
 //   request_matmul()  0, or the system does not let this process use what is needed
-//   multiply(c, ldc, a, lda, b, ldb, k, n)   c = a b: a is 16 x 32k, b 32k x 16n and packed, c 16 x 16n float; ld*:
+//   matmul(c, ldc, a, lda, b, ldb, k, n)   c = a b: a is 16 x 32k, b 32k x 16n and packed, c 16 x 16n float; ld*:
 //                     elements from one row to the next, of b from one group of PAIR rows to the next
 #pragma once
 #include "element.h"

@@ -22,7 +22,7 @@ static const int TILE_COLUMNS = simd::TILE_VECTORS * simd::LANES;
 
 // R rows and N vectors of columns.
 template <int R, int N>
-inline void multiply_tile(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int depth) {
+inline void matmul_tile(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int depth) {
     using namespace simd;
     floats sums[R][N] = {};
     for (int k = 0; k < depth; k++) {
@@ -37,16 +37,16 @@ inline void multiply_tile(float* c, int ldc, const float* a, int lda, const floa
 
 // 16 rows and N vectors of columns, so that these columns of b stay in the nearest cache.
 template <int N>
-inline void multiply_strip(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int depth) {
+inline void matmul_strip(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int depth) {
     static const int R = simd::TILE_ROWS, REST = 16 % R;
-    for (int row = 0; row + R <= 16; row += R) multiply_tile<R, N>(c + (size_t)row * ldc, ldc, a + (size_t)row * lda, lda, b, ldb, depth);
-    if constexpr (REST > 0) multiply_tile<REST, N>(c + (size_t)(16 - REST) * ldc, ldc, a + (size_t)(16 - REST) * lda, lda, b, ldb, depth);
+    for (int row = 0; row + R <= 16; row += R) matmul_tile<R, N>(c + (size_t)row * ldc, ldc, a + (size_t)row * lda, lda, b, ldb, depth);
+    if constexpr (REST > 0) matmul_tile<REST, N>(c + (size_t)(16 - REST) * ldc, ldc, a + (size_t)(16 - REST) * lda, lda, b, ldb, depth);
 }
 
-inline void multiply(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int k, int n) {
+inline void matmul(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int k, int n) {
     int j = 0;
-    for (; j + TILE_COLUMNS <= 16 * n; j += TILE_COLUMNS) multiply_strip<simd::TILE_VECTORS>(c + j, ldc, a, lda, b + j, ldb, 32 * k);
-    for (; j < 16 * n; j += simd::LANES) multiply_strip<1>(c + j, ldc, a, lda, b + j, ldb, 32 * k);
+    for (; j + TILE_COLUMNS <= 16 * n; j += TILE_COLUMNS) matmul_strip<simd::TILE_VECTORS>(c + j, ldc, a, lda, b + j, ldb, 32 * k);
+    for (; j < 16 * n; j += simd::LANES) matmul_strip<1>(c + j, ldc, a, lda, b + j, ldb, 32 * k);
 }
 
 // c += a^T b: a is 16 x rows, b 16 x columns, c rows x columns; rows and columns are multiples of 32. b and c lie row

@@ -10,7 +10,7 @@ struct MatmulScope {};
 
 static const int DOT_ROWS = 8;  // so many rows of sums, two vectors wide, stay in registers
 
-// Sums of DOT_ROWS x 16 N numbers.
+// DOT_ROWS x 16 N sums.
 template <int N> struct Sums {
     simd::floats of[DOT_ROWS][N] = {};
 
@@ -38,7 +38,7 @@ template <int N> struct Sums {
 };
 
 template <int N>
-inline void multiply_columns(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k) {
+inline void matmul_columns(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k) {
     for (int row = 0; row < 16; row += DOT_ROWS) {
         Sums<N> sums;
         for (int s = 0; s < k; s++) sums.add(a + (size_t)row * lda + 32 * s, lda, b + (size_t)16 * s * ldb, ldb, 32);
@@ -46,15 +46,15 @@ inline void multiply_columns(float* c, int ldc, const bf16* a, int lda, const bf
     }
 }
 
-inline void multiply(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n) {
+inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n) {
     int j = 0;
-    for (; j + 2 <= n; j += 2) multiply_columns<2>(c + 16 * j, ldc, a, lda, b + 32 * j, ldb, k);
-    if (j < n) multiply_columns<1>(c + 16 * j, ldc, a, lda, b + 32 * j, ldb, k);
+    for (; j + 2 <= n; j += 2) matmul_columns<2>(c + 16 * j, ldc, a, lda, b + 32 * j, ldb, k);
+    if (j < n) matmul_columns<1>(c + 16 * j, ldc, a, lda, b + 32 * j, ldb, k);
 }
 
 // See matmul_tiles.h.
 template <int M, int N>
-inline void add_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth, bool is_first) {
+inline void matmul_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth, bool is_first) {
     for (int row = 0; row < 16 * M; row += DOT_ROWS) {
         float* out = c + (size_t)row * stride;
         const bf16* left = a + row / 16 * next_a + row % 16 * 32;

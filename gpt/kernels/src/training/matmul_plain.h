@@ -15,10 +15,10 @@ inline float widen(bf16 x) {
     return result;
 }
 
-// Number (k, j) of packed rows.
+// Element (k, j) of packed rows.
 inline float packed_at(const bf16* b, int ldb, int k, int j) { return widen(b[(size_t)(k / 2) * ldb + 2 * j + k % 2]); }
 
-inline void multiply(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n) {
+inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n) {
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < 16 * n; j++) {
             float sum = 0.0f;
@@ -29,7 +29,7 @@ inline void multiply(float* c, int ldc, const bf16* a, int lda, const bf16* b, i
 
 // See matmul_tiles.h.
 template <int M, int N>
-inline void add_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth, bool is_first) {
+inline void matmul_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth, bool is_first) {
     for (int i = 0; i < 16 * M; i++)
         for (int j = 0; j < 16 * N; j++) {
             float sum = is_first ? 0.0f : c[(size_t)i * stride + j];

@@ -9,7 +9,7 @@ inline int request_matmul() { return request_tiles(); }
 
 typedef TileScope MatmulScope;
 
-inline void multiply(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n) {
+inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n) {
     int j = 0;
     for (; j + 4 <= n; j += 4) {
         _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
@@ -39,7 +39,7 @@ inline void multiply(float* c, int ldc, const bf16* a, int lda, const bf16* b, i
 // elements lie together: of a those of one row of tiles follow each other, `next_a` elements before the other row's; of b
 // those of one depth, `next_b` before the next depth's.
 template <int M, int N>
-inline void add_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth, bool is_first) {
+inline void matmul_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth, bool is_first) {
     float *right = c + 16, *below = c + (size_t)16 * stride, *across = below + 16;
     if (is_first) {
         _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);

@@ -35,12 +35,12 @@ inline void norm_row(element* normed, float* mean, float* inverse, const float* 
     using namespace simd;
     floats total = {}, squares = {};
     for (int c = 0; c < width && norm.centred; c += LANES) total += load(x + c);
-    const float m = sum(total) / width;
+    const float m = reduce_add(total) / width;
     for (int c = 0; c < width; c += LANES) {
         const floats v = load(x + c) - m;
         squares = fma(v, v, squares);
     }
-    const float r = 1.0f / std::sqrt(sum(squares) / width + norm.eps);
+    const float r = 1.0f / std::sqrt(reduce_add(squares) / width + norm.eps);
     for (int c = 0; c < width; c += LANES) {
         prefetch(normed + c);
         store(normed + c, (load(x + c) - m) * r * load(gain + c));
@@ -72,7 +72,7 @@ inline void add_norm_row_backward(float* dx, element* dy, float* dgain, const fl
         store(dgain + c, fma(d, unit, load(dgain + c)));
         dot = fma(g, unit, dot), total += g;
     }
-    const float along = sum(dot) / width, shift = norm.centred ? sum(total) / width : 0.0f;
+    const float along = reduce_add(dot) / width, shift = norm.centred ? reduce_add(total) / width : 0.0f;
     for (int c = 0; c < width; c += LANES) {
         const floats unit = (load(stream + c) - mean) * inverse, g = load(dnormed + c) * load(gain + c);
         const floats out = fma(g - unit * along - shift, broadcast(inverse), load(dstream + c));

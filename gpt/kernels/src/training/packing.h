@@ -1,4 +1,4 @@
-// How the factors of a matmul of bfloat16 lie in memory, and how they get there. A word is a pair of numbers.
+// How the factors of a matmul of bfloat16 lie in memory, and how they get there. A word is a pair of elements.
 #pragma once
 #include "../simd.h"
 #ifdef __AVX512F__

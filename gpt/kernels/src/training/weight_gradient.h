@@ -33,16 +33,16 @@ struct PackedRight {
 };
 
 // Up to two tiles of rows of c, from all columns of b.
-inline void multiply_rows(float* c, int wide, const bf16* left, const bf16* right, int columns, int depth, bool is_first) {
+inline void matmul_rows(float* c, int wide, const bf16* left, const bf16* right, int columns, int depth, bool is_first) {
     for (int n = 0; n < columns; n += 32) {
         const bool is_wide = n + 16 < columns;
-        auto add = wide == 2 ? (is_wide ? add_tiles<2, 2> : add_tiles<2, 1>) : (is_wide ? add_tiles<1, 2> : add_tiles<1, 1>);
+        auto add = wide == 2 ? (is_wide ? matmul_tiles<2, 2> : matmul_tiles<2, 1>) : (is_wide ? matmul_tiles<1, 2> : matmul_tiles<1, 1>);
         add(c + n, columns, left, (size_t)STEPS * TILE, right + (size_t)n / 16 * TILE, (size_t)columns / 16 * TILE, depth, is_first);
     }
 }
 
 // c = a^T b: a (rows, A), b (rows, B), c (A, B) float. Workers share the columns of a; b is packed once for all.
-inline void multiply_transposed(float* c, const bf16* a, const bf16* b, int rows, int A, int B, int threads) {
+inline void matmul_transposed(float* c, const bf16* a, const bf16* b, int rows, int A, int B, int threads) {
     const Scratch<PackedRight> shared(1, B);
     const Scratch<PackedLeft> scratch(threads);
     const PackedRight right = shared.of(0, B);
@@ -63,7 +63,7 @@ inline void multiply_transposed(float* c, const bf16* a, const bf16* b, int rows
                         pack_tile(tile, a + 16 * (2 * pair + m), A, first + 32 * k, rows);
                         transpose((uint32_t*)(left.tiles + (size_t)(m * STEPS + k) * TILE), 16, tile, 16);
                     }
-                multiply_rows(c + (size_t)32 * pair * B, wide, left.tiles, right.tiles, B, depth, first == 0);
+                matmul_rows(c + (size_t)32 * pair * B, wide, left.tiles, right.tiles, B, depth, first == 0);
             }
             w.wait();
         }
@@ -78,10 +78,10 @@ struct Transposed {
 // dw: (outputs, inputs) float, dy: (rows, outputs), x: (rows, inputs). The wider factor is the one whose columns are
 // shared out, so that what is packed for all is small.
 inline void weight_gradient(float* dw, const bf16* dy, const bf16* x, const LinearShape& s, int threads) {
-    if (s.outputs >= s.inputs) return multiply_transposed(dw, dy, x, s.rows, s.outputs, s.inputs, threads);
+    if (s.outputs >= s.inputs) return matmul_transposed(dw, dy, x, s.rows, s.outputs, s.inputs, threads);
     const Scratch<Transposed> scratch(1, s);
     float* other = scratch.of(0, s).matrix;
-    multiply_transposed(other, x, dy, s.rows, s.inputs, s.outputs, threads);
+    matmul_transposed(other, x, dy, s.rows, s.inputs, s.outputs, threads);
     parallel(threads, [&](const Worker& w) {
         for (int i = w.first(s.outputs / 16) * 16; i < w.end(s.outputs / 16) * 16; i += 16)
             for (int j = 0; j < s.inputs; j += 16)
