@@ -92,8 +92,7 @@ class RunConfig(Section):
     )
     deterministic: bool = Field(
         False,
-        description="Ask torch for deterministic kernels on CUDA. On a CPU runs repeat bit for bit either way, with "
-        "the one exception that the README names.",
+        description="Ask torch for deterministic kernels on CUDA. On a CPU runs are bitwise reproducible either way.",
     )
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="CPU threads; null: torch's choice, one per core."

@@ -52,6 +52,16 @@ def build_softcap(config: ModelConfig) -> nn.Module:
     return nn.Identity() if config.logit_softcap is None else Softcap(config.logit_softcap)
 
 
+def _initialize_vector_math() -> None:
+    """Make MKL choose its vector functions on one thread.
+
+    PyTorch computes cos, sin, tanh and others of a large tensor by MKL on several threads. When that is the process's first
+    such call, one thread in some thousand processes gets functions of lower accuracy (cos off by 7e-9 in float64), and
+    a run is no longer bitwise reproducible. A call on one element is not shared between threads.
+    """
+    torch.zeros(1, dtype=torch.float64, device="cpu").cos()
+
+
 class GPT(nn.Module):
     """Pre-LN decoder-only transformer.
 
@@ -61,6 +71,7 @@ class GPT(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        _initialize_vector_math()
         assert config.vocab_size is not None, "vocab_size comes from the tokenizer"
         self.config = config
         self.vocab_size = config.vocab_size

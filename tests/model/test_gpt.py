@@ -4,6 +4,7 @@ from typing import Any, get_args
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt.config import ModelConfig
 from gpt.errors import InputError
@@ -279,3 +280,20 @@ def test_rows_of_a_batch_do_not_see_each_other(variant: tuple[Any, ...]) -> None
     model, idx = build(variant), random_ids(3, LENGTH)
     alone = torch.cat([model(row[None]) for row in idx])
     torch.testing.assert_close(model(idx), alone, rtol=0, atol=1e-5)
+
+
+def test_vector_math_is_first_called_on_one_element() -> None:
+    class Calls(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.elements: list[int] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func.overloadpacket in (torch.ops.aten.cos, torch.ops.aten.sin, torch.ops.aten.tanh):
+                self.elements.append(args[0].numel())
+            return func(*args, **(kwargs or {}))
+
+    with Calls() as calls:
+        GPT(tiny_config(position="rope"))
+    assert calls.elements[0] == 1
+    assert max(calls.elements) > 1

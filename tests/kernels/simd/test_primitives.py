@@ -133,9 +133,7 @@ def test_one_number_of_each_vector(apply: Primitives) -> None:
     sums = apply("map_reduce_add", vectors).flatten()[:count]
     torch.testing.assert_close(sums.double(), vectors.double().sum(dim=1), rtol=1e-5, atol=1e-5)
     whole = torch.randint(-1000, 1000, vectors.shape).float()
-    assert torch.equal(
-        apply("map_reduce_add", whole).flatten()[:count], whole.sum(dim=1)
-    )  # every lane, each once
+    assert torch.equal(apply("map_reduce_add", whole).flatten()[:count], whole.sum(dim=1))  # every lane, each once
     assert torch.equal(apply("map_reduce_max", vectors).flatten()[:count], vectors.amax(dim=1))
     assert (apply("map_reduce_max", torch.full_like(vectors, -INF)).flatten()[:count] == -INF).all()
 
