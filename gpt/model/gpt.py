@@ -55,9 +55,9 @@ def build_softcap(config: ModelConfig) -> nn.Module:
 def _initialize_vector_math() -> None:
     """Make MKL choose its vector functions on one thread.
 
-    PyTorch computes cos, sin, tanh and others of a large tensor by MKL on several threads. When that is the process's first
-    such call, one thread in some thousand processes gets functions of lower accuracy (cos off by 7e-9 in float64), and
-    a run is no longer bitwise reproducible. A call on one element is not shared between threads.
+    PyTorch computes cos, sin, tanh and others of a large tensor by MKL on several threads. When that is the first such
+    call of a process, one thread may get functions of lower accuracy (cos off by 7e-9 in float64, in one process of
+    thousands), and a run is no longer bitwise reproducible. A call on one element is not shared between threads.
     """
     torch.zeros(1, dtype=torch.float64, device="cpu").cos()
 
