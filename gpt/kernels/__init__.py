@@ -1,1 +1,1 @@
-"""Kernels of our own in C++, for processors on which they are quicker than what torch has."""
+"""C++ kernels for processors on which they are faster than torch."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 NAMES = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-shared", "-Wno-psabi")
-"""For every library. Products are fused with sums wherever the processor can: Clang's default differs from GCC's."""
+"""For every library. Multiplications and additions are fused where possible: Clang's default differs from GCC's."""
 
 
 @dataclass(frozen=True)

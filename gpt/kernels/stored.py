@@ -76,18 +76,18 @@ def writable_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return _own_temporary()
-    return folder if os.access(folder, os.W_OK) else _own_temporary()
+        return _user_temporary_folder()
+    return folder if os.access(folder, os.W_OK) else _user_temporary_folder()
 
 
-def _own_temporary() -> Path:
+def _user_temporary_folder() -> Path:
     """One folder a user, so that a library is compiled once; what others could have put there is not loaded."""
     user = os.getuid() if hasattr(os, "getuid") else 0
     folder = Path(tempfile.gettempdir()) / f"gpt-kernels-{user}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
-        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == user and not status.st_mode & 0o077
+        is_private = stat.S_ISDIR(status.st_mode) and status.st_uid == user and not status.st_mode & 0o077
     except OSError:
-        is_own = False
-    return folder if is_own else Path(tempfile.mkdtemp(prefix="gpt-kernels-"))
+        is_private = False
+    return folder if is_private else Path(tempfile.mkdtemp(prefix="gpt-kernels-"))

@@ -31,9 +31,9 @@ from gpt.report import Report, silent
 RESULTS = {"create": ctypes.c_void_p, "free": None, "block_bytes": ctypes.c_int64, "generate": ctypes.c_int64}
 """What functions of the library return."""
 FLAGS = ("-ffp-contract=off",)
-"""Where a product and a sum are rounded once is written in the source: the same in every instantiation."""
+"""The source says where a multiplication and an addition are fused: the same in every instantiation."""
 KV_KINDS = {"fp32": 0, "bf16": 1, "int8": 2}
-"""What keys and values can be kept as."""
+"""Types of keys and values, by the number that C knows them by."""
 MAX_TOKENS = 64
 """Tokens computed in one pass: more of them read the weights less often, and take more memory."""
 
@@ -64,8 +64,8 @@ def load_engine(
 class Engine:
     """Passes of a model over sequences whose keys and values lie in blocks of 64 positions.
 
-    All memory is taken here; a pass takes none but for what it returns. The system finds memory for a block when it is
-    first written. At first sequence i has the i-th part of the blocks, as far as there are enough.
+    All memory is allocated here, none by a pass but for what it returns; the system provides that of a block when it is
+    first written. At first sequence i has the i-th part of the blocks, if there are enough.
 
     Args:
         library: from `load_engine`.

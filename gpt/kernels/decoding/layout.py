@@ -14,7 +14,7 @@ BLOCK = 64
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 INT4, INT8_TILES = 3, 4
 DTYPES = {**{kind: dtype for dtype, kind in KINDS.items()}, INT4: torch.int8, INT8_TILES: torch.int8}
-"""Of the numbers in memory, by kind."""
+"""Types of the elements in memory, by kind."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Matrix:
         bias: (outputs,) float32, padded, or None.
         kind: of the weights.
         outputs: without padding.
-        inputs: width of what it is multiplied with.
+        inputs: features of the input.
         group: inputs that share a scale.
     """
 
@@ -42,7 +42,7 @@ class Matrix:
 
     @property
     def weights_dtype(self) -> torch.dtype:
-        """Type of the numbers in memory."""
+        """Type of the elements in memory."""
         return DTYPES[self.kind]
 
     @classmethod

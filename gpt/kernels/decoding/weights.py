@@ -70,7 +70,7 @@ def check_native_support(model: GPT) -> None:
         expected = configured.get(name) or module
         if module._forward_hooks or module._forward_pre_hooks:
             raise DeviceError("the native backend does not call hooks, and the model has some")
-        if "forward" in vars(module) or not _stands_for(module, type(expected)):
+        if "forward" in vars(module) or not _is_equivalent(module, type(expected)):
             raise DeviceError(f"the native backend does not know what {type(module).__name__} computes")
         if _shapes(module) != _shapes(expected) or not _is_made_alike(module, expected):
             raise DeviceError(f"the model's configuration says otherwise about {name}")
@@ -102,7 +102,7 @@ def _configured_modules(config: ModelConfig) -> dict[str, nn.Module]:
     return {name: module for prefix, part in present.items() for name, module in part.named_modules(prefix=prefix)}
 
 
-def _stands_for(module: nn.Module, kind: type[nn.Module]) -> bool:
+def _is_equivalent(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether it computes what a module of this kind does; what training put in its place does, in eval mode."""
     if kind is nn.Linear and isinstance(module, QuantizedLinear | BFloat16Linear):
         return True

@@ -33,7 +33,7 @@ template <class T> void attend_one(const HeadCache<T>& c, const float* q, int po
         const int block = j / BLOCK, i = j % BLOCK;
         weights[j] = 0.0f;
         for (int d = 0; d < c.D; d++) weights[j] += q[d] * as_float(c.keys(block)[d * BLOCK + i]);
-        if (c.SCALED) weights[j] *= c.key_scales(block)[i];
+        if (HeadCache<T>::SCALED) weights[j] *= c.key_scales(block)[i];
         top = std::max(top, weights[j]);
     }
     for (int j = 0; j < positions; j++) total += weights[j] = std::exp(weights[j] - top);
@@ -41,7 +41,7 @@ template <class T> void attend_one(const HeadCache<T>& c, const float* q, int po
         float value = 0.0f;
         for (int j = 0; j < positions; j++) {
             const int block = j / BLOCK, i = j % BLOCK;
-            value += weights[j] * (c.SCALED ? c.value_scales(block)[i] : 1.0f) * as_float(c.values(block)[i * padded_head_dim(c.D) + d]);
+            value += weights[j] * (HeadCache<T>::SCALED ? c.value_scales(block)[i] : 1.0f) * as_float(c.values(block)[i * padded_head_dim(c.D) + d]);
         }
         y[d] = value / total;
     }
@@ -74,7 +74,7 @@ template <class T> float softmax_row(const HeadCache<T>& c, float* weights, int 
     floats top = simd::broadcast(-INFINITY), total = {};
     for (int j = 0; j < positions; j += LANES) {
         floats score = simd::load(weights + j);
-        if constexpr (c.SCALED) score *= simd::load(c.key_scales(j / BLOCK) + j % BLOCK);
+        if constexpr (HeadCache<T>::SCALED) score *= simd::load(c.key_scales(j / BLOCK) + j % BLOCK);
         score = simd::select(simd::lanes() < positions - j, score, simd::broadcast(-INFINITY));
         top = simd::max(top, score);
         simd::store(weights + j, score);
@@ -84,7 +84,7 @@ template <class T> float softmax_row(const HeadCache<T>& c, float* weights, int 
         floats e = simd::exp(simd::load(weights + j) - peak);
         e = simd::select(simd::lanes() < positions - j, e, floats{});
         total += e;
-        if constexpr (c.SCALED) e *= simd::load(c.value_scales(j / BLOCK) + j % BLOCK);
+        if constexpr (HeadCache<T>::SCALED) e *= simd::load(c.value_scales(j / BLOCK) + j % BLOCK);
         simd::store(weights + j, e);
     }
     return 1.0f / simd::reduce_add(total);

@@ -61,5 +61,5 @@ template <class T> void store(const HeadCache<T>& c, int position, const float* 
     const int block = position / BLOCK, i = position % BLOCK;
     const float key_scale = store_vector(c.keys(block) + i, BLOCK, key, c.D);
     const float value_scale = store_vector(c.values(block) + i * padded_head_dim(c.D), 1, value, c.D);
-    if constexpr (c.SCALED) c.key_scales(block)[i] = key_scale, c.value_scales(block)[i] = value_scale;
+    if constexpr (HeadCache<T>::SCALED) c.key_scales(block)[i] = key_scale, c.value_scales(block)[i] = value_scale;
 }
