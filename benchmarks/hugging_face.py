@@ -4,21 +4,19 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
 from benchmarks.measure import Row
+from benchmarks.turns import Turns
 from gpt.config import LoadedConfig, ModelConfig, load_config
 from gpt.data import BatchSampler, prepare
 from gpt.report import silent
 from gpt.settings import read_settings
 from gpt.training.session import resolve
-
-if TYPE_CHECKING:
-    from benchmarks.worker import Turns
 
 
 class Windows(IterableDataset[dict[str, Tensor]]):
@@ -103,7 +101,7 @@ def build_trainer(loaded: LoadedConfig, dtype: str, folder: str, step_done: Call
     return library.Trainer(build_gpt2(config.model), options, train_dataset=windows, callbacks=[Steps()])
 
 
-def train_gpt2(loaded: LoadedConfig, turns: "Turns", job: Row) -> None:
+def train_gpt2(loaded: LoadedConfig, turns: Turns, job: Row) -> None:
     """Run Trainer's own loop, which tells of every step, for as many as are configured."""
     trainer = build_trainer(loaded, job["dtype"], loaded.config.run.dir, lambda: turns.progress(0, None))
     turns.begin(trainer.model, job["dtype"], "eager")

@@ -5,13 +5,14 @@ import importlib.util
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from benchmarks.measure import Row
+from benchmarks.turns import Turns
 from gpt.config import LoadedConfig, ModelConfig
 from gpt.data import BatchSampler, Dataset, prepare
 from gpt.device import choose_device
@@ -19,9 +20,6 @@ from gpt.errors import DataError, GPTError
 from gpt.report import silent
 from gpt.settings import read_settings
 from gpt.training.session import resolve
-
-if TYPE_CHECKING:
-    from benchmarks.worker import Turns
 
 OUT = "out-shakespeare-char"
 """Folder of the run, which nanoGPT's configuration names."""
@@ -52,7 +50,7 @@ def shape_of(config: ModelConfig) -> dict[str, Any]:
     return {key: getattr(config, key) for key in SHAPE}
 
 
-def train_nanogpt(loaded: LoadedConfig, turns: "Turns", job: Row) -> None:
+def train_nanogpt(loaded: LoadedConfig, turns: Turns, job: Row) -> None:
     """Train as an iteration of nanoGPT's train.py does, with its model and optimizer, on our batches, without end.
 
     Its train.py never uses autocast on a CPU: bfloat16 there is what it would be with it.

@@ -12,7 +12,7 @@ import torch
 from benchmarks import worker
 from benchmarks.measure import Row
 from benchmarks.step import row_of, start_workers, step_flops
-from benchmarks.worker import Turns
+from benchmarks.turns import Turns
 from gpt.config import Config
 from gpt.errors import GPTError
 from tiny import tiny_config
