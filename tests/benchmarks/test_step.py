@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import worker
 from benchmarks.measure import Row
 from benchmarks.step import row_of, start_workers, step_flops
 from benchmarks.turns import Turns
@@ -26,8 +25,8 @@ def test_steps_are_timed_and_the_wait_between_turns_is_not(monkeypatch: pytest.M
         now += 100  # others take their turns
         return next(asked)
 
-    monkeypatch.setattr(worker.time, "perf_counter", lambda: now)
-    monkeypatch.setattr(worker.sys.stdin, "readline", wait, raising=False)
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    monkeypatch.setattr("sys.stdin.readline", wait, raising=False)
     turns = Turns(1, 2, answers)
     turns.begin(torch.nn.Linear(2, 3), "float32", "eager")
     for step in range(1, 5):
