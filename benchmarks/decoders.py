@@ -21,7 +21,7 @@ from gpt.cli.decoding_options import make_drafter_of
 from gpt.config import ModelConfig, SamplingParams
 from gpt.errors import ConfigError
 from gpt.generation import DecodeOptions, Runtime, build_runtime, generate_tokens
-from gpt.generation.prompts import encode_prompt
+from gpt.generation.text import encode_prompt
 from gpt.model import GPT
 from gpt.model.quantized import NAMES, matrix_bytes, quantize, weights_format
 

@@ -88,7 +88,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from gpt.data import CharTokenizer
     from gpt.data.text import convert_newlines
     from gpt.device import choose_device
-    from gpt.generation.prompts import encode_prompt
+    from gpt.generation.text import encode_prompt
 
     keep_freed_memory()
     loaded = load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device), arguments.weights)
@@ -187,8 +187,7 @@ def _beam(
 ) -> None:
     """Print the best hypotheses of every prompt, best first."""
     from gpt.generation import beam_search
-    from gpt.generation.prompts import encode_prompt
-    from gpt.generation.text_stream import decode_text
+    from gpt.generation.text import decode_text, encode_prompt
 
     def is_finished(tokens: Sequence[int]) -> bool:
         return tokens[-1] == params.end_id or any(decode_text(tokenizer, tokens).endswith(stop) for stop in params.stop)

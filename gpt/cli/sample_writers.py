@@ -6,7 +6,7 @@ from typing import Any, TextIO
 
 from gpt.data import Tokenizer
 from gpt.generation import Piece, SampledToken
-from gpt.generation.text_stream import decode_text
+from gpt.generation.text import decode_text
 
 SEPARATOR = "\n" + "-" * 20 + "\n"
 

@@ -8,9 +8,8 @@ from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError
 from gpt.generation.decoder import SampledToken
-from gpt.generation.prompts import encode_prompt
 from gpt.generation.runtime import Runtime, build_runtime
-from gpt.generation.text_stream import TextStream
+from gpt.generation.text import TextStream, encode_prompt
 from gpt.model import GPT
 
 Finish = Literal["length", "stop", "end", "window"]

@@ -15,11 +15,9 @@ from gpt.errors import DeviceError, GenerationError
 from gpt.generation.backends import Backend, TokenIds
 from gpt.generation.backends.compiled import CompiledBackend
 from gpt.generation.backends.eager import CachedBackend, UncachedBackend
-from gpt.generation.backends.native import NativeBackend
-from gpt.generation.decoder import Decoder, StepDecoder
+from gpt.generation.backends.native import NativeBackend, prepare
+from gpt.generation.decoder import Decoder, MultiStepDecoder, StepDecoder
 from gpt.generation.drafts import Drafter
-from gpt.generation.multi_step import MultiStepDecoder
-from gpt.generation.prepared import prepare
 from gpt.generation.speculative import MOST_DRAFTS, SpeculativeDecoder
 from gpt.kernels.decoding.engine import KV_KINDS, Engine
 from gpt.model import GPT

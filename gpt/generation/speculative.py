@@ -15,9 +15,8 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.generation.backends import TokenIds
 from gpt.generation.backends.native import NativeBackend
-from gpt.generation.decoder import describe, not_finite
+from gpt.generation.decoder import MOST_STEPS, MultiStepDecoder, describe, not_finite
 from gpt.generation.drafts import Drafter
-from gpt.generation.multi_step import MOST_STEPS, MultiStepDecoder
 
 MOST_DRAFTS = 5
 """For each pass and sequence: with the newest token, as many as the engine multiplies by weights it has read once."""

@@ -18,8 +18,8 @@ from gpt.config import SamplingParams
 from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.errors import DataError, DeviceError, GenerationError, InputError
 from gpt.generation import DecodeOptions, TextBatch, beam_search, build_runtime, complete, generate_tokens
+from gpt.generation.decoder import RandomStream
 from gpt.generation.drafts import ModelDrafter
-from gpt.generation.multi_step import RandomStream
 from gpt.generation.sampling import next_token_probabilities, sample
 from gpt.model import GPT
 from tiny import sharp_model, tiny_config

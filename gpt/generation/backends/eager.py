@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from gpt.cache import KVCache
-from gpt.generation.backends import TokenIds
-from gpt.generation.backends.window import Window
+from gpt.generation.backends import TokenIds, Window
 from gpt.model import GPT, eval_mode
 
 

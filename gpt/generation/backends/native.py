@@ -1,20 +1,82 @@
-"""Next-token logits from the C++ engine of `gpt.kernels`, and tokens sampled inside it."""
+"""The C++ engine as a backend: prepared once for a model, then next-token logits, and tokens sampled inside it."""
 
+import ctypes
 import itertools
+import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor
 
-from gpt.config import SamplingParams
-from gpt.generation.backends import TokenIds
+from gpt.config import ModelConfig, SamplingParams
+from gpt.generation.backends import TokenIds, Window
 from gpt.generation.backends.paged import PagedSequences
-from gpt.generation.backends.window import Window
-from gpt.kernels.decoding.engine import Engine
+from gpt.kernels.decoding.engine import Engine, load_engine
+from gpt.kernels.decoding.layout import Weights
+from gpt.kernels.decoding.weights import check_native_support, lay_out_weights
 from gpt.model import GPT
 from gpt.model.gpt import outside_vocabulary
+from gpt.processor import supported_processors
+from gpt.report import Report
+from gpt.settings import Settings
 
+Version = tuple[ModelConfig, Settings, int]
+"""Of a model and what runs it; the number is a checksum of the weights."""
 MakeEngine = Callable[[int], Engine]
 """Makes an engine for so many sequences."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A compiled engine and the weights it reads.
+
+    Attributes:
+        library: compiled for this processor.
+        weights: a copy, in its layout.
+    """
+
+    library: ctypes.CDLL
+    weights: Weights
+
+
+_KEPT: WeakKeyDictionary[GPT, tuple[Version, Prepared]] = WeakKeyDictionary()
+"""What `prepare` made for the models that are alive."""
+
+
+def prepare(model: GPT, settings: Settings, report: Report) -> Prepared:
+    """Return the engine for a model, prepared anew only if the model has changed since the last call.
+
+    To see whether it has, all weights are read once. No count of changes is trusted: torch's misses those by `.data`.
+
+    Args:
+        model: on the CPU.
+        settings: where compiled code is kept, and for which processor.
+        report: told of a compilation.
+
+    Raises:
+        DeviceError: the engine is not available here, or not for this model.
+    """
+    check_native_support(model)
+    version = (model.config, settings, _checksum(model))
+    kept = _KEPT.get(model)
+    if kept is not None and kept[0] == version:
+        return kept[1]
+    processor = supported_processors(settings.processor)[0]
+    prepared = Prepared(load_engine(settings.cache_dir, report, processor), lay_out_weights(model, processor))
+    _KEPT[model] = version, prepared
+    return prepared
+
+
+def _checksum(model: GPT) -> int:
+    """Return the CRC-32 of all parameters and buffers, with their names, types and shapes."""
+    checksum = 0
+    for tensors in (model.named_parameters(), model.named_buffers()):
+        for name, tensor in tensors:
+            checksum = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), checksum)
+            checksum = zlib.crc32(tensor.detach().contiguous().view(torch.uint8).numpy().data, checksum)
+    return checksum
 
 
 class NativeBackend:

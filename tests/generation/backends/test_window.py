@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.generation.backends.window import Window
+from gpt.generation.backends import Window
 
 sizes = st.integers(1, 40).flatmap(lambda block_size: st.tuples(st.just(block_size), st.integers(1, block_size)))
 lengths = st.integers(1, 200)

@@ -11,7 +11,7 @@ from native_support import needs_compiler
 from gpt.config import SamplingParams
 from gpt.errors import DeviceError
 from gpt.generation import generate_tokens
-from gpt.generation.prepared import Prepared, prepare
+from gpt.generation.backends.native import Prepared, prepare
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from gpt.report import silent
@@ -86,5 +86,5 @@ def test_a_model_is_freed_with_its_last_reference() -> None:
 def test_weights_are_not_laid_out_for_every_call(tiny_model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
     params = SamplingParams(max_new_tokens=1)
     first = list(generate_tokens(tiny_model, [1], params))
-    monkeypatch.setattr("gpt.generation.prepared.lay_out_weights", lambda *_: pytest.fail("laid out again"))
+    monkeypatch.setattr("gpt.generation.backends.native.lay_out_weights", lambda *_: pytest.fail("laid out again"))
     assert list(generate_tokens(tiny_model, [1], params)) == first
