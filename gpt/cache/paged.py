@@ -117,10 +117,14 @@ class BlockTable:
         self.tokens: list[int] = []
 
     def match(self, tokens: Sequence[int]) -> None:
-        """Let an empty sequence share the longest beginning of some tokens that the pool has in full blocks."""
-        assert not self.blocks
+        """Let a sequence whose blocks are all full share those that the pool has of the tokens after them.
+
+        Args:
+            tokens: of the whole sequence; those stored are its beginning.
+        """
         size = self._pool.block_size
-        for end in range(size, len(tokens) + 1, size):
+        assert len(self.tokens) == size * len(self.blocks)
+        for end in range(len(self.tokens) + size, len(tokens) + 1, size):
             block = self._pool.find(tuple(tokens[:end]))
             if block is None:
                 break

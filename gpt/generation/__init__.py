@@ -4,13 +4,13 @@ from gpt.generation.beam import Hypothesis, beam_search
 from gpt.generation.decoder import SampledToken
 from gpt.generation.generator import (
     Completion,
-    Piece,
     TextBatch,
     complete,
     generate,
     generate_tokens,
     stream,
 )
+from gpt.generation.pieces import Piece
 from gpt.generation.runtime import DecodeOptions, EagerRuntime, Runtime, build_runtime
 
 __all__ = [

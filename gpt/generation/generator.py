@@ -2,34 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, overload
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError
 from gpt.generation.decoder import SampledToken
+from gpt.generation.pieces import Finish, Piece, PieceStream, at_edge
 from gpt.generation.runtime import Runtime, build_runtime
-from gpt.generation.text import TextStream, encode_prompt
+from gpt.generation.text import encode_prompt
 from gpt.model import GPT
-
-Finish = Literal["length", "stop", "end", "window"]
-"""Why a sequence ended: `max_new_tokens`, a stop string, the end token, or the edge of the window."""
-
-
-class Piece(NamedTuple):
-    """What one sampled token adds to the text after a prompt.
-
-    Attributes:
-        row: of the batch, the index of the prompt.
-        text: what may be shown now; empty where it is held back.
-        token: that was sampled; None where `max_new_tokens` is 0.
-        finish: why the sequence ends with this piece; None while it goes on.
-    """
-
-    row: int
-    text: str
-    token: SampledToken | None
-    finish: Finish | None
 
 
 @dataclass
@@ -70,7 +52,7 @@ def generate_tokens(
     for count in range(1, params.max_new_tokens + 1):
         token = decoder.step()[0].id
         yield token
-        if token == params.end_id or _at_edge(len(prompt) + count, model.config.block_size, params):
+        if token == params.end_id or at_edge(len(prompt) + count, model.config.block_size, params):
             return
 
 
@@ -98,13 +80,12 @@ class TextBatch:
         params: SamplingParams,
         seeds: Sequence[int] | None = None,
     ) -> None:
-        self._params, self._block_size = params, runtime.model.config.block_size
-        ids = [encode_prompt(tokenizer, prompt, params, self._block_size) for prompt in prompts]
+        self._params, block_size = params, runtime.model.config.block_size
+        ids = [encode_prompt(tokenizer, prompt, params, block_size) for prompt in prompts]
         seeds = [params.seed] * len(ids) if seeds is None else seeds
         if len(seeds) != len(ids):
             raise GenerationError(f"{len(seeds)} seeds for {len(ids)} prompts; give one each")
-        self._prompt_lengths = list(map(len, ids))
-        self._streams = [TextStream(tokenizer, params.stop) for _ in ids]
+        self._streams = [PieceStream(tokenizer, params, row, len(prompt), block_size) for row, prompt in enumerate(ids)]
         self._decoder = runtime.decoder(ids, params, seeds)
 
     @property
@@ -121,32 +102,14 @@ class TextBatch:
         if self._params.max_new_tokens == 0:
             yield from (Piece(index, "", None, "length") for index in range(len(self._streams)))
             return
-        count = 0
         while self._decoder.active:
-            count += 1
             finished = set()
             for index, token in self._decoder.step().items():
-                piece = self._piece(index, token, count)
+                piece = self._streams[index].feed(token)
                 if piece.finish is not None:
                     finished.add(index)
                 yield piece
             self._decoder.finish(finished)
-
-    def _piece(self, index: int, token: SampledToken, count: int) -> Piece:
-        """Return what token number `count` of a sequence adds."""
-        params, stream = self._params, self._streams[index]
-        is_end = token.id == params.end_id
-        text = "" if is_end else stream.feed(token.id)
-        finish: Finish | None = None
-        if is_end:
-            finish = "end"
-        elif stream.stopped:
-            finish = "stop"
-        elif count == params.max_new_tokens:
-            finish = "length"
-        elif _at_edge(self._prompt_lengths[index] + count, self._block_size, params):
-            finish = "window"
-        return Piece(index, text if finish is None else text + stream.flush(), token, finish)
 
 
 def complete(
@@ -230,8 +193,3 @@ def _build_params(given: dict[str, Any]) -> SamplingParams:
     if isinstance(plain.get("stop"), str):
         plain["stop"] = (plain["stop"],)
     return SamplingParams(**plain)
-
-
-def _at_edge(length: int, block_size: int, params: SamplingParams) -> bool:
-    """Return whether a sequence of `length` tokens, which no longer fits the window, is to end."""
-    return params.overflow == "stop" and length > block_size

@@ -18,6 +18,7 @@ from gpt.kernels.decoding.layout import BLOCK, Weights
 from gpt.kernels.decoding.structures import (
     CCacheOptions,
     CLayer,
+    CSample,
     floats,
     integers,
     layer_in_c,
@@ -252,6 +253,40 @@ class Engine:
             floats(logits),
         )
         return list(sampled), logits
+
+    def step(
+        self,
+        tokens: Sequence[int],
+        sequences: Sequence[int],
+        positions: Sequence[int],
+        wanted: Sequence[int],
+        samples: Sequence[CSample],
+    ) -> list[int]:
+        """Store some tokens' keys and values, and sample after some of them, by parameters of each.
+
+        Args:
+            tokens: as for `forward`.
+            sequences: as for `forward`.
+            positions: as for `forward`.
+            wanted: indices of the tokens after which to sample.
+            samples: one for each of these.
+
+        Returns:
+            The token sampled after each, -1 where the logits are not finite.
+        """
+        self._check_batch(tokens, sequences, positions)
+        assert len(wanted) == len(samples)
+        sampled = (ctypes.c_int32 * len(wanted))()
+        self._library.gpt_decoder_step(
+            self._decoder,
+            len(tokens),
+            *map(integers, (tokens, sequences, positions)),
+            len(wanted),
+            integers(wanted),
+            (CSample * len(samples))(*samples),
+            sampled,
+        )
+        return list(sampled)
 
     @property
     def _vocab_size(self) -> int:

@@ -54,6 +54,15 @@ class CSampling(ctypes.Structure):
     ]
 
 
+class CSample(ctypes.Structure):
+    _fields_ = [
+        ("sampling", CSampling),
+        ("uniform", ctypes.c_float),
+        ("seen", ctypes.c_void_p),
+        ("logits", ctypes.c_void_p),
+    ]
+
+
 def pointer(x: Tensor | None, dtype: torch.dtype) -> ctypes.c_void_p:
     """Return the address of a tensor's memory, which the caller keeps alive; None becomes a null pointer.
 
@@ -83,6 +92,11 @@ def sampling_in_c(params: SamplingParams) -> CSampling:
     temperature = max(params.temperature, SMALLEST) if params.temperature else 0.0
     penalty = max(params.repetition_penalty, SMALLEST)
     return CSampling(temperature, params.top_p, params.min_p, penalty, min(params.top_k, LARGEST_INT32))
+
+
+def sample_in_c(sampling: CSampling, uniform: float, seen: Tensor | None, logits: Tensor | None) -> CSample:
+    """Return what a token is sampled by; the caller keeps the tensors (V,) alive."""
+    return CSample(sampling, uniform, pointer(seen, torch.uint8), floats(logits))
 
 
 def matrix_in_c(matrix: Matrix | None) -> CMatrix:

@@ -104,6 +104,22 @@ void gpt_decoder_verify(Decoder* d, int count, const int32_t* tokens, const int3
     });
 }
 
+// As forward; then samples a token after each of those that `which` names, every one by parameters of its own, to sampled
+// (wanted); -1 where logits are not finite.
+void gpt_decoder_step(Decoder* d, int count, const int32_t* tokens, const int32_t* sequences, const int32_t* positions, int wanted,
+                      const int32_t* which, const Sample* samples, int32_t* sampled) {
+    run(*d, [&](const Worker& w) {
+        for (int i = w.first(count); i < w.end(count); i++) d->embed(i, tokens[i], positions[i]);
+        w.wait();
+        d->pass(w, {count, tokens, sequences, positions});
+        if (wanted) d->head(w, which, wanted);
+        for (int i = w.first(wanted); i < w.end(wanted); i++) {
+            const Sample& s = samples[i];
+            sampled[i] = sample_token(*d, w, i, s.sampling, s.uniform, s.seen, s.logits);
+        }
+    });
+}
+
 // Physical blocks `to` (count) become what `from` (count) are.
 void gpt_decoder_copy_blocks(Decoder* d, int count, const int32_t* to, const int32_t* from) {
     parallel(d->size.threads, [=](const Worker& w) {

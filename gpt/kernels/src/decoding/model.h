@@ -34,3 +34,12 @@ struct Sampling {
     float temperature, top_p, min_p, penalty;
     int32_t top_k;
 };
+
+// A token to be sampled. seen: the tokens that are penalised (vocab_size), or null; logits: receives what it is sampled
+// from (vocab_size), or null.
+struct Sample {
+    Sampling sampling;
+    float uniform;
+    const uint8_t* seen;
+    float* logits;
+};

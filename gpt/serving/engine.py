@@ -1,0 +1,167 @@
+"""The engine: requests come in from any thread, and one thread of its own computes them."""
+
+import threading
+from collections.abc import Callable
+
+from gpt.config import SamplingParams
+from gpt.data.tokenizers import Tokenizer
+from gpt.errors import GenerationError
+from gpt.generation import Piece
+from gpt.generation.pieces import Finish
+from gpt.generation.text import encode_prompt
+from gpt.model import GPT
+from gpt.serving.core import Delivery, EngineCore, EngineStats
+from gpt.serving.request import EngineClosedError, QueueFullError, Request
+from gpt.serving.runners import build_runner
+
+
+class ServingEngine:
+    """Answers many requests at a time; each gets the tokens that it would get alone.
+
+    Requests join and leave the batch at every step. Keys and values lie in blocks of 64 positions, which requests with
+    equal beginnings share, and which are found again as long as nothing else needed their memory.
+
+    Attributes:
+        failure: what ended the engine; None while it works. All its requests then have finish "error".
+
+    Args:
+        model: on any device; the native backend copies its weights.
+        tokenizer: the one it was trained with.
+        max_sequences: computed at a time.
+        max_waiting: requests that may wait beside them.
+        cache_blocks: of 64 positions; None: as many as `max_sequences` full windows need.
+        backend: "native" is the C++ engine, on a CPU; "eager" is PyTorch; "auto" is native where it is available.
+        prefill_chunk: most tokens of prompts that a step computes: with fewer, the others wait less for a long prompt.
+
+    Raises:
+        DeviceError: the native backend was asked for, and is not available.
+        GenerationError: an argument is out of its range, or the blocks do not suffice for one window.
+    """
+
+    def __init__(
+        self,
+        model: GPT,
+        tokenizer: Tokenizer,
+        *,
+        max_sequences: int = 64,
+        max_waiting: int = 1024,
+        cache_blocks: int | None = None,
+        backend: str = "auto",
+        prefill_chunk: int = 128,
+    ) -> None:
+        for name, value in (("max_sequences", max_sequences), ("prefill_chunk", prefill_chunk)):
+            if value < 1:
+                raise GenerationError(f"{name} is {value}, expected at least 1")
+        self._tokenizer, self._block_size, self._max_waiting = tokenizer, model.config.block_size, max_waiting
+        runner = build_runner(model, backend, max_sequences, prefill_chunk, cache_blocks)
+        self._core = EngineCore(runner, tokenizer, self._block_size, max_sequences, prefill_chunk)
+        self.failure: BaseException | None = None
+        self._changed = threading.Condition()  # guards what is below
+        self._submitted: list[Request] = []
+        self._cancelled: list[Request] = []
+        self._is_closed = self._is_stopping = False
+        self._is_idle = True
+        self._stats = self._core.stats()
+        self._thread = threading.Thread(target=self._run, name="serving-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, prompt: str, params: SamplingParams, on_pieces: Callable[[list[Piece]], None]) -> Request:
+        """Ask for a text after a prompt; may be called from any thread.
+
+        Args:
+            prompt: may be empty: it then starts after a line end.
+            params: of this request alone.
+            on_pieces: called from the engine's thread with all new pieces of a step; the last one says why the text
+                ends. It must not wait. If it raises an exception, the request is cancelled and it is not called again.
+
+        Returns:
+            What `cancel` takes.
+
+        Raises:
+            QueueFullError: too many requests wait.
+            EngineClosedError: the engine was closed, or has failed.
+            DataError: the prompt has characters outside the vocabulary.
+            GenerationError: the prompt is empty or too long, and `params` refuses that.
+        """
+        ids = encode_prompt(self._tokenizer, prompt, params, self._block_size)
+        request = Request(prompt, ids, params, on_pieces)
+        with self._changed:
+            if self.failure is not None:
+                raise EngineClosedError(f"the engine has failed: {self.failure}")
+            if self._is_closed:
+                raise EngineClosedError("the engine is closed")
+            if self._stats.waiting + len(self._submitted) >= self._max_waiting:
+                raise QueueFullError(f"{self._max_waiting} requests wait already; try again later")
+            self._submitted.append(request)
+            self._changed.notify_all()
+        return request
+
+    def cancel(self, request: Request) -> None:
+        """End a request before the next step, whether it runs or waits; may be called from any thread."""
+        with self._changed:
+            self._cancelled.append(request)
+            self._changed.notify_all()
+
+    def stats(self) -> EngineStats:
+        """Return what the engine does now; may be called from any thread."""
+        with self._changed:
+            return self._stats._replace(waiting=self._stats.waiting + len(self._submitted))
+
+    def close(self, drain_seconds: float = 0.0) -> None:
+        """Accept no more requests, give those there are so long to finish, cancel the others, and end the thread."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.wait_for(lambda: self._is_idle and not self._submitted, drain_seconds)
+            self._is_stopping = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        """Compute steps until the engine is closed."""
+        try:
+            while self._take():
+                self._deliver(self._core.step())
+            self._end_all("cancelled")
+        except BaseException as error:
+            with self._changed:
+                self.failure = error
+            for request in [*self._core.requests, *self._submitted]:
+                request.error = error
+            self._end_all("error")
+            raise
+
+    def _take(self) -> bool:
+        """Wait for something to do, and take in what other threads have asked for; return whether to go on."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopping or self._submitted or self._cancelled or not self._is_idle)
+            submitted, self._submitted = self._submitted, []
+            cancelled, self._cancelled = self._cancelled, []
+            self._is_idle = False
+        delivered: list[Delivery] = []
+        for request in submitted:
+            delivered += self._core.add(request)
+        for request in cancelled:
+            delivered += self._core.end(request, "cancelled")
+        self._deliver(delivered)
+        return not self._is_stopping
+
+    def _deliver(self, delivered: list[Delivery]) -> None:
+        """Publish the state of now, then hand pieces to those who asked for them."""
+        with self._changed:
+            self._stats = self._core.stats()
+            self._is_idle = not self._core.requests
+            self._changed.notify_all()
+        for request, pieces in delivered:
+            try:
+                request.on_pieces(pieces)
+            except Exception:  # whoever reads them has gone
+                self._core.end(request, "cancelled")
+
+    def _end_all(self, finish: Finish) -> None:
+        with self._changed:
+            submitted, self._submitted = self._submitted, []
+            self._is_closed = True
+        delivered = [(request, [Piece(0, "", None, finish)]) for request in submitted]
+        for request in self._core.requests:
+            delivered += self._core.end(request, finish)
+        self._deliver(delivered)

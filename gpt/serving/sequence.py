@@ -1,0 +1,82 @@
+"""A sequence of a batch: the tokens of a request so far, and where its keys and values lie."""
+
+from typing import NamedTuple
+
+from gpt.cache.paged import BlockPool, BlockTable
+from gpt.data.tokenizers import Tokenizer
+from gpt.generation import Piece, SampledToken
+from gpt.generation.backends import Window
+from gpt.generation.decoder import RandomStream
+from gpt.generation.pieces import Finish, PieceStream
+from gpt.serving.request import Request
+
+
+class Sequence:
+    """A request as it is computed.
+
+    Attributes:
+        request: that it answers.
+        tokens: of the prompt, and those sampled so far.
+        start: of its window, whose tokens the model sees.
+        table: where the keys and values of the window lie, from its start.
+        row: of the batch, while it is running.
+        random: the numbers that its tokens are sampled by.
+        since: the step from which on it has waited for its next token.
+
+    Args:
+        request: see above.
+        tokenizer: of the model.
+        block_size: of the model.
+        pool: that blocks come from.
+    """
+
+    def __init__(self, request: Request, tokenizer: Tokenizer, block_size: int, pool: BlockPool) -> None:
+        self.request, self.params = request, request.params
+        self.tokens, self.start = list(request.prompt_ids), 0
+        self.table = BlockTable(pool)
+        self.row = self.since = 0
+        self.random = RandomStream(request.params.seed)
+        self._window = Window.build(block_size, request.params.slide_chunk)
+        self._pieces = PieceStream(tokenizer, request.params, 0, len(self.tokens), block_size)
+
+    @property
+    def stored(self) -> int:
+        """Number of positions of the window whose keys and values are stored."""
+        return len(self.table.tokens)
+
+    @property
+    def pending(self) -> int:
+        """Number of tokens to compute before the next one can be sampled; at least 1."""
+        return len(self.tokens) - self.start - self.stored
+
+    def window(self) -> list[int]:
+        """Return the tokens that the model sees."""
+        return self.tokens[self.start :]
+
+    def append(self, token: SampledToken) -> Piece:
+        """Add a sampled token, move the window if need be, and return what the token adds to the text."""
+        self.random.advance(1)
+        self.tokens.append(token.id)
+        start = self._window.start(len(self.tokens))
+        if start != self.start:
+            self.start = start
+            self.table.truncate(0)
+        return self._pieces.feed(token)
+
+    def end(self, finish: Finish) -> Piece:
+        """Return the last piece of a sequence that ends without a token."""
+        return self._pieces.end(finish)
+
+
+class Chunk(NamedTuple):
+    """What a step computes of a sequence.
+
+    Attributes:
+        sequence: whose blocks are reserved.
+        tokens: the next ones of its window that are not stored.
+        samples: whether they are all there are, so that a token is sampled after them.
+    """
+
+    sequence: Sequence
+    tokens: list[int]
+    samples: bool
