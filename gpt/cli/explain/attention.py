@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from gpt.checkpoint import Loaded
     from gpt.inspection.tracing.activations import Edits
-    from gpt.inspection.views.data import View
+    from gpt.inspection.views.tokens import View
 
 HEADER = ("layer", "head", "itself", "previous", "first", "distance", "entropy", "without it")
 NOTE = (
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_range("--head", head, 0, model.n_head - 1, "heads of a layer")
     idx = read_ids(arguments, loaded)
 
-    from gpt.inspection.views.data import attention_view
+    from gpt.inspection.views.heads import attention_view
 
     view, source = attention_view(loaded.model, loaded.tokenizer, idx, edits, limit), str(loaded.folder)
     page = {**view, "layer": layer or 0, "head": head or 0}

@@ -16,7 +16,7 @@ def heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str], colour: b
         labels: one for each row and column.
         colour: shade by colour, not by characters.
     """
-    from gpt.inspection.views.labels import one_character
+    from gpt.inspection.views.tokens import one_character
 
     width = max(len(label) for label in labels)
     head = " " * (width + 1) + "".join(f"{one_character(label)} " for label in labels)

@@ -19,7 +19,7 @@ from gpt.cli.explain.text import (
 from gpt.cli.tables import Table, add_format_options, print_view
 
 if TYPE_CHECKING:
-    from gpt.inspection.views.data import View
+    from gpt.inspection.views.tokens import View
 
 WIDTH = 60
 """Tokens of a table; longer texts go on in the next one."""
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.position is not None:
         check_range("--position", arguments.position, 0, len(idx) - 1, "positions of the prompt")
 
-    from gpt.inspection.views.data import lens_view
+    from gpt.inspection.views.lens import lens_view
 
     view = lens_view(loaded.model, loaded.tokenizer, idx, arguments.top, edits, limit)
     source = str(loaded.folder)
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _tables(view: "View") -> Iterator[Table]:
     """Yield tables of the most likely next token of every row, under the text."""
-    from gpt.inspection.views.labels import one_character
+    from gpt.inspection.views.tokens import one_character
 
     for start in range(0, len(view["labels"]), WIDTH):
         part = slice(start, start + WIDTH)

@@ -10,7 +10,7 @@ from gpt.errors import ConfigError, GPTError
 from gpt.files import write_atomic
 
 if TYPE_CHECKING:
-    from gpt.inspection.views.data import View
+    from gpt.inspection.views.tokens import View
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from gpt.cli.tables import Table, add_format_options, print_view
 from gpt.config import SamplingParams
 
 if TYPE_CHECKING:
-    from gpt.inspection.views.data import View
+    from gpt.inspection.views.tokens import View
 
 SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 BAR = 10
@@ -57,8 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     loaded = load_model(arguments)
     idx = read_ids(arguments, loaded, fewest=2)
 
-    from gpt.inspection.views.data import surprisal_view
-    from gpt.inspection.views.surprisal import surprisal
+    from gpt.inspection.views.surprisal import surprisal, surprisal_view
 
     params = with_options(loaded.config.sample, given)
     view = surprisal_view(loaded.model, loaded.tokenizer, idx, params, arguments.top, edits)

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.errors import GPTError, InputError
-from gpt.inspection.views.data import View
-from gpt.inspection.views.labels import PLACEHOLDER
+from gpt.inspection.views.tokens import PLACEHOLDER, View
 
 COLOURS = "viridis"
 DOTS_PER_INCH = 120

@@ -10,9 +10,8 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.inspection.rendering.markdown import code, markdown_table, times
 from gpt.inspection.tracing.activations import ActivationCache, run_with_cache
 from gpt.inspection.tracing.trace import TensorRow, trace_shapes
-from gpt.inspection.views.labels import labels_of
 from gpt.inspection.views.lens import lens_rows, logit_lens
-from gpt.inspection.views.likeliest import likeliest
+from gpt.inspection.views.tokens import labels_of, likeliest
 from gpt.model import GPT
 
 SHOWN = 6

@@ -1,4 +1,4 @@
-"""Attention weights of every head, and what each head mostly looks at."""
+"""Attention weights of every head, what each head mostly attends to, and what it is worth."""
 
 import math
 from collections.abc import Sequence
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpt.data.tokenizers import Tokenizer
 from gpt.inspection.tracing.activations import MEMORY_LIMIT, Change, Edits, one_text, run_with_cache
 from gpt.inspection.tracing.edits import zero
+from gpt.inspection.views.tokens import View, labels_of, require_finite
 from gpt.model import GPT
 
 
@@ -53,6 +55,22 @@ def attention_patterns(model: GPT, idx: Tensor, edits: Edits | None = None, memo
     one_text(idx, 1, "attention_patterns")
     _, cache = run_with_cache(model, idx.unsqueeze(0), "blocks.*.attn.hook_pattern", edits, memory_limit)
     return torch.cat(list(cache.values()))
+
+
+def attention_view(
+    model: GPT, tokenizer: Tokenizer, idx: Tensor, edits: Edits | None = None, memory_limit: int = MEMORY_LIMIT
+) -> View:
+    """Compute where every head attends, for one text (T,).
+
+    Returns:
+        `labels` (T,), and `weights`, a tensor (n_layer, H, T, T) float32 on the CPU.
+
+    Raises:
+        InputError: as `attention_patterns`, or the values are not finite.
+    """
+    weights = attention_patterns(model, idx, edits, memory_limit).float().cpu()
+    require_finite(weights)
+    return {"labels": labels_of(tokenizer, idx.tolist()), "weights": weights}
 
 
 def summarise_head(pattern: Tensor) -> HeadSummary:

@@ -3,9 +3,11 @@
 import torch
 from torch import Tensor
 
+from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
 from gpt.inspection.tracing.activations import MEMORY_LIMIT, Edits, run_with_cache
 from gpt.inspection.tracing.names import HEAD, activations, select
+from gpt.inspection.views.tokens import View, labels_of, likeliest, require_finite, with_labels
 from gpt.model import GPT
 
 
@@ -53,3 +55,38 @@ def _refuse_late(model: GPT, edits: Edits) -> None:
 def lens_rows(n_layer: int) -> list[str]:
     """Name the rows of `logit_lens`."""
     return ["embeddings", *(f"block {layer}" for layer in range(n_layer))]
+
+
+def lens_view(
+    model: GPT,
+    tokenizer: Tokenizer,
+    idx: Tensor,
+    count: int = 5,
+    edits: Edits | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> View:
+    """Compute the logit lens of one text (T,) as lists.
+
+    Returns:
+        `labels` (T,); `rows`, a name for each; `top[row][position]`, the `count` most likely next tokens
+        with their probabilities; `next` (T,), the tokens that came, null after the last;
+        `next_probability[row][position]` of those.
+
+    Raises:
+        InputError: as `logit_lens`, or the values are not finite.
+    """
+    labels = labels_of(tokenizer, idx.tolist())
+    names = labels_of(tokenizer, range(model.vocab_size))
+    top, came = [], []
+    for logits in logit_lens(model, idx.unsqueeze(0), edits, memory_limit)[:, 0]:
+        probabilities = logits.softmax(dim=-1)  # (T, V), of one row at a time: all of them are as large as the lens
+        require_finite(probabilities)
+        top.append([with_labels(names, tokens) for tokens in likeliest(probabilities, count)])
+        came.append(probabilities[:-1].gather(1, idx[1:, None]).squeeze(1).tolist())
+    return {
+        "labels": labels,
+        "rows": lens_rows(model.config.n_layer),
+        "top": top,
+        "next": [*labels[1:], None],
+        "next_probability": [[*row, None] for row in came],
+    }

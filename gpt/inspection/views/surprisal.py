@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
+from gpt.data.tokenizers import Tokenizer
 from gpt.generation.sampling import next_token_probabilities
 from gpt.inspection.tracing.activations import Edits, one_text, run_with_cache
-from gpt.inspection.views.likeliest import Alternative, likeliest
+from gpt.inspection.views.tokens import Alternative, View, labels_of, likeliest, require_finite, with_labels
 from gpt.model import GPT
 
 
@@ -67,3 +68,44 @@ def surprisal(model: GPT, idx: Tensor, params: SamplingParams | None = None, edi
 
 def _possible(probabilities: Tensor, count: int) -> list[list[Alternative]]:
     return [[(index, p) for index, p in row if p > 0] for row in likeliest(probabilities, count)]
+
+
+def surprisal_view(
+    model: GPT,
+    tokenizer: Tokenizer,
+    idx: Tensor,
+    params: SamplingParams,
+    count: int = 5,
+    edits: Edits | None = None,
+) -> View:
+    """Compute the surprisal of one text (T,) as lists, with an entry for each token.
+
+    Returns:
+        `labels` (T,); `bits` (T,), null for the first; `before[i]` and `after[i]`, the `count` most likely
+        tokens in place of token i with their probabilities, empty for the first; `mean_bits`; `settings`.
+
+    Raises:
+        InputError: as `surprisal`, or the values are not finite.
+    """
+    result = surprisal(model, idx, params, edits)
+    require_finite(result.bits)
+    names = labels_of(tokenizer, range(result.before.size(-1)))
+    before, after = result.alternatives(count)
+    return {
+        "labels": labels_of(tokenizer, idx.tolist()),
+        "bits": [None, *result.bits.tolist()],
+        "before": [[], *(with_labels(names, tokens) for tokens in before)],
+        "after": [[], *(with_labels(names, tokens) for tokens in after)],
+        "mean_bits": result.mean_bits,
+        "settings": describe_sampling(params),
+    }
+
+
+def describe_sampling(params: SamplingParams) -> str:
+    """Name the settings that change the distribution, in a few words."""
+    parts = [f"temperature {params.temperature:g}"]
+    parts += [f"top-k {params.top_k}"] if params.top_k else []
+    parts += [f"top-p {params.top_p:g}"] if params.top_p < 1 else []
+    parts += [f"min-p {params.min_p:g}"] if params.min_p else []
+    parts += [f"repetition penalty {params.repetition_penalty:g}"] if params.repetition_penalty != 1 else []
+    return ", ".join(parts)

@@ -8,7 +8,7 @@ import torch
 from gpt.checkpoint import Loaded
 from gpt.cli.explain.lens import _tables
 from gpt.inspection.tracing.edits import zero
-from gpt.inspection.views.data import lens_view
+from gpt.inspection.views.lens import lens_view
 
 PROMPT = "It was"
 EDIT = "blocks.0.attn.hook_z:1=0"

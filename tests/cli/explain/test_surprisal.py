@@ -9,8 +9,7 @@ from gpt.checkpoint import Loaded
 from gpt.config import SamplingParams
 from gpt.evaluation.scoring import score_text
 from gpt.inspection.tracing.edits import scale
-from gpt.inspection.views.data import surprisal_view
-from gpt.inspection.views.surprisal import surprisal
+from gpt.inspection.views.surprisal import surprisal, surprisal_view
 
 PROMPT = "It was"
 SETTINGS = {"temperature": 0.6, "top_k": 4, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.3}

@@ -18,8 +18,10 @@ from gpt.data.tokenizers import CharTokenizer
 from gpt.errors import InputError
 from gpt.inspection.rendering import pages
 from gpt.inspection.rendering.pages import KINDS, render_page
-from gpt.inspection.views.data import View, attention_view, lens_view, surprisal_view
-from gpt.inspection.views.heads import summarise_head
+from gpt.inspection.views.heads import attention_view, summarise_head
+from gpt.inspection.views.lens import lens_view
+from gpt.inspection.views.surprisal import surprisal_view
+from gpt.inspection.views.tokens import View
 from tiny import sharp_model
 
 TEXT = "the key,\nthe door"

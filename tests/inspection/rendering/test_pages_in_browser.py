@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gpt.inspection.rendering.pages import render_page
-from gpt.inspection.views.data import View
+from gpt.inspection.views.tokens import View
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next((path for name in NAMES if (path := shutil.which(name))), None)

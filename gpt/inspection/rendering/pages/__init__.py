@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gpt.errors import InputError
-from gpt.inspection.views.data import View
 from gpt.inspection.views.heads import summarise_head
+from gpt.inspection.views.tokens import View
 
 KINDS = ("attention", "lens", "surprisal")
 

@@ -10,9 +10,10 @@ from gpt.config import SamplingParams
 from gpt.data.tokenizers import CharTokenizer
 from gpt.errors import InputError
 from gpt.inspection.tracing.edits import zero
-from gpt.inspection.views.data import View, attention_view, describe_sampling, lens_view, surprisal_view
-from gpt.inspection.views.heads import attention_patterns
-from gpt.inspection.views.surprisal import surprisal
+from gpt.inspection.views.heads import attention_patterns, attention_view
+from gpt.inspection.views.lens import lens_view
+from gpt.inspection.views.surprisal import describe_sampling, surprisal, surprisal_view
+from gpt.inspection.views.tokens import View
 from tiny import sharp_model
 
 TOKENIZER = CharTokenizer("\n abcdefghijklmnopqr")  # 20, of a model with 23 ids

@@ -1,0 +1,62 @@
+"""Tokens to show: short visible labels, the likeliest tokens of a distribution, and what all views have in common."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+from gpt.data.tokenizers import ByteTokenizer, Tokenizer
+from gpt.errors import InputError
+
+View = dict[str, Any]
+"""A view of one text as plain data: what tables, pictures, pages and JSON all show."""
+Alternative = tuple[int, float]
+"""A token id and its probability."""
+VISIBLE = {"\n": "⏎", " ": "␣", "\t": "⇥", "\r": "CR"}
+PLACEHOLDER = "·"
+"""Shown where there is no room for a label, or no glyph."""
+
+
+def labels_of(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
+    """Return one label per id: the character, white space made visible; hexadecimal where there is nothing to see."""
+    return [_label(tokenizer, index) for index in ids]
+
+
+def _label(tokenizer: Tokenizer, index: int) -> str:
+    if index >= tokenizer.vocab_size:
+        return f"#{index}"  # a model's vocabulary may be larger than its tokenizer's
+    if isinstance(tokenizer, ByteTokenizer) and index >= 128:
+        return f"{index:02x}"
+    text = tokenizer.decode([index])
+    if text in VISIBLE:
+        return VISIBLE[text]
+    return text if text.isprintable() else f"U+{ord(text):04X}"
+
+
+def one_character(label: str) -> str:
+    """Return the label where it is one character, else the placeholder: cut off, it would be that of another token."""
+    return label if len(label) == 1 else PLACEHOLDER
+
+
+def likeliest(probabilities: Tensor, count: int) -> list[list[Alternative]]:
+    """Return the most likely tokens of each row, the most likely first.
+
+    Args:
+        probabilities: (N, V).
+        count: how many of each; all of them where there are fewer.
+    """
+    values, ids = probabilities.topk(min(count, probabilities.size(-1)))
+    return [list(zip(*row, strict=True)) for row in zip(ids.tolist(), values.tolist(), strict=True)]
+
+
+def with_labels(labels: list[str], alternatives: Iterable[Alternative]) -> list[tuple[str, float]]:
+    """Return alternatives by their label, given that of every id."""
+    return [(labels[index], probability) for index, probability in alternatives]
+
+
+def require_finite(values: Tensor) -> None:
+    """Raise InputError if there is an infinity or NaN, which neither a table nor JSON can show."""
+    if not values.isfinite().all():
+        raise InputError(
+            "the model gives values that are not finite: an edit is too strong, or the weights are damaged"
+        )
