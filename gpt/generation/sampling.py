@@ -44,14 +44,14 @@ def repetition_penalty(logits: Tensor, sequences: Sequence[Sequence[int]], penal
     """Make tokens that a sequence has already less likely: logits l > 0 become l / penalty, others l * penalty.
 
     Keskar et al. 2019, 1909.05858, section 4.1, with the sign rule of its later implementations. What is finite stays
-    finite, however small the penalty.
+    finite, however small or large the penalty.
     """
     seen = torch.zeros(logits.shape, dtype=torch.bool)
     for row, sequence in zip(seen, sequences, strict=True):
         row[list(set(sequence))] = True
     seen = seen.to(logits.device, non_blocking=True)
     limits = torch.finfo(logits.dtype)
-    penalty = max(penalty, limits.tiny)
+    penalty = min(max(penalty, limits.tiny), limits.max)  # infinity times a logit of 0 would be NaN
     penalized = torch.where(logits > 0, logits / penalty, logits * penalty).clamp(limits.min, limits.max)
     return torch.where(seen, penalized, logits)
 

@@ -179,6 +179,13 @@ def test_repetition_penalty_divides_what_is_above_zero_and_multiplies_what_is_be
     assert logits[0].tolist() == [2.0, -2.0, 0.0, 3.0, -1.0]
 
 
+@pytest.mark.parametrize("penalty", [1e-46, 1e39, 1e300])
+def test_a_repetition_penalty_of_any_size_leaves_finite_logits_finite(penalty: float) -> None:
+    penalised = repetition_penalty(torch.tensor([[2.0, -2.0, 0.0, 3.0]]), [[0, 1, 2]], penalty)
+    assert penalised.isfinite().all()
+    assert penalised[0, 2:].tolist() == [0.0, 3.0]
+
+
 def test_a_repetition_penalty_below_one_makes_repetition_likelier() -> None:
     assert repetition_penalty(torch.tensor([[2.0, -2.0, 1.0]]), [[0, 1]], 0.5).tolist() == [[4.0, -1.0, 1.0]]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.kernels.decoding.layout import LayerWeights, Matrix, Weights
 
-SMALLEST = torch.finfo(torch.float32).tiny
+SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 LARGEST_INT32 = 2**31 - 1
 ACTIVATIONS = {"gelu": 0, "gelu_tanh": 1, "relu": 2, "relu2": 3, "swiglu": 4}
 
@@ -90,7 +90,7 @@ def integers(values: Sequence[int]) -> ctypes.Array[ctypes.c_int32]:
 def sampling_in_c(params: SamplingParams) -> CSampling:
     """Return the parameters, as near as float32 and int32 come to them without a change of meaning."""
     temperature = max(params.temperature, SMALLEST) if params.temperature else 0.0
-    penalty = max(params.repetition_penalty, SMALLEST)
+    penalty = min(max(params.repetition_penalty, SMALLEST), LARGEST)
     return CSampling(temperature, params.top_p, params.min_p, penalty, min(params.top_k, LARGEST_INT32))
 
 

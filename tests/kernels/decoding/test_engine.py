@@ -416,6 +416,14 @@ def test_a_penalty_of_any_size_picks_tokens_of_the_vocabulary(penalty: float, te
     assert all(0 <= token < 23 for tokens in sampled for token in tokens)
 
 
+def test_a_logit_of_zero_stays_zero_under_a_penalty_beyond_float32() -> None:
+    model, uniforms = sharp_model(std=0.25), torch.arange(23).unsqueeze(1) / 23 + 0.01
+    torch.nn.init.zeros_(model.lm_head.weight)
+    params = SamplingParams(temperature=1.0, repetition_penalty=1e39)
+    sampled, _ = generate(model, uniforms, params, seen=torch.eye(23, dtype=torch.uint8))
+    assert sampled == [[token] for token in range(23)]
+
+
 def test_caches_that_do_not_fit_into_memory_are_an_error_of_one_line() -> None:
     library: Any = SimpleNamespace(gpt_decoder_create=lambda *_: None)
     with pytest.raises(DeviceError, match=r"^no engine for 7 sequences: "):
