@@ -1,5 +1,6 @@
 """The folder of a run: its lock, its checkpoints, the `best` and `last` pointers, and which one a PATH means."""
 
+import errno
 import json
 import re
 import shutil
@@ -17,6 +18,8 @@ from gpt.errors import CheckpointError
 from gpt.files import write_atomic
 
 _STEP = re.compile(r"step-(\d+)(\.old)?")
+_CANNOT_LOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
+"""What network filesystems without locks answer."""
 
 
 @dataclass(frozen=True)
@@ -42,30 +45,36 @@ class RunFolder:
         """Keep other processes from training this run until `unlock`, or until this process ends in any way.
 
         Raises:
-            CheckpointError: another process trains it, or the folder of run folders cannot be written.
+            CheckpointError: another process trains it, or the folder of run folders cannot be written, or not locked.
         """
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            Path(self._lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=0)
         except Timeout:
             raise CheckpointError(
                 f"another process is training {self.path}; wait for it, or choose another name with run.name=NAME"
             ) from None
         except OSError as error:
+            if error.errno in _CANNOT_LOCK:
+                raise CheckpointError(
+                    f"cannot lock the run {self.path}: {error.strerror}; set run.dir to a filesystem with file locks"
+                ) from None
             raise self._unwritable(error) from None
 
     def unlock(self) -> None:
         """Let other processes train this run; without effect where it is not locked."""
         if self._lock.is_locked:
+            file = Path(self._lock.lock_file)
             with suppress(OSError):
-                Path(self._lock.lock_file).unlink()  # before the release: filelock checks that the file is still there
+                file.unlink()  # before the release: filelock checks that the file is still there
             self._lock.release()
             with suppress(OSError):
-                self.path.parent.rmdir()  # where nothing came of the run
+                file.parent.rmdir()  # where nothing came of the run
 
     @cached_property
     def _lock(self) -> FileLock:
-        return FileLock(self.path.parent / f".{self.path.name}.lock", thread_local=False)
+        folder = self.path.resolve()  # one lock, by whatever name a link gives the folder
+        return FileLock(folder.parent / f".{folder.name}.lock", thread_local=False)
 
     def create(self, config: Config) -> None:
         """Make the folder and write the resolved configuration into it.

@@ -1,5 +1,6 @@
 """Run folders: which checkpoints stay, and which one is meant."""
 
+import errno
 import json
 import os
 import subprocess
@@ -288,6 +289,27 @@ def test_a_run_is_locked_until_the_process_that_trains_it_ends_in_whatever_way(r
             holder.kill()
     run.lock()
     run.unlock()
+
+
+def test_a_run_has_one_lock_by_whatever_name_a_link_gives_it(run: RunFolder) -> None:
+    alias = RunFolder(run.path.parent / "alias")
+    alias.path.symlink_to("one")
+    run.lock()
+    with pytest.raises(CheckpointError, match=f"^another process is training {alias.path}; "):
+        alias.lock()
+    run.unlock()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_filesystem_without_locks_is_an_error_of_one_line(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(CheckpointError, match=f"^cannot lock the run {run.path}: [^\n]+ a filesystem with file locks$"):
+        run.lock()
 
 
 def test_a_lock_leaves_nothing_behind(tmp_path: Path) -> None:
