@@ -75,7 +75,7 @@ def _checksum(model: GPT) -> int:
     for tensors in (model.named_parameters(), model.named_buffers()):
         for name, tensor in tensors:
             checksum = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), checksum)
-            checksum = zlib.crc32(tensor.detach().contiguous().view(torch.uint8).numpy().data, checksum)
+            checksum = zlib.crc32(tensor.detach().flatten().contiguous().view(torch.uint8).numpy().data, checksum)
     return checksum
 
 

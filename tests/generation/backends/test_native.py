@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from native_support import needs_compiler
 
 from gpt.config import SamplingParams
@@ -46,7 +47,11 @@ def change_a_table(model: GPT) -> None:
     model.wpe.weight.data.mul_(1.0001)  # type: ignore[union-attr, operator]
 
 
-CHANGES: list[Callable[[GPT], None]] = [swap_rows, change_through_numpy, change_a_table]
+def add_a_scalar(model: GPT) -> None:
+    model.register_buffer("scalar", torch.tensor(1.0))
+
+
+CHANGES: list[Callable[[GPT], None]] = [swap_rows, change_through_numpy, change_a_table, add_a_scalar]
 
 
 @pytest.mark.parametrize("change", CHANGES)
