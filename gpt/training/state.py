@@ -9,8 +9,8 @@ from torch import Tensor
 
 from gpt.errors import CheckpointError
 
-Count = Annotated[int, Field(strict=True, ge=0)]
-CountOrNever = Annotated[int, Field(strict=True, ge=-1)]
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
+CountOrNever = Annotated[int, Field(strict=True, ge=-1, lt=2**62)]
 Loss = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 

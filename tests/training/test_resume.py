@@ -216,7 +216,15 @@ def test_a_state_without_its_keys_is_an_error_of_the_checkpoint() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("step", 39.5), ("step", -1), ("step", True), ("step", None), ("val_loss", "1"), ("seconds", math.inf)],
+    [
+        ("step", 39.5),
+        ("step", -1),
+        ("step", True),
+        ("step", None),
+        ("step", 2**63),
+        ("val_loss", "1"),
+        ("seconds", math.inf),
+    ],
 )
 def test_a_state_of_other_kinds_is_an_error_of_the_checkpoint(key: str, value: object) -> None:
     with pytest.raises(CheckpointError, match=f"^state.json of the checkpoint: {key}: [^\n]+$"):
