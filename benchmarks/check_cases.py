@@ -13,7 +13,7 @@ from gpt.generation import DecodeOptions, Runtime, build_runtime
 from gpt.kernels.training.functions import Dropout, NormOptions, activate, add_norm, attention, drop_out, linear
 from gpt.kernels.training.library import Kernels
 from gpt.model import GPT
-from gpt.model.feed_forward import relu2
+from gpt.model.layers import relu2
 from gpt.model.quantized import NAMES, quantize
 from gpt.processor import supported_processors
 from gpt.report import Report

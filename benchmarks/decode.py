@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from benchmarks.decoders import from_checkpoint, from_shape, ours, peers
     from gpt.accounting.machine import measure_matmul_rate
-    from gpt.allocator import keep_freed_memory
+    from gpt.device import keep_freed_memory
 
     keep_freed_memory()  # for all alike, as sample.py does
     facts = describe("decode", arguments)

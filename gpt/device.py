@@ -1,5 +1,6 @@
-"""What a run computes on and in: device, dtype, compiler, threads."""
+"""What a run computes on and in: device, dtype, compiler, threads, memory allocator."""
 
+import ctypes
 import os
 import re
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from gpt.config.sections import DEVICE_PATTERN, RunConfig
 from gpt.errors import DeviceError
 from gpt.processor import Processor, supported_processors
 from gpt.report import Report
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's mallopt, from its malloc.h."""
 
 
 @dataclass(frozen=True)
@@ -113,3 +117,17 @@ def why_not_compile(device: torch.device) -> str | None:
 def widest_dtype(device: torch.device) -> torch.dtype:
     """Return the floating-point type with most digits: MPS has no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep memory that tensors give back, for the next ones.
+
+    A training step allocates the same tensors again and again, and every batch of sequences its caches. By default
+    glibc returns large ones to the system, which has to clear every page anew; a quarter of a step can go there.
+    """
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):  # not glibc
+        return
+    mallopt(M_MMAP_THRESHOLD, 1 << 30)
+    mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)

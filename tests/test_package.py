@@ -10,7 +10,7 @@ import gpt
 PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
-    {"errors", "report", "allocator"},
+    {"errors", "report"},
     {"settings", "files", "config", "processor"},
     {"device", "model", "data", "cache"},
     {"kernels", "evaluation", "checkpoint"},

@@ -8,7 +8,7 @@ from torch import nn
 
 from gpt.config import ModelConfig
 from gpt.model import GPT
-from gpt.model.norm import LayerNorm, RMSNorm
+from gpt.model.layers import RMSNorm
 
 PROJECTIONS = {"c_q": "queries", "c_k": "keys", "c_v": "values", "c_proj": "projection"}
 """Linear layers of attention, and what each is for."""
@@ -113,7 +113,7 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
 def _component_of(name: str, model: nn.Module) -> str:
     """Return the component of the parameter of that name."""
     path, _, kind = name.rpartition(".")
-    if isinstance(model.get_submodule(path), LayerNorm | RMSNorm):
+    if isinstance(model.get_submodule(path), nn.LayerNorm | RMSNorm):
         return "norms of the blocks" if path.startswith("h.") else "final norm"
     outside = {"wte": "token embedding", "wpe": "added positions", "lm_head": "head"}
     if path in outside:

@@ -82,12 +82,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
     load_torch()
     from gpt.accounting.limits import require_cache_memory
-    from gpt.allocator import keep_freed_memory
     from gpt.checkpoint import load_trained
     from gpt.cli.interactive import run_interactive
     from gpt.data import CharTokenizer
     from gpt.data.text import convert_newlines
-    from gpt.device import choose_device
+    from gpt.device import choose_device, keep_freed_memory
     from gpt.generation.text import encode_prompt
 
     keep_freed_memory()

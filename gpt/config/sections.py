@@ -310,3 +310,8 @@ class Config(Section):
     optim: OptimConfig = Field(default_factory=OptimConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     sample: SamplingParams = Field(default_factory=SamplingParams)
+
+    def leaves(self) -> dict[str, Any]:
+        """Return every value, as JSON has it, by its `section.key`."""
+        sections = self.model_dump(mode="json")
+        return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}

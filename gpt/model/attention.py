@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.config import ModelConfig
-from gpt.model.norm import RMSNorm
+from gpt.model.layers import RMSNorm
 from gpt.model.positions import Rotation, rotate
 
 

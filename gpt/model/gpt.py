@@ -1,5 +1,6 @@
 """The decoder-only transformer: token ids in, next-token logits out."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -9,11 +10,12 @@ from torch import Tensor, nn
 
 from gpt.config import ModelConfig
 from gpt.errors import InputError
-from gpt.model.attention import LayerCache, causal_mask
-from gpt.model.block import Block
-from gpt.model.init import init_weights
-from gpt.model.norm import build_norm
-from gpt.model.positions import build_added_positions, build_rotation
+from gpt.model.attention import Attention, LayerCache, causal_mask
+from gpt.model.layers import build_mlp, build_norm
+from gpt.model.positions import Rotation, build_added_positions, build_rotation
+
+INIT_STD = 0.02
+"""Standard deviation of the initial matrices and embeddings."""
 
 
 class Cache(Protocol):
@@ -34,6 +36,24 @@ class Cache(Protocol):
     def advance(self, new: int) -> None:
         """Count `new` positions as stored; called once, after the last block."""
         ...
+
+
+class Block(nn.Module):
+    """`x + attn(ln_1(x))`, then `x + mlp(ln_2(x))`."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.ln_1 = build_norm(config)
+        self.attn = Attention(config)
+        self.ln_2 = build_norm(config)
+        self.mlp = build_mlp(config)
+
+    def forward(
+        self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, cache: LayerCache | None = None
+    ) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        x = x + self.attn(self.ln_1(x), rotation, mask, cache)
+        return x + self.mlp(self.ln_2(x))
 
 
 class Softcap(nn.Module):
@@ -146,6 +166,26 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def init_weights(model: nn.Module, config: ModelConfig) -> None:
+    """Set every weight in place, from torch's default generator.
+
+    Matrices and embeddings are normal with deviation 0.02, biases zero, norm gains one. The
+    projections back into the residual stream (`c_proj`) are smaller by `sqrt(2 n_layer)`, since
+    2 n_layer of them add up in it (Radford et al. 2019, GPT-2, section 2.3), or zero: a block then
+    begins as the identity (Zhang et al. 2019, 1901.09321).
+    """
+    projection_std = INIT_STD / math.sqrt(2 * config.n_layer) if config.init == "gpt2" else 0.0
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.zeros_(parameter)
+        elif parameter.dim() == 1:
+            nn.init.ones_(parameter)
+        elif name.endswith("c_proj.weight"):
+            nn.init.normal_(parameter, std=projection_std)
+        else:
+            nn.init.normal_(parameter, std=INIT_STD)
 
 
 def outside_vocabulary(token: int, vocab_size: int) -> InputError:

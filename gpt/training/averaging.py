@@ -1,4 +1,4 @@
-"""A moving average of the weights, which often predicts better than the weights themselves."""
+"""A moving average of the weights, which often predicts better than the weights of the last step."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +10,11 @@ from gpt.training.state import check_like
 
 
 class WeightAverage:
-    """Exponential moving average (Polyak and Juditsky 1992), short at first and longer as steps go on.
+    """Keep an exponential moving average of a model's weights (Polyak and Juditsky 1992).
 
     Args:
-        model: whose weights are averaged; they are not touched outside `applied`.
-        decay: of the average; in step t it is at most (1 + t) / (10 + t).
+        model: its weights change only inside `applied` and in `load_state_dict`.
+        decay: weight of the old average; at most (1 + t) / (10 + t) in step t, so that the average is short at first.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -24,7 +24,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the weights after step `step`, counted from 1."""
+        """Update the average with the weights after step `step`, counted from 1."""
         decay = min(self._decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(list(self._average.values()), list(self._weights.values()), 1 - decay)
 
@@ -38,15 +38,15 @@ class WeightAverage:
             self._swap()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the weights themselves: it is the average that a checkpoint has as its model."""
+        """Return the weights before averaging: the model in a checkpoint has the average."""
         return {name: weight.detach().clone() for name, weight in self._weights.items()}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take the model's present weights for the average, and give it those of the state.
+        """Make the model's present weights the average, and copy those of the state into the model.
 
         Raises:
-            KeyError, ValueError: the state is of another model, or of a run without an average.
+            KeyError, ValueError: the state belongs to another model, or to a run without an average.
         """
         for name, weight in self._weights.items():
             check_like(name, state[name], weight)

@@ -1,4 +1,4 @@
-"""Compiling the blocks of a model, each by itself: they share one program, compiled once."""
+"""torch.compile for each block of a model: blocks are alike, so that their code is compiled once."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -15,11 +15,11 @@ from gpt.report import Report
 def should_compile(choice: str | bool, device: torch.device, processor: Processor, report: Report) -> bool:
     """Return whether to compile.
 
-    On a CPU without instructions for bfloat16 `auto` is no: compiled blocks were no faster than eager ones there, and
+    On a CPU without bfloat16 instructions `auto` means no: compiled blocks were no faster than eager ones there, and
     several times slower on a busy machine.
 
     Raises:
-        DeviceError: `choice` is True, and torch.compile cannot work here.
+        DeviceError: `choice` is True, and torch.compile does not work here.
     """
     if choice is False or (choice == "auto" and device.type == "cpu" and processor.matmul_dtype == torch.float32):
         return False
@@ -32,12 +32,12 @@ def should_compile(choice: str | bool, device: torch.device, processor: Processo
 
 
 def compile_blocks(model: GPT, trial: Callable[[], object], required: bool, report: Report) -> None:
-    """Compile every block in place and try it; where that fails, leave the model as it was.
+    """Compile every block in place and try the result; if that fails, leave the model as it was.
 
     Args:
         model: parameter names stay as they are.
-        trial: one forward and backward pass; its randomness and gradients are undone.
-        required: a failure is an error, not a message.
+        trial: runs one forward and backward pass; its random numbers and gradients are undone.
+        required: raise an error if it fails, instead of reporting a line.
         report: takes lines for the user.
 
     Raises:
@@ -49,7 +49,7 @@ def compile_blocks(model: GPT, trial: Callable[[], object], required: bool, repo
             block.compile()
         with torch.random.fork_rng():
             trial()
-    except Exception as error:  # whatever a toolchain can throw must not end a run that works without it
+    except Exception as error:  # a toolchain can raise anything, and the run works without it
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         if required:
             raise DeviceError(f"torch.compile failed: {reason}; set run.compile=false") from error
@@ -66,5 +66,5 @@ def is_compiled(model: GPT) -> bool:
 
 
 def without_compilation(model: GPT) -> AbstractContextManager[object]:
-    """Run blocks as written inside this context: a few passes do not repay a compilation for their shapes."""
+    """Run compiled blocks eagerly inside this context: a few passes are not worth compiling for their shapes."""
     return torch.compiler.set_stance("force_eager") if is_compiled(model) else nullcontext()

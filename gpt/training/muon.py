@@ -9,24 +9,24 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Coefficients of the quintic Newton-Schulz iteration that lift small singular values quickest."""
+"""Coefficients of the quintic Newton-Schulz iteration that raise small singular values fastest."""
 
 
 class Muon(Optimizer):
-    """Muon for a set of matrices; those of one shape are orthogonalized as a batch.
+    """Muon for matrices; those of one shape are orthogonalized as a batch.
 
     Args:
         params: matrices, (rows, columns) each, all in one group.
-        lr: step length; a matrix of unit spectral norm is scaled by `sqrt(max(1, rows / columns))`.
-        momentum: of the moving average of gradients, applied as Nesterov's.
-        weight_decay: decoupled: weights shrink by lr * weight_decay.
+        lr: learning rate; an update has spectral norm of about `lr * sqrt(max(1, rows / columns))`.
+        momentum: decay of the moving average of gradients, with Nesterov momentum.
+        weight_decay: decoupled; weights shrink by the factor 1 - lr * weight_decay.
         steps: Newton-Schulz iterations.
-        dtype: of their matmuls; bfloat16 suffices.
+        dtype: type of the matmuls in them; bfloat16 suffices.
     """
 
     _step_supports_amp_scaling = True
     found_inf: Tensor | None = None
-    """1 where this update is to be skipped, or None; as the fused AdamW takes it."""
+    """1 on the device if this update must be skipped, as in fused AdamW; None: unset."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Make one update of every matrix that has a gradient."""
+        """Update every matrix that has a gradient."""
         assert closure is None
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[Tensor]] = {}
@@ -78,11 +78,11 @@ def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
     """Approximate the closest matrices with orthogonal rows or columns, whose singular values are 1.
 
     Args:
-        matrices: (n, rows, columns), of the type to compute in.
+        matrices: (n, rows, columns), in the dtype to compute in.
         steps: Newton-Schulz iterations; 5 bring singular values to about 0.7 to 1.2.
 
     Returns:
-        The same shape and type.
+        The same shape and dtype.
     """
     a, b, c = COEFFICIENTS
     x = matrices

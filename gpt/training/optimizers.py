@@ -1,4 +1,4 @@
-"""Optimizers: AdamW for everything, or Muon for the matrices of the blocks and AdamW for the rest."""
+"""AdamW for all parameters, or Muon for the matrices of the blocks and AdamW for the rest."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,14 +13,14 @@ from gpt.training.muon import Muon
 from gpt.training.state import check_like
 
 MOMENTS: dict[type[Optimizer], tuple[str, ...]] = {AdamW: ("exp_avg", "exp_avg_sq"), Muon: ("momentum",)}
-"""What each optimizer keeps of the shape of a parameter."""
+"""State tensors of each optimizer that have the shape of their parameter."""
 
 
 class CombinedOptimizer:
-    """Several optimizers, each over parameters of its own, that step, load and save as one.
+    """Step, save and load several optimizers, each with parameters of its own, as one.
 
     Args:
-        optimizers: by name; the names are the keys of the state.
+        optimizers: by name; the names are the keys of `state_dict`.
     """
 
     grad_scale: Tensor | None = None
@@ -40,18 +40,18 @@ class CombinedOptimizer:
         return all(optimizer.state for optimizer in self.optimizers.values())
 
     def step(self) -> None:
-        """Make one update of everything."""
+        """Update all parameters."""
         for optimizer in self.optimizers.values():
             optimizer.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients."""
+        """Clear all gradients."""
         for optimizer in self.optimizers.values():
             optimizer.zero_grad(set_to_none)
 
     @property
     def found_inf(self) -> Tensor | None:
-        """Return 1, on the device, if the next update is to be skipped, as fused optimizers read it; None: unset."""
+        """Return 1, on the device, if fused optimizers must skip the next update; None: unset."""
         return getattr(next(iter(self.optimizers.values())), "found_inf", None)
 
     @found_inf.setter
@@ -73,15 +73,15 @@ class CombinedOptimizer:
         return {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken, with the present hyper-parameters.
+        """Restore the state, but keep the present hyperparameters.
 
         Raises:
-            KeyError, TypeError, ValueError: it is of other optimizers or parameters.
+            KeyError, TypeError, ValueError: the state belongs to other optimizers or parameters.
         """
         for name, optimizer in self.optimizers.items():
             present = optimizer.state_dict()["param_groups"]
             _check_state(optimizer, present, state[name])
-            rates = [float(group["lr"]) for group in state[name]["param_groups"]]  # those of the last step
+            rates = [float(group["lr"]) for group in state[name]["param_groups"]]  # that of the last step
             groups = [{**group, "lr": rate} for group, rate in zip(present, rates, strict=True)]
             optimizer.load_state_dict({"state": state[name]["state"], "param_groups": groups})
 
@@ -91,9 +91,8 @@ def build_optimizer(
 ) -> CombinedOptimizer:
     """Build AdamW (Loshchilov and Hutter 2017, 1711.05101), or Muon for the blocks' matrices and AdamW for the rest.
 
-    AdamW decays matrices and embeddings; vectors (norm gains, biases) are not decayed. The learning
-    rate is set at every step, by `schedule.learning_rate`, times each group's `lr_factor`. Muon's Newton-Schulz
-    iterations run in `fast_dtype`.
+    Matrices and embeddings are decayed, vectors (norm gains, biases) are not. Every step sets the learning rate of a
+    group to `schedule.learning_rate` times its `lr_factor`. Muon's Newton-Schulz iterations run in `fast_dtype`.
     """
     if config.name == "adamw":
         parameters = list(model.parameters())  # a tied weight comes once
@@ -117,7 +116,7 @@ def _adamw(parameters: Sequence[Tensor], config: OptimConfig, device: torch.devi
 
 
 def _check_state(optimizer: Optimizer, groups: list[dict[str, Any]], saved: dict[str, Any]) -> None:
-    """Make sure that a state has what the fused kernels will read, which check nothing themselves."""
+    """Check that a state has the tensors that the fused kernels read without checks of their own."""
     if [group["params"] for group in saved["param_groups"]] != [group["params"] for group in groups]:
         raise ValueError("the optimizer has other parameters")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,8 +1,7 @@
-"""The checkpoint that a run continues from, and what may differ when it does."""
+"""The checkpoint that a run resumes from, and what may have changed since."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, format_of, read_checkpoint
 from gpt.config import Config
@@ -18,47 +17,47 @@ HARMLESS = {
     *("train.eval_interval", "train.eval_first", "train.eval_batch_size", "train.log_interval", "train.keep_last"),
     *("train.sample_tokens", "train.histograms", "train.attention_interval", "train.patience"),
 }
-"""Keys that say where, or what is watched, but not what is learned. All of `sample` is harmless too."""
+"""Keys that do not affect the training result, and may change on a resume; so may all keys of `sample`."""
 
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """A checkpoint to continue from, and the folder it was read from."""
+    """A checkpoint to resume from, and the folder it was read from."""
 
     folder: Path
     checkpoint: Checkpoint
 
 
 def warn_of_copy(folder: Path | None, run: RunFolder, resume: str | None, report: Report) -> None:
-    """Say so where a run goes on by the configuration in a copy of its folder, as if the copy were meant.
+    """Warn where the configuration is in a copy of a run folder, but names the original run, which then continues.
 
     Args:
-        folder: of the configuration file, or None.
+        folder: folder of the configuration file, or None.
         run: the run folder that the configuration names.
         resume: see `find_resume_point`.
-        report: takes the line.
+        report: takes lines for the user.
     """
     if resume != AUTO or folder is None or not (folder / "last.json").is_file():
         return
     if folder.resolve() != run.path.resolve():
         report(
-            f"warning: the configuration in {folder} is of the run {run.path}, which is the one that goes on; "
-            f"run.dir={folder.resolve().parent} run.name={folder.resolve().name} continues the copy"
+            f"warning: the configuration in {folder} names the run {run.path}, which is the one that continues; "
+            f"to continue the copy, pass run.dir={folder.resolve().parent} run.name={folder.resolve().name}"
         )
 
 
 def find_resume_point(run: RunFolder, resume: str | None, config: Config, report: Report) -> ResumePoint | None:
-    """Return where to continue; None to start afresh.
+    """Return the checkpoint to resume from, or None for a new run.
 
     Args:
         run: the run folder that the configuration names.
         resume: None, `auto` (the newest readable checkpoint of `run`, if any) or a path.
-        config: of this start.
-        report: told of damaged checkpoints that `auto` passes over.
+        config: configuration of this process.
+        report: takes a line for each damaged checkpoint that `auto` skips.
 
     Raises:
         CheckpointError: the folder holds a run already and `resume` is None or a checkpoint of another
-            run; or it is a checkpoint itself; or the checkpoint that was named is missing or damaged.
+            run; the folder is itself a checkpoint; or the requested checkpoint is missing or damaged.
     """
     if resume is None:
         _refuse_existing(run, config)
@@ -77,40 +76,42 @@ def find_resume_point(run: RunFolder, resume: str | None, config: Config, report
         return None
     folder, checkpoint, damaged = found
     for line in damaged:
-        report(f"warning: {line}; trying the one before")
+        report(f"warning: {line}; trying the previous one")
     return ResumePoint(folder, checkpoint)
 
 
 def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_config_change: bool) -> None:
-    """Make sure that a checkpoint belongs to this configuration and data.
+    """Check that a checkpoint belongs to this configuration and data.
 
     Raises:
-        CheckpointError: it does not; a change of configuration can be allowed.
+        CheckpointError: it does not, and the change is not allowed or not possible.
     """
     saved = point.checkpoint
     weights = format_of(saved.model)
     if weights != "float32":
-        raise CheckpointError(f"{point.folder} has {weights} weights, which cannot be trained; take its original")
+        raise CheckpointError(
+            f"{point.folder} has {weights} weights, which cannot be trained; use the float32 checkpoint"
+        )
     same_tokenizer = saved.tokenizer.to_dict() == dataset.tokenizer.to_dict()
     changes = [
         change
         for change in differences(saved.config, config)
-        if same_tokenizer or not change.startswith("model.vocab_size:")  # that is the tokenizer's doing
+        if same_tokenizer or not change.startswith("model.vocab_size:")  # which follows from the tokenizer
     ]
     if changes and not allow_config_change:
         raise CheckpointError(
             f"{point.folder} was trained with another configuration: {'; '.join(changes)}. "
-            "Put that back, or pass --allow-config-change"
+            "Change that back, or pass --allow-config-change"
         )
     if not same_tokenizer:
         raise CheckpointError(f"{point.folder} was trained with another tokenizer: its text had other characters")
     if saved.state.get("data") != dataset.fingerprint and not allow_config_change:
-        raise CheckpointError(f"{point.folder} was trained on other data; --allow-config-change goes on all the same")
+        raise CheckpointError(f"{point.folder} was trained on other data; pass --allow-config-change to continue")
 
 
 def differences(old: Config, new: Config) -> list[str]:
-    """Return `key: old -> new` for each key that changes what is learned."""
-    before, after = _leaves(old), _leaves(new)
+    """Return `key: old -> new` for each changed key that affects the training result."""
+    before, after = old.leaves(), new.leaves()
     return [
         f"{key}: {before[key]} -> {after[key]}"
         for key in before
@@ -135,7 +136,3 @@ def _refuse_existing(run: RunFolder, config: Config) -> None:
     raise CheckpointError(
         f"the run folder {run.path} exists already, {what}; {go_on}choose another name with run.name=NAME, or delete it"
     )
-
-
-def _leaves(config: Config) -> dict[str, Any]:
-    return {f"{section}.{key}": value for section, keys in config.model_dump().items() for key, value in keys.items()}

@@ -1,4 +1,4 @@
-"""The learning-rate schedule as a pure function of the step: nothing to save, nothing to restore."""
+"""The learning-rate schedule as a pure function of the step: it has no state to save."""
 
 import math
 
@@ -7,9 +7,9 @@ from gpt.report import Report
 
 
 def fit_schedule(config: Config, report: Report) -> Config:
-    """Return the configuration with a warmup that leaves most of a short run for the schedule after it.
+    """Return the configuration with a warmup and decay that fit into a short run.
 
-    A warmup that takes the whole run becomes a tenth of it; whatever is changed is reported.
+    A warmup as long as the run becomes a tenth of it, and a decay at most the rest; every change is reported.
     """
     optim, steps = config.optim, config.train.max_steps
     if optim.schedule == "constant":
@@ -26,27 +26,23 @@ def fit_schedule(config: Config, report: Report) -> Config:
 def learning_rate(step: int, config: OptimConfig, max_steps: int) -> float:
     """Return the learning rate of update `step`, counted from 0.
 
-    Linear warmup reaches the peak on its last step; then the schedule falls to `min_lr`, which it
-    keeps from `decay_steps` (cosine) or `max_steps` (wsd) on.
+    Linear warmup reaches the peak in its last step. Then the rate falls to `min_lr`, which it reaches at
+    `decay_steps` (cosine) or `max_steps` (wsd) and keeps.
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
-    share = {"cosine": _cosine, "wsd": _warmup_stable_decay, "constant": _constant}[config.schedule]
-    return config.min_lr + (config.learning_rate - config.min_lr) * share(step, config, max_steps)
+    shapes = {"cosine": _cosine, "wsd": _warmup_stable_decay, "constant": lambda *_: 1.0}
+    return config.min_lr + (config.learning_rate - config.min_lr) * shapes[config.schedule](step, config, max_steps)
 
 
 def _cosine(step: int, config: OptimConfig, max_steps: int) -> float:
-    """Return half a cosine from 1 to 0 (Loshchilov and Hutter 2016, 1608.03983, equation 5)."""
+    """Return half a period of a cosine, from 1 to 0 (Loshchilov and Hutter 2016, 1608.03983, equation 5)."""
     end = config.decay_steps or max_steps
     progress = (step - config.warmup_steps) / max(1, end - config.warmup_steps)
     return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
 def _warmup_stable_decay(step: int, config: OptimConfig, max_steps: int) -> float:
-    """Return 1, then a line to 0 over the last `decay_steps` (Hu et al. 2024, 2404.06395, section 4)."""
+    """Return 1, then fall linearly to 0 over the last `decay_steps` (Hu et al. 2024, 2404.06395, section 4)."""
     length = min(config.decay_steps or max(1, max_steps // 5), max(1, max_steps - config.warmup_steps))
     return min(1.0, max(0.0, (max_steps - step) / length))
-
-
-def _constant(step: int, config: OptimConfig, max_steps: int) -> float:
-    return 1.0

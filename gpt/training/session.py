@@ -7,11 +7,10 @@ from pathlib import Path
 import torch
 
 from gpt.accounting.limits import require_training_memory
-from gpt.allocator import keep_freed_memory
 from gpt.checkpoint import RunFolder, load_weights
 from gpt.config import Config, LoadedConfig
 from gpt.data import BatchSampler, Dataset, prepare
-from gpt.device import Compute, choose_compute
+from gpt.device import Compute, choose_compute, keep_freed_memory
 from gpt.errors import ConfigError, DeviceError
 from gpt.inspection.rendering.pictures import require_matplotlib
 from gpt.kernels.training.block import use_native_blocks
@@ -35,16 +34,16 @@ def open_session(
     resume: str | None = None,
     allow_config_change: bool = False,
 ) -> Trainer:
-    """Prepare data, model and run folder. Nothing is written into the run folder before everything fits.
+    """Prepare data, model and run folder; nothing is written into the run folder before everything is checked.
 
-    The run is locked until `Trainer.run` ends.
+    The run folder stays locked until `Trainer.run` ends.
 
     Args:
         loaded: the configuration.
-        settings: from the environment.
+        settings: the environment's settings.
         report: takes lines for the user.
         resume: see `find_resume_point`.
-        allow_config_change: go on although the configuration differs from the checkpoint's.
+        allow_config_change: resume even if the configuration differs from the checkpoint's.
 
     Raises:
         GPTError: the data, device, run folder or checkpoint cannot be used.
@@ -98,7 +97,7 @@ def resolve(loaded: LoadedConfig, dataset: Dataset) -> Config:
     """Return the configuration with the vocabulary size and the run's name filled in.
 
     Raises:
-        ConfigError: `model.vocab_size` is given and too small for the tokenizer.
+        ConfigError: `model.vocab_size` is too small for the tokenizer.
     """
     config, needed = loaded.config, dataset.tokenizer.vocab_size
     size = config.model.vocab_size or needed
@@ -110,12 +109,12 @@ def resolve(loaded: LoadedConfig, dataset: Dataset) -> Config:
 
 
 def _choose_blocks(stepper: Stepper, config: Config, dataset: Dataset, settings: Settings, report: Report) -> None:
-    """Take native kernels where they are wanted and possible, else compile the blocks or leave them as they are.
+    """Use native kernels if they are wanted and possible; otherwise compile the blocks or leave them eager.
 
-    A `run.compile` that is true asks for torch's blocks: `run.kernels=auto` then takes them.
+    With `run.compile=true`, `run.kernels=auto` means torch's blocks.
 
     Raises:
-        DeviceError: what was asked for by name cannot be had.
+        DeviceError: what was asked for by name is not available.
     """
     model, compute, run = stepper.model, stepper.compute, config.run
     if run.kernels == "native" and run.compile is True:
@@ -130,7 +129,7 @@ def _choose_blocks(stepper: Stepper, config: Config, dataset: Dataset, settings:
                 raise DeviceError(f"run.kernels is native, but {error}; set run.kernels=auto or torch") from None
             report(f"no native kernels: {error}")
     if should_compile(run.compile, compute.device, supported_processors(settings.processor)[0], report):
-        # a batch of the right shape, from a sampler of its own
+        # from a sampler of its own, so that the run's batches stay the same
         batch = BatchSampler(dataset.train, config.model.block_size, seed=0).get_batch(config.train.batch_size)
         compile_blocks(model, lambda: stepper.gradients([batch]), run.compile is True, report)
 
@@ -146,9 +145,9 @@ def _summary(
 ) -> str:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     tokens = config.train.batch_size * config.train.grad_accum_steps * config.model.block_size
-    begin = f"resuming {point.folder}" if point else "new run"
+    start = f"resuming {point.folder}" if point else "new run"
     return (
-        f"{run.path}: {begin}; {parameters:,} parameters, {len(dataset.train):,} training and {len(dataset.val):,} "
+        f"{run.path}: {start}; {parameters:,} parameters, {len(dataset.train):,} training and {len(dataset.val):,} "
         f"validation tokens, vocabulary of {config.model.vocab_size}; {tokens:,} tokens a step; {compute}"
         + (", compiled" if is_compiled(model) else "")
     )

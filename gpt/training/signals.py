@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal: the first signal saves and stops a run, the second one stops it at once."""
+"""Ctrl-C, SIGTERM and a closed terminal: the first signal saves and stops a run, a second one stops it at once."""
 
 import signal
 import threading
@@ -21,10 +21,10 @@ class Interrupted(Exception):
 
 
 class SignalWatch:
-    """Inside this context the first signal is only noted, and `check` raises it where it is safe.
+    """Note the first signal inside this context; `check` then raises it where stopping is safe.
 
-    With the first signal the former handlers come back, so that a second one aborts. A signal that the
-    parent process has made ignored, as `nohup` and background jobs of a script do, stays ignored.
+    The first signal also restores the former handlers, so that a second one aborts. A signal that the
+    parent process ignores, as `nohup` and the background jobs of a script do, stays ignored.
     """
 
     WATCHED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -46,10 +46,10 @@ class SignalWatch:
         self._restore()
 
     def check(self) -> None:
-        """Raise if a signal came.
+        """Raise once if a signal has come.
 
         Raises:
-            Interrupted: it did; only once.
+            Interrupted: one has.
         """
         if self._received is not None:
             received, self._received = self._received, None
@@ -58,7 +58,7 @@ class SignalWatch:
     def _note(self, signum: int, frame: FrameType | None) -> None:
         self._received = signum
         self._restore()
-        self._report(f"{signal.Signals(signum).name}: saving after this step; once more to stop at once")
+        self._report(f"{signal.Signals(signum).name}: saving after this step; send it again to stop at once")
 
     def _restore(self) -> None:
         for number, handler in self._former.items():

@@ -2,25 +2,10 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Speed:
-    """The throughput over an interval of steps.
-
-    Attributes:
-        tokens_per_second: training tokens.
-        mfu: model FLOPs per second as a share of the measured rate of matmuls
-            (Chowdhery et al. 2022, 2204.02311, appendix B).
-    """
-
-    tokens_per_second: float
-    mfu: float
 
 
 class SpeedMeter:
-    """Counts steps between readings.
+    """Measure the throughput of a run between readings.
 
     Args:
         tokens_per_step: training tokens of one optimizer step.
@@ -49,15 +34,18 @@ class SpeedMeter:
         return self._clock() - self._begin
 
     def restart(self) -> None:
-        """Begin a new interval, so that what was done since the last step does not count in it."""
+        """Begin a new interval: the time since the last step, such as an evaluation, does not count."""
         self._interval, self._steps = self._clock(), 0
 
     def count_step(self) -> None:
-        """Count one step as done."""
+        """Count one step."""
         self._steps += 1
 
-    def read(self) -> Speed:
-        """Return the speed since the last reading or restart, and begin a new interval."""
+    def read(self) -> tuple[float, float]:
+        """Return training tokens per second and MFU since the last reading or restart; begin a new interval.
+
+        MFU is the model FLOP/s as a fraction of `matmul_rate` (Chowdhery et al. 2022, 2204.02311, appendix B).
+        """
         per_second = self._steps / max(self._clock() - self._interval, 1e-9)
         self.restart()
-        return Speed(self._tokens * per_second, self._flops * per_second / self._rate)
+        return self._tokens * per_second, self._flops * per_second / self._rate

@@ -1,6 +1,6 @@
-"""The progress of a run: the counters that a checkpoint keeps beside the tensors."""
+"""The progress of a run: the counters in a checkpoint, and checks of its tensors."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
@@ -16,16 +16,16 @@ Loss = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 @dataclass
 class TrainingState:
-    """Plain numbers, saved as JSON.
+    """The progress of a run, saved as JSON.
 
     Attributes:
         step: optimizer steps done.
         evaluated_step: step of the last finished evaluation; -1 before the first.
-        val_loss: its result, in nats per token.
-        best_step: step of the best checkpoint, the one of the lowest validation loss; -1 before the first.
-        best_val_loss: that loss.
-        evaluations_since_best: evaluations since the last lower loss, for early stopping.
-        seconds: wall time spent training, over all resumes.
+        val_loss: validation loss of that evaluation, in nats per token.
+        best_step: step of the checkpoint with the lowest validation loss; -1 before the first.
+        best_val_loss: that loss, in nats per token.
+        evaluations_since_best: evaluations since the loss last improved, for early stopping.
+        seconds: wall time spent training, in all processes of the run.
     """
 
     step: Count = 0
@@ -44,19 +44,15 @@ class TrainingState:
         return is_best
 
     def as_best(self) -> "TrainingState":
-        """Return the state in which the checkpoint of the present evaluation is the best one."""
+        """Return this state with the checkpoint of the present step as the best one."""
         return replace(self, best_step=self.step, best_val_loss=self.val_loss)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the attributes as JSON values."""
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainingState":
-        """Return the state that `to_dict` gave; other keys are left alone.
+        """Build the state from JSON values by attribute; other keys are ignored.
 
         Raises:
-            CheckpointError: a key is missing, or its value is of another kind.
+            CheckpointError: a key is missing, or its value has another type.
         """
         missing = [name for name in cls.__dataclass_fields__ if name not in values]
         if missing:
@@ -69,7 +65,7 @@ class TrainingState:
 
 
 def check_like(name: str, value: Any, like: Tensor) -> None:
-    """Make sure that what was loaded is a tensor of the shape and type of another one.
+    """Check that a loaded value is a contiguous tensor with the shape and dtype of another one.
 
     Raises:
         ValueError: it is not; the message has the name.
@@ -81,13 +77,13 @@ def check_like(name: str, value: Any, like: Tensor) -> None:
 
 
 def default_generator_states() -> dict[str, Any]:
-    """Return the states of torch's own generators, which dropout draws from."""
+    """Return the states of torch's default generators, which dropout uses."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {"cpu": torch.get_rng_state(), "cuda": cuda}
 
 
 def set_default_generator_states(states: dict[str, Any]) -> None:
-    """Restore what `default_generator_states` gave, as far as the devices are there."""
+    """Restore what `default_generator_states` gave, if there are as many CUDA devices."""
     torch.set_rng_state(states["cpu"])
     if len(states["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(states["cuda"])

@@ -17,11 +17,11 @@ from gpt.training.optimizers import CombinedOptimizer
 
 @dataclass(frozen=True)
 class StepResult:
-    """The result of a step, left on the device.
+    """The result of a step; its tensors are still on the device.
 
     Attributes:
-        loss: mean over the step's tokens, in nats, before the update.
-        gradient_norm: global norm before clipping.
+        loss: mean over the step's tokens before the update, in nats per token.
+        gradient_norm: global gradient norm before clipping.
     """
 
     loss: Tensor
@@ -29,29 +29,29 @@ class StepResult:
 
 
 class NonFiniteGuard:
-    """Notes, on the device, the first step whose loss or gradient was not finite.
+    """Record, on the device, the first step whose loss or gradient was not finite.
 
-    From that step on `blocked` is 1, and the fused optimizer, which takes it as `found_inf`, leaves
-    the weights alone. `check` reads it back: on a CPU at every step, where that costs nothing, on a
-    GPU when something else is read anyway.
+    From that step on `blocked` is 1, and the fused optimizer, which takes it as `found_inf`, skips its
+    updates. `check` reads it back: on a CPU at every step, where that is free, on a GPU only when other
+    results are read.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.reads_are_free = device.type in ("cpu", "mps")  # MPS has no fused optimizer that could be told
+        self.reads_are_free = device.type in ("cpu", "mps")  # MPS has no fused optimizer to read `found_inf`
         self.blocked = torch.zeros((), device=device)
         self._first_bad = torch.full((), -1, dtype=torch.long, device=device)
 
     def observe(self, step: int, loss: Tensor, gradient_norm: Tensor) -> None:
-        """Note the result of one step, counted from 0, after its backward pass and before its update."""
+        """Record the result of step `step`, counted from 0, after its backward pass and before its update."""
         bad = ~(torch.isfinite(loss) & torch.isfinite(gradient_norm))
         self._first_bad = torch.where((self._first_bad < 0) & bad, step, self._first_bad)
         self.blocked = torch.maximum(self.blocked, bad.float())
 
     def check(self) -> None:
-        """Raise if any step so far was bad.
+        """Raise if the loss or a gradient of any step so far was not finite.
 
         Raises:
-            NonFiniteError: names the step; no update was made in it or since.
+            NonFiniteError: one was not; the message names the step, and no update was made in it or since.
         """
         step = int(self._first_bad)
         if step >= 0:
@@ -62,12 +62,12 @@ class NonFiniteGuard:
 
 
 class Stepper:
-    """Makes the updates of a model.
+    """Update a model: gradients of micro-batches, clipping, optimizer step.
 
     Args:
         model: in training mode.
-        optimizer: of its parameters.
-        compute: device and dtype; float16 brings loss scaling with it (Micikevicius et al. 2017, 1710.03740).
+        optimizer: has the parameters of the model.
+        compute: device and dtype; with float16 the loss is scaled (Micikevicius et al. 2017, 1710.03740).
         grad_clip: largest global gradient norm; 0 for none.
     """
 
@@ -86,7 +86,7 @@ class Stepper:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group["lr_factor"]
         loss = self.gradients(micro_batches)
-        self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it asks for groups and step only
+        self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it needs only groups and step
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
         # a float16 gradient may overflow: the scaler skips that step and lowers the scale
         self.guard.observe(number, loss, torch.zeros_like(norm) if self.scaler.is_enabled() else norm)
@@ -99,10 +99,10 @@ class Stepper:
         return StepResult(loss, norm)
 
     def check(self) -> None:
-        """Raise if a step so far was bad; reads the device back.
+        """Raise if training has diverged; this waits for the device.
 
         Raises:
-            NonFiniteError: see `NonFiniteGuard`; or float16 gradients overflow at whatever scale.
+            NonFiniteError: see `NonFiniteGuard.check`; or float16 gradients overflow even without scaling.
         """
         self.guard.check()
         if self.scaler.is_enabled() and self.scaler.get_scale() < 1:
@@ -111,8 +111,8 @@ class Stepper:
     def gradients(self, micro_batches: Sequence[Batch]) -> Tensor:
         """Replace the gradients by those of several micro-batches, as if they were one batch.
 
-        Each loss is divided by the tokens of the whole step, not of its micro-batch, so that a smaller
-        last one, or one with padding, weighs what its tokens weigh.
+        Each loss is divided by the tokens of the whole step, not of its micro-batch, so that every token
+        has the same weight even if micro-batches differ in size or padding.
 
         Returns:
             Mean loss per token, in nats, detached.
@@ -131,9 +131,9 @@ class Stepper:
         return {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken, with the hyper-parameters of the present configuration."""
+        """Restore the state, but keep the hyperparameters of the present configuration."""
         self.optimizer.load_state_dict(state["optimizer"])
-        if scaler := state["scaler"]:  # empty where the run so far was not in float16
+        if scaler := state["scaler"]:  # empty if the run was not in float16
             if not all(isinstance(value, int | float) for value in scaler.values()):
                 raise ValueError("the loss scale is not a number")
             self.scaler.load_state_dict(scaler)

@@ -1,6 +1,7 @@
 """The training loop: update, evaluate, save, until the last step, early stopping or a signal."""
 
 from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import asdict
 from functools import cached_property
 
 import torch
@@ -27,15 +28,15 @@ from gpt.training.validation import Validation
 
 
 class Trainer:
-    """Trains one model in one run folder.
+    """Train one model in one run folder.
 
     Args:
         config: resolved: `model.vocab_size` is set.
         model: in training mode, on the device.
-        dataset: both splits long enough for `block_size`.
+        dataset: both splits have at least `block_size + 1` tokens.
         compute: device and dtype.
-        stepper: makes the updates of `model`.
-        run: where checkpoints and samples go; locked, and unlocked at the end of `run`.
+        stepper: updates `model`.
+        run: the run folder, locked; `run` unlocks it at its end.
         monitor: takes every metric.
         report: takes lines for the user.
     """
@@ -62,10 +63,10 @@ class Trainer:
         self._failed_saves = 0
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint whose weights the model already has.
+        """Restore the training state of a checkpoint whose weights the model already has.
 
         Raises:
-            CheckpointError: its training state is not one of this kind of run.
+            CheckpointError: its training state does not fit this configuration.
         """
         try:
             self.state = TrainingState.from_dict(checkpoint.state)
@@ -80,11 +81,11 @@ class Trainer:
             raise CheckpointError(f"the checkpoint's training state does not fit: {error!r}") from None
 
     def run(self) -> TrainingState:
-        """Train to the end, or until stopped.
+        """Train until the last step, early stopping or a signal; return the final state.
 
         Raises:
-            Interrupted: a signal came; the state is saved.
-            NonFiniteError: loss or gradients are not finite; the last checkpoint is from before.
+            Interrupted: a signal came; a checkpoint was saved.
+            NonFiniteError: the loss or a gradient is not finite; the last checkpoint is from before that.
             CheckpointError: the last checkpoint could not be written.
         """
         try:
@@ -132,24 +133,24 @@ class Trainer:
         self.monitor.progress(self.state.step, self._log(result, rate) if is_logged else None)
 
     def _next_micro_batches(self) -> list[Batch]:
-        """Return one batch for the whole step, split: accumulation sees the windows of the large batch."""
+        """Return the micro-batches of a step: one large batch, split, so that accumulation does not change the data."""
         train = self.config.train
         inputs, targets = self.sampler.get_batch(train.batch_size * train.grad_accum_steps)
         return list(zip(torch.split(inputs, train.batch_size), torch.split(targets, train.batch_size), strict=True))
 
     def _log(self, result: StepResult, rate: float) -> float:
-        """Read the results of the step back from the device and report them; return the loss."""
+        """Read the result of a step back from the device and report it; return the loss in nats per token."""
         self.stepper.check()
         loss, norm = float(result.loss), float(result.gradient_norm)
-        speed = self._meter.read()
+        tokens_per_second, mfu = self._meter.read()
         self.monitor.scalars(
             self.state.step,
             {
                 "train/loss": loss,
                 "train/learning_rate": rate,
                 "train/grad_norm": norm,
-                "speed/tokens_per_second": speed.tokens_per_second,
-                "speed/mfu": speed.mfu,
+                "speed/tokens_per_second": tokens_per_second,
+                "speed/mfu": mfu,
                 "speed/memory_bytes": peak_memory_bytes(self.compute.device),
                 "speed/seconds": self._meter.total_seconds,
             },
@@ -157,7 +158,7 @@ class Trainer:
         return loss
 
     def _evaluate(self) -> None:
-        """Evaluate, sample and save; nothing is recorded if a signal comes in between."""
+        """Evaluate, sample and save; if a signal comes meanwhile, nothing is recorded."""
         self.stepper.check()
         step, validation = self.state.step, self._validation
         unaveraged = None if self.average is None else validation.loss(step).loss
@@ -188,9 +189,9 @@ class Trainer:
             self.monitor.histograms(step, gradients)
 
     def _save(self, best: bool, required: bool) -> None:
-        """Write a checkpoint; unless `required`, a failure is reported and the run goes on.
+        """Write a checkpoint; unless it is `required`, a failure is reported and the run continues.
 
-        The best checkpoint stays the best one that was saved: where a better one cannot be written, it is not the best.
+        The state names a checkpoint as the best one only after it was written.
         """
         self.state.seconds = self._meter.total_seconds
         saved = self.state.as_best() if best else self.state
@@ -200,7 +201,7 @@ class Trainer:
             "sampler": self.sampler.state_dict(),
             "generators": default_generator_states(),
         }
-        state = {**saved.to_dict(), "data": self.dataset.fingerprint}
+        state = {**asdict(saved), "data": self.dataset.fingerprint}
         try:
             with self._averaged_weights():
                 checkpoint = Checkpoint(
@@ -213,7 +214,7 @@ class Trainer:
                 raise
             self._failed_saves += 1
             self.report(
-                f"warning: {error}; training goes on with the last checkpoint kept ({self._failed_saves} failed)"
+                f"warning: {error}; training continues, and the last checkpoint is kept ({self._failed_saves} failed)"
             )
 
     def _averaged_weights(self) -> AbstractContextManager[None]:

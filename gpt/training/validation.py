@@ -1,4 +1,4 @@
-"""What a run computes between its updates: the validation loss, a sample, a picture of attention."""
+"""Evaluation during training: the validation loss, a sample, an image of attention."""
 
 import math
 from collections.abc import Callable
@@ -19,18 +19,18 @@ from gpt.model import GPT, eval_mode
 from gpt.training.compiling import without_compilation
 
 PICTURE_TOKENS = 32
-"""Length of the text whose attention is shown."""
+"""Length of the sequence whose attention is shown."""
 
 
 class Validation:
-    """Evaluates one model with the weights it has at the moment.
+    """Evaluate a model with the weights it has at the time of a call.
 
     Args:
         config: resolved.
         model: in training mode, and left so.
-        dataset: whose validation split is read.
+        dataset: its validation split is read.
         compute: device and dtype.
-        poll: called before every batch and after every token; whatever it raises ends the evaluation.
+        poll: called before every batch and after every token; an exception from it ends the evaluation.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class Validation:
         self._poll = poll
         wanted = config.train.eval_max_tokens
         self.tokens = dataset.val if wanted is None else dataset.val[: wanted + 1]
-        """What `loss` reads of the validation split."""
+        """The part of the validation split that `loss` reads."""
 
     def loss(self, step: int) -> Evaluation:
-        """Compute the loss over the validation split, or as much of it as the configuration asks for.
+        """Compute the loss over `tokens`, in nats per token.
 
         Raises:
-            NonFiniteError: it is not finite; the message names `step`.
+            NonFiniteError: the loss is not finite; the message names `step`.
         """
         train = self._config.train
         batches = full_batches(self.tokens, self._config.model.block_size, train.eval_batch_size or train.batch_size)
@@ -57,21 +57,21 @@ class Validation:
         return result
 
     def sample(self) -> str:
-        """Generate a text, from a generator of its own; empty where none is wanted."""
+        """Return a generated sample, empty if `train.sample_tokens` is 0; it has a random generator of its own."""
         tokens = self._config.train.sample_tokens
         if tokens == 0:
             return ""
         params = self._config.sample.model_copy(update={"max_new_tokens": tokens, "empty_prompt": "start"})
         pieces = []
         with without_compilation(self._model):
-            runtime = EagerRuntime(self._model, DecodeOptions())  # a short text does not repay a compilation
+            runtime = EagerRuntime(self._model, DecodeOptions())  # a short sample is not worth compiling for
             for piece in TextBatch(runtime, self._dataset.tokenizer, [""], params):
                 pieces.append(piece.text)
                 self._poll()
         return "".join(pieces)
 
     def attention(self, step: int) -> np.ndarray | None:
-        """Return the attention patterns of the first validation tokens as pixels; None where no picture is due."""
+        """Return an image of the attention to the first validation tokens, (height, width, 3); None if none is due."""
         interval = self._config.train.attention_interval
         evaluation = math.ceil(step / self._config.train.eval_interval)  # the last one may come early
         if interval == 0 or evaluation % interval:

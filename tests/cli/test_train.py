@@ -251,8 +251,8 @@ def test_a_copied_run_that_is_resumed_by_its_own_configuration_is_told_from_the_
     assert train.main(["--config", "runs/copy/config.yaml", "--resume", "auto"]) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
     assert len(said) == 1
-    assert "the configuration in runs/copy is of the run runs/tiny" in said[0]
-    hint = said[0].partition("which is the one that goes on; ")[2].removesuffix(" continues the copy").split()
+    assert "the configuration in runs/copy names the run runs/tiny" in said[0]
+    hint = said[0].partition("to continue the copy, pass ")[2].split()
     assert train.main(["--config", "runs/copy/config.yaml", "--resume", "auto", *hint]) == 0
     assert train.main(["--config", "runs/tiny/config.yaml", "--resume", "auto"]) == 0
     assert "warning" not in capsys.readouterr().err

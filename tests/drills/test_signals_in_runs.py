@@ -171,7 +171,7 @@ def test_a_second_signal_ends_a_run_in_the_middle_of_a_step(
     with running(workplace, "train.grad_accum_steps=200000") as run:
         run.wait_until(lambda: run.folder.pointed("last"))  # of the evaluation of step 0
         run.send(number)
-        run.wait_until(lambda: "once more to stop at once" in run.log.read_text())
+        run.wait_until(lambda: "send it again to stop at once" in run.log.read_text())
         run.send(number)
         assert run.exit_code() == exit_code
         assert run.newest().state["step"] == 0

@@ -10,7 +10,7 @@ from native_support import PROCESSORS_HERE, needs_compiler
 
 from gpt.checkpoint import read_checkpoint
 from gpt.errors import CheckpointError, DeviceError
-from gpt.model.block import Block
+from gpt.model.gpt import Block
 from gpt.training.trainer import Trainer
 
 Start = Callable[..., Trainer]

@@ -35,7 +35,7 @@ def test_the_first_signal_is_noted_and_raised_once_at_the_next_check(
             watch.check()
         watch.check()
     assert stopped.value.exit_code == exit_code
-    assert lines == [f"{number.name}: saving after this step; once more to stop at once"]
+    assert lines == [f"{number.name}: saving after this step; send it again to stop at once"]
     assert former == []
 
 

@@ -235,7 +235,7 @@ def test_a_disk_that_is_full_for_a_while_costs_checkpoints_but_not_the_run(
     assert saved_steps(trainer) == [0, 9, 12]
     warnings = [line for line in lines if line.startswith("warning: ")]
     assert len(warnings) == 2
-    assert "step-000003: No space left on device; training goes on" in warnings[0]
+    assert "step-000003: No space left on device; training continues" in warnings[0]
     assert warnings[1].endswith("(2 failed)")
 
 
@@ -416,7 +416,7 @@ def test_a_run_whose_folder_is_deleted_goes_on_in_a_new_one_and_says_what_is_los
     trainer = start(tmp_path, "train.max_steps=9", report=lines.append)
     trainer.monitor = MonitorGroup([Delete(), trainer.monitor], lines.append)
     assert trainer.run().step == 9
-    assert "warning: MetricsFile cannot write: No such file or directory; training goes on" in lines
+    assert "warning: MetricsFile cannot write: No such file or directory; training continues" in lines
     assert saved_steps(trainer) == [6, 9]
     assert trainer.run_folder.config() == trainer.config
     assert list(rows(tmp_path, "train/loss")) == [7, 8, 9]
@@ -426,7 +426,7 @@ def test_a_folder_in_the_place_of_the_metrics_costs_them_and_not_the_run(tmp_pat
     lines: list[str] = []
     (tmp_path / "runs" / "run" / "metrics.jsonl").mkdir(parents=True)
     assert start(tmp_path, "train.max_steps=3", report=lines.append).run().step == 3
-    assert "warning: MetricsFile cannot write: Is a directory; training goes on" in lines
+    assert "warning: MetricsFile cannot write: Is a directory; training continues" in lines
 
 
 def test_monitors_are_closed_however_a_run_ends(tmp_path: Path, start: Start) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from gpt.model import GPT
-from gpt.model.block import Block
+from gpt.model.gpt import Block
 
 PLAIN = (Block, nn.Dropout)
 """Classes that native kernels subclass, to train without calling the modules inside."""

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from gpt.inspection.tracing.copies import plain_copy
 from gpt.model import GPT
 from gpt.model.attention import Attention, masked_scores, weighted_sum
-from gpt.model.block import Block
-from gpt.model.feed_forward import SwiGLU
-from gpt.model.norm import LayerNorm
+from gpt.model.gpt import Block
+from gpt.model.layers import SwiGLU
 
 Tap = Callable[[str, Tensor], Tensor]
 Visit = Callable[[Tensor], Tensor]
@@ -161,7 +160,7 @@ def _scale(norm: nn.Module, x: Tensor) -> Tensor:
     In float32 at least, as in the kernels: the squares of a float16 overflow.
     """
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    centred = wide - wide.mean(dim=-1, keepdim=True) if isinstance(norm, LayerNorm) else wide
+    centred = wide - wide.mean(dim=-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else wide
     eps = norm.eps
     assert isinstance(eps, float)
     return (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt().to(x.dtype)

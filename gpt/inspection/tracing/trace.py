@@ -17,7 +17,7 @@ from gpt.inspection.tracing.recorder import Operation, Recorder
 from gpt.inspection.tracing.words import describe
 from gpt.model import GPT
 from gpt.model.attention import ReferenceCore
-from gpt.model.block import Block
+from gpt.model.gpt import Block
 from gpt.model.quantized import weights_format
 
 BATCH, QUERIES, CACHED, HEADS, HALF_HEAD, HIDDEN, VOCABULARY, POSITIONS = (

@@ -10,9 +10,8 @@ from gpt.config import ModelConfig
 from gpt.errors import DeviceError
 from gpt.kernels.decoding.layout import LayerWeights, Matrix, Weights, padded
 from gpt.model import GPT
-from gpt.model.block import Block
-from gpt.model.gpt import build_softcap
-from gpt.model.norm import build_norm
+from gpt.model.gpt import Block, build_softcap
+from gpt.model.layers import build_norm
 from gpt.model.positions import (
     LearnedPositions,
     Rotary,

@@ -22,7 +22,7 @@ from gpt.kernels.training.functions import (
 from gpt.kernels.training.library import Kernels
 from gpt.model import GPT
 from gpt.model.attention import LayerCache
-from gpt.model.block import Block
+from gpt.model.gpt import Block
 from gpt.model.positions import Rotation
 from gpt.report import Report, silent
 from gpt.settings import Settings

@@ -12,7 +12,7 @@ from fake_cuda.scenarios.decoding import decode
 from fake_cuda.scenarios.training import train
 from gpt.generation import DecodeOptions
 from gpt.model import attention
-from gpt.model.feed_forward import MLP
+from gpt.model.layers import MLP
 from gpt.training.step import NonFiniteGuard
 
 RUN = ("run.dtype=bfloat16", "train.eval_first=false", "train.max_steps=2")

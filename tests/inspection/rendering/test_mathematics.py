@@ -10,9 +10,8 @@ from gpt.config import OptimConfig
 from gpt.evaluation.loss import summed_cross_entropy
 from gpt.inspection.rendering import mathematics
 from gpt.model.attention import ReferenceCore
-from gpt.model.block import Block
-from gpt.model.feed_forward import MLP, SwiGLU
-from gpt.model.norm import LayerNorm, RMSNorm
+from gpt.model.gpt import Block
+from gpt.model.layers import MLP, RMSNorm, SwiGLU
 from gpt.training.schedule import learning_rate
 from tiny import tiny_config
 
@@ -80,7 +79,7 @@ def test_linear(leading: tuple[int, ...], inputs: int, outputs: int) -> None:
 @over_scales
 def test_layer_norm(leading: tuple[int, ...], width: int, scale: float) -> None:
     layer, x, grad = (
-        randomised(LayerNorm(width, True, EPS)),
+        randomised(nn.LayerNorm(width, EPS)),
         normal(*leading, width, scale=scale),
         normal(*leading, width),
     )

@@ -16,7 +16,7 @@ from gpt.evaluation.loss import Batch
 from gpt.kernels.training.block import NativeBlock, replace_blocks, use_native_blocks
 from gpt.kernels.training.library import Kernels
 from gpt.model import GPT
-from gpt.model.block import Block
+from gpt.model.gpt import Block
 from gpt.processor import GENERIC
 from gpt.settings import read_settings
 from gpt.training.optimizers import build_optimizer

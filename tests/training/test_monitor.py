@@ -15,7 +15,6 @@ from tensorboard.plugins.hparams import metadata
 
 from gpt.config import Config
 from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
-from gpt.training.monitor.console import format_seconds, seconds_left
 
 CONFIG = Config.model_validate({"model": {"n_layer": 3}, "optim": {"learning_rate": 0.25}})
 
@@ -169,7 +168,7 @@ class Terminal(io.StringIO):
 def test_in_a_pipe_there_is_a_line_for_each_report_and_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     """After 20 of 80 steps in 40 seconds, 60 steps take 120 more; steps before the resume do not count."""
     clock = iter([1000.0, 1040.0])
-    monkeypatch.setattr("gpt.training.monitor.console.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("gpt.training.monitor.time.monotonic", lambda: next(clock))
     pipe = io.StringIO()
     console = Console(max_steps=180, file=pipe)
     console.start(100)
@@ -180,7 +179,7 @@ def test_in_a_pipe_there_is_a_line_for_each_report_and_no_bar(monkeypatch: pytes
     console.text(120, "other", "not shown")
     console.close()
     assert pipe.getvalue().splitlines() == [
-        "step    120  loss 2.5000 nats  lr 3.00e-04  norm 0.75  12,346 tokens/s  left 2:00",
+        "step    120  loss 2.5000 nats  lr 3.00e-04  norm 0.75  12,346 tokens/s  left 02:00",
         "step    120  validation loss 2.2500 nats (3.2461 bits per character)",
         "  | first",
         "  | ",
@@ -202,29 +201,6 @@ def test_in_a_terminal_a_bar_counts_from_the_resumed_step_and_shows_the_loss() -
     assert re.search(r"\b10/10\b.*loss=1\.5000 nats", shown)
     assert "validation loss 2.2500 nats" in shown
     assert "lr 3.00e-04" not in shown
-
-
-@pytest.mark.parametrize(
-    ("done", "left", "elapsed", "expected"), [(10, 5, 20.0, 10.0), (0, 5, 3.0, 0.0), (5, 0, 9.0, 0)]
-)
-def test_time_left_is_at_the_pace_so_far(done: int, left: int, elapsed: float, expected: float) -> None:
-    assert seconds_left(done, left, elapsed) == expected
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0:00"),
-        (9.4, "0:09"),
-        (59.6, "1:00"),
-        (61, "1:01"),
-        (3599.9, "1:00:00"),
-        (3661, "1:01:01"),
-        (90061, "25:01:01"),
-    ],
-)
-def test_times_read_like_a_clock(seconds: float, text: str) -> None:
-    assert format_seconds(seconds) == text
 
 
 # --- samples -------------------------------------------------------------------------------------
@@ -292,13 +268,13 @@ def test_every_monitor_hears_everything_although_one_cannot_write_which_is_said_
     for call in CALLS:
         call(group)
     assert full.calls == whole.calls == NAMES
-    assert lines == ["warning: Recorder cannot write: No space left on device; training goes on"]
+    assert lines == ["warning: Recorder cannot write: No space left on device; training continues"]
 
 
 def test_a_reader_who_went_away_does_not_end_the_run() -> None:
     lines: list[str] = []
     MonitorGroup([Recorder(BrokenPipeError(errno.EPIPE, "Broken pipe"))], lines.append).scalars(1, {})
-    assert lines == ["warning: Recorder cannot write: Broken pipe; training goes on"]
+    assert lines == ["warning: Recorder cannot write: Broken pipe; training continues"]
 
 
 def test_a_mistake_of_ours_ends_the_run() -> None:
@@ -318,7 +294,7 @@ def test_a_monitor_that_cannot_start_is_left_out() -> None:
     group.start(0)
     group.scalars(1, {})
     assert (full.calls, whole.calls) == (["start"], ["start", "scalars"])
-    assert lines == ["warning: Recorder cannot write: Is a directory; training goes on"]
+    assert lines == ["warning: Recorder cannot write: Is a directory; training continues"]
 
 
 def test_metrics_of_a_folder_that_was_deleted_are_not_lost_in_silence(tmp_path: Path) -> None:
@@ -329,7 +305,7 @@ def test_metrics_of_a_folder_that_was_deleted_are_not_lost_in_silence(tmp_path: 
     group.scalars(1, {"train/loss": 1.0})
     shutil.rmtree(tmp_path / "run")
     group.scalars(2, {"train/loss": 1.0})
-    assert lines == ["warning: MetricsFile cannot write: No such file or directory; training goes on"]
+    assert lines == ["warning: MetricsFile cannot write: No such file or directory; training continues"]
     (tmp_path / "run").mkdir()
     group.scalars(3, {"train/loss": 1.0})
     assert steps_in(tmp_path / "run" / "metrics.jsonl") == [3]

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward network, plain and gated."""
+"""The layers of a block besides attention: norms, and the feed-forward network, plain or gated."""
 
 from collections.abc import Callable
 
@@ -7,6 +7,28 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.config import ModelConfig
+
+
+class RMSNorm(nn.Module):
+    """`weight * x / sqrt(mean(x^2) + eps)` over the last dimension (Zhang and Sennrich 2019, 1910.07467)."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+
+
+def build_norm(config: ModelConfig) -> nn.Module:
+    """Return the norm of the residual stream, width C, that `config.norm` names.
+
+    LayerNorm is `weight * (x - mean) / sqrt(variance + eps) + bias` (Ba et al. 2016, 1607.06450).
+    """
+    if config.norm == "rmsnorm":
+        return RMSNorm(config.n_embd, config.norm_eps)
+    return nn.LayerNorm(config.n_embd, config.norm_eps, bias=config.bias)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:

@@ -1,0 +1,230 @@
+"""Where a run reports to: TensorBoard, a JSON lines file, sample files, the terminal."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm import tqdm
+
+from gpt.config import Config, dump_config
+from gpt.files import write_atomic
+from gpt.report import Report
+
+
+class Monitor:
+    """Receive the metrics of a run; a subclass overrides what it needs.
+
+    `step` is always the number of optimizer steps done so far.
+    """
+
+    def start(self, step: int) -> None:
+        """Open files, and drop what an earlier process reported after `step`."""
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Record numbers by name, such as `train/loss`."""
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Record a text, such as a sample."""
+
+    def histograms(self, step: int, tensors: Mapping[str, Tensor]) -> None:
+        """Record the distributions of tensors, such as weights and gradients."""
+
+    def picture(self, step: int, name: str, pixels: NDArray[np.uint8]) -> None:
+        """Record an image, (height, width, 3)."""
+
+    def progress(self, step: int, loss: float | None) -> None:
+        """Count a step as done; `loss` is None where it was not read back."""
+
+    def close(self) -> None:
+        """Flush and close files."""
+
+
+class MonitorGroup(Monitor):
+    """Pass everything on to each monitor; one that cannot write gets one warning, and the run continues."""
+
+    def __init__(self, monitors: Sequence[Monitor], report: Report) -> None:
+        self._monitors, self._report = monitors, report
+        self._failed: set[Monitor] = set()
+
+    def start(self, step: int) -> None:
+        self._tell(lambda monitor: monitor.start(step))
+        self._monitors = [monitor for monitor in self._monitors if monitor not in self._failed]
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        self._tell(lambda monitor: monitor.scalars(step, values))
+
+    def text(self, step: int, name: str, text: str) -> None:
+        self._tell(lambda monitor: monitor.text(step, name, text))
+
+    def histograms(self, step: int, tensors: Mapping[str, Tensor]) -> None:
+        self._tell(lambda monitor: monitor.histograms(step, tensors))
+
+    def picture(self, step: int, name: str, pixels: NDArray[np.uint8]) -> None:
+        self._tell(lambda monitor: monitor.picture(step, name, pixels))
+
+    def progress(self, step: int, loss: float | None) -> None:
+        self._tell(lambda monitor: monitor.progress(step, loss))
+
+    def close(self) -> None:
+        self._tell(lambda monitor: monitor.close())
+
+    def _tell(self, call: Callable[[Monitor], None]) -> None:
+        for monitor in self._monitors:
+            try:
+                call(monitor)
+            except OSError as error:
+                if monitor not in self._failed:
+                    self._failed.add(monitor)
+                    self._report(
+                        f"warning: {type(monitor).__name__} cannot write: {error.strerror or error}; training continues"
+                    )
+
+
+class MetricsFile(Monitor):
+    """Write every scalar as one JSON object a line; a resumed run first removes the lines after its step.
+
+    The file is opened for every line, so that a run folder that was deleted meanwhile is noticed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def start(self, step: int) -> None:
+        if self._path.is_file():
+            write_atomic(self._path, _up_to(self._path.read_bytes(), step))
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}  # JSON has no NaN
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **finite}) + "\n")
+
+
+class SampleFiles(Monitor):
+    """Write each sample as `samples/step-000250.txt`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def text(self, step: int, name: str, text: str) -> None:
+        if name == "sample":
+            (self._folder / f"step-{step:06d}.txt").write_text(text + "\n", encoding="utf-8")
+
+
+class TensorBoard(Monitor):
+    """Write event files into the run folder.
+
+    Args:
+        folder: the run folder.
+        config: shown as text, and its values as hyperparameters.
+    """
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        self._folder, self._config = folder, config
+
+    def start(self, step: int) -> None:
+        """Open an event file; points of later steps, from before a resume, are hidden."""
+        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard.summary import hparams
+
+        self._writer = SummaryWriter(str(self._folder), purge_step=step + 1)
+        if step == 0:
+            self._writer.add_text("config", _preformatted(dump_config(self._config)), 0)
+            leaves = self._config.leaves().items()
+            values = {key: value if isinstance(value, bool | int | float) else str(value) for key, value in leaves}
+            for summary in hparams(values, {"val/loss": 0.0}):  # add_hparams would open a second folder
+                self._writer.file_writer.add_summary(summary)
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def text(self, step: int, name: str, text: str) -> None:
+        self._writer.add_text(name, _preformatted(text), step)
+
+    def histograms(self, step: int, tensors: Mapping[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
+            self._writer.add_histogram(name, tensor.float().cpu(), step)
+
+    def picture(self, step: int, name: str, pixels: NDArray[np.uint8]) -> None:
+        self._writer.add_image(name, pixels, step, dataformats="HWC")
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Console(Monitor):
+    """Show progress on a terminal: a bar, or plain lines in a pipe; the loss is in nats per token.
+
+    Args:
+        max_steps: steps of the whole run.
+        file: the stream to write to; a bar is drawn only if it is a terminal.
+    """
+
+    def __init__(self, max_steps: int, file: TextIO) -> None:
+        self._max_steps, self._file = max_steps, file
+
+    def start(self, step: int) -> None:
+        self._first_step, self._began = step, time.monotonic()
+        self._bar = tqdm(
+            total=self._max_steps, initial=step, unit="step", disable=None, file=self._file, smoothing=0.05
+        )
+
+    def line(self, text: str) -> None:
+        """Print one line, above the bar where there is one."""
+        self._bar.write(text, file=self._file)
+        self._file.flush()
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        if "val/loss" in values:
+            raw = values.get("val/loss_unaveraged")
+            self.line(
+                f"step {step:>6}  validation loss {values['val/loss']:.4f} nats "
+                f"({values['val/bits_per_char']:.4f} bits per character)"
+                + (f"; {raw:.4f} without averaging" if raw is not None else "")
+            )
+        elif "train/loss" in values and self._bar.disable:
+            self.line(
+                f"step {step:>6}  loss {values['train/loss']:.4f} nats  lr {values['train/learning_rate']:.2e}  "
+                f"norm {values['train/grad_norm']:.2f}  {values['speed/tokens_per_second']:,.0f} tokens/s  "
+                f"left {tqdm.format_interval(self._seconds_left(step))}"
+            )
+
+    def text(self, step: int, name: str, text: str) -> None:
+        if name == "sample":
+            self.line("\n".join(f"  | {line}" for line in text.splitlines()))
+
+    def progress(self, step: int, loss: float | None) -> None:
+        if loss is not None:
+            self._bar.set_postfix(loss=f"{loss:.4f} nats", refresh=False)
+        self._bar.update(step - self._bar.n)
+
+    def close(self) -> None:
+        self._bar.close()
+
+    def _seconds_left(self, step: int) -> float:
+        """Return the seconds that the remaining steps take at the pace of this process so far."""
+        pace = (time.monotonic() - self._began) / max(1, step - self._first_step)
+        return pace * (self._max_steps - step)
+
+
+def _up_to(content: bytes, step: int) -> bytes:
+    """Return the complete lines up to `step`; a line cut short by a crash is dropped."""
+    kept = []
+    for line in content.splitlines(keepends=True):
+        try:
+            if line.endswith(b"\n") and json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (ValueError, KeyError, TypeError):
+            continue
+    return b"".join(kept)
+
+
+def _preformatted(text: str) -> str:
+    """Return Markdown that shows the text as it is: an indented block."""
+    return "\n".join("    " + line for line in text.splitlines())
