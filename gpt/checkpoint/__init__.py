@@ -1,7 +1,7 @@
-"""Checkpoints and run folders: written so that a crash loses nothing, verified whenever they are read."""
+"""Checkpoints and run folders: a crash loses nothing that was saved, and every read is verified."""
 
 from gpt.checkpoint.folder import Checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
-from gpt.checkpoint.loading import Loaded, build_model, format_of, load_trained, load_weights, weights_of
+from gpt.checkpoint.loading import Loaded, build_model, load_trained, load_weights, weights_of
 from gpt.checkpoint.runs import RunFolder, find_checkpoint
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "RunFolder",
     "build_model",
     "find_checkpoint",
-    "format_of",
     "load_trained",
     "load_weights",
     "read_checkpoint",

@@ -1,7 +1,7 @@
 """One checkpoint: a folder of plain files with a manifest of their hashes.
 
-Written beside its final name, flushed, renamed; verified whenever it is read. Weights are
-safetensors, the rest tensors and plain values: reading one cannot run code.
+It is written under a temporary name, flushed and renamed, and verified whenever it is read. The weights
+are safetensors, the rest tensors and plain values: reading one cannot run code.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from gpt.errors import CheckpointError
 from gpt.files import sync_file, sync_folder
 
 FORMAT = 1
-"""Version of the layout; a reader refuses a newer one."""
+"""Version of the layout; newer ones are refused."""
 
 MANIFEST = "manifest.json"
 NGRAMS = "ngrams.safetensors"
@@ -37,12 +37,12 @@ class Checkpoint:
     """The contents of a checkpoint.
 
     Attributes:
-        model: the weights, by name; a tied weight once.
+        model: weights by name; a tied weight has one name.
         training: optimizer, scaler and generator states: tensors and plain values.
         state: step, losses and counters, as JSON values.
         config: the resolved configuration.
-        tokenizer: the one the weights were trained with.
-        ngrams: of the training text, or None.
+        tokenizer: the tokenizer of the weights.
+        ngrams: n-gram table of the training text, or None.
     """
 
     model: dict[str, Tensor]
@@ -54,19 +54,19 @@ class Checkpoint:
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint as `folder`, replacing what has that name.
+    """Write a checkpoint as `folder`, replacing an existing one.
 
     Raises:
-        CheckpointError: it could not be written; what had that name before is still there.
+        CheckpointError: it could not be written; the existing one is still there.
     """
     temporary = folder.parent / f".tmp-{folder.name}-{os.getpid()}"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)  # of a process of the same number that was killed
+        shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process with the same id
         temporary.mkdir()
         _write_files(temporary, _serialize(checkpoint))
         _move_into_place(temporary, folder)
-    except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have their own for a full disk
+    except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors raise these on a full disk
         raise CheckpointError(f"cannot write {folder}: {_reason(error)}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -78,7 +78,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     Raises:
         CheckpointError: a file is missing, damaged or not of this format; the message names it.
     """
-    files = _verified_files(folder)
+    files = verify_checkpoint(folder)
     name = ""
     try:
         name = "model.safetensors"
@@ -93,7 +93,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         tokenizer = tokenizer_from_json(files[name].decode("utf-8"))
         name = NGRAMS
         ngrams = NgramTable.from_tensors(safetensors.torch.load(files[name])) if name in files else None
-    except Exception as error:  # an unpickler throws many kinds at bytes that a stranger wrote
+    except Exception as error:  # foreign bytes make an unpickler raise anything
         if name not in files:
             raise CheckpointError(f"{folder / MANIFEST} does not list {name}") from None
         raise CheckpointError(f"{folder / name} cannot be read: {_reason(error)}") from None
@@ -101,15 +101,6 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         if not isinstance(value, dict):
             raise CheckpointError(f"{folder / name} cannot be read: it holds no names and values")
     return Checkpoint(model, training, state, config, tokenizer, ngrams)
-
-
-def verify_checkpoint(folder: Path) -> None:
-    """Check every file of a checkpoint against its manifest.
-
-    Raises:
-        CheckpointError: see `read_checkpoint`.
-    """
-    _verified_files(folder)
 
 
 def _serialize(checkpoint: Checkpoint) -> dict[str, bytes]:
@@ -127,7 +118,7 @@ def _serialize(checkpoint: Checkpoint) -> dict[str, bytes]:
 
 
 def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files, then the manifest that makes them a checkpoint, all flushed to disk."""
+    """Write the files and then their manifest, each flushed to disk."""
     manifest = {
         "format": FORMAT,
         "files": {
@@ -141,7 +132,7 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _move_into_place(temporary: Path, folder: Path) -> None:
-    """Rename; an older folder of that name steps aside first, under a name that readers still find."""
+    """Rename the folder; an existing one is first moved aside, under a name that readers still find."""
     aside = folder.with_name(folder.name + ".old")
     if folder.exists():  # else the one aside may be all there is, since a crash at the same place
         shutil.rmtree(aside, ignore_errors=True)
@@ -156,8 +147,12 @@ def _move_into_place(temporary: Path, folder: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _verified_files(folder: Path) -> dict[str, bytes]:
-    """Read every file that the manifest lists, and verify it."""
+def verify_checkpoint(folder: Path) -> dict[str, bytes]:
+    """Check every file of a checkpoint against its manifest; return their contents by name.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or the format is newer; the message names it.
+    """
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         version, entries = int(manifest["format"]), dict(manifest["files"])

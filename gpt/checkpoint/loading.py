@@ -1,4 +1,4 @@
-"""From a checkpoint to a model that can be used."""
+"""Build a model from a checkpoint, and compare weights with a model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from gpt.data.ngrams import NgramTable
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import CheckpointError
 from gpt.model import GPT
-from gpt.model.quantized import quantize, weights_format
+from gpt.model.quantized import format_of, quantize, weights_format
 
 HEAD = "lm_head.weight"
 
@@ -24,11 +24,11 @@ class Loaded:
 
     Attributes:
         model: in eval mode.
-        tokenizer: the one it was trained with.
-        config: of the run.
-        folder: the checkpoint it came from.
-        data: fingerprint of the dataset it was trained on.
-        ngrams: of the text it was trained on, or None.
+        tokenizer: the tokenizer of the model.
+        config: configuration of the run.
+        folder: checkpoint folder that was read.
+        data: fingerprint of the training dataset.
+        ngrams: n-gram table of the training text, or None.
     """
 
     model: GPT
@@ -40,17 +40,17 @@ class Loaded:
 
 
 def load_trained(path: Path | None, runs: Path, device: torch.device, weights: str | None = None) -> Loaded:
-    """Load what `find_checkpoint` finds.
+    """Load the model of a checkpoint, in eval mode.
 
     Args:
-        path: what the user said; None: the newest run.
+        path: see `find_checkpoint`; None: the newest run.
         runs: folder of run folders.
-        device: where the model is to be.
-        weights: format to have them in, see `gpt.quantize`; None: as they were saved.
+        device: device of the model.
+        weights: format to convert them to, see `gpt.quantize`; None: as saved.
 
     Raises:
-        CheckpointError: there is none, or it is damaged or does not fit its own configuration.
-        InputError: the weights were saved in another format than float32 and the one asked for.
+        CheckpointError: there is no checkpoint, it is damaged, or its weights do not fit its configuration.
+        InputError: the saved weights have a format that cannot be converted to `weights`.
     """
     folder = find_checkpoint(path, runs)
     checkpoint = read_checkpoint(folder)
@@ -79,8 +79,8 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
         raise CheckpointError(
             f"{folder}: config.yaml has n_layer {config.n_layer}, model.safetensors {len(blocks)} blocks"
         )
-    with torch.random.fork_rng(devices=[]):  # the fresh weights are discarded, and randomness is left as it was
-        try:  # on the meta device, where absurd sizes in config.yaml allocate nothing
+    with torch.random.fork_rng(devices=[]):  # the initial weights are discarded; the generator stays as it was
+        try:  # on the meta device, where wrong sizes in config.yaml allocate nothing
             check_weights(_build(config, checkpoint.model, "meta"), checkpoint.model, folder)
         except RuntimeError as error:
             raise CheckpointError(f"{folder / 'config.yaml'} has sizes that no tensor can have: {error}") from None
@@ -90,7 +90,7 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
 
 
 def _build(config: ModelConfig, weights: dict[str, Tensor], device: str) -> GPT:
-    """Build a model whose blocks are in the format of the weights."""
+    """Build a model with blocks in the format of the weights."""
     with torch.device(device):
         model, weights_format = GPT(config), format_of(weights)
     return model if weights_format == "float32" else quantize(model, weights_format)
@@ -101,12 +101,6 @@ def weights_of(model: GPT) -> dict[str, Tensor]:
     return {
         name: value for name, value in model.state_dict().items() if not (model.config.tie_weights and name == HEAD)
     }
-
-
-def format_of(weights: dict[str, Tensor]) -> str:
-    """Return float32, or the format of `gpt.quantize` that saved weights are in."""
-    types = {value.dtype for name, value in weights.items() if name.endswith((".integers", ".rounded"))}
-    return {torch.int8: "int8", torch.uint8: "int4", torch.bfloat16: "bf16"}[types.pop()] if types else "float32"
 
 
 def load_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:
@@ -120,7 +114,7 @@ def load_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:
 
 
 def check_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:
-    """Make sure that saved weights are those of a model.
+    """Check that saved weights fit a model.
 
     Raises:
         CheckpointError: names, shapes or types differ.

@@ -1,4 +1,4 @@
-"""The folder of a run: its lock, its checkpoints, the `best` and `last` pointers, and which one a PATH means."""
+"""The folder of a run: its lock, its checkpoints, its `best` and `last` pointers, and the checkpoint a PATH means."""
 
 import errno
 import json
@@ -38,14 +38,14 @@ class RunFolder:
 
     @property
     def is_checkpoint(self) -> bool:
-        """Return whether there is a single checkpoint in place of the run, such as `scripts/quantize.py` writes."""
+        """Return whether the folder is itself a checkpoint, as `scripts/quantize.py` writes one."""
         return (self.path / MANIFEST).is_file()
 
     def lock(self) -> None:
-        """Keep other processes from training this run until `unlock`, or until this process ends in any way.
+        """Keep other processes from training this run until `unlock` or the end of this process.
 
         Raises:
-            CheckpointError: another process trains it, or the folder of run folders cannot be written, or not locked.
+            CheckpointError: another process is training it, or its parent folder cannot be written or locked.
         """
         try:
             Path(self._lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
@@ -62,14 +62,14 @@ class RunFolder:
             raise self._unwritable(error) from None
 
     def unlock(self) -> None:
-        """Let other processes train this run; without effect where it is not locked."""
+        """Let other processes train this run; no effect if it is not locked."""
         if self._lock.is_locked:
             file = Path(self._lock.lock_file)
             with suppress(OSError):
                 file.unlink()  # before the release: filelock checks that the file is still there
             self._lock.release()
             with suppress(OSError):
-                file.parent.rmdir()  # where nothing came of the run
+                file.parent.rmdir()  # if the run wrote nothing
 
     @cached_property
     def _lock(self) -> FileLock:
@@ -77,7 +77,7 @@ class RunFolder:
         return FileLock(folder.parent / f".{folder.name}.lock", thread_local=False)
 
     def create(self, config: Config) -> None:
-        """Make the folder and write the resolved configuration into it.
+        """Create the folder and write the resolved configuration into it.
 
         Raises:
             CheckpointError: it cannot be made or written.
@@ -103,11 +103,11 @@ class RunFolder:
         return load_config(file).config if file.is_file() else None
 
     def checkpoints(self) -> list[Path]:
-        """Return the checkpoint folders, newest first; one that was being replaced comes after its replacement."""
+        """Return the checkpoint folders, newest first; one that was moved aside comes after its replacement."""
         return [folder for folder in self._step_folders() if (folder / MANIFEST).is_file()]
 
     def _step_folders(self) -> list[Path]:
-        """Return the folders of `checkpoints`, and those that have lost even their manifest."""
+        """Return the folders of `checkpoints`, and those without a manifest."""
         found = []
         for folder in (self.path / "checkpoints").glob("step-*"):
             match = _STEP.fullmatch(folder.name)
@@ -116,12 +116,12 @@ class RunFolder:
         return [folder for _, _, folder in sorted(found, reverse=True)]
 
     def save(self, checkpoint: Checkpoint, best: bool, keep_last: int) -> Path:
-        """Write a checkpoint, point `last` (and `best`) to it, and remove what need not be kept.
+        """Write a checkpoint, point `last` (and `best`) to it, and remove old ones; return its folder.
 
         Raises:
-            CheckpointError: it could not be written; everything that was there still is.
+            CheckpointError: it could not be written; existing ones are untouched.
         """
-        if not (self.path / "config.yaml").is_file():  # the folder was deleted while the run goes on
+        if not (self.path / "config.yaml").is_file():  # the folder was deleted during the run
             self.create(checkpoint.config)
         step = int(checkpoint.state["step"])
         folder = self.path / "checkpoints" / f"step-{step:06d}"
@@ -133,7 +133,7 @@ class RunFolder:
         return folder
 
     def pointed(self, name: str) -> Path | None:
-        """Return the checkpoint that `best` or `last` points to; None where there is none."""
+        """Return the checkpoint that `best` or `last` points to, or None."""
         try:
             target = json.loads((self.path / f"{name}.json").read_text(encoding="utf-8"))["checkpoint"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -142,9 +142,15 @@ class RunFolder:
         return folder if folder.is_dir() else None
 
     def newest_valid(self) -> tuple[Path, Checkpoint, list[str]] | None:
-        """Read the checkpoint that `last` points to, or else the newest readable one; return also what was damaged.
+        """Read the checkpoint that `last` points to, or else the newest readable one; None if there is none.
 
         `last` comes first because a run that was resumed from an earlier step leaves later ones behind.
+
+        Returns:
+            Its folder, its contents, and a message for each damaged one that was skipped.
+
+        Raises:
+            CheckpointError: all are damaged.
         """
         damaged: list[str] = []
         last = self.pointed("last")
@@ -165,13 +171,13 @@ class RunFolder:
             raise CheckpointError(f"cannot write {self.path / name}.json: {error.strerror}") from None
 
     def _remove_old(self, step: int, keep_last: int) -> None:
-        """Keep the newest up to `step`; later ones belong to a branch that a resume from before them has abandoned."""
+        """Keep the newest up to `step`; later ones are from before a resume at an earlier step."""
         keep = {self.pointed("best"), self.pointed("last")}
         ranked = sorted(self.checkpoints(), key=lambda folder: int(folder.name.split("-")[1].split(".")[0]) > step)
         for folder in ranked[keep_last:]:
             if folder not in keep:
                 shutil.rmtree(folder, ignore_errors=True)
-        for folder in (self.path / "checkpoints").glob(".tmp-*"):  # left by a process that was killed while it wrote
+        for folder in (self.path / "checkpoints").glob(".tmp-*"):  # left by a killed process
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -182,10 +188,10 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
         path: a run folder, a checkpoint folder, or `best` or `last` inside a run folder; None: the
             newest run below `runs`.
         runs: folder of run folders.
-        prefer: which one of a run folder, `best` or `last`, where it has both.
+        prefer: `best` or `last`, for a run folder that has both.
 
     Raises:
-        CheckpointError: there is none there.
+        CheckpointError: there is no checkpoint.
     """
     if path is None:
         path = _newest_run(runs)

@@ -111,7 +111,7 @@ def _evaluate_corpus(
         report("warning: the corpus has changed since the run; this split may hold text that the model was trained on")
     block_size, split = loaded.config.model.block_size, arguments.split or "val"
     dataset.check_length(block_size)
-    tokens = dataset.split(split)
+    tokens = dataset.train if split == "train" else dataset.val
     size = (
         arguments.batch_size if arguments.protocol == "random" else min(arguments.batch_size, len(tokens) // stride + 1)
     )

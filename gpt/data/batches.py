@@ -1,4 +1,4 @@
-"""Batches of random windows of a split, from a generator of their own."""
+"""Batches of random windows of a split, with a random generator of their own."""
 
 import mmap
 from typing import Any
@@ -10,11 +10,11 @@ from torch import Tensor
 from gpt.data.dataset import Tokens
 
 KEEP_RESIDENT = 16 << 20
-"""Bytes of token file left in memory; the pages of a larger file are given back once they are read."""
+"""Size in bytes up to which a token file stays in memory; the pages of a larger one are released after reading."""
 
 
 def release_pages(tokens: Tokens) -> None:
-    """Give back the memory of a large memory-mapped file, which otherwise grows with what is read of it."""
+    """Release the resident pages of a large memory-mapped file, which otherwise grow with every read."""
     mapping = getattr(tokens, "_mmap", None)
     if isinstance(mapping, mmap.mmap) and len(mapping) > KEEP_RESIDENT and hasattr(mmap, "MADV_DONTNEED"):
         mapping.madvise(mmap.MADV_DONTNEED)
@@ -29,7 +29,7 @@ class BatchSampler:
     Args:
         tokens: a split, in memory or memory-mapped.
         block_size: T, tokens per window.
-        seed: of its own generator, which nothing else uses.
+        seed: seed of the sampler's own generator.
     """
 
     def __init__(self, tokens: Tokens, block_size: int, seed: int) -> None:

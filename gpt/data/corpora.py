@@ -1,4 +1,4 @@
-"""Find the corpus: a named one, a file, or a download; the result is one file on disk."""
+"""Locate a corpus: a named one, a file, or a download; the result is one file on disk."""
 
 import hashlib
 from pathlib import Path
@@ -24,7 +24,7 @@ SHAKESPEARE = Download(
 
 
 def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Path:
-    """Return the path of the corpus, which is downloaded or written first where that is necessary.
+    """Return the path of the corpus, after downloading or writing it if necessary.
 
     Raises:
         ConfigError: `data.path` begins with the ~ of a user who has no home folder.
@@ -33,35 +33,25 @@ def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Pat
     """
     match config.source:
         case "shakespeare":
-            path = fetch(
-                SHAKESPEARE,
-                _download_folder(config, settings, SHAKESPEARE.filename),
-                offline=settings.offline,
-                report=report,
-            )
+            path = _download(SHAKESPEARE, config, settings, report)
         case "pydocs":
             path = _write_pydocs(Path(config.dir))
         case "file":
             assert config.path is not None
             path = _existing_file(expand_home(config.path, "data.path"), config.sha256)
         case "url":
-            path = _download(config, settings, report)
+            assert config.url is not None
+            name = f"download-{hashlib.sha256(config.url.encode()).hexdigest()[:16]}.txt"  # one file for each address
+            path = _download(Download((config.url,), name, config.sha256, config.max_bytes), config, settings, report)
     _check_size(path, config.max_bytes)
     return path
 
 
-def _download(config: DataConfig, settings: Settings, report: Report) -> Path:
-    """Download `data.url`, to a name that is made from the address."""
-    assert config.url is not None
-    name = f"download-{hashlib.sha256(config.url.encode()).hexdigest()[:16]}.txt"
-    download = Download((config.url,), name, config.sha256, config.max_bytes)
-    return fetch(download, _download_folder(config, settings, name), offline=settings.offline, report=report)
-
-
-def _download_folder(config: DataConfig, settings: Settings, name: str) -> Path:
-    """Return the folder where a file of that name is, or else should go: `GPT_DATA_DIR` before `data.dir`."""
-    folders = [settings.data_dir, Path(config.dir)] if settings.data_dir is not None else [Path(config.dir)]
-    return next((folder for folder in folders if (folder / name).is_file()), folders[0])
+def _download(download: Download, config: DataConfig, settings: Settings, report: Report) -> Path:
+    """Return the file in `GPT_DATA_DIR` or `data.dir`; if it is in neither, download it first."""
+    folders = [folder for folder in (settings.data_dir, Path(config.dir)) if folder is not None]
+    folder = next((folder for folder in folders if (folder / download.filename).is_file()), folders[0])
+    return fetch(download, folder, offline=settings.offline, report=report)
 
 
 def _write_pydocs(folder: Path) -> Path:

@@ -22,10 +22,10 @@ from gpt.report import Report, announced
 from gpt.settings import Settings
 
 FORMAT = 1
-"""Part of the fingerprint, which checkpoints hold: raised when the same text gives other tokens than before."""
+"""Part of the fingerprint in checkpoints; raised when the same text gives other tokens than before."""
 
 META = "dataset.json"
-"""Written last. Folders of before there were hashes have a meta.json instead and are encoded again."""
+"""Lengths, hashes and tokenizer, written last. Folders without it, such as those of old versions, are encoded again."""
 
 Tokens = NDArray[Any]
 
@@ -35,9 +35,9 @@ class Dataset:
     """A tokenized corpus.
 
     Attributes:
-        train: ids of the first part, memory-mapped.
-        val: ids of the rest, memory-mapped.
-        tokenizer: made from the whole corpus.
+        train: token ids of the first part, memory-mapped.
+        val: token ids of the rest, memory-mapped.
+        tokenizer: built from the whole corpus.
         fingerprint: changes when the text, tokenizer or split changes.
     """
 
@@ -46,16 +46,12 @@ class Dataset:
     tokenizer: Tokenizer
     fingerprint: str
 
-    def split(self, name: str) -> Tokens:
-        """Return the ids of "train" or "val"."""
-        return self.train if name == "train" else self.val
-
     def chars_per_token(self, tokens: Tokens) -> float:
-        """Return the characters of text over tokens of a split, or of a part of one; 1 with a character tokenizer."""
+        """Return the average characters per token of a split, or a part of one; 1 with a character tokenizer."""
         return self.tokenizer.count_chars(tokens) / len(tokens)
 
     def check_length(self, block_size: int) -> None:
-        """Make sure that both splits hold one window.
+        """Check that both splits hold one window.
 
         Raises:
             DataError: a split has fewer than `block_size + 1` tokens.
@@ -69,7 +65,7 @@ class Dataset:
 
 
 def prepare(config: DataConfig, settings: Settings, report: Report, force: bool = False) -> Dataset:
-    """Find the corpus, encode it if that has not been done before, and open the token files.
+    """Locate the corpus, encode it unless that was done before (or with `force`), and open the token files.
 
     Raises:
         DataError: the corpus cannot be found, read or encoded, or the data folder cannot be written.
@@ -94,7 +90,7 @@ def open_dataset(folder: Path) -> Dataset:
     """Memory-map the token files that `prepare` wrote.
 
     Raises:
-        DataError: a file is missing, or not what was written.
+        DataError: a file is missing or damaged.
     """
     try:
         meta = json.loads((folder / META).read_text(encoding="utf-8"))
@@ -151,7 +147,7 @@ def _build_tokenizer(source: Path, config: DataConfig) -> Tokenizer:
 
 
 def _write_tokens(folder: Path, source: Path, config: DataConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Write train.bin and val.bin and return what `open_dataset` needs to know."""
+    """Write train.bin and val.bin; return the metadata for `open_dataset`."""
     everything, train_file, val_file = folder / "all.bin", folder / "train.bin", folder / "val.bin"
     total = 0
     with everything.open("wb") as file:

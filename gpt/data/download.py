@@ -1,4 +1,4 @@
-"""Download one file from a list of mirrors: only whole and verified content ever gets the file's name."""
+"""Download one file from a list of mirrors; only complete and verified content gets the file's name."""
 
 import hashlib
 import os
@@ -70,15 +70,20 @@ def fetch(
     timeout: tuple[float, float] = (5.0, 30.0),
     backoff: float = 0.5,
 ) -> Path:
-    """Return the path of the file in `folder`, which is downloaded unless it is there with the right sha256.
+    """Return the path of the file in `folder`, after downloading it unless it is there with the right sha256.
 
-    No socket is opened when `offline`; no URL or redirect leaves https unless `allow_http`. `timeout` is in
-    seconds, to connect and for each read; `backoff` is the first wait before a retry in seconds, later ones
-    are longer. `report` takes lines for the user.
+    Args:
+        download: the file.
+        folder: where it is or goes.
+        offline: open no socket.
+        report: takes lines for the user.
+        allow_http: accept URLs and redirects that are not https.
+        timeout: seconds to connect, and for each read.
+        backoff: seconds before the first retry; later waits are longer.
 
     Raises:
-        DataError: the right content is on no mirror, or not in `folder` and `offline`, or `folder` cannot
-            be written. A damaged file that was there before stays until the right one has arrived.
+        DataError: no mirror has the right content, or `folder` has not and `offline` is set, or `folder` cannot be
+            written. A damaged file stays until the right one has arrived.
     """
     path = folder / download.filename
     wanted = f"sha256 {download.sha256 or 'not pinned'}, at most {download.max_bytes} bytes"
@@ -115,8 +120,8 @@ def _from_mirrors(session: _Session, download: Download, path: Path) -> str:
             except _MirrorError as error:
                 failures[url] = str(error)
                 break
-            except requests.RequestException as error:  # the body broke off: once more may do
-                failures[url] = _in_words(error, session.timeout)
+            except requests.RequestException as error:  # the body broke off: worth a retry
+                failures[url] = _describe(error, session.timeout)
     raise _MirrorError("; ".join(f"{url}: {why}" for url, why in failures.items()) or "no URL given")
 
 
@@ -155,15 +160,15 @@ def _open(session: _Session, url: str) -> requests.Response:
     try:
         response = session.get(url, stream=True, timeout=session.timeout)
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:  # requests wraps not all of them
-        raise _MirrorError(_in_words(error, session.timeout)) from error
+        raise _MirrorError(_describe(error, session.timeout)) from error
     if response.status_code != 200:
         response.close()
         raise _MirrorError(f"HTTP {response.status_code}")
     return response
 
 
-def _in_words(error: Exception, timeout: tuple[float, float]) -> str:
-    """Describe in one short line what requests wraps two or three times."""
+def _describe(error: Exception, timeout: tuple[float, float]) -> str:
+    """Return one short line for an error that requests wraps two or three times."""
     causes = [error, *error.args, *(getattr(wrapped, "reason", None) for wrapped in error.args)]
     words: dict[type[Exception], str] = {
         requests.exceptions.InvalidSchema: "neither a URL nor a redirect may leave https",

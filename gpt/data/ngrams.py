@@ -12,26 +12,26 @@ from gpt.data.dataset import Tokens
 
 LONGEST_CONTEXT = 8
 MOST_TOKENS = 4_000_000
-"""Tokens of the text that are counted, from its end: more would take long and change little."""
+"""Tokens that are counted, from the end of the text: more would take long and change little."""
 MOST_BYTES = 500_000
 ENTRY_BYTES = 13
-"""Bytes of a context and its entry, as they are saved."""
-NEWS = 0.2
-"""A longer context is kept only where the share of the most frequent token changes by more than this."""
+"""Bytes of one entry in a checkpoint: int64 context, int32 token, uint8 share."""
+MIN_CHANGE = 0.2
+"""A longer context that predicts the same token is kept only if the token's share changes by more than this."""
 
 
 @dataclass(frozen=True)
 class NgramTable:
-    """The most frequent token after a context, and its share; the longest known context decides.
+    """The most frequent next token after a context, and its share; the longest known context decides.
 
-    A context is kept only where it changes the prediction of the next shorter one; of these, the most frequent,
-    up to `MOST_BYTES`.
+    A context is kept only if it changes the prediction of the next shorter one; of these, the table has the most
+    frequent, up to `MOST_BYTES`.
 
     Attributes:
-        vocab_size: of the ids.
-        keys: for each length from 1 on, contexts as numbers in base `vocab_size`, int64.
-        tokens: what follows each, int32.
-        shares: how often it does, in 255ths, uint8; smoothed towards 0 where there are few examples.
+        vocab_size: number of token ids.
+        keys: for each length from 1 on, contexts as numbers in base `vocab_size`, (N,) int64.
+        tokens: the most frequent next token of each, (N,) int32.
+        shares: its share of all next tokens, in 255ths, (N,) uint8; smoothed towards 0 where there are few examples.
     """
 
     vocab_size: int
@@ -41,7 +41,7 @@ class NgramTable:
 
     @cached_property
     def followers(self) -> list[dict[int, tuple[int, float]]]:
-        """Build the same as a mapping for each length, which takes milliseconds."""
+        """Return a dictionary for each length, from context to next token and share; built once, in milliseconds."""
         return [
             dict(zip(keys.tolist(), zip(tokens.tolist(), (shares / 255).tolist(), strict=True), strict=True))
             for keys, tokens, shares in zip(self.keys, self.tokens, self.shares, strict=True)
@@ -49,7 +49,7 @@ class NgramTable:
 
     @classmethod
     def learn(cls, text: Tokens, vocab_size: int) -> "NgramTable":
-        """Count the n-grams of a text's tokens."""
+        """Build the table of a text from its token ids, (N,)."""
         ids = np.asarray(text[-MOST_TOKENS:]).astype(np.int64)
         kept: list[_Counts] = []
         shorter: _Counts | None = None
@@ -59,10 +59,10 @@ class NgramTable:
             counted = _count(ids, length, vocab_size)
             changes = np.ones(len(counted.contexts), dtype=bool)
             if shorter is not None:
-                place = np.searchsorted(shorter.contexts, counted.contexts % vocab_size ** (length - 1))
-                before = shorter.of(place.clip(max=len(shorter.contexts) - 1))
-                changes = (before.tokens != counted.tokens) | (np.abs(before.shares - counted.shares) > NEWS)
-            kept.append(counted.of(changes))
+                index = np.searchsorted(shorter.contexts, counted.contexts % vocab_size ** (length - 1))
+                before = shorter.select(index.clip(max=len(shorter.contexts) - 1))
+                changes = (before.tokens != counted.tokens) | (np.abs(before.shares - counted.shares) > MIN_CHANGE)
+            kept.append(counted.select(changes))
             shorter = counted
         chosen = _most_frequent(kept)
         return cls(
@@ -73,7 +73,7 @@ class NgramTable:
         )
 
     def next(self, context: Sequence[int]) -> tuple[int, float] | None:
-        """Return the likeliest next token and its share, or None where the last token of the context is unknown."""
+        """Return the most likely next token and its share, or None if no suffix of the context is known."""
         key, scale, found = 0, 1, None
         for token, known in zip(reversed(context[-len(self.keys) :]), self.followers, strict=False):
             key += token * scale
@@ -91,10 +91,10 @@ class NgramTable:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> "NgramTable":
-        """From what `to_tensors` gave; tables of before there were shares get whole ones.
+        """Build a table from the tensors of `to_tensors`; tables without shares, of older versions, get shares of 1.
 
         Raises:
-            KeyError, ValueError: something is missing, or of another kind.
+            KeyError, ValueError: a tensor is missing, or has another type or length.
         """
         lengths = range(1, 1 + sum(name.endswith(".keys") for name in tensors))
         keys, tokens = (tuple(tensors[f"{length}.{name}"] for length in lengths) for name in ("keys", "tokens"))
@@ -120,12 +120,12 @@ class _Counts:
     tokens: np.ndarray
     shares: np.ndarray
 
-    def of(self, chosen: np.ndarray) -> "_Counts":
+    def select(self, chosen: np.ndarray) -> "_Counts":
         return _Counts(self.contexts[chosen], self.totals[chosen], self.tokens[chosen], self.shares[chosen])
 
 
 def _longest(vocab_size: int) -> int:
-    """Return the length of contexts whose numbers, with one more token, fit into 63 bits."""
+    """Return the longest length at which a context and one more token fit into 63 bits."""
     length = LONGEST_CONTEXT
     while length > 1 and vocab_size ** (length + 1) >= 2**63:
         length -= 1
@@ -135,22 +135,22 @@ def _longest(vocab_size: int) -> int:
 def _count(ids: np.ndarray, length: int, vocab_size: int) -> _Counts:
     """Count all contexts of one length; of equally frequent tokens the lowest id is the most frequent."""
     keys = np.zeros(len(ids) - length, dtype=np.int64)
-    for place in range(length + 1):  # the context, and the token after it
-        keys = keys * vocab_size + ids[place : len(ids) - length + place]
+    for offset in range(length + 1):  # the context, and the token after it
+        keys = keys * vocab_size + ids[offset : len(ids) - length + offset]
     pairs, counts = np.unique(keys, return_counts=True)
-    every = pairs // vocab_size
-    best_first = np.lexsort((pairs, -counts, every))
-    contexts, first = np.unique(every[best_first], return_index=True)
+    context_of_pair = pairs // vocab_size
+    best_first = np.lexsort((pairs, -counts, context_of_pair))
+    contexts, first = np.unique(context_of_pair[best_first], return_index=True)
     best = best_first[first]
     totals = np.add.reduceat(counts, first)  # the pairs of a context are adjacent
     return _Counts(contexts, totals, pairs[best] % vocab_size, counts[best] / (totals + 1))
 
 
 def _most_frequent(kept: Sequence[_Counts]) -> list[_Counts]:
-    """Return as many of the most frequent contexts as `MOST_BYTES` hold."""
+    """Return the most frequent contexts, as many as fit into `MOST_BYTES`."""
     totals = np.concatenate([one.totals for one in kept]) if kept else np.zeros(0)
     room = MOST_BYTES // ENTRY_BYTES
     if len(totals) <= room:
         return list(kept)
     least = np.partition(totals, len(totals) - room)[len(totals) - room]
-    return [one.of(one.totals > least) for one in kept]
+    return [one.select(one.totals > least) for one in kept]

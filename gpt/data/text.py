@@ -1,4 +1,4 @@
-"""Read a corpus piece by piece, so that its size does not matter, and refuse what is not text."""
+"""Read a corpus in pieces, so that it may be larger than memory, and refuse what is not text."""
 
 import codecs
 import sys
@@ -51,8 +51,8 @@ def _decode(path: Path, decoder: codecs.IncrementalDecoder, data: bytes, done: i
     try:
         return decoder.decode(data, final)
     except UnicodeDecodeError as error:
-        place = done + len(data) - len(error.object) + error.start  # the object also holds what was pending
-        raise DataError(f"{path} is not UTF-8: byte {place:,} ({error.reason}); save it as UTF-8 text first") from None
+        offset = done + len(data) - len(error.object) + error.start  # the object begins with pending bytes
+        raise DataError(f"{path} is not UTF-8: byte {offset:,} ({error.reason}); save it as UTF-8 text first") from None
 
 
 def _refuse_wide(path: Path, data: bytes) -> None:
@@ -64,7 +64,7 @@ def _refuse_wide(path: Path, data: bytes) -> None:
 
 
 def convert_newlines(text: str, newlines: str) -> str:
-    """Return a text that did not come from the corpus with its line ends as the corpus has them; see `read_pieces`."""
+    """Return a prompt or other text with the line ends that the corpus has; see `read_pieces`."""
     return text if newlines == "keep" else text.replace("\r\n", "\n")
 
 

@@ -13,23 +13,23 @@ from gpt.errors import DataError
 
 Ids = NDArray[np.integer[Any]]
 MAX_LISTED = 10
-"""Unknown characters an error lists before it says how many more there are."""
+"""Unknown characters that an error lists before it only counts them."""
 
 
 class IncrementalDecoder(Protocol):
-    """Decode ids as they come; hold back what is not yet a whole character."""
+    """Decode token ids one at a time; hold back incomplete characters."""
 
     def feed(self, index: int) -> str:
-        """Return the text that is complete with this id: often one character, sometimes none."""
+        """Return the text that this id completes: often one character, sometimes none."""
         ...
 
     def flush(self) -> str:
-        """Return what was held back, at the end."""
+        """Return what is still held back, after the last id."""
         ...
 
 
 class Tokenizer(Protocol):
-    """What the rest of the package needs of a tokenizer."""
+    """Convert between text and token ids."""
 
     @property
     def vocab_size(self) -> int:
@@ -45,7 +45,7 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
-        """Return the text of some ids."""
+        """Return the text of token ids."""
         ...
 
     def stream(self) -> IncrementalDecoder:
@@ -53,11 +53,11 @@ class Tokenizer(Protocol):
         ...
 
     def count_chars(self, ids: Ids) -> int:
-        """Count the characters that begin in some ids."""
+        """Count the characters that begin in the ids."""
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything needed to build it again, as JSON values."""
+        """Return everything needed to rebuild the tokenizer, as JSON values."""
         ...
 
 
@@ -70,8 +70,8 @@ class CharTokenizer:
 
     Args:
         chars: the vocabulary; sorted and made unique here.
-        unknown: what `encode` does with a character outside the vocabulary: "error" lists them all
-            with their positions, "replace" writes `replacement`, "drop" leaves it out.
+        unknown: what `encode` does with characters outside the vocabulary: "error" lists them with their
+            positions, "replace" writes `replacement`, "drop" leaves them out.
         replacement: a character of the vocabulary; None: "?" where it has one, else a space, else its first.
     """
 
@@ -179,7 +179,7 @@ class _ByteDecoder:
 
 
 def tokenizer_to_json(tokenizer: Tokenizer) -> str:
-    """Return the tokenizer as one JSON text."""
+    """Return the tokenizer as JSON."""
     return json.dumps(tokenizer.to_dict(), ensure_ascii=True)
 
 
@@ -187,7 +187,7 @@ def tokenizer_from_json(text: str, unknown: str = "error") -> Tokenizer:
     """Return the tokenizer that `tokenizer_to_json` wrote; `unknown` is CharTokenizer's policy.
 
     Raises:
-        DataError: the text is not such a JSON.
+        DataError: the text is not the JSON of a tokenizer.
     """
     try:
         data = json.loads(text)

@@ -1,6 +1,7 @@
-"""Quantized linear layers for the blocks of a trained model: integers times a scale, or bfloat16."""
+"""Quantized linear layers for the blocks of a trained model: integers times scales, or bfloat16."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,7 @@ from gpt.errors import InputError
 from gpt.model.gpt import GPT
 
 TRIED_SCALES = 24
-"""Per group, from 60% to 100% of what its largest weight needs."""
+"""Candidate scales of a group: from 60% to 100% of the scale at which its largest weight is not clipped."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Format:
     """A format of integer weights.
 
     Attributes:
-        bits: of an integer, 8 or 4.
+        bits: width of an integer, 8 or 4.
         group: inputs that share a scale; None: all inputs of an output.
     """
 
@@ -33,7 +34,7 @@ class Format:
 
 
 FORMATS = {"int8": Format(8, None), "int4": Format(4, 32)}
-"""Integer formats by name. Smaller groups are more exact, and have more scales."""
+"""Integer formats by name; smaller groups are more exact but have more scales."""
 BFLOAT16 = "bf16"
 NAMES = (BFLOAT16, *FORMATS)
 """Formats that `quantize` takes."""
@@ -42,12 +43,11 @@ NAMES = (BFLOAT16, *FORMATS)
 class QuantizedLinear(nn.Module):
     """`x W^T + bias` with `W = integers * scales`; the bias stays as it was.
 
-    Symmetric, rounded to nearest; the scale of each group is the one of `TRIED_SCALES` that leaves the
-    smallest squared error.
+    Symmetric, rounded to nearest; each group has the one of `TRIED_SCALES` scales with the smallest squared error.
 
     Args:
-        linear: whose weights are taken.
-        format: of the weights; a group that does not divide the inputs is replaced by all of them.
+        linear: the layer to quantize.
+        format: integer format; if its group does not divide the inputs, an output has one scale.
     """
 
     integers: Tensor
@@ -65,7 +65,7 @@ class QuantizedLinear(nn.Module):
 
     @property
     def unpacked(self) -> Tensor:
-        """Return the integers, one in a byte, (F, C) int8."""
+        """Return the integers, one per byte, (F, C) int8."""
         return unpack(self.integers) if self.bits == 4 else self.integers
 
     @property
@@ -82,7 +82,7 @@ class BFloat16Linear(nn.Module):
     """`x W^T + bias` with W rounded to bfloat16; the bias stays as it was.
 
     Args:
-        linear: whose weights are taken.
+        linear: the layer to round.
     """
 
     rounded: Tensor
@@ -103,7 +103,7 @@ class BFloat16Linear(nn.Module):
 
 
 def round_to_integers(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
-    """Round groups (..., n) to integers of at most some magnitude; return them, int8, and scales (..., 1)."""
+    """Round groups (..., n) to integers from -largest to largest; return them, int8, and their scales (..., 1)."""
     needed = weight.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / largest
     best_error = torch.full_like(needed, torch.inf)
     best_scale = needed
@@ -130,7 +130,7 @@ def unpack(pairs: Tensor) -> Tensor:
 def quantize(model: GPT, weights: str) -> GPT:
     """Return a copy whose blocks have quantized linear layers; embeddings, norms and head stay float32.
 
-    It can be run, saved and loaded, but not trained.
+    The copy can be run, saved and loaded, but not trained.
 
     Args:
         model: with float32 weights.
@@ -155,24 +155,24 @@ def quantize(model: GPT, weights: str) -> GPT:
                         raise InputError(
                             f"int4 needs even widths, and {name} has {layer.in_features} inputs; take int8"
                         )
-                    setattr(parent, name, _narrowed(layer, weights))
+                    narrow = BFloat16Linear(layer) if weights == BFLOAT16 else QuantizedLinear(layer, FORMATS[weights])
+                    setattr(parent, name, narrow)
     return quantized
 
 
-def _narrowed(layer: nn.Linear, weights: str) -> nn.Module:
-    return BFloat16Linear(layer) if weights == BFLOAT16 else QuantizedLinear(layer, FORMATS[weights])
-
-
 def weights_format(model: GPT) -> str:
-    """Return float32, or the name of the format of the linear layers."""
-    if any(isinstance(layer, BFloat16Linear) for layer in model.modules()):
-        return BFLOAT16
-    bits = {layer.bits for layer in model.modules() if isinstance(layer, QuantizedLinear)}
-    return next((name for name, format in FORMATS.items() if {format.bits} == bits), "float32")
+    """Return the format of the blocks' weights: float32, or one of `NAMES`."""
+    return format_of(model.state_dict())
+
+
+def format_of(weights: Mapping[str, Tensor]) -> str:
+    """Return the format of saved weights, by name: float32, or one of `NAMES`."""
+    types = {value.dtype for name, value in weights.items() if name.endswith((".integers", ".rounded"))}
+    return {torch.int8: "int8", torch.uint8: "int4", torch.bfloat16: BFLOAT16}[types.pop()] if types else "float32"
 
 
 def matrix_bytes(model: GPT) -> int:
-    """Return the bytes, as stored, of all matrices that a token is multiplied by."""
+    """Return the stored size in bytes of all matrices that a token is multiplied by."""
     total = 0
     for layer in model.modules():
         if isinstance(layer, QuantizedLinear):

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, format_of, read_checkpoint
+from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint
 from gpt.config import Config
 from gpt.data import Dataset
 from gpt.errors import CheckpointError
+from gpt.model.quantized import format_of
 from gpt.report import Report
 
 AUTO = "auto"

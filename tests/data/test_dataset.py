@@ -56,8 +56,6 @@ def test_the_first_nine_tenths_are_for_training_and_the_rest_in_order_for_valida
     assert (len(data.train), len(data.val)) == (int(0.9 * length), length - int(0.9 * length))
     assert data.tokenizer.decode(data.train) == TEXT[: int(0.9 * length)]
     assert data.tokenizer.decode(data.val) == TEXT[int(0.9 * length) : length]
-    assert data.split("train") is data.train
-    assert data.split("val") is data.val
 
 
 def test_another_share_can_be_held_out(place: Place) -> None:

@@ -50,7 +50,7 @@ def test_the_table_gives_what_counting_gives() -> None:
 
 
 def test_shares_are_those_that_counting_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ngrams, "NEWS", 0.0)
+    monkeypatch.setattr(ngrams, "MIN_CHANGE", 0.0)
     text = torch.randint(3, (500,)).tolist()
     table = learn(text, 3)
     for end in range(1, 500):
@@ -67,7 +67,7 @@ def test_a_longer_context_that_is_surer_is_kept() -> None:
     assert short is not None
     assert longer is not None
     assert (short[0], longer[0]) == (0, 0)
-    assert longer[1] > short[1] + ngrams.NEWS
+    assert longer[1] > short[1] + ngrams.MIN_CHANGE
 
 
 def test_a_token_that_nothing_ever_followed_has_no_next() -> None:

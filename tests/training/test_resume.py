@@ -183,7 +183,7 @@ def test_a_changed_key_is_refused_until_it_is_allowed(point: ResumePoint, config
 
 def test_other_data_is_refused_until_it_is_allowed(point: ResumePoint, config: Config, dataset: Dataset) -> None:
     other = replace(dataset, fingerprint="another")
-    with pytest.raises(CheckpointError, match="trained on other data; --allow-config-change"):
+    with pytest.raises(CheckpointError, match="trained on other data; pass --allow-config-change"):
         check_fits(point, config, other, allow_config_change=False)
     check_fits(point, config, other, allow_config_change=True)
 
