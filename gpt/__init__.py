@@ -26,28 +26,21 @@ if TYPE_CHECKING:
     from gpt.model import GPT
     from gpt.model.quantized import quantize
 
-_HOME = {
-    "GPT": "gpt.model",
-    "ActivationCache": "gpt.inspection.tracing.activations",
-    "ByteTokenizer": "gpt.data",
-    "CharTokenizer": "gpt.data",
-    "Config": "gpt.config",
-    "GPTError": "gpt.errors",
-    "ModelConfig": "gpt.config",
-    "SamplingParams": "gpt.config",
-    "attention_patterns": "gpt.inspection.views.heads",
-    "generate": "gpt.generation",
-    "generate_tokens": "gpt.generation",
-    "load": "gpt.api",
-    "load_config": "gpt.config",
-    "logit_lens": "gpt.inspection.views.lens",
-    "quantize": "gpt.model.quantized",
-    "run_with_cache": "gpt.inspection.tracing.activations",
-    "stream": "gpt.generation",
-    "surprisal": "gpt.inspection.views.surprisal",
-    "trace_shapes": "gpt.inspection.tracing.trace",
+_NAMES = {
+    "gpt.api": ("load",),
+    "gpt.config": ("Config", "ModelConfig", "SamplingParams", "load_config"),
+    "gpt.data": ("ByteTokenizer", "CharTokenizer"),
+    "gpt.errors": ("GPTError",),
+    "gpt.generation": ("generate", "generate_tokens", "stream"),
+    "gpt.inspection.tracing.activations": ("ActivationCache", "run_with_cache"),
+    "gpt.inspection.tracing.trace": ("trace_shapes",),
+    "gpt.inspection.views.heads": ("attention_patterns",),
+    "gpt.inspection.views.lens": ("logit_lens",),
+    "gpt.inspection.views.surprisal": ("surprisal",),
+    "gpt.model": ("GPT",),
+    "gpt.model.quantized": ("quantize",),
 }
-_MODULES = {"edits": "gpt.inspection.tracing.edits"}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "GPT",
@@ -74,11 +67,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(_MODULES[name])
-    if name not in _HOME:
+    if name == "edits":
+        return import_module("gpt.inspection.tracing.edits")
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'gpt' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:

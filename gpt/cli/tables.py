@@ -82,24 +82,21 @@ def render_table(header: Row, rows: Sequence[Row], align: str) -> str:
 
 def human_count(number: float, unit: str = "") -> str:
     """Format a number with three digits and a decimal prefix: 124,439,808 is `124 M`, with a unit `124 MFLOP`."""
-    value, prefixes = float(number), iter(("", "k", "M", "G", "T", "P"))
-    prefix = next(prefixes)
-    while value >= 999.5 and prefix != "P":
-        value, prefix = value / 1000, next(prefixes)
-    return _three_digits(value, prefix) + f" {prefix}{unit}".rstrip()
+    digits, prefix = _scaled(number, 1000, ("", "k", "M", "G", "T", "P"))
+    return f"{digits} {prefix}{unit}".rstrip()
 
 
 def human_bytes(number: float) -> str:
     """Format bytes with three digits and a binary prefix: 1,572,864 is `1.50 MiB`."""
-    value, prefixes = float(number), iter(("B", "KiB", "MiB", "GiB", "TiB"))
-    unit = next(prefixes)
-    while value >= 999.5 and unit != "TiB":
-        value, unit = value / 1024, next(prefixes)
-    return f"{_three_digits(value, unit.rstrip('B'))} {unit}"
+    digits, prefix = _scaled(number, 1024, ("", "Ki", "Mi", "Gi", "Ti"))
+    return f"{digits} {prefix}B"
 
 
-def _three_digits(value: float, prefix: str) -> str:
-    if not prefix and value == int(value):
-        return f"{value:.0f}"
-    decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
-    return f"{value:,.{decimals}f}"
+def _scaled(number: float, base: int, prefixes: Sequence[str]) -> tuple[str, str]:
+    """Return three digits and the prefix of the unit; a whole number without a prefix has all its digits."""
+    value, power = float(number), 0
+    while value >= 999.5 and power < len(prefixes) - 1:
+        value, power = value / base, power + 1
+    is_whole = power == 0 and value == int(value)
+    decimals = 0 if is_whole or value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:,.{decimals}f}", prefixes[power]

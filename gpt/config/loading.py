@@ -1,4 +1,4 @@
-"""From a YAML file and overrides to a `Config`, with every problem reported at once."""
+"""Load a `Config` from a YAML file and overrides; all problems are reported at once."""
 
 import difflib
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from gpt.config.strict_yaml import Document, YAMLSyntaxError, dump, parse, parse
 from gpt.errors import ConfigError
 
 Finding = tuple[tuple[str, ...], str]
-"""The key a problem is about, and a sentence."""
+"""The key that a problem is about, and a sentence."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class LoadedConfig:
 
     @property
     def name(self) -> str:
-        """Return the run's name: `run.name`, or else the configuration file's."""
+        """Return the run's name: `run.name`, or else the stem of the configuration file."""
         return self.config.run.name or self.default_name
 
 
@@ -52,7 +52,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
 
 
 def parse_config(text: str, origin: str, overrides: Sequence[str] = ()) -> Config:
-    """Check the text of a configuration file; `origin` names it in messages.
+    """Parse and check the text of a configuration file; `origin` names it in messages.
 
     Raises:
         ConfigError: see `load_config`.
@@ -68,8 +68,9 @@ def parse_config(text: str, origin: str, overrides: Sequence[str] = ()) -> Confi
     data = {key: _copy(value) for key, value in document.data.items()}
     from_command_line = _apply_overrides(data, overrides, problems)
     config, found = _validate(data)
-    places = _Places(origin, document, from_command_line)
-    problems += [f"{places.of(key)}: {message}" for key, message in found]
+    for key, message in found:
+        place = "command line" if key in from_command_line else _at(origin, _line_of(key, document))
+        problems.append(f"{place}: {_dotted(key)}: {message}")
     if problems:
         raise ConfigError(_listed(origin, problems))
     assert config is not None
@@ -81,24 +82,13 @@ def dump_config(config: Config) -> str:
     return dump(config.model_dump(mode="json"))
 
 
-@dataclass(frozen=True)
-class _Places:
-    """Where keys were written: lines of the file, or the command line."""
-
-    origin: str
-    document: Document
-    from_command_line: set[tuple[str, ...]]
-
-    def of(self, key: tuple[str, ...]) -> str:
-        if key in self.from_command_line:
-            return f"command line: {_dotted(key)}"
-        longest = next((key[:n] for n in range(len(key), 0, -1) if key[:n] in self.document.lines), None)
-        line = self.document.lines[longest] if longest else None
-        return f"{_at(self.origin, line)}: {_dotted(key)}"
+def _line_of(key: tuple[str, ...], document: Document) -> int | None:
+    """Return the line of a key, or else of the section above it."""
+    return next((document.lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in document.lines), None)
 
 
 def _copy(section: Any) -> Any:
-    """Copy a section to write overrides into; one with no keys below it is all defaults."""
+    """Copy a section, so that overrides can be written into it; an empty one has only defaults."""
     if section is None:
         return {}
     return dict(section) if isinstance(section, dict) else section
@@ -221,7 +211,7 @@ def _section(name: str) -> type[Section]:
 def _similar_file(path: Path) -> str:
     if not path.parent.is_dir():
         return ""
-    names = {other.stem: other for other in path.parent.glob("*.y*ml")}  # endings are alike in unlike names
+    names = {other.stem: other for other in path.parent.glob("*.y*ml")}  # suffixes make all names alike
     near = difflib.get_close_matches(path.stem, names, n=1)
     return f"; did you mean {names[near[0]]}?" if near else ""
 

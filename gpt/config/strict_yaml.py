@@ -1,4 +1,4 @@
-"""YAML as people expect it: `3e-4` is a number, no key is given twice, and the line of every key is known."""
+"""YAML as people expect it: `3e-4` is a number, duplicate keys are found, and the line of every key is known."""
 
 import re
 from dataclasses import dataclass, field
@@ -33,10 +33,10 @@ class YAMLSyntaxError(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with the number and truth rules of YAML 1.2: `1e-3` is a float, `no` is a word.
+    """SafeLoader with the numbers and booleans of YAML 1.2: `1e-3` is a float, `no` is a string.
 
-    Tags and aliases are refused: a configuration has no use for them, and with them a few lines could
-    build objects, refer to themselves or unfold to gigabytes.
+    Tags and aliases are refused: a configuration does not need them, and with them a few lines could
+    build objects, refer to themselves or expand to gigabytes.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
@@ -49,35 +49,27 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
+_TAG = "tag:yaml.org,2002:"
+_SCALARS = {  # the pattern and the first characters of each
+    "bool": (r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
+    "int": (r"^[-+]?(?:0|[1-9][0-9_]*)$", "-+0123456789"),
+    "float": (
+        r"^(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9]+|[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
+        "-+.0123456789",
+    ),
+}
+_REPLACED = {_TAG + kind for kind in (*_SCALARS, "timestamp")}
 _Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, regexp)
-        for tag, regexp in resolvers
-        if tag
-        not in (
-            "tag:yaml.org,2002:float",
-            "tag:yaml.org,2002:int",
-            "tag:yaml.org,2002:bool",
-            "tag:yaml.org,2002:timestamp",
-        )
-    ]
+    first: [(tag, regexp) for tag, regexp in resolvers if tag not in _REPLACED]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9_]*)$"), list("-+0123456789"))
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"^(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9]+|[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
-    ),
-    list("-+.0123456789"),
-)
+for kind, (pattern, first) in _SCALARS.items():
+    _Loader.add_implicit_resolver(_TAG + kind, re.compile(pattern), list(first))
 
 
 class _Dumper(yaml.SafeDumper):
-    """SafeDumper that puts quotes around every text which `_Loader` or YAML 1.1 would read as something else."""
+    """SafeDumper that quotes every string that `_Loader` or YAML 1.1 would read as another type."""
 
 
 _Dumper.yaml_implicit_resolvers = {
@@ -87,8 +79,8 @@ _Dumper.yaml_implicit_resolvers = {
 
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    """Escape line ends and the like: PyYAML does not read back each of them as it writes it."""
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+    """Escape control characters: PyYAML does not read all of them back as it writes them."""
+    return dumper.represent_scalar(_TAG + "str", text, style=None if text.isprintable() else '"')
 
 
 _Dumper.add_representer(str, _represent_text)
@@ -133,7 +125,7 @@ def parse_value(text: str) -> Any:
 
 
 _CANNOT_READ = (yaml.YAMLError, ValueError, RecursionError)
-"""What PyYAML raises: the last two for a number of thousands of digits and for hundreds of nested brackets."""
+"""Errors of PyYAML: the last two for a number of thousands of digits and for hundreds of nested brackets."""
 
 
 def _syntax_error(error: Exception) -> YAMLSyntaxError:

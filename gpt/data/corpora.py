@@ -60,15 +60,13 @@ def _write_pydocs(folder: Path) -> Path:
 
     text = "\n\n".join(topics[name].strip() for name in sorted(topics)) + "\n"
     content = text.encode("utf-8")
-    make_folder(folder)
     path = folder / f"pydocs-{hashlib.sha256(content).hexdigest()[:16]}.txt"
-    if not path.is_file():
-        try:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not path.is_file():
             write_atomic(path, content)
-        except OSError as error:
-            raise DataError(
-                f"cannot write {path}: {error.strerror}; set data.dir to a folder that can be written"
-            ) from None
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}; set data.dir to another folder") from None
     return path
 
 
@@ -95,17 +93,3 @@ def _check_size(path: Path, max_bytes: int) -> None:
         raise DataError(
             f"{path} has {size:,} bytes, more than data.max_bytes {max_bytes:,}; raise data.max_bytes to use it"
         )
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder for data.
-
-    Raises:
-        DataError: it cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(
-            f"cannot make the folder {folder}: {error.strerror}; set data.dir to one that can be written"
-        ) from None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.config import DataConfig
-from gpt.data.corpora import locate_corpus, make_folder
+from gpt.data.corpora import locate_corpus
 from gpt.data.text import distinct_characters, read_pieces
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, smallest_dtype, tokenizer_from_json
 from gpt.errors import DataError
@@ -114,27 +114,21 @@ def _fingerprint(config: DataConfig, source: Path) -> str:
 
 def _encode_into(folder: Path, source: Path, config: DataConfig) -> None:
     """Encode into a temporary folder, then move it into place: a reader sees all of it or nothing."""
-    make_folder(folder.parent)
     try:
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".tmp-"))
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".tmp-", ignore_cleanup_errors=True) as name:
+            temporary = Path(name)
+            tokenizer = _build_tokenizer(source, config)
+            meta = _write_tokens(temporary, source, config, tokenizer)
+            (temporary / META).write_text(json.dumps(meta), encoding="utf-8")
+            temporary.chmod(0o755)
+            try:
+                temporary.rename(folder)
+            except OSError:
+                if not (folder / META).is_file():  # otherwise another process was faster, with the same content
+                    raise
     except OSError as error:
-        raise DataError(
-            f"cannot write below {folder.parent}: {error.strerror}; set data.dir to another folder"
-        ) from None
-    try:
-        tokenizer = _build_tokenizer(source, config)
-        meta = _write_tokens(temporary, source, config, tokenizer)
-        (temporary / META).write_text(json.dumps(meta), encoding="utf-8")
-        temporary.chmod(0o755)
-        try:
-            temporary.rename(folder)
-        except OSError:
-            if not (folder / META).is_file():  # otherwise another process was faster, with the same content
-                raise
-    except OSError as error:
-        raise DataError(f"cannot write {folder}: {error.strerror}") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        raise DataError(f"cannot write {folder}: {error.strerror}; set data.dir to another folder") from None
 
 
 def _build_tokenizer(source: Path, config: DataConfig) -> Tokenizer:

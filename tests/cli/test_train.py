@@ -93,7 +93,7 @@ def test_print_schema_is_the_schema_of_configurations(capsys: pytest.CaptureFixt
         (["model.vocab_size=2"], ["model.vocab_size is 2", "leave vocab_size out"]),
         (["run.device=cuda:99"], ["cuda:99"]),
         (["run.dir=corpus.txt"], ["cannot write the run folder"]),
-        (["data.dir=corpus.txt"], ["cannot make the folder", "data.dir"]),
+        (["data.dir=corpus.txt"], ["cannot write corpus.txt/tokens", "data.dir"]),
     ],
 )
 def test_a_mistake_gives_one_line_and_leaves_no_run(

@@ -337,10 +337,8 @@ def test_two_processes_may_encode_the_same_text_at_once(place: Place, monkeypatc
 
 def test_a_data_folder_that_cannot_be_written_is_told(place: Place) -> None:
     said = place.refusal(dir=str(place.text))
-    assert (
-        said
-        == f"cannot make the folder {place.text / 'tokens'}: Not a directory; set data.dir to one that can be written"
-    )
+    assert said.startswith(f"cannot write {place.text / 'tokens'}")
+    assert said.endswith(": Not a directory; set data.dir to another folder")
 
 
 def test_a_text_that_cannot_be_read_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
