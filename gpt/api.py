@@ -1,4 +1,4 @@
-"""What a notebook needs beyond the classes: a trained model in one line."""
+"""Load a trained model in one line, as in a notebook."""
 
 from pathlib import Path
 

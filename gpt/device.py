@@ -18,12 +18,12 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 @dataclass(frozen=True)
 class Compute:
-    """A resolved choice.
+    """The device and dtype of a run.
 
     Attributes:
         device: where tensors live.
         dtype: type of matmuls under autocast; float32 means no autocast.
-        fast_dtype: the type in which the device multiplies fastest, for matmuls that need few digits.
+        fast_dtype: type of the fastest matmuls of the device, for those that need little precision.
     """
 
     device: torch.device
@@ -41,15 +41,15 @@ class Compute:
 
 
 def choose_compute(config: RunConfig, report: Report, processor: Processor | None = None) -> Compute:
-    """Resolve every `auto`, and apply the thread count and determinism that were asked for.
+    """Resolve every `auto`, and set torch's thread count and determinism.
 
     Args:
-        config: what was asked for.
+        config: the `run` section.
         report: takes lines for the user.
-        processor: what the CPU is used as; None: the best it is.
+        processor: class of the CPU to use; None: the best that it belongs to.
 
     Raises:
-        DeviceError: what was asked for by name is not there.
+        DeviceError: the requested device is not available.
     """
     processor = processor or supported_processors()[0]
     if config.threads is not None:
@@ -97,7 +97,7 @@ def _choose_dtype(name: str, device: torch.device, fast: torch.dtype) -> torch.d
 
 
 def why_not_compile(device: torch.device) -> str | None:
-    """Return why torch.compile cannot work here; None where it can. Looking for a compiler takes a second."""
+    """Return why torch.compile does not work here, or None if it does; looking for a compiler takes a second."""
     if device.type == "mps":
         return "torch.compile is not used on MPS"
     if device.type == "cuda":
@@ -115,15 +115,15 @@ def why_not_compile(device: torch.device) -> str | None:
 
 
 def widest_dtype(device: torch.device) -> torch.dtype:
-    """Return the floating-point type with most digits: MPS has no float64."""
+    """Return the most precise floating-point type of a device: MPS has no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep memory that tensors give back, for the next ones.
+    """Let the C library keep freed memory for later tensors.
 
     A training step allocates the same tensors again and again, and every batch of sequences its caches. By default
-    glibc returns large ones to the system, which has to clear every page anew; a quarter of a step can go there.
+    glibc returns large blocks to the system, which clears every page again: up to a quarter of the time of a step.
     """
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt

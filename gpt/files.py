@@ -1,4 +1,4 @@
-"""Writing files so that a crash, a full disk or a second process never leaves half of one."""
+"""Write files so that a crash, a full disk or a second process never leaves half of one."""
 
 import hashlib
 import os
@@ -53,8 +53,7 @@ def sha256_of(path: Path) -> str:
 def release_cached_pages(path: Path) -> None:
     """Drop a file that is on disk from the page cache.
 
-    Cached pages are mapped in pieces of a megabyte, which would make a reader of small windows look,
-    and cost, as if it held much of the file.
+    Cached pages are mapped a megabyte at a time, so that reading small windows would make most of the file resident.
     """
     if hasattr(os, "posix_fadvise"):
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Kinds of processors: what each multiplies fastest, and the compiler flags that bring it out."""
+"""Classes of processors: the dtype of their fastest matmuls, and the compiler flags for their instructions."""
 
 import platform
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ class Processor:
     """A class of processors with the same instructions.
 
     Attributes:
-        name: for a person, and for `GPT_PROCESSOR`.
-        flags: that let GCC and Clang use these instructions and no others.
-        matmul_dtype: the type of matmuls in training: bfloat16 where there are instructions for it. Elsewhere torch
-            computes bfloat16 number by number, up to 150 times slower than float32.
+        name: shown to users, and a value of `GPT_PROCESSOR`.
+        flags: let GCC and Clang use these instructions and no others.
+        matmul_dtype: type of matmuls in training: bfloat16 if there are instructions for it. Without them torch
+            computes bfloat16 element by element, up to 150 times slower than float32.
     """
 
     name: str
@@ -46,7 +46,7 @@ def supported_processors(best: str | None = None) -> list[Processor]:
     """Return the classes that this machine's processor belongs to, the best first; `GENERIC` is always the last.
 
     Args:
-        best: name of the first one to return, to try what processors without the better ones have; None: all.
+        best: name of the first class to return, to test what other processors do; None: all.
 
     Raises:
         DeviceError: there is no such class, or this processor does not belong to it.

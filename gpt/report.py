@@ -1,4 +1,4 @@
-"""How a part of the package speaks to the user without knowing where the words go."""
+"""Lines for the user; the caller decides where they go."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,12 +9,12 @@ Report = Callable[[str], None]
 
 
 def silent(line: str) -> None:
-    """Say nothing."""
+    """Ignore a line."""
 
 
 @contextmanager
 def announced(report: Report, line: str, seconds: float = 2.0) -> Iterator[None]:
-    """Report what is being done if it takes longer than some seconds: a short wait needs no words."""
+    """Report `line` if the work inside this context takes longer than `seconds`."""
     timer = Timer(seconds, report, [line])
     timer.daemon = True
     timer.start()

@@ -11,13 +11,13 @@ _TRUE = {"1", "true", "yes", "on"}
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment says.
+    """Settings from environment variables.
 
     Attributes:
         data_dir: folder with corpora, from `GPT_DATA_DIR`; None when unset or empty.
-        cache_dir: folder for what can be made again, such as compiled kernels; from `XDG_CACHE_HOME`, else ~/.cache.
-        offline: no socket may be opened, from `GPT_OFFLINE` (1, true, yes, on).
-        processor: class of processors to compute for, from `GPT_PROCESSOR`; None (unset or empty): this machine's best.
+        cache_dir: folder for files that can be rebuilt, such as compiled kernels; from `XDG_CACHE_HOME`, else ~/.cache.
+        offline: never use the network, from `GPT_OFFLINE` (1, true, yes, on).
+        processor: class of processors to compute for, from `GPT_PROCESSOR`; None: this machine's best.
     """
 
     data_dir: Path | None
@@ -27,7 +27,7 @@ class Settings:
 
 
 def read_settings(offline: bool = False) -> Settings:
-    """Read the environment once; callers pass the result on. `offline` asks for it whatever the environment says.
+    """Read the environment once; callers pass the result on. `offline=True` overrides the environment.
 
     Raises:
         ConfigError: a folder begins with the ~ of a user who has no home folder.
@@ -45,7 +45,7 @@ def expand_home(path: str, name: str) -> Path:
     """Return a path with its `~` or `~user` replaced.
 
     Raises:
-        ConfigError: there is no such home folder; the message says that `name` is wrong.
+        ConfigError: there is no such home folder; the message names the setting `name`.
     """
     try:
         return Path(path).expanduser()

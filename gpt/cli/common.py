@@ -1,4 +1,4 @@
-"""What every command shares: its options, its messages and its exit code."""
+"""What all commands share: options, messages and exit codes."""
 
 import argparse
 import contextlib
@@ -19,28 +19,28 @@ from gpt.report import announced
 
 STANDARD_INPUT = Path("-")
 SPINS = "8000"
-"""GOMP_SPINCOUNT: how often torch's idle threads poll for work before they sleep; OpenMP reads it when it is loaded.
+"""How often torch's idle threads poll for work before they sleep (GOMP_SPINCOUNT; OpenMP reads it on loading).
 
-By default they poll for milliseconds. Where another process takes a core, that uses up their share of it, and they do
-not run when there is work: a step took 7 times as long as on a quiet machine, with this it takes 2 to 3 times as long.
-It costs about 8% of a step where nothing else runs.
+By default they poll for milliseconds. If another process needs a core, the polling uses up their share of it, and they
+do not run when there is work: a step took 7 times as long as on an idle machine, and 2 to 3 times with this value. It
+costs about 8% of a step if nothing else runs.
 """
 
 
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF}
-_NO_SUCH_PLACE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP}
+_CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF}
+_BAD_PATH = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP}
 
 
 def run_command(command: Callable[[], int]) -> int:
-    """Run a command, its parsing included, and turn what can happen into an exit code.
+    """Run a command, including the parsing of its options, and return its exit code.
 
-    0: done. 2, or what the error says: a user's mistake, in one line. 130: Ctrl-C. A closed pipe ends
-    quietly. Anything else is a bug and keeps its traceback.
+    0: done. 2, or the error's own code: a user's mistake, in one line. 130: Ctrl-C. A closed pipe ends the
+    command quietly. Any other exception is a bug and keeps its traceback.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     _replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal may lack a character; that is no reason to end
+        sys.stdout.reconfigure(errors="replace")  # a terminal may lack a character
     try:
         code = command()
         sys.stdout.flush()
@@ -60,9 +60,9 @@ def run_command(command: Callable[[], int]) -> int:
         report(f"error: out of memory; lower the batch or the sizes of the model ({reason})")
         return 2
     except OSError as error:
-        if error.filename is not None and error.errno in _NO_SUCH_PLACE:
+        if error.filename is not None and error.errno in _BAD_PATH:
             report(f"error: {error.filename}: {error.strerror}")
-        elif error.errno in _NO_ROOM:
+        elif error.errno in _CANNOT_WRITE:
             _silence_output()
             report(f"error: cannot write the output: {error.strerror}")
         else:
@@ -76,8 +76,8 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _replace_closed_streams() -> None:
-    """Give standard streams that are closed the null device: else the next file that is opened has their number."""
-    if sys.stdin is None:  # it stays None, so that a command that wants to read it can say so
+    """Open the null device in place of closed standard streams; otherwise the next file would get their descriptor."""
+    if sys.stdin is None:  # it stays None: a command that reads it raises an error
         os.open(os.devnull, os.O_RDONLY)
     missing = [name for name in ("stdout", "stderr") if getattr(sys, name) is None]
     for name in missing:
@@ -87,19 +87,19 @@ def _replace_closed_streams() -> None:
 
 
 def _silence_output() -> None:
-    """Let the exit of the process not try again to write what could not be written."""
+    """Keep Python from writing buffered output again at exit, which would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def report(line: str) -> None:
-    """Print one line for the user, beside the output, and above a progress bar where there is one."""
-    with contextlib.suppress(OSError):  # whoever read it is gone; that is no reason to lose a run
+    """Print one line for the user on standard error, above a progress bar if there is one."""
+    with contextlib.suppress(OSError):  # a closed terminal must not end a run
         tqdm.write(line, file=sys.stderr)
         sys.stderr.flush()
 
 
 def load_torch() -> None:
-    """Import torch, with a line where that takes long: it does on a cold disk."""
+    """Import torch, and report a line if that takes long, as from a cold disk."""
     with announced(report, "loading torch"):
         import_module("torch")
 
@@ -116,7 +116,7 @@ def standard_input() -> TextIO:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a UTF-8 file, or of standard input for -, as it is but for a byte order mark.
+    """Return the text of a UTF-8 file, or of standard input for -, without a byte order mark.
 
     Raises:
         GPTError: it cannot be read.
@@ -133,23 +133,23 @@ def read_text(path: Path) -> str:
 
 
 def not_empty(text: str) -> str:
-    """Return the value of an option that must not be empty: a shell variable that was never set is no default."""
+    """Return the value of an option that must not be empty, as an unset shell variable would make it."""
     if not text:
         raise argparse.ArgumentTypeError("expected a value, got an empty text")
     return text
 
 
 def to_path(text: str) -> Path:
-    """Return the value of an option that names a file or folder."""
+    """Return the path of an option that names a file or folder."""
     return Path(not_empty(text))
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parse a command line; the help ends with an example, and a mistake is one line, as everywhere else.
+    """Parse a command line; the help ends with an example, and a mistake gives one line.
 
     Args:
-        description: what the command does, a sentence.
-        example: a whole command line.
+        description: what the command does, as a sentence.
+        example: a complete command line.
         kwargs: see `argparse.ArgumentParser`.
     """
 
@@ -169,7 +169,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def add_command(subparsers: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:
-    """Add a subcommand to what `add_subparsers` gave; `summary` is its line in the list and heads its own help."""
+    """Add a subcommand to the result of `add_subparsers`; `summary` appears in the list and in its own help."""
     parser: argparse.ArgumentParser = subparsers.add_parser(name, help=summary, description=summary, example=example)
     return parser
 

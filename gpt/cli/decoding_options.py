@@ -1,4 +1,4 @@
-"""Decoding on a command line: backend, key/value cache and speculative decoding, from options to a runtime."""
+"""Options for decoding: backend, key/value cache and speculative decoding."""
 
 import argparse
 from functools import cache, partial
@@ -40,7 +40,7 @@ def chosen_runtime(arguments: argparse.Namespace, loaded: "Loaded") -> "Runtime"
 
     Raises:
         CheckpointError: see `make_drafter_of`.
-        DeviceError: the backend that was asked for cannot be had.
+        DeviceError: the requested backend is not available.
         GenerationError: two options contradict each other.
     """
     from gpt.generation import DecodeOptions, build_runtime
@@ -53,15 +53,15 @@ def chosen_runtime(arguments: argparse.Namespace, loaded: "Loaded") -> "Runtime"
 
 
 def make_drafter_of(choice: str | None, loaded: "Loaded", runs: Path) -> "MakeDrafter | None":
-    """Return what makes drafters for one choice.
+    """Return a function that makes the drafters of `--speculate`, or None.
 
     Args:
         choice: ngram, lookup, a checkpoint, or None.
-        loaded: the model that the drafts are for.
+        loaded: the model that checks the drafts.
         runs: folder of run folders.
 
     Raises:
-        CheckpointError: the checkpoint has no n-gram table, or that of the drafts cannot be read or has
+        CheckpointError: the checkpoint has no n-gram table, or that of the draft model cannot be read or has
             another vocabulary.
     """
     from gpt.generation.drafts import LookupDrafter, NgramDrafter

@@ -40,7 +40,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add_checkpoint_options(parser)
     add_weights_option(parser)
-    parser.add_argument("--split", choices=("train", "val"), help="of the corpus (default: val)")
+    parser.add_argument("--split", choices=("train", "val"), help="split of the corpus (default: val)")
     parser.add_argument(
         "--protocol",
         choices=("full", "sliding", "random"),
@@ -67,9 +67,9 @@ def _run(arguments: argparse.Namespace) -> int:
         if value is not None and not least <= value < 2**63:
             raise ConfigError(f"--{name.replace('_', '-')} is {value}, expected at least {least} and less than 2^63")
     if arguments.text_file is not None and arguments.split is not None:
-        raise ConfigError("--split is one of the corpus and has no effect with --text-file")
+        raise ConfigError("--split has no effect with --text-file; it selects a part of the corpus")
     if arguments.text_file is not None and arguments.protocol == "random":
-        raise ConfigError("--protocol random draws from a corpus; use full or sliding with --text-file")
+        raise ConfigError("--protocol random samples a corpus; use full or sliding with --text-file")
     for name, protocol in (("stride", "sliding"), ("batches", "random"), ("seed", "random")):
         if getattr(arguments, name) is not None and arguments.protocol != protocol:
             raise ConfigError(f"--{name} has no effect with --protocol {arguments.protocol}; it is for {protocol}")
@@ -80,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from gpt.checkpoint import load_trained
     from gpt.device import choose_compute, choose_device
 
-    device = str(choose_device(arguments.device))  # here, because RunConfig refuses a wrong name in pydantic's words
+    device = str(choose_device(arguments.device))  # first, since pydantic's message would be longer
     compute = choose_compute(RunConfig(device=device, dtype="float32"), report)
     loaded = load_trained(arguments.checkpoint, arguments.runs, compute.device, arguments.weights)
     block_size = loaded.config.model.block_size
@@ -135,7 +135,7 @@ def _evaluate_corpus(
 def _batches(
     arguments: argparse.Namespace, tokens: "Tokens", block_size: int, size: int, stride: int
 ) -> "tuple[Iterator[Batch], int]":
-    """Return the batches of the protocol, and the number of their predictions."""
+    """Return the batches of the protocol, and the number of tokens that they predict."""
     from gpt.evaluation.windows import random_batches, sliding_batches
 
     if arguments.protocol != "random":

@@ -22,16 +22,16 @@ Type a prompt, and the model continues it. Ctrl-C stops a text, Ctrl-D ends the 
 
 
 def run_interactive(runtime: Runtime, tokenizer: Tokenizer, params: SamplingParams) -> int:
-    """Read prompts until the end of input; arrow keys bring back earlier ones where there is readline.
+    """Read prompts until the end of input; with readline, arrow keys recall earlier ones.
 
     Raises:
         GPTError: standard input cannot be read.
     """
     lines = standard_input()
     if isinstance(lines, io.TextIOWrapper):
-        lines.reconfigure(errors="replace")  # what is not UTF-8 is a character that the model does not know
+        lines.reconfigure(errors="replace")  # invalid UTF-8 becomes an unknown character
     with contextlib.suppress(ImportError):
-        import_module("readline")  # which gives `input` a history
+        import_module("readline")  # gives `input` a history
     report(HELP)
     while True:
         try:
@@ -53,7 +53,7 @@ def run_interactive(runtime: Runtime, tokenizer: Tokenizer, params: SamplingPara
 
 
 def _command(line: str, params: SamplingParams) -> SamplingParams:
-    """Return the parameters after one line such as `temperature 0.7`.
+    """Return the parameters after a command such as `temperature 0.7`.
 
     Raises:
         GenerationError: the value is out of its range.
@@ -64,8 +64,8 @@ def _command(line: str, params: SamplingParams) -> SamplingParams:
         report("\n".join(f"  /{key} {getattr(params, key)}" for key in SamplingParams.model_fields))
     elif name in SamplingParams.model_fields and value:
         try:
-            is_one_text = name == "stop" and not value.startswith("[")
-            params = with_options(params, {name: (value,) if is_one_text else parse_value(value)})
+            is_one_string = name == "stop" and not value.startswith("[")
+            params = with_options(params, {name: (value,) if is_one_string else parse_value(value)})
         except YAMLSyntaxError as error:
             report(f"error: /{name}: {error}")
     else:

@@ -1,4 +1,4 @@
-"""`scripts/plot.py`: the loss curves of runs as a picture."""
+"""`scripts/plot.py`: plot the loss curves of runs."""
 
 import argparse
 import io
@@ -47,12 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for run in arguments.runs:
         training, validation = read_curve(run, "train/loss", arguments.x), read_curve(run, "val/loss", arguments.x)
         (line,) = axes.plot(*zip(*training, strict=True), linewidth=0.8, alpha=0.45, label=f"{run.name}: training")
-        axes.plot(
-            *zip(*validation, strict=True),
-            marker="o",
-            color=line.get_color(),
-            label=f"{run.name}: validation",
-        )
+        axes.plot(*zip(*validation, strict=True), marker="o", color=line.get_color(), label=f"{run.name}: validation")
         axes.annotate(
             f"{validation[-1][1]:.3f}", validation[-1], xytext=(0, 8), textcoords="offset points", ha="center"
         )
@@ -60,7 +55,7 @@ def _run(arguments: argparse.Namespace) -> int:
     axes.set_ylabel("loss, nats per token")
     axes.grid(alpha=0.25)
     for text in axes.legend(frameon=False).get_texts():
-        text.set_parse_math(False)  # a folder's name is no formula
+        text.set_parse_math(False)  # a folder's name is not a formula
     figure.tight_layout()
     picture = io.BytesIO()
     figure.savefig(picture, format=output.suffix[1:].lower())
@@ -73,7 +68,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def read_curve(run: Path, name: str, x: str) -> Curve:
-    """Return the points (step or seconds, value) of one scalar of a run.
+    """Return the points (step or seconds, value) of a metric of a run.
 
     Raises:
         CheckpointError: the run has no such points.

@@ -1,4 +1,4 @@
-"""`scripts/quantize.py`: a checkpoint with few bits a weight, made from a trained one."""
+"""`scripts/quantize.py`: write a copy of a checkpoint with quantized weights."""
 
 import argparse
 from collections.abc import Sequence

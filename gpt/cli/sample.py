@@ -1,4 +1,4 @@
-"""`scripts/sample.py`: text from a trained model, shown as it is generated."""
+"""`scripts/sample.py`: generate text from a trained model, shown as it is generated."""
 
 import argparse
 import json
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gpt.generation import Runtime
 
 GROUP = 64
-"""Samples of one batch."""
+"""Sequences per batch."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,7 +106,7 @@ def _run(arguments: argparse.Namespace) -> int:
         require_cache_memory(
             loaded.config.model, sequences, arguments.kv_dtype or "fp32", next(loaded.model.parameters()).device
         )
-    for prompt in prompts:  # all of them before anything is printed or a file is opened
+    for prompt in prompts:  # a wrong prompt is an error before anything is written
         encode_prompt(tokenizer, prompt, params, loaded.config.model.block_size)
     with _open_output(arguments.output) as file:
         if arguments.beam is not None:
@@ -132,10 +132,10 @@ def _check_options(arguments: argparse.Namespace) -> None:
     if arguments.num_samples == 1:
         chosen.discard("num_samples")
     sampling = {"temperature", "top_k", "top_p", "min_p", "repetition_penalty", "greedy", "seed"}
-    one_text = {"stats", "logprobs", "num_samples"}
+    for_samples = {"stats", "logprobs", "num_samples"}
     ignored_by = {
-        "--interactive": chosen & ({"json", "output", "beam"} | one_text) if arguments.interactive else set(),
-        "--beam": chosen & (sampling | one_text | {"speculate"}) if arguments.beam is not None else set(),
+        "--interactive": chosen & ({"json", "output", "beam"} | for_samples) if arguments.interactive else set(),
+        "--beam": chosen & (sampling | for_samples | {"speculate"}) if arguments.beam is not None else set(),
         "sampling, without --beam": chosen & {"length_penalty"} if arguments.beam is None else set(),
         "text output, without --json": chosen & {"logprobs"} if not arguments.json else set(),
         "--no-cache": chosen & {"kv_dtype", "prefill_chunk"} if arguments.no_cache else set(),
@@ -155,7 +155,7 @@ def _sample(
     params: SamplingParams,
     file: TextIO,
 ) -> None:
-    """Decode every prompt `num_samples` times, in groups."""
+    """Generate `num_samples` continuations of every prompt, in batches of `GROUP`."""
     from gpt.cli.sample_writers import JSONWriter, TextWriter
     from gpt.cli.stats import Meter
     from gpt.generation import TextBatch
@@ -184,7 +184,7 @@ def _beam(
     params: SamplingParams,
     file: TextIO,
 ) -> None:
-    """Print the best hypotheses of every prompt, best first."""
+    """Write the hypotheses of a beam search for every prompt, best first."""
     from gpt.generation import beam_search
     from gpt.generation.text import decode_text, encode_prompt
 
@@ -211,7 +211,7 @@ def _beam(
 
 
 def _open_output(path: Path | None) -> AbstractContextManager[TextIO]:
-    """Open a file to write; for None, standard output, which stays open."""
+    """Open a file for writing, or for None return standard output, which stays open."""
     if path is None:
         return nullcontext(sys.stdout)
     try:

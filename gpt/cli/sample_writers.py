@@ -12,12 +12,12 @@ SEPARATOR = "\n" + "-" * 20 + "\n"
 
 
 class TextWriter:
-    """Write one sequence after the other; the first unfinished one as it comes, later ones once it is finished.
+    """Write sequences in order: the first unfinished one as it is generated, the text of later ones when it is done.
 
     Args:
         prompts: one per sequence, printed before its text.
         file: to write to.
-        first: whether nothing was printed before.
+        first: whether nothing has been written before.
     """
 
     def __init__(self, prompts: Sequence[str], file: TextIO, first: bool = True) -> None:
@@ -28,7 +28,7 @@ class TextWriter:
         self._begin()
 
     def take(self, piece: Piece) -> None:
-        """Take one more piece of one sequence."""
+        """Write or keep one more piece of a sequence."""
         self._waiting[piece.row] += piece.text
         self._finished[piece.row] = piece.finish is not None
         while self._row < len(self._prompts):
@@ -52,12 +52,12 @@ class TextWriter:
 
 
 class JSONWriter:
-    """Write one object per sequence, when it is finished.
+    """Write one JSON object per sequence, when it is finished.
 
     Args:
         prompts: one per sequence.
         seeds: one per sequence.
-        tokenizer: decodes single tokens where log-probabilities are asked for.
+        tokenizer: decodes the tokens of log-probabilities.
         file: to write to.
     """
 
@@ -67,7 +67,7 @@ class JSONWriter:
         self._sampled: list[list[SampledToken]] = [[] for _ in prompts]
 
     def take(self, piece: Piece) -> None:
-        """Take one more piece of one sequence."""
+        """Write or keep one more piece of a sequence."""
         self._texts[piece.row] += piece.text
         if piece.token is not None:
             self._sampled[piece.row].append(piece.token)

@@ -1,4 +1,4 @@
-"""Sampling parameters on a command line: from options to `SamplingParams`, with errors that name the option."""
+"""Options for sampling, checked by `SamplingParams`; errors name the option."""
 
 import argparse
 from typing import Any
@@ -10,7 +10,7 @@ from gpt.errors import GenerationError
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    """Add one option per parameter; none has a default, since the run's configuration gives it."""
+    """Add one option per parameter; the defaults are those of the run's configuration."""
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="tokens to generate per sample")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy, 1 the model's own distribution")
     parser.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens; 0: all")
@@ -52,7 +52,7 @@ def with_options(base: SamplingParams, given: dict[str, Any]) -> SamplingParams:
     """Return `base` with some parameters replaced.
 
     Raises:
-        GenerationError: one is out of its range.
+        GenerationError: a value is out of range.
     """
     try:
         return SamplingParams.model_validate({**base.model_dump(), **given})

@@ -1,4 +1,4 @@
-"""Speed of generation: `scripts/sample.py --stats`."""
+"""The speed of generation, for `scripts/sample.py --stats`."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +21,7 @@ class Meter:
         self.cache_bytes = 0
 
     def watch(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """Yield pieces, and note when they came."""
+        """Yield the pieces, and record their times."""
         for piece in pieces:
             self._last = self._clock()
             if self._tokens == 0:

@@ -16,8 +16,8 @@ class Table:
     """Cells as text.
 
     Attributes:
-        title: what it shows, with the units.
-        header: of the columns.
+        title: what it shows, with units.
+        header: names of the columns.
         rows: as wide as the header.
         align: < or > for each column.
         note: how to read it.
@@ -38,18 +38,15 @@ def add_format_options(parser: argparse.ArgumentParser) -> None:
 
 
 def print_view(
-    arguments: argparse.Namespace,
-    title: str,
-    make_tables: Callable[[], Iterable[Table]],
-    summary: Mapping[str, Any],
+    arguments: argparse.Namespace, title: str, make_tables: Callable[[], Iterable[Table]], summary: Mapping[str, Any]
 ) -> None:
     """Print the tables, or the summary where `--json` asks for it.
 
     Args:
         arguments: with the options of `add_format_options`.
-        title: above the tables.
-        make_tables: called only where they are printed.
-        summary: the same as JSON has it.
+        title: heading above the tables.
+        make_tables: called only if they are printed.
+        summary: the same data for JSON.
     """
     if arguments.json:
         print(json.dumps(summary))
@@ -68,7 +65,7 @@ def render_table(header: Row, rows: Sequence[Row], align: str) -> str:
     """Return columns of equal width, two spaces apart, under a ruled header.
 
     Args:
-        header: of the columns.
+        header: names of the columns.
         rows: as wide as the header.
         align: < or > for each column.
     """

@@ -1,15 +1,7 @@
 """Typed configuration: sections, strict YAML, overrides, dumping."""
 
 from gpt.config.loading import LoadedConfig, dump_config, load_config, parse_config
-from gpt.config.sections import (
-    Config,
-    DataConfig,
-    ModelConfig,
-    OptimConfig,
-    RunConfig,
-    SamplingParams,
-    TrainConfig,
-)
+from gpt.config.sections import Config, DataConfig, ModelConfig, OptimConfig, RunConfig, SamplingParams, TrainConfig
 
 __all__ = [
     "Config",

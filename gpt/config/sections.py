@@ -18,11 +18,11 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d{1,2})?|mps)$"
 Problem = tuple[str, str]
-"""A key of the section, and what is wrong with it."""
+"""A key of the section, and what is wrong with its value."""
 
 
 def _list_to_tuple(value: Any) -> Any:
-    """Turn a list, which is all that YAML has, into a tuple, which is immutable."""
+    """Convert a list, as YAML gives it, to an immutable tuple."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -34,7 +34,7 @@ def _check_path(text: str) -> str:
 
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_check_path)]
 Betas = Annotated[tuple[Fraction, Fraction], BeforeValidator(_list_to_tuple)]
-Texts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_list_to_tuple)]
+Strings = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_list_to_tuple)]
 
 
 class CrossCheckError(ValueError):
@@ -63,7 +63,7 @@ class Section(BaseModel):
 
 
 class RunConfig(Section):
-    """Name, place and hardware of a run."""
+    """Name, folder and hardware of a run."""
 
     name: str | None = Field(
         None,
@@ -72,13 +72,11 @@ class RunConfig(Section):
     )
     dir: PathText = Field("runs", description="Folder that holds the run folders.")
     seed: Seed = Field(
-        1337,
-        description="Seed of initialization and dropout (torch's generator) and of the data order (its own).",
+        1337, description="Seed of initialization and dropout (torch's generator) and of the data order (its own)."
     )
     device: str = Field("auto", pattern=DEVICE_PATTERN, description="auto: CUDA, then MPS, then CPU.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto",
-        description="Type of the matmuls; weights stay float32. auto: bfloat16 where the hardware supports it.",
+        "auto", description="Type of the matmuls; weights stay float32. auto: bfloat16 where the hardware supports it."
     )
     compile: Literal["auto"] | bool = Field(
         "auto",
@@ -109,8 +107,7 @@ class DataConfig(Section):
     url: str | None = Field(None, pattern=r"^https://", description="https address, for source: url.")
     sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$", description="Expected hash of the file or download.")
     dir: PathText = Field(
-        "data",
-        description="Folder of downloads and token files; corpora are looked up in GPT_DATA_DIR first.",
+        "data", description="Folder of downloads and token files; corpora are looked up in GPT_DATA_DIR first."
     )
     tokenizer: Literal["char", "byte"] = Field(
         "char", description="char: one id per distinct character of the corpus; byte: 256 ids, any text."
@@ -154,8 +151,7 @@ class ModelConfig(Section):
     rope_theta: PositiveFloat = Field(10000.0, description="Base of the rotary and sinusoidal frequencies.")
     mlp: Literal["gelu", "gelu_tanh", "relu", "relu2", "swiglu"] = Field("gelu")
     mlp_width: PositiveInt | None = Field(
-        None,
-        description="Hidden width; null: 4 n_embd, or 8/3 n_embd for swiglu, rounded up to a multiple of 8.",
+        None, description="Hidden width; null: 4 n_embd, or 8/3 n_embd for swiglu, rounded up to a multiple of 8."
     )
     tie_weights: bool = Field(True, description="lm_head shares the storage of wte.")
     qk_norm: bool = Field(False, description="RMSNorm on each query and key head before the scores.")
@@ -174,7 +170,7 @@ class ModelConfig(Section):
 
     @property
     def head_dim(self) -> int:
-        """Width D of one head."""
+        """Return the width D of one head."""
         return self.n_embd // self.n_head
 
     @property
@@ -245,8 +241,7 @@ class TrainConfig(Section):
 
     batch_size: PositiveInt = Field(64, description="Sequences per micro-batch.")
     grad_accum_steps: PositiveInt = Field(
-        1,
-        description="Micro-batches per optimizer step; one step sees batch_size * grad_accum_steps sequences.",
+        1, description="Micro-batches per optimizer step; one step sees batch_size * grad_accum_steps sequences."
     )
     max_steps: PositiveInt = Field(5000, description="Optimizer steps.")
     eval_interval: PositiveInt = Field(250, description="Steps between evaluations; each also writes a checkpoint.")
@@ -271,7 +266,7 @@ class TrainConfig(Section):
 
 
 class SamplingParams(Section):
-    """How the next token is chosen, and where a text begins and ends.
+    """How the next token is sampled, and how a sequence begins and ends.
 
     Applied in this order: repetition penalty, temperature, top-k, top-p, min-p, softmax, sampling.
     Temperature 0 is greedy.
@@ -284,7 +279,7 @@ class SamplingParams(Section):
     min_p: float = Field(0.0, ge=0, le=1, description="Drop tokens less likely than min_p times the most likely one.")
     repetition_penalty: PositiveFloat = Field(1.0, description="Above 1: tokens already in the text are less likely.")
     seed: Seed = Field(1337, description="Seed of the request's own generator.")
-    stop: Texts = Field((), description="Stop before any of these strings.")
+    stop: Strings = Field((), description="Stop before any of these strings.")
     end_id: NonNegativeInt | None = Field(None, description="Stop at this token; null: there is none.")
     logprobs: NonNegativeInt | None = Field(
         None, description="Return each token's log-probability, and this many alternatives; null: neither."
@@ -302,7 +297,7 @@ class SamplingParams(Section):
 
 
 class Config(Section):
-    """A whole configuration file."""
+    """A complete configuration."""
 
     run: RunConfig = Field(default_factory=RunConfig)
     data: DataConfig = Field(default_factory=DataConfig)

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.device import Compute
+from gpt.model import eval_mode
 
 IGNORE = -100
-"""Targets with this value count neither in the loss nor in its mean."""
+"""Targets with this value are excluded from the loss and from its mean."""
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets, each (B, T) int64, on the CPU."""
@@ -19,11 +20,11 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A loss over some text.
+    """The loss over a text.
 
     Attributes:
-        loss: mean over `tokens`, in nats per token.
-        tokens: predictions it is the mean of.
+        loss: mean, in nats per token.
+        tokens: number of predicted tokens.
     """
 
     loss: float
@@ -53,7 +54,7 @@ def summed_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 def summed_loss(model: nn.Module, inputs: Tensor, targets: Tensor, compute: Compute) -> Tensor:
     """Return the cross-entropy of a batch, summed over positions, in nats; runs the model.
 
-    The logits are freed when it returns: held through the backward pass, they would add to its peak memory.
+    The logits are freed on return: kept during the backward pass, they would raise its peak memory.
 
     Args:
         model: token ids (B, T) -> logits (B, T, V).
@@ -74,19 +75,15 @@ def evaluate(
 
     Args:
         model: token ids (B, T) -> logits (B, T, V).
-        batches: see `windows`.
+        batches: inputs and targets, see `gpt.evaluation.windows`.
         compute: device and dtype.
-        poll: called before every batch; whatever it raises ends the evaluation.
+        poll: called before every batch; an exception from it ends the evaluation.
     """
-    was_training = model.training
-    model.eval()
-    try:
-        sums, count = [], 0
+    sums, count = [], 0
+    with eval_mode(model):
         for inputs, targets in batches:
             poll()
             sums.append(summed_loss(model, inputs, targets, compute))
             count += int((targets != IGNORE).sum())
-    finally:
-        model.train(was_training)
-    total = math.fsum(torch.stack(sums).tolist())  # read at the end, so that a GPU is not waited for between batches
+    total = math.fsum(torch.stack(sums).tolist())  # read back once, so that a GPU does not wait between batches
     return Evaluation(total / count, count)

@@ -1,4 +1,4 @@
-"""The probability of a text under a model, in all and token by token."""
+"""The probability of a text under a model, as a whole and token by token."""
 
 import math
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Score:
     """The probability of one text.
 
     Attributes:
-        logprobs: log-probability, in nats, of every token but the first, which has no context.
-        chars: characters those tokens complete.
+        logprobs: log-probability in nats of every token but the first, which has no context.
+        chars: number of characters that those tokens complete.
     """
 
     logprobs: tuple[float, ...]
@@ -27,12 +27,12 @@ class Score:
 
     @property
     def logprob(self) -> float:
-        """Return that of the whole text after its first token, in nats."""
+        """Return the log-probability of the text after its first token, in nats."""
         return math.fsum(self.logprobs)
 
     @property
     def perplexity(self) -> float:
-        """Return `exp(-mean log-probability)` of a token; infinite where that has no float."""
+        """Return `exp(-mean log-probability)` per token; infinity if it overflows."""
         try:
             return math.exp(-self.logprob / len(self.logprobs))
         except OverflowError:
@@ -40,7 +40,7 @@ class Score:
 
     @property
     def bits_per_char(self) -> float:
-        """Return `-log2` of the probability, over the characters."""
+        """Return `-log2` of the probability, divided by the number of characters."""
         return -self.logprob / math.log(2) / self.chars
 
 
@@ -50,10 +50,10 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
 
     Args:
         model: in eval mode.
-        tokenizer: the one the model was trained with.
+        tokenizer: the tokenizer of the model.
         text: of any length.
-        stride: see `sliding_batches`: a small one is slow and gives every token a long context. None:
-            `block_size`, blocks side by side; a text that fits the window is read whole either way.
+        stride: tokens between windows, see `sliding_batches`; a small one is slow but gives every token a long
+            context. None: `block_size`, for adjacent blocks.
 
     Raises:
         DataError: characters outside the vocabulary.
@@ -67,7 +67,7 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
     device, block_size = next(model.parameters()).device, model.config.block_size
     found = []
     for inputs, targets in sliding_batches(ids, block_size, 1, min(stride or block_size, block_size)):
-        fresh = (targets[0] != IGNORE).nonzero().squeeze(-1)  # here, since a device would be waited for
+        fresh = (targets[0] != IGNORE).nonzero().squeeze(-1)  # on the CPU, without waiting for a device
         logits = model(inputs.to(device))[0, fresh.to(device)]
         logprobs = logits.to(widest_dtype(device)).log_softmax(-1)
         found.append(logprobs.gather(-1, targets[0, fresh, None].to(device)).squeeze(-1).cpu().double())

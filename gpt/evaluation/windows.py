@@ -1,8 +1,7 @@
-"""Three protocols to read a text in windows; their losses must not be mixed.
+"""Three protocols to evaluate a text in windows; their losses are not comparable.
 
-`full` reads the text once in order, in blocks of `block_size`: the figure to quote. `sliding`
-overlaps the windows, so that every token has a long context. `random` is nanoGPT's estimate: batches
-of random crops, noisy.
+`full` reads the text once in order, in blocks of `block_size`: the loss to report. `sliding` overlaps the
+windows, so that every token has a long context. `random` is nanoGPT's noisy estimate from random crops.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,12 +16,12 @@ from gpt.evaluation.loss import IGNORE, Batch
 
 
 def full_batches(tokens: Tokens, block_size: int, batch_size: int) -> Iterator[Batch]:
-    """Yield the whole text in order, each token but the first predicted once, in blocks side by side."""
+    """Yield the text in adjacent blocks, in order; each token but the first is predicted once."""
     return sliding_batches(tokens, block_size, batch_size, stride=block_size)
 
 
 def sliding_batches(tokens: Tokens, block_size: int, batch_size: int, stride: int) -> Iterator[Batch]:
-    """Yield windows `stride` apart; each predicts only the tokens that the one before did not reach."""
+    """Yield windows `stride` apart; each predicts only the tokens after the end of the previous one."""
     last = len(tokens) - 1  # the last token is only a target
     starts = range(0, max(1, last - block_size + stride), stride)
     whole = max(0, (last - block_size) // stride + 1)  # windows that do not reach past the end
@@ -34,18 +33,18 @@ def sliding_batches(tokens: Tokens, block_size: int, batch_size: int, stride: in
 
 
 def random_batches(tokens: Tokens, block_size: int, batch_size: int, batches: int, seed: int) -> Iterator[Batch]:
-    """Yield random crops, from a generator of their own."""
+    """Yield batches of random crops, which have a random generator of their own."""
     sampler = BatchSampler(tokens, block_size, seed)
     for _ in range(batches):
         yield sampler.get_batch(batch_size)
 
 
 def _windows(tokens: Tokens, starts: Sequence[int], length: int, fresh: int) -> Batch:
-    """Return windows of `length`, of which all but the first of the text predict their last `fresh` tokens only."""
+    """Return windows of `length`; all but the first one of the text predict only their last `fresh` tokens."""
     indices = np.array(starts)[:, None] + np.arange(length + 1)
     windows: Tensor = torch.from_numpy(tokens[indices].astype(np.int64))
     targets = windows[:, 1:].clone()
-    for row, start in enumerate(starts):
+    for index, start in enumerate(starts):
         if start > 0:
-            targets[row, : length - fresh] = IGNORE
+            targets[index, : length - fresh] = IGNORE
     return windows[:, :-1], targets

@@ -59,10 +59,10 @@ class SDPACore(nn.Module):
 
 
 class AutoCore(nn.Module):
-    """The faster of the two.
+    """Attention by the faster of the two.
 
-    On a CPU the backward pass of the fused kernel is slow in bfloat16, and what a compiler makes of the written-out
-    form is faster; everything else is faster fused.
+    In training on a CPU, the reference is faster in bfloat16, where the backward pass of the fused kernel is slow, and
+    when compiled; otherwise the fused kernel is.
     """
 
     def __init__(self, dropout: float) -> None:
@@ -103,7 +103,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, cache: LayerCache | None = None
     ) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
+        """Map x (B, T, C) to (B, T, C)."""
         q = self.q_norm(_split_heads(self.c_q(x), self.n_head))  # (B, H, T, D)
         k = self.k_norm(_split_heads(self.c_k(x), self.n_kv_head))  # (B, K, T, D)
         v = _split_heads(self.c_v(x), self.n_kv_head)
@@ -136,5 +136,5 @@ def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
-    """(B, T, heads * D) -> (B, heads, T, D)."""
+    """Reshape (B, T, heads * D) to (B, heads, T, D)."""
     return x.view(*x.shape[:-1], heads, x.size(-1) // heads).transpose(1, 2)

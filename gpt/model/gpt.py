@@ -51,7 +51,7 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, cache: LayerCache | None = None
     ) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
+        """Map x (B, T, C) to (B, T, C)."""
         x = x + self.attn(self.ln_1(x), rotation, mask, cache)
         return x + self.mlp(self.ln_2(x))
 
@@ -68,7 +68,7 @@ class Softcap(nn.Module):
 
 
 def build_softcap(config: ModelConfig) -> nn.Module:
-    """Return what `config.logit_softcap` asks for."""
+    """Return the cap of the logits that `config.logit_softcap` asks for, or the identity."""
     return nn.Identity() if config.logit_softcap is None else Softcap(config.logit_softcap)
 
 
@@ -124,10 +124,10 @@ class GPT(nn.Module):
                 is an assertion of the device), the sequence is longer than `block_size`, or both a mask and
                 a cache are given.
         """
-        if not torch.compiler.is_compiling():  # whoever compiles a whole step checks before it: this reads ids back
+        if not torch.compiler.is_compiling():  # it reads ids back; callers that compile a whole step check first
             self.check(idx)
         if cache is not None and attention_mask is not None:
-            raise InputError("attention_mask is for calls without a cache, which knows the length of each row itself")
+            raise InputError("attention_mask is for calls without a cache; a cache knows the length of each sequence")
         if cache is not None:
             positions, mask = cache.positions(idx.size(1)), cache.mask(idx.size(1))
         else:
@@ -149,7 +149,7 @@ class GPT(nn.Module):
             raise InputError(f"token ids must be int64, not {str(idx.dtype).removeprefix('torch.')}; use idx.long()")
         if idx.size(1) > self.config.block_size:
             raise InputError(f"sequence of {idx.size(1)} tokens is longer than block_size {self.config.block_size}")
-        if idx.device.type == "cpu" and idx.numel():  # a CUDA lookup asserts this without a synchronisation
+        if idx.device.type == "cpu" and idx.numel():  # on CUDA the lookup asserts it, without a synchronization
             low, high = (int(bound) for bound in idx.aminmax())
             if low < 0 or high >= self.vocab_size:
                 raise outside_vocabulary(low if low < 0 else high, self.vocab_size)
@@ -157,7 +157,7 @@ class GPT(nn.Module):
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Switch a model to eval mode, without dropout, and back to the modes its modules were in."""
+    """Put a model in eval mode inside this context; afterwards every module has its former mode."""
     training = [module for module in model.modules() if module.training] if model.training else []
     for module in training:
         module.training = False
@@ -199,6 +199,6 @@ def _positions_and_mask(idx: Tensor, attention_mask: Tensor | None) -> tuple[Ten
     if attention_mask is None:
         return torch.arange(length, device=idx.device), None
     positions = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
-    itself = torch.eye(length, dtype=torch.bool, device=idx.device)  # so that no row of the softmax is empty
+    itself = torch.eye(length, dtype=torch.bool, device=idx.device)  # so that every softmax has a key
     mask = causal_mask(length, length, idx.device) & (attention_mask[:, None, None, :] | itself)
     return positions, mask

@@ -60,7 +60,7 @@ class MLP(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
+        """Map x (B, T, C) to (B, T, C)."""
         return self.dropout(self.c_proj(self.activation(self.c_fc(x))))
 
 
@@ -75,7 +75,7 @@ class SwiGLU(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
+        """Map x (B, T, C) to (B, T, C)."""
         return self.dropout(self.c_proj(F.silu(self.c_gate(x)) * self.c_fc(x)))
 
 

@@ -20,7 +20,7 @@ class LearnedPositions(nn.Module):
         self.weight = nn.Parameter(torch.empty(block_size, width))
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """(B, T, C), positions (T,) or (B, T) -> (B, T, C)."""
+        """Add the vectors of positions (T,) or (B, T) to x (B, T, C)."""
         return x + nn.functional.embedding(positions, self.weight)
 
 
@@ -36,7 +36,7 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", table.flatten(1).float(), persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """(B, T, C), positions (T,) or (B, T) -> (B, T, C)."""
+        """Add the vectors of positions (T,) or (B, T) to x (B, T, C)."""
         return x + self.table[positions].to(x.dtype)
 
 
@@ -56,7 +56,7 @@ class Rotary(nn.Module):
         self.register_buffer("sin", angles.sin().float(), persistent=False)
 
     def forward(self, positions: Tensor) -> Rotation:
-        """Positions (T,) -> two of (T, D); positions (B, T) -> two of (B, 1, T, D)."""
+        """Return cos and sin: for positions (T,) each (T, D), for positions (B, T) each (B, 1, T, D)."""
         cos, sin = self.cos[positions], self.sin[positions]
         if positions.dim() == 2:
             return cos.unsqueeze(1), sin.unsqueeze(1)
@@ -76,7 +76,7 @@ def rotate_half(x: Tensor) -> Tensor:
 
 
 def build_added_positions(config: ModelConfig) -> LearnedPositions | SinusoidalPositions | None:
-    """Return what `config.position` adds to the token embedding."""
+    """Return the module that adds positions to the token embedding, if `config.position` asks for one."""
     match config.position:
         case "learned":
             return LearnedPositions(config.block_size, config.n_embd)
@@ -87,7 +87,7 @@ def build_added_positions(config: ModelConfig) -> LearnedPositions | SinusoidalP
 
 
 def build_rotation(config: ModelConfig) -> Rotary | None:
-    """Return what `config.position` rotates queries and keys by."""
+    """Return the rotary embedding, if `config.position` asks for it."""
     return Rotary(config.block_size, config.head_dim, config.rope_theta) if config.position == "rope" else None
 
 

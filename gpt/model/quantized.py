@@ -74,7 +74,7 @@ class QuantizedLinear(nn.Module):
         return (self.unpacked.view(*self.scales.shape, -1) * self.scales.unsqueeze(-1)).flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., C) -> (..., F)."""
+        """Map x (..., C) to (..., F)."""
         return F.linear(x, self.weight.to(x.dtype), self.bias)
 
 
@@ -98,7 +98,7 @@ class BFloat16Linear(nn.Module):
         return self.rounded.float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., C) -> (..., F)."""
+        """Map x (..., C) to (..., F)."""
         return F.linear(x, self.rounded.to(x.dtype), self.bias)
 
 

@@ -77,7 +77,7 @@ def test_tokens_are_mapped_from_disk_in_the_smallest_type(text: str, tokenizer: 
     place.write(text)
     data = place.prepare(tokenizer=tokenizer)
     for name in ("train", "val"):
-        tokens = data.split(name)
+        tokens = getattr(data, name)
         assert isinstance(tokens, np.memmap)
         assert not tokens.flags.writeable
         assert tokens.dtype == np.dtype(dtype)
