@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gpt.config import Config, dump_config, parse_config
 from gpt.data.ngrams import NgramTable
-from gpt.data.tokenizers import Tokenizer, tokenizer_from_json, tokenizer_to_json
+from gpt.data.tokenizers import Tokenizer, tokenizer_from_dict
 from gpt.errors import CheckpointError
 from gpt.files import sync_file, sync_folder
 
@@ -90,7 +90,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         name = "config.yaml"
         config = parse_config(files[name].decode("utf-8"), str(folder / name))
         name = "tokenizer.json"
-        tokenizer = tokenizer_from_json(files[name].decode("utf-8"))
+        tokenizer = tokenizer_from_dict(json.loads(files[name]))
         name = NGRAMS
         ngrams = NgramTable.from_tensors(safetensors.torch.load(files[name])) if name in files else None
     except Exception as error:  # foreign bytes make an unpickler raise anything
@@ -112,7 +112,7 @@ def _serialize(checkpoint: Checkpoint) -> dict[str, bytes]:
         "optimizer.pt": training.getvalue(),
         "state.json": json.dumps(checkpoint.state, indent=1).encode(),
         "config.yaml": dump_config(checkpoint.config).encode(),
-        "tokenizer.json": tokenizer_to_json(checkpoint.tokenizer).encode(),
+        "tokenizer.json": json.dumps(checkpoint.tokenizer.to_dict()).encode(),
         **({} if ngrams is None else {NGRAMS: safetensors.torch.save(ngrams.to_tensors())}),
     }
 

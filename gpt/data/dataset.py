@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gpt.config import DataConfig
 from gpt.data.corpora import locate_corpus
 from gpt.data.text import distinct_characters, read_pieces
-from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, smallest_dtype, tokenizer_from_json
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, smallest_dtype, tokenizer_from_dict
 from gpt.errors import DataError
 from gpt.files import release_cached_pages, sha256_of, sync_file
 from gpt.report import Report, announced
@@ -94,7 +94,7 @@ def open_dataset(folder: Path) -> Dataset:
     """
     try:
         meta = json.loads((folder / META).read_text(encoding="utf-8"))
-        tokenizer = tokenizer_from_json(json.dumps(meta["tokenizer"]))
+        tokenizer = tokenizer_from_dict(meta["tokenizer"])
         train, val = (_map(folder / f"{split}.bin", meta["dtype"], **meta[split]) for split in ("train", "val"))
     except (OSError, ValueError, KeyError, TypeError, DataError) as error:
         raise DataError(

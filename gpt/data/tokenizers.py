@@ -1,7 +1,6 @@
 """Text to token ids and back: one id per character, or one per byte."""
 
 import codecs
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -178,27 +177,18 @@ class _ByteDecoder:
         return self._utf8.decode(b"", final=True)
 
 
-def tokenizer_to_json(tokenizer: Tokenizer) -> str:
-    """Return the tokenizer as JSON."""
-    return json.dumps(tokenizer.to_dict(), ensure_ascii=True)
-
-
-def tokenizer_from_json(text: str, unknown: str = "error") -> Tokenizer:
-    """Return the tokenizer that `tokenizer_to_json` wrote; `unknown` is CharTokenizer's policy.
+def tokenizer_from_dict(data: Any) -> Tokenizer:
+    """Return the tokenizer whose `to_dict` gave the value.
 
     Raises:
-        DataError: the text is not the JSON of a tokenizer.
+        DataError: it does not describe a tokenizer.
     """
-    try:
-        data = json.loads(text)
-        kind = data["type"]
-        if kind == "byte":
+    match data:
+        case {"type": "byte"}:
             return ByteTokenizer()
-        if kind == "char" and all(isinstance(char, str) and len(char) == 1 for char in data["chars"]):
-            return CharTokenizer(data["chars"], unknown)
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"not a tokenizer: {error!r}") from None
-    raise DataError(f"unknown tokenizer type {kind!r}")
+        case {"type": "char", "chars": [*chars]} if all(isinstance(char, str) and len(char) == 1 for char in chars):
+            return CharTokenizer(chars)
+    raise DataError(f"not a tokenizer: {str(data)[:60]}")
 
 
 def smallest_dtype(vocab_size: int) -> np.dtype[Any]:

@@ -14,8 +14,7 @@ from gpt.data.tokenizers import (
     CharTokenizer,
     Tokenizer,
     smallest_dtype,
-    tokenizer_from_json,
-    tokenizer_to_json,
+    tokenizer_from_dict,
 )
 from gpt.errors import DataError
 
@@ -146,26 +145,16 @@ def test_half_a_character_cannot_be_written_as_bytes() -> None:
     "tokenizer", [CharTokenizer(MIXED), CharTokenizer(["\x00", '"', "\\", "\u2028"]), ByteTokenizer()]
 )
 def test_a_tokenizer_comes_back_from_its_json(tokenizer: Tokenizer) -> None:
-    text = tokenizer_to_json(tokenizer)
-    again = tokenizer_from_json(text)
+    text = json.dumps(tokenizer.to_dict())
+    again = tokenizer_from_dict(json.loads(text))
     assert type(again) is type(tokenizer)
     assert again.to_dict() == tokenizer.to_dict() == json.loads(text)
     assert again.decode(range(again.vocab_size)) == tokenizer.decode(range(tokenizer.vocab_size))
-    assert text.isascii()
-
-
-def test_a_tokenizer_comes_back_with_the_policy_that_is_asked_for() -> None:
-    text = tokenizer_to_json(CharTokenizer("abc"))
-    assert tokenizer_from_json(text, "drop").encode("aéb").tolist() == [0, 1]
-    with pytest.raises(DataError, match="outside the vocabulary"):
-        tokenizer_from_json(text).encode("aéb")
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "{",
         "null",
         "[]",
         '"char"',
@@ -182,9 +171,9 @@ def test_a_tokenizer_comes_back_with_the_policy_that_is_asked_for() -> None:
         '{"type": "char", "chars": ["a", "bc"]}',
     ],
 )
-def test_a_damaged_json_is_refused(text: str) -> None:
+def test_what_does_not_describe_a_tokenizer_is_refused(text: str) -> None:
     with pytest.raises(DataError):
-        tokenizer_from_json(text)
+        tokenizer_from_dict(json.loads(text))
 
 
 @settings(max_examples=200, deadline=None)
