@@ -31,7 +31,7 @@ def test_idle_threads_sleep_soon_unless_the_user_says_otherwise(
     assert run_command(lambda: int(os.environ["GOMP_SPINCOUNT"])) == int(expected)
 
 
-@pytest.mark.parametrize("command", ["train", "sample", "evaluate", "explain", "bench"])
+@pytest.mark.parametrize("command", ["train", "sample", "evaluate", "explain"])
 def test_a_command_does_not_load_torch_before_it_runs(command: str) -> None:
     """Its OpenMP library reads the environment when it is loaded."""
     code = f"import sys, gpt.cli.{command}; sys.exit('torch' in sys.modules)"
