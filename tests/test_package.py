@@ -17,7 +17,7 @@ FLOORS = [
     {"accounting"},
     {"generation"},
     {"inspection"},
-    {"training", "serving", "api"},
+    {"training", "serving", "api", "interop"},
     {"cli"},
 ]
 """From the ground up: a part imports from lower floors and from itself only."""

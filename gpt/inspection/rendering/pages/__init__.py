@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from gpt.errors import InputError
-from gpt.inspection.views.heads import summarise_head
 from gpt.inspection.views.tokens import View
 
 KINDS = ("attention", "lens", "surprisal")
@@ -34,18 +33,39 @@ def render_page(kind: str, view: View, title: str, note: str) -> str:
     if kind not in KINDS:
         raise ValueError(f"no page is called {kind!r}; there are {', '.join(KINDS)}")
     content = _attention_data(view) if kind == "attention" else _shortened(view)
-    return Template(_read("page.html")).substitute(
+    scripts = ["shared.js", *(["attention_view.js"] if kind == "attention" else []), f"{kind}.js"]
+    return fill_page(title, note, read_part(f"{kind}.html"), content, read_part(*scripts), read_part("page.css"))
+
+
+def fill_page(title: str, note: str, body: str, data: object, script: str, style: str, script_source: str = "") -> str:
+    """Return an HTML document.
+
+    Args:
+        title: text.
+        note: text.
+        body: HTML.
+        data: what the script finds, as JSON, in the element `data`.
+        script: JavaScript.
+        style: CSS.
+        script_source: what the content security policy allows scripts beyond being in the document.
+
+    Raises:
+        InputError: the data has values that are not finite.
+    """
+    return Template(read_part("page.html")).substitute(
         title=html.escape(title),
         note=html.escape(note),
-        style=_read("page.css"),
-        body=_read(f"{kind}.html"),
-        data=_to_json(content),
-        script=_read("shared.js") + _read(f"{kind}.js"),
+        body=body,
+        data=_to_json(data),
+        script=script,
+        style=style,
+        script_source=script_source and f" {script_source}",
     )
 
 
-def _read(name: str) -> str:
-    return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
+def read_part(*names: str) -> str:
+    """Return the text of these files, one after another."""
+    return "".join(resources.files(__name__).joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
 def _to_json(content: object) -> str:
@@ -53,8 +73,12 @@ def _to_json(content: object) -> str:
     try:
         text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     except ValueError:
-        raise InputError("the model gave values that are not finite; a page cannot show them") from None
+        raise _not_finite() from None
     return text.replace("<", "\\u003c")
+
+
+def _not_finite() -> InputError:
+    return InputError("the model gave values that are not finite; a page cannot show them")
 
 
 def _shortened(value: Any) -> Any:
@@ -68,18 +92,18 @@ def _shortened(value: Any) -> Any:
 
 def _attention_data(view: View) -> View:
     weights = view["weights"].detach().float().cpu()
+    if not weights.isfinite().all():
+        raise _not_finite()
     layers, heads = weights.shape[:2]
     start = {"layer": view.get("layer", 0), "head": view.get("head", 0)}
     for name, count in (("layer", layers), ("head", heads)):
         if not 0 <= start[name] < count:
             raise InputError(f"there is no {name} {start[name]}; they go from 0 to {count - 1}")
-    summaries = [[vars(summarise_head(pattern)) for pattern in layer] for layer in weights]
     return {
         "labels": view["labels"],
         "layers": layers,
         "heads": heads,
         "weights": _pack(weights),
-        "summaries": _shortened(summaries),
         **start,
     }
 

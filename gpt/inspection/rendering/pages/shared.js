@@ -41,7 +41,7 @@ function unpaint(element) {
 }
 
 /** Ticks are pairs of a place from 0 to 1 and its text. */
-function drawLegend(title, ticks) {
+function drawLegend(title, ticks, container = byId("legend")) {
   const bar = create("div", "legend-bar");
   const stops = Array.from({ length: 17 }, (_, stop) => `rgb(${colourOf(stop / 16).join(" ")})`);
   bar.style.backgroundImage = `linear-gradient(to right, ${stops.join(", ")})`;
@@ -51,7 +51,7 @@ function drawLegend(title, ticks) {
     tick.style.left = `${100 * place}%`;
     axis.append(tick);
   }
-  byId("legend").replaceChildren(create("div", "legend-title", title), bar, axis);
+  container.replaceChildren(create("div", "legend-title", title), bar, axis);
 }
 
 function quoted(label) {
@@ -101,8 +101,10 @@ function makeChoosable(container, items, columns, choose, preview) {
     item.tabIndex = -1;
   });
   const pick = (index, ...details) => {
-    items[chosen].tabIndex = -1;
-    items[chosen].removeAttribute("aria-current");
+    if (chosen in items) {
+      items[chosen].tabIndex = -1;
+      items[chosen].removeAttribute("aria-current");
+    }
     chosen = index;
     items[chosen].tabIndex = 0;
     items[chosen].setAttribute("aria-current", "true");

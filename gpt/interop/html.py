@@ -1,0 +1,109 @@
+"""A trained model as one HTML page that runs it: weights, tokenizer and code in a file that needs nothing else."""
+
+import base64
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpt.config import SamplingParams
+from gpt.data.tokenizers import Tokenizer
+from gpt.errors import InputError
+from gpt.inspection.rendering.pages import fill_page, read_part
+from gpt.inspection.views.tokens import labels_of
+from gpt.model import GPT
+from gpt.model.quantized import QuantizedLinear, quantize, weights_format
+
+WEIGHTS = ("fp16", "int8", "float32")
+"""Formats of the weights in a page; int8 is of the blocks' linear layers, and the rest is then fp16."""
+ENGINE = ("kernel.js", "model.js", "sampling.js")
+"""The parts that compute, in order; they touch no document and run outside a browser too."""
+
+
+def render_model_page(
+    model: GPT, tokenizer: Tokenizer, weights: str, params: SamplingParams, title: str, note: str
+) -> str:
+    """Return an HTML document in which a reader writes text with the model, without a server or network.
+
+    Args:
+        model: with weights in any format.
+        tokenizer: the one it was trained with.
+        weights: one of `WEIGHTS`.
+        params: temperature, top-k, seed and length that the page starts with.
+        title: of the page.
+        note: a line below it.
+
+    Raises:
+        InputError: a weight is not finite, or not in this format; int8 is asked for of a model that was quantized
+            to another format.
+    """
+    if weights == "int8" and weights_format(model) != "int8":
+        model = quantize(model, "int8")
+    tensors, content = _pack(model, weights)
+    config = model.config
+    sizes = {"n_kv_head": config.kv_heads, "head_dim": config.head_dim, "mlp_hidden": config.mlp_hidden}
+    data = {
+        "config": {**config.model_dump(), **sizes},
+        "tensors": tensors,
+        "tokenizer": tokenizer.to_dict(),
+        "labels": labels_of(tokenizer, range(model.vocab_size)),
+        "start": params.model_dump(include={"temperature", "top_k", "seed", "max_new_tokens"}),
+    }
+    attention = read_part("attention.html")
+    return fill_page(
+        title,
+        note,
+        body=_read("play.html").replace("$attention", attention)
+        + f'<script type="text/plain" id="weights">{base64.b64encode(content).decode()}</script>',
+        data=data,
+        script=read_part("shared.js", "attention_view.js") + read_engine() + _read("play.js"),
+        style=read_part("page.css") + _read("play.css"),
+        script_source="'wasm-unsafe-eval'",  # allows WebAssembly, and no other code than the page's own
+    )
+
+
+def read_engine() -> str:
+    """Return the JavaScript that computes."""
+    return "".join(map(_read, ENGINE))
+
+
+def _read(name: str) -> str:
+    return resources.files(__package__).joinpath("page", name).read_text(encoding="utf-8")
+
+
+def _pack(model: GPT, weights: str) -> tuple[list[dict[str, Any]], bytes]:
+    """Return an index of all tensors, and their bytes; a tied head is left out, since it is the embedding."""
+    index: list[dict[str, Any]] = []
+    content = bytearray()
+    for name, tensor, scales in _tensors(model):
+        kind = "int8" if scales is not None else "float32" if weights == "float32" else "fp16"
+        index.append({"name": name, "shape": list(tensor.shape), "format": kind, "offset": len(content)})
+        content += _to_bytes(name, tensor, kind)
+        if scales is not None:
+            content += _to_bytes(name, scales, "float32")
+    return index, bytes(content)
+
+
+def _tensors(model: GPT) -> Iterator[tuple[str, Tensor, Tensor | None]]:
+    """Yield name, values and, with int8 values, scales (rows, 1); quantized weights of other formats as floats."""
+    for name, module in model.named_modules():
+        if isinstance(module, QuantizedLinear) and module.bits == 8:
+            yield f"{name}.weight", module.integers, module.scales
+        elif name == "lm_head" and model.config.tie_weights:
+            continue
+        elif isinstance(weight := getattr(module, "weight", None), Tensor):
+            yield f"{name}.weight", weight, None
+        if isinstance(bias := getattr(module, "bias", None), nn.Parameter):
+            yield f"{name}.bias", bias, None
+
+
+def _to_bytes(name: str, tensor: Tensor, kind: str) -> bytes:
+    """Return little-endian values, row after row."""
+    dtype = {"int8": torch.int8, "fp16": torch.float16, "float32": torch.float32}[kind]
+    values = tensor.detach().cpu().to(dtype)
+    if not values.isfinite().all():
+        raise InputError(f"{name} has values that are not finite in {kind}; the page would not work")
+    array = values.contiguous().numpy()
+    return array.astype(array.dtype.newbyteorder("<")).tobytes()

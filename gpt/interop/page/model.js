@@ -1,0 +1,236 @@
+/** Bytes of a base64 text. */
+function decodeBase64(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text.trim());
+  const characters = atob(text);
+  const bytes = new Uint8Array(characters.length);
+  for (let index = 0; index < bytes.length; index++) bytes[index] = characters.charCodeAt(index);
+  return bytes;
+}
+
+/** The value of each of the 65,536 half-precision floats (IEEE 754 binary16). */
+function halfPrecisionTable() {
+  return Float32Array.from({ length: 65536 }, (_, bits) => {
+    const [exponent, fraction] = [(bits >> 10) & 31, bits & 1023];
+    const size = exponent === 0 ? fraction * 2 ** -24 : (1024 + fraction) * 2 ** (exponent - 25);
+    return bits & 0x8000 ? -size : size;
+  });
+}
+
+/** Fills `target`, (rows, columns), from the bytes of a tensor: float32, fp16, or int8 with a float32 scale per row. */
+function readTensor({ format, shape, offset }, bytes, target, halves) {
+  const view = new DataView(bytes.buffer, bytes.byteOffset + offset);
+  const columns = shape.at(-1);
+  const scalesAt = target.length; // the scales follow the integers
+  const scale = (row) => view.getFloat32(scalesAt + 4 * row, true);
+  const readers = {
+    float32: (index) => view.getFloat32(4 * index, true),
+    fp16: (index) => halves[view.getUint16(2 * index, true)],
+    int8: (index) => view.getInt8(index) * scale(Math.floor(index / columns)),
+  };
+  const read = readers[format];
+  for (let index = 0; index < target.length; index++) target[index] = read(index);
+}
+
+const ACTIVATIONS = {
+  gelu: (x) => 0.5 * x * (1 + erf(x * Math.SQRT1_2)),
+  gelu_tanh: (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
+  relu: (x) => Math.max(0, x),
+  relu2: (x) => Math.max(0, x) ** 2,
+};
+
+/** The error function to 1.5e-7 (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26). */
+function erf(x) {
+  const t = 1 / (1 + 0.3275911 * Math.abs(x));
+  const series = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t;
+  return Math.sign(x) * (1 - series * Math.exp(-x * x));
+}
+
+/** Replaces scores by their softmax. */
+function softmax(scores, length) {
+  let largest = -Infinity;
+  for (let index = 0; index < length; index++) largest = Math.max(largest, scores[index]);
+  let sum = 0;
+  for (let index = 0; index < length; index++) {
+    scores[index] = Math.exp(scores[index] - largest);
+    sum += scores[index];
+  }
+  for (let index = 0; index < length; index++) scores[index] /= sum;
+}
+
+/** Angles `position / theta^(2 i / width)` through a function, (positions, width / 2). */
+function angleTable(positions, width, theta, of) {
+  const half = width / 2;
+  return Float32Array.from({ length: positions * half }, (_, index) =>
+    of(Math.floor(index / half) * theta ** ((-2 * (index % half)) / width))
+  );
+}
+
+function addTo(x, y) {
+  for (let index = 0; index < x.length; index++) x[index] += y[index];
+}
+
+/** The model of gpt/model, one token at a time with cached keys and values. */
+class Model {
+  /**
+   * `data` has `config`, the `model` section of a configuration with its derived sizes, and `tensors`, an index of
+   * names, shapes, formats and offsets into `bytes`.
+   */
+  constructor({ config, tensors }, bytes, useWasm = true) {
+    const { n_layer: layers, n_embd: width, block_size: positions, head_dim: headDim } = config;
+    const kvWidth = config.n_kv_head * headDim;
+    const activations = { x: width, h: width, q: width, z: width, k: kvWidth, v: kvWidth, scores: positions,
+      hidden: config.mlp_hidden, gate: config.mlp_hidden, logits: config.vocab_size };
+    const sizes = [
+      ...Object.values(activations),
+      ...tensors.map(({ shape }) => shape.reduce((product, size) => product * size, 1)),
+      ...new Array(2 * layers * config.n_kv_head).fill(positions * headDim),
+    ];
+    this.config = config;
+    this.arena = createArena(sizes.reduce((sum, size) => sum + paddedLength(size), 0), useWasm);
+    for (const [name, size] of Object.entries(activations)) this[name] = this.arena.alloc(size);
+    this.tensors = new Map();
+    const halves = halfPrecisionTable();
+    for (const entry of tensors) {
+      const values = this.arena.alloc(entry.shape.reduce((product, size) => product * size, 1));
+      readTensor(entry, bytes, values, halves);
+      this.tensors.set(entry.name, values);
+    }
+    const allocateCache = () =>
+      Array.from({ length: layers }, () =>
+        Array.from({ length: config.n_kv_head }, () => this.arena.alloc(positions * headDim))
+      );
+    this.keys = allocateCache(); // [layer][head], (positions, D)
+    this.values = allocateCache(); // [layer][head], (D, positions): the weighted sum is a matmul by rows of it
+    this.headViews = Object.fromEntries(["q", "z", "k", "v"].map((name) => [name, this.splitHeads(this[name])]));
+    this.buildPositions();
+  }
+
+  splitHeads(values) {
+    const { head_dim: size } = this.config;
+    return Array.from({ length: values.length / size }, (_, head) => values.subarray(head * size, (head + 1) * size));
+  }
+
+  buildPositions() {
+    const { position, block_size: positions, n_embd: width, head_dim: headDim, rope_theta: theta } = this.config;
+    if (position === "learned") this.added = this.tensors.get("wpe.weight");
+    if (position === "sinusoidal") {
+      const [sines, cosines] = [Math.sin, Math.cos].map((of) => angleTable(positions, width, theta, of));
+      this.added = Float32Array.from({ length: positions * width }, (_, index) =>
+        (index % 2 ? cosines : sines)[Math.floor(index / 2)]
+      );
+    }
+    if (position === "rope") {
+      [this.sines, this.cosines] = [Math.sin, Math.cos].map((of) => angleTable(positions, headDim, theta, of));
+    }
+  }
+
+  /**
+   * Stores the keys and values of a token at `position`, after those of all earlier positions; with `wantLogits` returns
+   * the logits (V) of the next token, which the next call overwrites. `record(layer, head, weights)`, where given, sees
+   * each head's attention weights on the positions up to this one.
+   */
+  step(token, position, wantLogits = true, record = null) {
+    const { n_layer: layers, n_embd: width } = this.config;
+    this.x.set(this.tensors.get("wte.weight").subarray(token * width, (token + 1) * width));
+    if (this.added) addTo(this.x, this.added.subarray(position * width, (position + 1) * width));
+    for (let layer = 0; layer < layers; layer++) {
+      this.norm(this.h, this.x, `h.${layer}.ln_1`);
+      this.attend(layer, position, record);
+      addTo(this.x, this.h);
+      this.norm(this.h, this.x, `h.${layer}.ln_2`);
+      this.feedForward(`h.${layer}.mlp`);
+      addTo(this.x, this.h);
+    }
+    return wantLogits ? this.computeLogits() : null;
+  }
+
+  /** Attention from h to h. */
+  attend(layer, position, record) {
+    const { n_head: heads, n_kv_head: kvHeads, head_dim: headDim, block_size: positions } = this.config;
+    const name = `h.${layer}.attn`;
+    for (const part of ["q", "k", "v"]) this.linear(this[part], `${name}.c_${part}`, this.h);
+    for (const part of ["q", "k"]) for (const head of this.headViews[part]) this.place(head, `${name}.${part}_norm`, position);
+    for (let head = 0; head < kvHeads; head++) {
+      this.keys[layer][head].set(this.headViews.k[head], position * headDim);
+      const [values, v] = [this.values[layer][head], this.headViews.v[head]];
+      for (let index = 0; index < headDim; index++) values[index * positions + position] = v[index];
+    }
+    const length = position + 1;
+    for (let head = 0; head < heads; head++) {
+      const shared = Math.floor((head * kvHeads) / heads);
+      const scores = this.scores;
+      this.arena.matmul(scores, this.keys[layer][shared], this.headViews.q[head], headDim, length, headDim);
+      for (let index = 0; index < length; index++) scores[index] /= Math.sqrt(headDim);
+      softmax(scores, length);
+      if (record) record(layer, head, scores.subarray(0, length));
+      this.arena.matmul(this.headViews.z[head], this.values[layer][shared], scores, length, headDim, positions);
+    }
+    this.linear(this.h, `${name}.c_proj`, this.z);
+  }
+
+  /** Normalises and rotates one head's query or key, as the configuration asks. */
+  place(head, norm, position) {
+    if (this.config.qk_norm) this.rmsNorm(head, head, this.tensors.get(`${norm}.weight`));
+    if (!this.cosines) return;
+    const half = head.length / 2;
+    for (let index = 0; index < half; index++) {
+      const [cos, sin] = [this.cosines[position * half + index], this.sines[position * half + index]];
+      const [first, second] = [head[index], head[index + half]];
+      head[index] = first * cos - second * sin;
+      head[index + half] = second * cos + first * sin;
+    }
+  }
+
+  /** The feed-forward network from h to h. */
+  feedForward(name) {
+    const { hidden, gate, config } = this;
+    this.linear(hidden, `${name}.c_fc`, this.h);
+    if (config.mlp === "swiglu") {
+      this.linear(gate, `${name}.c_gate`, this.h);
+      for (let index = 0; index < hidden.length; index++) hidden[index] *= gate[index] / (1 + Math.exp(-gate[index]));
+    } else {
+      const activation = ACTIVATIONS[config.mlp];
+      for (let index = 0; index < hidden.length; index++) hidden[index] = activation(hidden[index]);
+    }
+    this.linear(this.h, `${name}.c_proj`, hidden);
+  }
+
+  computeLogits() {
+    const { tie_weights: tied, logit_softcap: cap } = this.config;
+    this.norm(this.h, this.x, "ln_f");
+    const head = this.tensors.get(tied ? "wte.weight" : "lm_head.weight");
+    const { logits } = this;
+    this.arena.matmul(logits, head, this.h, this.h.length, logits.length, this.h.length);
+    if (cap !== null) for (let index = 0; index < logits.length; index++) logits[index] = cap * Math.tanh(logits[index] / cap);
+    return logits;
+  }
+
+  linear(out, name, x) {
+    this.arena.matmul(out, this.tensors.get(`${name}.weight`), x, x.length, out.length, x.length);
+    const bias = this.tensors.get(`${name}.bias`);
+    if (bias) addTo(out, bias);
+  }
+
+  norm(out, x, name) {
+    const weight = this.tensors.get(`${name}.weight`);
+    if (this.config.norm === "rmsnorm") this.rmsNorm(out, x, weight);
+    else this.layerNorm(out, x, weight, this.tensors.get(`${name}.bias`));
+  }
+
+  rmsNorm(out, x, weight) {
+    let squares = 0;
+    for (let index = 0; index < x.length; index++) squares += x[index] ** 2;
+    const scale = 1 / Math.sqrt(squares / x.length + this.config.norm_eps);
+    for (let index = 0; index < x.length; index++) out[index] = x[index] * scale * weight[index];
+  }
+
+  layerNorm(out, x, weight, bias) {
+    let [sum, squares] = [0, 0];
+    for (let index = 0; index < x.length; index++) sum += x[index];
+    const mean = sum / x.length;
+    for (let index = 0; index < x.length; index++) squares += (x[index] - mean) ** 2;
+    const scale = 1 / Math.sqrt(squares / x.length + this.config.norm_eps);
+    for (let index = 0; index < x.length; index++) out[index] = (x[index] - mean) * scale * weight[index];
+    if (bias) addTo(out, bias);
+  }
+}

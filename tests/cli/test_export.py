@@ -1,0 +1,57 @@
+"""`scripts/export.py`."""
+
+from pathlib import Path
+
+import pytest
+
+from gpt.cli import export
+
+
+def run(trained: Path, output: Path, *options: str) -> int:
+    return export.main(["--to", "html", "--checkpoint", str(trained / "runs/tiny"), "--output", str(output), *options])
+
+
+def test_a_page_is_written_and_its_size_is_said(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = {}
+    for weights in ("int8", "fp16", "float32"):
+        page = tmp_path / "tiny.html"
+        assert run(trained, page, "--weights", weights) == 0
+        assert f"written to {page}" in capsys.readouterr().err
+        assert f"{weights} weights" in page.read_text(encoding="utf-8")
+        sizes[weights] = page.stat().st_size
+    assert sizes["int8"] < sizes["fp16"] < sizes["float32"]
+    assert "<title>tiny</title>" in page.read_text(encoding="utf-8")
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.html"]
+
+
+@pytest.mark.parametrize(
+    ("output", "options", "message"),
+    [
+        (".", [], "is a folder"),
+        ("gone/x.html", [], "is not a folder"),
+        ("x.html", ["--checkpoint", "nothing"], "nothing"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    output: str,
+    options: list[str],
+    message: str,
+    trained: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(trained, tmp_path / output, *options) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", [["--to", "pdf"], ["--weights", "int4"], ["--to", "html"]])
+def test_a_wrong_option_exits_with_2(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        export.main(options)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1

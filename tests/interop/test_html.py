@@ -1,0 +1,202 @@
+"""An exported page against PyTorch: the same logits, the same texts, the same tokens for the same seed."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gpt.config import SamplingParams
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from gpt.errors import InputError
+from gpt.generation import build_runtime, generate_tokens
+from gpt.generation.runtime import DecodeOptions
+from gpt.inspection.rendering.pages import read_part
+from gpt.inspection.views.heads import attention_patterns, summarise_head
+from gpt.interop.html import render_model_page
+from gpt.model import GPT
+from gpt.model.quantized import quantize
+from inspection.variants import VARIANTS
+from interop.node import run_page
+from tiny import sharp_model
+
+CHARS = CharTokenizer("abcdefghijklmnopqrst \n'")
+IDS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
+EVERY = {**VARIANTS, "wide": {"n_embd": 36, "n_head": 2, "mlp_width": 70, "bias": True}, "one": {"vocab_size": 23}}
+LOGITS = "const model = newModel({wasm}); return {ids}.map((id, at) => [...model.step(id, at)]);"
+FASTER_OR_NOT = pytest.mark.parametrize("wasm", ["true", "false"], ids=["WebAssembly", "JavaScript"])
+
+
+def page_of(model: GPT, weights: str = "float32", tokenizer: Tokenizer = CHARS) -> str:
+    return render_model_page(model, tokenizer, weights, SamplingParams(), "A <title>", "a note")
+
+
+def logits_of(page: str, wasm: str = "true") -> torch.Tensor:
+    return torch.tensor(run_page(page, LOGITS.format(wasm=wasm, ids=IDS)))
+
+
+def greedy(model: GPT, prompt: list[int], count: int, **params: Any) -> list[int]:
+    runtime = build_runtime(model, DecodeOptions(backend="eager"))
+    settings = SamplingParams(**{"temperature": 0.0, "max_new_tokens": count, **params})
+    return list(generate_tokens(model, prompt, settings, runtime))
+
+
+@FASTER_OR_NOT
+@pytest.mark.parametrize("variant", EVERY.values(), ids=EVERY.keys())
+@torch.no_grad()
+def test_logits_are_those_of_pytorch(variant: dict[str, object], wasm: str) -> None:
+    model = sharp_model(**variant)
+    expected = model(torch.tensor([IDS]))[0]
+    torch.testing.assert_close(logits_of(page_of(model), wasm), expected, atol=1e-4, rtol=0)
+
+
+@FASTER_OR_NOT
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
+def test_greedy_texts_are_those_of_pytorch_beyond_the_window(variant: dict[str, object], wasm: str) -> None:
+    model = sharp_model(**variant)
+    code = f"""
+    const text = new Text(newModel({wasm}));
+    text.append(3); text.append(1);
+    for (let count = 0; count < 200; count++) text.sample(0, 0, 0);
+    return text.ids.slice(2);
+    """
+    assert run_page(page_of(model), code) == greedy(model, [3, 1], 200)
+
+
+def test_the_same_seed_samples_the_same_tokens_as_pytorch() -> None:
+    model = sharp_model(std=0.1)
+    code = """
+    const text = new Text(newModel(true));
+    text.append(3);
+    const generator = new Twister(data.start.seed);
+    for (let count = 0; count < 700; count++) text.sample(0.8, 5, generator.uniform());
+    return text.ids.slice(1);
+    """
+    expected = greedy(model, [3], 700, temperature=0.8, top_k=5)
+    assert run_page(page_of(model), code) == expected
+    assert len(set(expected)) > 10
+
+
+def test_a_branch_is_what_the_text_would_have_been() -> None:
+    model = sharp_model()
+    code = """
+    const write = (text, count) => { for (let done = 0; done < count; done++) text.sample(0, 0, 0); return text; };
+    const begin = (...ids) => {
+      const text = new Text(newModel(true));
+      ids.forEach((id) => text.append(id));
+      return text;
+    };
+    const branched = write(begin(3, 1, 4), 40);
+    const first = branched.ids.slice();
+    branched.truncate(20);
+    branched.append(7);
+    return [write(branched, 30).ids, write(begin(...first.slice(0, 20), 7), 30).ids];
+    """
+    branched, anew = run_page(page_of(model), code)
+    assert branched == anew
+    assert len(anew) == 51
+
+
+@pytest.mark.parametrize(("weights", "tolerance"), [("fp16", 0.02), ("int8", 0.3)])
+@torch.no_grad()
+def test_smaller_weights_change_logits_a_little(weights: str, tolerance: float) -> None:
+    model = sharp_model(mlp="swiglu", bias=True)
+    exact = model(torch.tensor([IDS]))[0]
+    assert 0 < (logits_of(page_of(model, weights)) - exact).abs().max() < tolerance
+
+
+@torch.no_grad()
+def test_int8_is_the_int8_of_the_package() -> None:
+    model = sharp_model(position="rope")
+    quantized = quantize(model, "int8")
+    expected = logits_of(page_of(quantized, "int8"))
+    torch.testing.assert_close(logits_of(page_of(model, "int8")), expected, atol=0, rtol=0)
+    torch.testing.assert_close(expected, quantized(torch.tensor([IDS]))[0], atol=0.02, rtol=0)  # the head is fp16
+
+
+@pytest.mark.parametrize("format", ["bf16", "int4"])
+@torch.no_grad()
+def test_weights_quantized_to_another_format_are_written_as_floats(format: str) -> None:
+    quantized = quantize(sharp_model(), format)
+    expected = quantized(torch.tensor([IDS]))[0] if format == "int4" else None
+    found = logits_of(page_of(quantized))
+    assert found.isfinite().all()
+    if expected is not None:
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
+def test_attention_and_its_summaries_are_those_of_the_package() -> None:
+    model = sharp_model(n_kv_head=2, position="rope")
+    begin = read_part("attention_view.js").partition("/**\n * Fills")[0]
+    code = f"""
+    {begin}
+    const text = new Text(newModel(true));
+    for (const id of {IDS[:9]}) text.append(id);
+    const before = text.nextLogits().slice();
+    const view = text.attention(9);
+    const same = text.nextLogits().every((logit, index) => logit === before[index]);
+    return [[...view.weights], summariseHeads({{ ...view, labels: view.ids }}), same];
+    """
+    weights, summaries, same = run_page(page_of(model), code)
+    expected = attention_patterns(model, torch.tensor(IDS[:9]))
+    rows, columns = torch.tril_indices(9, 9).unbind()
+    torch.testing.assert_close(torch.tensor(weights), expected[:, :, rows, columns].flatten(), atol=1e-5, rtol=0)
+    assert summaries[1][2] == pytest.approx(dataclasses.asdict(summarise_head(expected[1, 2])), abs=1e-5)
+    assert same
+
+
+def test_text_goes_to_ids_and_back() -> None:
+    tokenizer = ByteTokenizer()
+    code = """
+    const tokenizer = new Tokenizer(data.tokenizer);
+    const { ids, unknown } = tokenizer.encode("aé\\u{1f600}");
+    const show = tokenizer.stream();
+    return [ids, unknown, ids.map(show), tokenizer.first];
+    """
+    page = page_of(sharp_model(vocab_size=256), tokenizer=tokenizer)
+    ids, unknown, shown, first = run_page(page, code)
+    assert (ids, unknown, first) == (tokenizer.encode("aé\U0001f600").tolist(), [], 10)
+    assert shown == ["a", "", "é", "", "", "", "\U0001f600"]
+    code = 'const t = new Tokenizer(data.tokenizer); return [t.encode("ba\\nXé"), t.first];'
+    found, first = run_page(page_of(sharp_model()), code)
+    assert found == {"ids": CHARS.encode("ba\n").tolist(), "unknown": ["X", "é"]}
+    assert first == CHARS.stoi["\n"]
+
+
+def test_the_page_is_one_file_that_asks_nothing_of_anyone() -> None:
+    page = page_of(sharp_model())
+    assert page.count("<script") == 3
+    assert "A &lt;title&gt;" in page
+    assert "default-src 'none'" in page
+    assert not re.search(r"""https?:|src=|url\(|@import|import\(|fetch\(|XMLHttp|innerHTML|\beval\(""", page)
+    identifiers = re.findall(r' id="([^"]+)"', page)
+    assert len(identifiers) == len(set(identifiers))
+    assert set(re.findall(r'byId\("([^"]+)"\)', page)) <= set(identifiers)
+
+
+def test_a_hostile_vocabulary_stays_data() -> None:
+    tokenizer = CharTokenizer("</script>&\u2028ab")
+    page = page_of(sharp_model(), tokenizer=tokenizer)
+    assert page.count("</script>") == 3
+    assert run_page(page, "return data.tokenizer.chars;") == json.loads(json.dumps(tokenizer.itos))
+
+
+@pytest.mark.parametrize("value", [float("nan"), 1e6])
+def test_weights_that_a_format_cannot_hold_are_named(value: float) -> None:
+    model = sharp_model()
+    with torch.no_grad():
+        model.h[1].mlp.c_fc.weight[0, 0] = value
+    with pytest.raises(InputError, match=r"h\.1\.mlp\.c_fc\.weight has values that are not finite in fp16"):
+        page_of(model, "fp16")
+
+
+def test_a_file_of_the_package_is_installed_with_it() -> None:
+    import tomllib
+
+    root = Path(__file__).resolve().parents[2]
+    packaged = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert "interop/page/*" in packaged["package-data"]["gpt"]
