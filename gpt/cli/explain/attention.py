@@ -1,25 +1,19 @@
-"""`scripts/explain.py attention`: where each head looks."""
+"""`scripts/explain.py attention`: where each head attends."""
 
 import argparse
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import add_checkpoint_options, add_command
+from gpt.cli.common import add_command, report
 from gpt.cli.explain.heatmap import heat_map, numbers
-from gpt.cli.explain.outputs import add_output_options, check_outputs, write_outputs
+from gpt.cli.explain.outputs import check_outputs, write_outputs
 from gpt.cli.explain.ranges import check_range
 from gpt.cli.explain.source import load_model
-from gpt.cli.explain.text import (
-    add_edit_option,
-    add_memory_option,
-    add_prompt_option,
-    memory_limit_bytes,
-    read_edits,
-    read_ids,
-)
-from gpt.cli.tables import Table, add_format_options, print_view
+from gpt.cli.explain.text import add_memory_option, add_text_options, memory_limit_bytes, read_edits, read_ids
+from gpt.cli.tables import Table, print_view
 from gpt.errors import ConfigError
+from gpt.report import announced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,19 +38,15 @@ def add_parser(subparsers: Any) -> None:
         "Show where each head attends: a table of all heads, or the matrix of one.",
         'python scripts/explain.py attention --prompt "To be, or not" --layer 2 --head 1',
     )
-    add_checkpoint_options(parser)
-    add_prompt_option(parser)
+    add_text_options(parser)
     add_memory_option(parser)
     parser.add_argument("--layer", type=int, metavar="L", help="one layer, counted from 0")
     parser.add_argument("--head", type=int, metavar="H", help="one head of it, counted from 0")
     parser.add_argument("--numbers", action="store_true", help="the matrix as numbers, not shades")
-    add_edit_option(parser)
-    add_output_options(parser)
-    add_format_options(parser)
     parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     """Compute the weights and show them."""
     _check(arguments)
     edits, limit = read_edits(arguments), memory_limit_bytes(arguments)
@@ -70,25 +60,27 @@ def run(arguments: argparse.Namespace) -> int:
 
     from gpt.inspection.views.heads import attention_view
 
-    view, source = attention_view(loaded.model, loaded.tokenizer, idx, edits, limit), str(loaded.folder)
+    source = str(loaded.folder)
+    with announced(report, f"computing the attention weights of {len(idx)} tokens"):
+        view = attention_view(loaded.model, loaded.tokenizer, idx, edits, limit)
     page = {**view, "layer": layer or 0, "head": head or 0}
     if write_outputs(
         arguments, "attention", page, "Attention", source, lambda draw: draw.attention_picture(view, layer, head)
     ):
-        return 0
+        return
     if head is not None and not arguments.json:
         _print_matrix(arguments, view)
-        return 0
-    heads = _heads(arguments, view, loaded, idx, edits)
+        return
+    with announced(report, "measuring the loss without each head"):
+        heads = _heads(arguments, view, loaded, idx, edits)
     title = f"{source}: attention over {len(idx)} tokens"
     print_view(
         arguments, title, lambda: [_table(heads)], {"source": source, **_summary(arguments, view), "heads": heads}
     )
-    return 0
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse what is wrong whatever the model."""
+    """Raise ConfigError for options that contradict each other, before a model is loaded."""
     if arguments.head is not None and arguments.layer is None:
         raise ConfigError("--head needs --layer")
     if arguments.numbers and arguments.head is None:
@@ -101,7 +93,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _heads(
     arguments: argparse.Namespace, view: "View", loaded: "Loaded", idx: "Tensor", edits: "Edits"
 ) -> list[dict[str, Any]]:
-    """Figures of the heads that are shown; a text of one token has no loss that could change."""
+    """Return the averages of each head that is shown; one token alone has no loss that could change."""
     from gpt.inspection.views.heads import ablate_heads, summarise_head
 
     layers = range(len(view["weights"])) if arguments.layer is None else [arguments.layer]

@@ -1,11 +1,10 @@
-"""`scripts/explain.py flops`: what a model computes, with and without a cache, and how fast it could decode."""
+"""`scripts/explain.py flops`: FLOPs of training and generation, and how fast this machine could decode at most."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.common import add_command, report
-from gpt.cli.explain.ranges import check_positive, check_range
-from gpt.cli.explain.sizes import add_size_options, check_batch, read_size
+from gpt.cli.explain.ranges import add_size_options, check_batch, check_positive, check_range, read_size
 from gpt.cli.explain.source import add_model_options, find_config
 from gpt.cli.tables import Table, add_format_options, human_bytes, human_count, print_view
 from gpt.config import ModelConfig
@@ -20,7 +19,7 @@ CACHE_KINDS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 BATCHES = (1, 4, 16, 64, 256)
 MEASURED_BYTES = 256 << 20
-"""Most bytes to measure the bandwidth with: more than a processor's cache holds."""
+"""Most bytes to measure the bandwidth with: more than fits into a processor's cache."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -36,19 +35,16 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--prompt-tokens", type=int, metavar="P", help="default: half of what block_size leaves")
     parser.add_argument("--new-tokens", type=int, metavar="N", help="default: what block_size leaves")
     parser.add_argument(
-        "--dtype",
-        choices=CACHE_KINDS,
-        default="float32",
-        help="of the weights and cache of decoding (default: float32)",
+        "--dtype", choices=CACHE_KINDS, default="float32", help="of weights and cache in decoding (default: float32)"
     )
-    parser.add_argument("--bandwidth", type=float, metavar="GB/S", help="of memory; default: measured here")
-    parser.add_argument("--matmul-rate", type=float, metavar="GFLOP/S", help="of matmuls; default: measured here")
+    parser.add_argument("--bandwidth", type=float, metavar="GB/S", help="of memory (default: measured)")
+    parser.add_argument("--matmul-rate", type=float, metavar="GFLOP/S", help="of matmuls (default: measured)")
     add_format_options(parser)
     parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Count and show."""
+def run(arguments: argparse.Namespace) -> None:
+    """Count the FLOPs and show them."""
     check_batch(arguments)
     for option, value in (("--bandwidth", arguments.bandwidth), ("--matmul-rate", arguments.matmul_rate)):
         if value is not None:
@@ -81,16 +77,15 @@ def run(arguments: argparse.Namespace) -> int:
         ],
         {"source": named.source, **summary},
     )
-    return 0
 
 
 def _prompt_and_new(arguments: argparse.Namespace, block_size: int) -> tuple[int, int]:
-    """Return the tokens of the prompt and those generated, at most `block_size` in all; a window of 1 has none left."""
+    """Return the numbers of prompt and new tokens, at most `block_size` in all; a block_size of 1 leaves none new."""
     prompt, new = arguments.prompt_tokens, arguments.new_tokens
     reason = "what block_size leaves"
     if block_size == 1:
         if prompt is not None or new is not None:
-            raise ConfigError("block_size 1 has no room for a prompt and new tokens; leave out their numbers")
+            raise ConfigError("block_size 1 has no room for new tokens; leave out --prompt-tokens and --new-tokens")
         return 1, 0
     if new is not None:
         check_range("--new-tokens", new, 1, block_size - 1, reason)
@@ -164,9 +159,9 @@ def _generation_table(generation: "GenerationFlops") -> Table:
     rows.append(("total", "", f"{generation.naive:,}", f"{generation.cached:,}", f"{total:,.1f}"))
     positions = generation.naive_positions / generation.cached_positions
     note = (
-        "Step i reads the prompt and i new tokens: without a cache all of them pass through the model,\n"
-        "with a cache only the newest. The first new token is fed back in step 1; sample.py does not feed\n"
-        "the last one back, which saves it one step.\n"
+        "Step i attends to the prompt and i new tokens: without a cache all of them pass through the\n"
+        "model, with a cache only the newest. Step 1 feeds the first new token back; sample.py does not\n"
+        "feed the last one back and saves that step.\n"
         f"Positions computed: {generation.naive_positions:,} without a cache, {generation.cached_positions:,} with "
         f"one: {positions:,.1f} to 1."
     )
@@ -176,23 +171,16 @@ def _generation_table(generation: "GenerationFlops") -> Table:
 
 def _roofline_table(bounds: list["DecodeBound"], keys: int, dtype: str) -> Table:
     machine = bounds[0].machine
-    rows = [
-        (
-            f"{bound.batch:,}",
-            human_bytes(bound.weight_bytes),
-            human_bytes(bound.cache_bytes),
-            human_count(bound.flops),
-            f"{bound.intensity:,.2f}",
-            f"{bound.seconds * 1000:,.3f}",
-            f"{bound.tokens_per_second:,.0f}",
-            bound.limit,
-        )
-        for bound in bounds
-    ]
+    rows = []
+    for bound in bounds:
+        sizes = map(human_bytes, (bound.weight_bytes, bound.cache_bytes))
+        speed = f"{bound.seconds * 1000:,.3f}", f"{bound.tokens_per_second:,.0f}"
+        counts = human_count(bound.flops), f"{bound.intensity:,.2f}"
+        rows.append((f"{bound.batch:,}", *sizes, *counts, *speed, bound.limit))
     note = (
         f"This machine reads {human_count(machine.bandwidth, 'B')}/s from memory and computes "
         f"{human_count(machine.matmul_rate, 'FLOP')}/s:\nbelow {machine.ridge:,.1f} FLOP/byte, memory is the limit.\n"
-        "A batch reads the weights once, so a larger one costs little until arithmetic is the limit."
+        "A batch reads the weights once: a larger one costs little until arithmetic is the limit."
     )
     header = ("batch", "weights", "cache", "FLOP", "FLOP/byte", "ms", "tokens/s", "limit")
     title = f"Decoding: least time of one step, {keys:,} positions per sequence, {dtype}"
@@ -200,15 +188,12 @@ def _roofline_table(bounds: list["DecodeBound"], keys: int, dtype: str) -> Table
 
 
 def _generation_summary(generation: "GenerationFlops") -> dict[str, Any]:
+    names = ("prefill", "naive", "cached", "naive_positions", "cached_positions")
     return {
         "prompt_tokens": generation.prompt,
         "new_tokens": generation.new,
-        "prefill": generation.prefill,
-        "naive": generation.naive,
-        "cached": generation.cached,
+        **{name: getattr(generation, name) for name in names},
         "ratio": generation.naive / generation.cached,
-        "naive_positions": generation.naive_positions,
-        "cached_positions": generation.cached_positions,
         "steps": [
             {"step": step, "naive": generation.naive_step(step), "cached": generation.cached_step(step)}
             for step in _shown_steps(generation)
@@ -218,12 +203,12 @@ def _generation_summary(generation: "GenerationFlops") -> dict[str, Any]:
 
 def _roofline_summary(bounds: list["DecodeBound"], keys: int) -> dict[str, Any]:
     machine = bounds[0].machine
-    same = ("batch", "weight_bytes", "cache_bytes", "flops", "seconds", "tokens_per_second", "limit")
+    names = ("batch", "weight_bytes", "cache_bytes", "flops", "seconds", "tokens_per_second", "limit")
     return {
         "keys": keys,
         "bytes_per_second": machine.bandwidth,
         "flops_per_second": machine.matmul_rate,
         "bounds": [
-            {"flops_per_byte": bound.intensity, **{name: getattr(bound, name) for name in same}} for bound in bounds
+            {"flops_per_byte": bound.intensity, **{name: getattr(bound, name) for name in names}} for bound in bounds
         ],
     }

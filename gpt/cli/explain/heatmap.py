@@ -9,10 +9,10 @@ GREYS = (16, *range(232, 256), 231)
 
 
 def heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str], colour: bool) -> str:
-    """Rows are queries, columns keys; every cell is two characters wide, values from 0 to 1.
+    """Return rows of queries and columns of keys, each cell two characters wide.
 
     Args:
-        matrix: square.
+        matrix: square, of values from 0 to 1.
         labels: one for each row and column.
         colour: shade by colour, not by characters.
     """
@@ -30,11 +30,11 @@ def heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str], colour: b
 def _cell(value: float, colour: bool) -> str:
     if colour:
         return f"\x1b[48;5;{GREYS[round(min(max(value, 0.0), 1.0) * (len(GREYS) - 1))]}m  \x1b[0m"
-    return SHADES[min(int(math.sqrt(value) * len(SHADES)), len(SHADES) - 1)] * 2  # small weights are to be seen
+    return SHADES[min(int(math.sqrt(value) * len(SHADES)), len(SHADES) - 1)] * 2  # the root keeps small weights visible
 
 
 def numbers(matrix: Sequence[Sequence[float]], labels: Sequence[str]) -> str:
-    """The same as three decimals, with the index of every row and column."""
+    """Return the same as numbers of three decimals, with the index of every row and column."""
     width = max(len(label) for label in labels)
     columns = range(len(labels))
     lines = [

@@ -4,25 +4,19 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import add_checkpoint_options, add_command
-from gpt.cli.explain.outputs import add_output_options, check_outputs, write_outputs
+from gpt.cli.common import add_command, report
+from gpt.cli.explain.outputs import check_outputs, write_outputs
 from gpt.cli.explain.ranges import check_range
 from gpt.cli.explain.source import load_model
-from gpt.cli.explain.text import (
-    add_edit_option,
-    add_memory_option,
-    add_prompt_option,
-    memory_limit_bytes,
-    read_edits,
-    read_ids,
-)
-from gpt.cli.tables import Table, add_format_options, print_view
+from gpt.cli.explain.text import add_memory_option, add_text_options, memory_limit_bytes, read_edits, read_ids
+from gpt.cli.tables import Table, print_view
+from gpt.report import announced
 
 if TYPE_CHECKING:
     from gpt.inspection.views.tokens import View
 
 WIDTH = 60
-"""Tokens of a table; longer texts go on in the next one."""
+"""Tokens of a table; longer texts continue in the next one."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -33,18 +27,14 @@ def add_parser(subparsers: Any) -> None:
         "Show the logit lens: the most likely next token after each layer.",
         'python scripts/explain.py lens --prompt "To be, or not to be" --position 5',
     )
-    add_checkpoint_options(parser)
-    add_prompt_option(parser)
+    add_text_options(parser)
     add_memory_option(parser)
     parser.add_argument("--position", type=int, metavar="T", help="the likeliest tokens after this position, by layer")
     parser.add_argument("--top", type=int, default=5, metavar="N", help="how many of them (default: 5)")
-    add_edit_option(parser)
-    add_output_options(parser)
-    add_format_options(parser)
     parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     """Compute the lens and show it."""
     check_range("--top", arguments.top, 1)
     check_outputs(arguments, "position")
@@ -56,17 +46,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     from gpt.inspection.views.lens import lens_view
 
-    view = lens_view(loaded.model, loaded.tokenizer, idx, arguments.top, edits, limit)
+    with announced(report, f"computing the logit lens of {len(idx)} tokens"):
+        view = lens_view(loaded.model, loaded.tokenizer, idx, arguments.top, edits, limit)
     source = str(loaded.folder)
     if write_outputs(arguments, "lens", view, "Logit lens", source, lambda draw: draw.lens_picture(view)):
-        return 0
+        return
     print_view(
         arguments,
         f"{source}: logit lens of {len(idx)} tokens",
         lambda: _tables(view) if arguments.position is None else [_position(view, arguments.position)],
         {"source": source, **view},
     )
-    return 0
 
 
 def _tables(view: "View") -> Iterator[Table]:
@@ -80,8 +70,8 @@ def _tables(view: "View") -> Iterator[Table]:
         for name, row in reversed(list(zip(view["rows"], view["top"], strict=True))):
             rows.append((f"after {name}", "".join(one_character(cell[0][0]) for cell in row[part])))
         note = (
-            "the last row of the model is on top; · is a token whose name takes more than one character;\n"
-            "--position T shows the likeliest tokens of one place"
+            "the last block is on top; · is a token whose label has more than one character;\n"
+            "--position T shows the likeliest tokens after one position"
         )
         yield Table(f"from position {start}", ("", "most likely next token"), rows, "<<", note)
 

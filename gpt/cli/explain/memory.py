@@ -1,17 +1,19 @@
-"""`scripts/explain.py memory`: the bytes of training and of generating, predicted without allocating them."""
+"""`scripts/explain.py memory`: the memory of training and of generation, predicted without allocating it."""
 
 import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.common import add_command, report
-from gpt.cli.explain.sizes import add_size_options, check_batch, read_size
+from gpt.cli.explain.ranges import add_size_options, check_batch, read_size
 from gpt.cli.explain.source import add_model_options, find_config
 from gpt.cli.tables import Table, add_format_options, human_bytes, print_view
 from gpt.config import Config, RunConfig
 
 if TYPE_CHECKING:
-    from gpt.accounting.memory import InferenceMemory, TrainingMemory
+    from gpt.accounting.memory import InferenceMemory, Optimizer, TrainingMemory
+    from gpt.device import Compute
+    from gpt.model import GPT
 
 
 def add_parser(subparsers: Any) -> None:
@@ -33,7 +35,7 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     """Predict and show."""
     check_batch(arguments)
     named = find_config(arguments)
@@ -42,30 +44,22 @@ def run(arguments: argparse.Namespace) -> int:
     batch, length = read_size(arguments, config.train.batch_size, block_size, block_size)
 
     from gpt.accounting.limits import require_countable
-    from gpt.accounting.memory import inference_memory, training_memory
+    from gpt.accounting.memory import inference_memory
     from gpt.device import choose_compute, choose_device
-    from gpt.training.optimizers import build_optimizer
 
     require_countable(config.model, batch, length)
     device = str(choose_device(arguments.device))  # here, because RunConfig refuses a wrong name in pydantic's words
     compute = choose_compute(RunConfig(device=device, dtype=arguments.dtype or config.run.dtype), report)
     report("counting the bytes of a training step and of decoding: a few seconds")
-    training = training_memory(
-        config.model,
-        batch,
-        length,
-        compute,
-        lambda model: build_optimizer(model, config.optim, compute.device, compute.fast_dtype),
-        config.train.grad_accum_steps,
-    )
+    training = _predict_training(config, batch, length, compute)
     inference = inference_memory(config.model, batch, length, compute.device)
-    size, where = f"{batch:,} x {length:,} tokens", f"{compute.device}, {str(compute.dtype).removeprefix('torch.')}"
+    size, dtype = f"{batch:,} x {length:,} tokens", str(compute.dtype).removeprefix("torch.")
     summary = {
         "source": named.source,
         "batch": batch,
         "seq": length,
         "device": str(compute.device),
-        "dtype": str(compute.dtype).removeprefix("torch."),
+        "dtype": dtype,
         "optimizer": config.optim.name,
         "training": asdict(training),
         "inference": {kind: asdict(memory) for kind, memory in inference.items()},
@@ -74,12 +68,21 @@ def run(arguments: argparse.Namespace) -> int:
         arguments,
         named.source,
         lambda: [
-            _training_table(training, f"Training step of {size} on {where}, eager", config),
-            _inference_table(inference, f"Generating in float32: {size}, and the step at their end", config),
+            _training_table(training, f"Training step of {size} on {compute.device}, {dtype}, eager", config),
+            _inference_table(inference, f"Generating in float32: prefill of {size}, then a decode step", config),
         ],
         summary,
     )
-    return 0
+
+
+def _predict_training(config: Config, batch: int, length: int, compute: "Compute") -> "TrainingMemory":
+    from gpt.accounting.memory import training_memory
+    from gpt.training.optimizers import build_optimizer
+
+    def build(model: "GPT") -> "Optimizer":
+        return build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
+
+    return training_memory(config.model, batch, length, compute, build, config.train.grad_accum_steps)
 
 
 def _training_table(memory: "TrainingMemory", title: str, config: Config) -> Table:
@@ -95,12 +98,12 @@ def _training_table(memory: "TrainingMemory", title: str, config: Config) -> Tab
         (name, f"{size:,}", human_bytes(size), f"{100 * size / memory.peak:.1f} %") for name, size in entries if size
     ]
     note = (
-        "The peak is less than the sum where gradients come as activations go, and more where operators\n"
-        "need room to work. On top come the libraries, some hundred MiB, and what the C library's allocator\n"
-        "keeps of freed blocks, up to half as much again where they are small. Compiling takes less."
+        "The peak is less than the sum where activations are freed as gradients appear, and more where\n"
+        "operators need scratch. The libraries add some hundred MiB, and the C library's allocator keeps\n"
+        "freed blocks, up to half as much again where they are small. Compiled code takes less."
     )
     if config.train.grad_accum_steps > 1:
-        note += f"\nOf {config.train.grad_accum_steps} micro-batches, all but the first find gradients there already."
+        note += f"\nOf {config.train.grad_accum_steps} micro-batches, all but the first start with gradients allocated."
     return Table(title, ("part", "bytes", "", "of the peak"), rows, "<>>>", note)
 
 
@@ -112,6 +115,6 @@ def _inference_table(memories: dict[str, "InferenceMemory"], title: str, config:
     weights = human_bytes(next(iter(memories.values())).weights)
     note = (
         f"Both peaks hold {weights} of weights and the cache, allocated for {config.model.block_size:,} positions per\n"
-        "sequence. What is not fp32 is turned into float32, layer by layer, when it is read."
+        "sequence. Other types than fp32 are converted to float32 when they are read, layer by layer."
     )
     return Table(title, ("cache", "its bytes", "prefill peak", "decode peak"), rows, "<>>>", note)

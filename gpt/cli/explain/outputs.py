@@ -1,7 +1,6 @@
-"""Pictures and pages as files."""
+"""Pictures and HTML pages of a view, as files."""
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,21 +13,21 @@ if TYPE_CHECKING:
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
-    """`--png` and `--html`."""
+    """Add `--png` and `--html`."""
     parser.add_argument("--png", metavar="FILE", help="draw it into this PNG file")
     parser.add_argument("--html", metavar="FILE", help="write it as a page that needs no network")
 
 
 def check_outputs(arguments: argparse.Namespace, *others: str) -> None:
-    """Refuse what cannot come true before a model is loaded.
+    """Check the options of a view's outputs, before a model is loaded.
 
     Args:
         arguments: with the options of `add_output_options` and `add_format_options`.
-        others: further options, by their attribute, that a picture, a page or JSON takes no notice of.
+        others: further options, by their attribute, that a picture, a page and JSON ignore.
 
     Raises:
         ConfigError: two options of which one would have no effect.
-        GPTError: there is no matplotlib to draw with.
+        GPTError: matplotlib is not installed.
     """
     kinds = [name for name in ("png", "html") if getattr(arguments, name) is not None]
     formats = [name for name in ("json", "markdown") if getattr(arguments, name)]
@@ -48,15 +47,15 @@ def check_outputs(arguments: argparse.Namespace, *others: str) -> None:
 def write_outputs(
     arguments: argparse.Namespace, kind: str, view: "View", title: str, source: str, draw: Callable[[Any], Any]
 ) -> bool:
-    """Write the files that were asked for and print their names; whether there were any.
+    """Write the files that were asked for, print their names, and return whether there were any.
 
     Args:
         arguments: with the options of `add_output_options`.
         kind: of page.
         view: what it shows.
         title: of the page.
-        source: which model it is of.
-        draw: from the module `gpt.inspection.rendering.pictures` to a figure.
+        source: the checkpoint, for the page.
+        draw: returns a figure, given the module `gpt.inspection.rendering.pictures`.
 
     Raises:
         GPTError: one cannot be drawn or written.
@@ -75,7 +74,7 @@ def write_outputs(
 
 
 def write_file(name: str, content: bytes) -> None:
-    """Write a file, or leave what is there as it is.
+    """Write a file, atomically.
 
     Raises:
         GPTError: it cannot be written.
@@ -84,21 +83,3 @@ def write_file(name: str, content: bytes) -> None:
         write_atomic(Path(name), content)
     except OSError as error:
         raise GPTError(f"cannot write {name}: {error.strerror or error}") from None
-
-
-def add_page_option(parser: argparse.ArgumentParser) -> None:
-    """`--output`."""
-    parser.add_argument("--output", metavar="FILE", help="write there instead of to standard output")
-
-
-def write_page(arguments: argparse.Namespace, page: str) -> None:
-    """Print a page, or write it where `--output` says and print that name.
-
-    Raises:
-        GPTError: it cannot be written.
-    """
-    if arguments.output is None:
-        sys.stdout.write(page)
-    else:
-        write_file(arguments.output, page.encode())
-        print(arguments.output)

@@ -1,7 +1,8 @@
-"""`scripts/explain.py params`: where the parameters of a model are."""
+"""`scripts/explain.py params`: the parameters of a model, by component and by tensor."""
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.common import add_command
@@ -26,8 +27,8 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Count and show."""
+def run(arguments: argparse.Namespace) -> None:
+    """Count the parameters and show them."""
     named = find_config(arguments)
 
     from gpt.accounting.limits import require_countable
@@ -41,7 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
         lambda: _tables(count, named.config.model.n_layer, tensors=arguments.tensors),
         _summary(named, count),
     )
-    return 0
 
 
 def _tables(count: "ParameterCount", blocks: int, *, tensors: bool) -> Iterator[Table]:
@@ -60,7 +60,7 @@ def _component_table(count: "ParameterCount", blocks: int) -> Table:
     share = 100 * count.in_blocks / count.total
     rows.append((f"all {blocks} blocks", f"{count.in_blocks // blocks:,}", f"{count.in_blocks:,}", f"{share:.2f} %"))
     rows.append(("total", "", f"{count.total:,}", "100.00 %"))
-    notes = [f"The {blocks} blocks are the rows with a number in one block, summed; the total counts them once."]
+    notes = [f"The {blocks} blocks are the sum of the rows with a count per block; the total counts them once."]
     if count.tied:
         notes.append("The head is tied: it multiplies by the token embedding, which is counted once.")
     if count.buffers:
@@ -86,7 +86,5 @@ def _summary(named: NamedConfig, count: "ParameterCount") -> dict[str, Any]:
             {"name": part.name, "per_block": part.per_block, "count": part.count, "share_percent": part.share}
             for part in count.components
         ],
-        "tensors": [
-            {"name": tensor.name, "shape": list(tensor.shape), "count": tensor.count} for tensor in count.tensors
-        ],
+        "tensors": [asdict(tensor) for tensor in count.tensors],
     }

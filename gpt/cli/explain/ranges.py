@@ -1,22 +1,26 @@
-"""Numbers on the command line that are out of range, told in one way."""
+"""Numbers on the command line: `--batch` and `--seq`, and one error for all that are out of range."""
 
+import argparse
 import math
 
 from gpt.errors import ConfigError
 
+LARGEST_BATCH = 1_000_000
+"""Bytes of a larger one would overflow a 64-bit number."""
+
 
 def check_range(option: str, value: int, least: int, most: int | None = None, reason: str = "") -> None:
-    """Refuse a number outside `least` to `most`.
+    """Check that `least <= value <= most`; None is no limit.
 
     Args:
         option: its name.
         value: that was given.
-        least: smallest that is allowed.
-        most: largest; None: there is none.
-        reason: what the range comes from, if that is not plain.
+        least: smallest allowed value.
+        most: largest allowed value.
+        reason: where the range comes from, if it is not obvious.
 
     Raises:
-        ConfigError: it is outside.
+        ConfigError: it is not.
     """
     if value >= least and (most is None or value <= most):
         return
@@ -25,7 +29,7 @@ def check_range(option: str, value: int, least: int, most: int | None = None, re
 
 
 def check_positive(option: str, value: float, most: float = math.inf) -> None:
-    """Refuse what is not a finite number above 0, at most `most`.
+    """Check that `0 < value <= most` and that it is finite.
 
     Raises:
         ConfigError: it is not.
@@ -33,3 +37,31 @@ def check_positive(option: str, value: float, most: float = math.inf) -> None:
     if not (0 < value <= most and math.isfinite(value)):
         limit = "" if math.isinf(most) else f", at most {most:,.0f}"
         raise ConfigError(f"{option} is {value:g}, expected a number above 0{limit}")
+
+
+def add_size_options(parser: argparse.ArgumentParser, batch: str, seq: str) -> None:
+    """Add `--batch` and `--seq`; `batch` and `seq` describe their defaults."""
+    parser.add_argument("--batch", type=int, metavar="B", help=f"sequences (default: {batch})")
+    parser.add_argument("--seq", type=int, metavar="T", help=f"tokens of each (default: {seq})")
+
+
+def check_batch(arguments: argparse.Namespace) -> None:
+    """Check `--batch`, before a model is loaded.
+
+    Raises:
+        ConfigError: it is out of range.
+    """
+    if arguments.batch is not None:
+        check_range("--batch", arguments.batch, 1, LARGEST_BATCH, "sequences")
+
+
+def read_size(arguments: argparse.Namespace, batch: int, length: int, block_size: int) -> tuple[int, int]:
+    """Return the batch B and length T that were asked for, else these defaults.
+
+    Raises:
+        ConfigError: the length is not 1 to `block_size`.
+    """
+    batch = batch if arguments.batch is None else arguments.batch
+    length = length if arguments.seq is None else arguments.seq
+    check_range("--seq", length, 1, block_size, "block_size")
+    return batch, length

@@ -6,13 +6,14 @@ from dataclasses import asdict
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import add_command
-from gpt.cli.explain.sizes import add_size_options, check_batch, read_size
+from gpt.cli.common import add_command, report
+from gpt.cli.explain.ranges import add_size_options, check_batch, read_size
 from gpt.cli.explain.source import add_model_options, find_config, load_model
 from gpt.cli.explain.text import read_ids
 from gpt.cli.tables import Table, add_format_options, print_view
 from gpt.errors import ConfigError
 from gpt.inspection.rendering.markdown import times
+from gpt.report import announced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,28 +32,28 @@ def add_parser(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "shapes",
-        "Show every tensor of a forward pass, in the order it is made.",
+        "Show every tensor of a forward pass, in the order of computation.",
         "python scripts/explain.py shapes --config configs/reference_shapes.yaml",
     )
     add_model_options(parser)
     parser.add_argument("--prompt", metavar="TEXT", help="trace this text through a trained model")
     add_size_options(parser, "1, or the prompt", f"{LENGTH}, or the prompt")
     parser.add_argument("--cached", action="store_true", help="trace the prefill of a cache, then one decode step")
-    parser.add_argument("--all-layers", action="store_true", help="print blocks that are like the first one too")
+    parser.add_argument("--all-layers", action="store_true", help="print the blocks that equal the first one too")
     add_format_options(parser)
     parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     """Trace and print."""
     model, idx, name = _read_source(arguments)
     from gpt.inspection.tracing.trace import trace_cached, trace_shapes
 
-    if arguments.cached:
-        prefill, decode = trace_cached(model, idx)
-        passes = {"prefill": prefill, "decode step": decode}
-    else:
-        passes = {"forward pass": trace_shapes(model, idx)}
+    with announced(report, "tracing the forward pass"):
+        if arguments.cached:
+            passes = dict(zip(("prefill", "decode step"), trace_cached(model, idx), strict=True))
+        else:
+            passes = {"forward pass": trace_shapes(model, idx)}
     summary = {
         "source": name,
         "batch": idx.size(0),
@@ -65,11 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
         lambda: chain(*(_tables(title, rows, all_layers=arguments.all_layers) for title, rows in passes.items())),
         summary,
     )
-    return 0
 
 
 def _read_source(arguments: argparse.Namespace) -> tuple["GPT", "Tensor", str]:
-    """Return the model and ids to trace; without a text nothing has to be computed, and the meta device is enough."""
+    """Return the model, the ids to trace and their source; without a prompt both are on the meta device."""
     if arguments.prompt is not None and (arguments.batch is not None or arguments.seq is not None):
         raise ConfigError("--prompt gives the tokens; leave out --batch and --seq")
     if arguments.prompt is not None:
@@ -98,7 +98,7 @@ def _read_source(arguments: argparse.Namespace) -> tuple["GPT", "Tensor", str]:
 
 
 def _tables(title: str, rows: Sequence["TensorRow"], all_layers: bool) -> Iterator[Table]:
-    """One table before the blocks, one for each block that is unlike the first, one after them."""
+    """Yield one table before the blocks, one for each block that differs from the first, one after them, the totals."""
     first: list[tuple[str, ...]] = []
     alike: list[int] = []
     for layer, group in groupby(rows, key=lambda row: row.layer):

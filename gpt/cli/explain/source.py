@@ -1,4 +1,4 @@
-"""Where the model comes from that a view looks at."""
+"""The model or configuration that a view shows."""
 
 import argparse
 import re
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
 
 PLACEHOLDER_VOCABULARY = 65
-"""Ids of a configuration that leaves them to its corpus: those of Tiny Shakespeare."""
+"""Vocabulary size where the corpus decides it: that of Tiny Shakespeare."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class NamedConfig:
 
     Attributes:
         config: with `model.vocab_size` set.
-        source: where it comes from, and what had to be assumed.
+        source: its file or name, and what had to be assumed.
     """
 
     config: Config
@@ -37,7 +37,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--published", metavar="NAME", help="published model to use, such as gpt2 or llama-2-7b")
     add_checkpoint_options(parser)
     parser.add_argument_group("section.key=value", "Values that replace the configuration's, such as model.n_layer=12.")
-    parser.set_defaults(overrides=[])  # `command` collects them: argparse wants positional arguments side by side
+    parser.set_defaults(overrides=[])  # `main` collects them: argparse wants positional arguments side by side
 
 
 def find_config(arguments: argparse.Namespace) -> NamedConfig:
@@ -79,10 +79,10 @@ def load_model(arguments: argparse.Namespace) -> "Loaded":
 
 
 def check_device(arguments: argparse.Namespace) -> None:
-    """Refuse a device that cannot be, in the views too that count and compute nothing.
+    """Check the form of `--device`, also for the views that only count.
 
     Raises:
-        DeviceError: it has another form than a device's name.
+        DeviceError: it is not the name of a device.
     """
     name = getattr(arguments, "device", "auto")
     if not re.fullmatch(DEVICE_PATTERN, name):

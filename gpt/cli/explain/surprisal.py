@@ -1,16 +1,17 @@
-"""`scripts/explain.py surprisal`: how expected each character was, and what else could have come."""
+"""`scripts/explain.py surprisal`: how likely each character was, and the alternatives to it."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import add_checkpoint_options, add_command
-from gpt.cli.explain.outputs import add_output_options, check_outputs, write_outputs
+from gpt.cli.common import add_command, report
+from gpt.cli.explain.outputs import check_outputs, write_outputs
 from gpt.cli.explain.ranges import check_range
 from gpt.cli.explain.source import load_model
-from gpt.cli.explain.text import add_edit_option, add_prompt_option, read_edits, read_ids
+from gpt.cli.explain.text import add_text_options, read_edits, read_ids
 from gpt.cli.sampling_options import with_options
-from gpt.cli.tables import Table, add_format_options, print_view
+from gpt.cli.tables import Table, print_view
 from gpt.config import SamplingParams
+from gpt.report import announced
 
 if TYPE_CHECKING:
     from gpt.inspection.views.tokens import View
@@ -28,18 +29,14 @@ def add_parser(subparsers: Any) -> None:
         "Show the bits of every character, and the alternatives before and after sampling's filters.",
         'python scripts/explain.py surprisal --prompt "To be, or not to be" --temperature 0.8 --top-k 5',
     )
-    add_checkpoint_options(parser)
-    add_prompt_option(parser)
+    add_text_options(parser)
     parser.add_argument("--top", type=int, default=5, metavar="N", help="alternatives shown (default: 5)")
-    add_edit_option(parser)
-    add_output_options(parser)
-    add_format_options(parser)
     _add_settings(parser)
     parser.set_defaults(run=run)
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("sampling", "What the last column is drawn from; what is left out is the run's.")
+    group = parser.add_argument_group("sampling", "Settings of the last column (default: those of the run).")
     group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy, 1 the model's own distribution")
     group.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens; 0: all")
     group.add_argument("--top-p", type=float, metavar="P", help="keep the smallest set with probability P")
@@ -47,7 +44,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1: avoid tokens already there")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     """Compute the surprisal and show it."""
     given = {name: getattr(arguments, name) for name in SETTINGS if getattr(arguments, name) is not None}
     with_options(SamplingParams(), given)  # a wrong value is reported before torch is imported
@@ -60,14 +57,14 @@ def run(arguments: argparse.Namespace) -> int:
     from gpt.inspection.views.surprisal import surprisal, surprisal_view
 
     params = with_options(loaded.config.sample, given)
-    view = surprisal_view(loaded.model, loaded.tokenizer, idx, params, arguments.top, edits)
+    with announced(report, f"computing the surprisal of {len(idx)} tokens"):
+        view = surprisal_view(loaded.model, loaded.tokenizer, idx, params, arguments.top, edits)
     source = str(loaded.folder)
     if write_outputs(arguments, "surprisal", view, "Surprisal", source, lambda draw: draw.surprisal_picture(view)):
-        return 0
+        return
     whole = f"; {surprisal(loaded.model, idx).mean_bits:.4f} without the edit" if edits else ""
     title = f"{source}: {view['mean_bits']:.4f} bits per token on average{whole}"
     print_view(arguments, title, lambda: [_table(view)], {"source": source, **view})
-    return 0
 
 
 def _table(view: "View") -> Table:

@@ -1,11 +1,13 @@
-"""The text that a view is about, and changes to the model that reads it."""
+"""Options of the views of one text: the prompt, edits of activations, a limit of memory."""
 
 import argparse
 import math
 from typing import TYPE_CHECKING
 
-from gpt.cli.common import STANDARD_INPUT, read_text
+from gpt.cli.common import STANDARD_INPUT, add_checkpoint_options, read_text
+from gpt.cli.explain.outputs import add_output_options
 from gpt.cli.explain.ranges import check_positive
+from gpt.cli.tables import add_format_options
 from gpt.errors import InputError
 
 if TYPE_CHECKING:
@@ -15,23 +17,25 @@ if TYPE_CHECKING:
     from gpt.inspection.tracing.activations import Edits
 
 MOST_MEMORY = 1_000_000
-"""GiB; more is a slip."""
+"""GiB; more is a typing error."""
 
 
 def add_prompt_option(parser: argparse.ArgumentParser) -> None:
-    """`--prompt`."""
+    """Add `--prompt`."""
     parser.add_argument("--prompt", required=True, metavar="TEXT", help="text to look at; - reads standard input")
 
 
 def add_memory_option(parser: argparse.ArgumentParser) -> None:
-    """`--memory-limit`."""
+    """Add `--memory-limit`."""
     parser.add_argument(
         "--memory-limit", type=float, default=4.0, metavar="GIB", help="most memory for activations (default: 4 GiB)"
     )
 
 
-def add_edit_option(parser: argparse.ArgumentParser) -> None:
-    """`--edit`, to see what an activation or a head is for."""
+def add_text_options(parser: argparse.ArgumentParser) -> None:
+    """Add what every view of a text takes: checkpoint, `--prompt`, `--edit`, and where and how it is shown."""
+    add_checkpoint_options(parser)
+    add_prompt_option(parser)
     parser.add_argument(
         "--edit",
         action="append",
@@ -40,14 +44,16 @@ def add_edit_option(parser: argparse.ArgumentParser) -> None:
         help="multiply an activation, or one head of it, by FACTOR (0: ablate it), "
         "for example blocks.0.attn.hook_z:2=0; may be repeated",
     )
+    add_output_options(parser)
+    add_format_options(parser)
 
 
 def read_ids(arguments: argparse.Namespace, loaded: "Loaded", fewest: int = 1) -> "Tensor":
-    """Ids (T,) of the prompt, on the model's device.
+    """Return the ids (T,) int64 of the prompt, on the model's device.
 
     Raises:
-        InputError: too few of them, or more than the window holds.
-        DataError: characters that the model does not know.
+        InputError: fewer than `fewest` of them, or more than `block_size`.
+        DataError: characters outside the vocabulary.
     """
     import torch
 

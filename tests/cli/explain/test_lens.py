@@ -55,7 +55,7 @@ def test_a_name_of_more_than_one_character_is_a_placeholder() -> None:
     }
     (table,) = _tables(view)
     assert [row[1] for row in table.rows] == ["a·", "· ", "·b"]
-    assert "· is a token whose name takes more than one character" in table.note
+    assert "· is a token whose label has more than one character" in table.note
 
 
 @pytest.mark.parametrize("position", [0, 5])

@@ -46,7 +46,7 @@ def test_the_micro_batches_of_the_configuration_count(workplace: Path, capsys: p
     one, three = (summary_of(capsys, "--config", name)["training"] for name in ("tiny.yaml", "more.yaml"))
     assert three["peak"] > one["peak"]
     assert explain.main(["memory", "--config", "more.yaml", "--device", "cpu"]) == 0
-    assert "Of 3 micro-batches, all but the first find gradients there already." in capsys.readouterr().out
+    assert "Of 3 micro-batches, all but the first start with gradients allocated." in capsys.readouterr().out
 
 
 def test_the_newest_run_is_looked_at(

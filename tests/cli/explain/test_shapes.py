@@ -1,32 +1,37 @@
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from gpt.accounting.flops import decode_flops, forward_flops
 from gpt.checkpoint import Loaded
 from gpt.config import load_config
-from gpt.inspection.tracing.trace import trace_cached, trace_shapes
 from gpt.model import GPT
 
 REFERENCE = str(Path(__file__).resolve().parents[3] / "configs" / "reference_shapes.yaml")
 PROMPT = "It was"
 
 
-def listed(rows: list[Any]) -> list[dict[str, Any]]:
-    return json.loads(json.dumps([asdict(row) for row in rows]))
+def shapes(rows: list[dict[str, Any]]) -> dict[str, list[int]]:
+    return {row["name"]: row["shape"] for row in rows}
 
 
 def test_a_configuration_is_traced_without_weights(run: Any) -> None:
     found = json.loads(run("shapes", "--config", REFERENCE, "--json").out)
-    model = GPT(load_config(Path(REFERENCE)).config.model).eval()
-    assert found["forward_pass"] == listed(trace_shapes(model, torch.zeros(1, 7, dtype=torch.long)))
     assert (found["source"], found["batch"], found["seq"]) == (REFERENCE, 1, 7)
-    assert found["forward_pass"][-1]["shape"] == [1, 7, 20_000]
+    rows = {row["name"]: row for row in found["forward_pass"]}
+    assert next(iter(rows)) == "idx"
+    assert list(rows)[-1] == "lm_head.linear"
+    kept = ("symbols", "shape", "dtype", "nbytes", "flops", "layer")
+    assert [rows["h.1.attn.c_q.linear"][key] for key in kept] == ["B T C", [1, 7, 64], "float32", 1792, 57_344, 1]
+    assert [rows["h.0.attn.core.softmax"][key] for key in kept] == ["B H T S", [1, 4, 7, 7], "float32", 784, 0, 0]
+    assert [rows["idx"][key] for key in kept] == ["B T", [1, 7], "int64", 56, 0, None]
+    assert rows["h.0.mlp.c_fc.linear"]["parameters"] == [
+        {"name": "h.0.mlp.c_fc.weight.T", "symbols": "C F", "shape": [64, 256]},
+        {"name": "h.0.mlp.c_fc.bias", "symbols": "F", "shape": [256]},
+    ]
 
 
 def test_a_published_model_is_traced(run: Any) -> None:
@@ -37,17 +42,20 @@ def test_a_published_model_is_traced(run: Any) -> None:
 
 def test_a_prompt_is_traced_through_a_trained_model(run: Any, loaded: Loaded) -> None:
     found = json.loads(run("shapes", "--prompt", PROMPT, "--json").out)
-    ids = torch.tensor([loaded.tokenizer.encode(PROMPT).tolist()])
-    assert found["forward_pass"] == listed(trace_shapes(loaded.model, ids))
-    assert (found["batch"], found["seq"]) == (1, 6)
+    config, rows = loaded.config.model, shapes(found["forward_pass"])
+    assert (found["source"], found["batch"], found["seq"]) == (str(loaded.folder.relative_to(Path.cwd())), 1, 6)
+    assert rows["idx"] == [1, 6]
+    assert rows["h.0.attn.core.softmax"] == [1, config.n_head, 6, 6]
+    assert rows["lm_head.linear"] == [1, 6, config.vocab_size]
 
 
 def test_a_cached_pass_has_two_parts(run: Any, loaded: Loaded) -> None:
     found = json.loads(run("shapes", "--prompt", PROMPT, "--cached", "--json").out)
-    prefill, decode = trace_cached(loaded.model, torch.tensor([loaded.tokenizer.encode(PROMPT).tolist()]))
-    assert (found["prefill"], found["decode_step"]) == (listed(prefill), listed(decode))
-    out = run("shapes", "--prompt", PROMPT, "--cached").out
     config = loaded.config.model
+    for rows, queries, keys in ((found["prefill"], 5, 5), (found["decode_step"], 1, 6)):
+        assert shapes(rows)["h.0.attn.core.softmax"] == [1, config.n_head, queries, keys]
+        assert shapes(rows)["lm_head.linear"] == [1, queries, config.vocab_size]
+    out = run("shapes", "--prompt", PROMPT, "--cached").out
     assert f"; {forward_flops(config, 1, 5):,} FLOPs in matmuls" in out
     assert f"; {decode_flops(config, 1, 6):,} FLOPs in matmuls" in out
 

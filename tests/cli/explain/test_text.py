@@ -5,7 +5,8 @@ import json
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,22 @@ def test_torch_is_not_imported_for_help_or_a_wrong_option(options: list[str], tm
         [sys.executable, "-c", code, *options], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
     assert result.stdout.splitlines()[-1] == "False False"
+
+
+@pytest.mark.parametrize(
+    ("view", "words"),
+    [
+        ("attention", ["computing the attention weights of 6 tokens", "measuring the loss without each head"]),
+        ("lens", ["computing the logit lens of 6 tokens"]),
+        ("surprisal", ["computing the surprisal of 6 tokens"]),
+        ("shapes", ["tracing the forward pass"]),
+    ],
+)
+def test_what_takes_long_is_announced(run: Any, monkeypatch: pytest.MonkeyPatch, view: str, words: list[str]) -> None:
+    @contextmanager
+    def at_once(report: Callable[[str], None], line: str) -> Iterator[None]:
+        report(line)
+        yield
+
+    monkeypatch.setattr(f"gpt.cli.explain.{view}.announced", at_once)
+    assert run(view, "--prompt", "It was").err.splitlines() == words
