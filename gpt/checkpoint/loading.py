@@ -15,8 +15,6 @@ from gpt.errors import CheckpointError
 from gpt.model import GPT
 from gpt.model.quantized import format_of, quantize, weights_format
 
-HEAD = "lm_head.weight"
-
 
 @dataclass(frozen=True)
 class Loaded:
@@ -98,9 +96,8 @@ def _build(config: ModelConfig, weights: dict[str, Tensor], device: str) -> GPT:
 
 def weights_of(model: GPT) -> dict[str, Tensor]:
     """Return the weights to save; a tied head is left out, since it is the embedding."""
-    return {
-        name: value for name, value in model.state_dict().items() if not (model.config.tie_weights and name == HEAD)
-    }
+    tied = {"lm_head.weight"} if model.config.tie_weights else set()
+    return {name: value for name, value in model.state_dict().items() if name not in tied}
 
 
 def load_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:

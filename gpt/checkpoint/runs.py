@@ -30,10 +30,12 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
+        """Return the path of metrics.jsonl."""
         return self.path / "metrics.jsonl"
 
     @property
     def samples(self) -> Path:
+        """Return the folder of the samples."""
         return self.path / "samples"
 
     @property
@@ -194,7 +196,12 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
         CheckpointError: there is no checkpoint.
     """
     if path is None:
-        path = _newest_run(runs)
+        pointers = sorted(runs.glob("*/last.json"), key=lambda file: file.stat().st_mtime)
+        if not pointers:
+            raise CheckpointError(
+                f"no trained run below {runs}; train first: python scripts/train.py --config configs/quickstart.yaml"
+            )
+        path = pointers[-1].parent
     if (path / MANIFEST).is_file():
         return path
     if path.name in ("best", "last") and not path.exists():
@@ -209,13 +216,3 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     if found is None:
         raise CheckpointError(f"{path} holds no checkpoint; train first, or give another --checkpoint")
     return found
-
-
-def _newest_run(runs: Path) -> Path:
-    """Return the run whose last checkpoint was written most recently."""
-    pointers = sorted(runs.glob("*/last.json"), key=lambda file: file.stat().st_mtime)
-    if not pointers:
-        raise CheckpointError(
-            f"no trained run below {runs}; train first: python scripts/train.py --config configs/quickstart.yaml"
-        )
-    return pointers[-1].parent

@@ -3,7 +3,7 @@
 import argparse
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.common import (
@@ -23,9 +23,7 @@ from gpt.settings import read_settings
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
-    from gpt.data.dataset import Tokens
     from gpt.device import Compute
-    from gpt.evaluation.loss import Batch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,46 +100,31 @@ def _evaluate_corpus(
     from gpt.accounting.limits import require_forward_memory
     from gpt.data import prepare
     from gpt.evaluation.loss import evaluate
+    from gpt.evaluation.windows import random_batches, sliding_batches
 
-    settings = read_settings(arguments.offline)
-    dataset = prepare(loaded.config.data, settings, report)
+    dataset = prepare(loaded.config.data, read_settings(arguments.offline), report)
     if dataset.tokenizer.to_dict() != loaded.tokenizer.to_dict():
         raise ConfigError(f"{loaded.folder} has another tokenizer than the corpus that data.source gives now")
     if dataset.fingerprint != loaded.data:
         report("warning: the corpus has changed since the run; this split may hold text that the model was trained on")
     block_size, split = loaded.config.model.block_size, arguments.split or "val"
     dataset.check_length(block_size)
-    tokens = dataset.train if split == "train" else dataset.val
-    size = (
-        arguments.batch_size if arguments.protocol == "random" else min(arguments.batch_size, len(tokens) // stride + 1)
-    )
+    tokens, is_random = dataset.train if split == "train" else dataset.val, arguments.protocol == "random"
+    size = arguments.batch_size if is_random else min(arguments.batch_size, len(tokens) // stride + 1)
     require_forward_memory(loaded.config.model, size, compute.device)
-    batches, total = _batches(arguments, tokens, block_size, size, stride)
+    if is_random:
+        count, seed = arguments.batches or 200, 1337 if arguments.seed is None else arguments.seed
+        batches, total = random_batches(tokens, block_size, size, count, seed), count * size * block_size
+    else:
+        batches, total = sliding_batches(tokens, block_size, size, stride), len(tokens) - 1
     with announced(report, f"evaluating {total:,} tokens"):
         result = evaluate(loaded.model, batches, compute)
     if not math.isfinite(result.loss):
         raise CheckpointError(f"{loaded.folder}: the loss is not finite; its weights are damaged")
     bits = result.bits_per_char(dataset.chars_per_token(tokens))
     report(f"{loaded.folder}: {split} loss {result.loss:.4f} nats per token, {bits:.4f} bits per character")
-    return {
-        "split": split,
-        "loss": result.loss,
-        "bits_per_char": bits,
-        "tokens": result.tokens,
-        "block_size": block_size,
-    }
-
-
-def _batches(
-    arguments: argparse.Namespace, tokens: "Tokens", block_size: int, size: int, stride: int
-) -> "tuple[Iterator[Batch], int]":
-    """Return the batches of the protocol, and the number of tokens that they predict."""
-    from gpt.evaluation.windows import random_batches, sliding_batches
-
-    if arguments.protocol != "random":
-        return sliding_batches(tokens, block_size, size, stride), len(tokens) - 1
-    count, seed = arguments.batches or 200, 1337 if arguments.seed is None else arguments.seed
-    return random_batches(tokens, block_size, size, count, seed), count * size * block_size
+    summary = {"split": split, "loss": result.loss, "bits_per_char": bits}
+    return {**summary, "tokens": result.tokens, "block_size": block_size}
 
 
 def _score_file(arguments: argparse.Namespace, loaded: "Loaded", stride: int) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def parse_config(text: str, origin: str, overrides: Sequence[str] = ()) -> Confi
         f"{_at(origin, line)}: {_dotted(key)}: is given twice, first on line {document.lines[key]}"
         for key, line in document.duplicates
     ]
-    data = {key: _copy(value) for key, value in document.data.items()}
+    data = {key: dict(value or {}) if isinstance(value, dict | None) else value for key, value in document.data.items()}
     from_command_line = _apply_overrides(data, overrides, problems)
     config, found = _validate(data)
     for key, message in found:
@@ -85,13 +85,6 @@ def dump_config(config: Config) -> str:
 def _line_of(key: tuple[str, ...], document: Document) -> int | None:
     """Return the line of a key, or else of the section above it."""
     return next((document.lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in document.lines), None)
-
-
-def _copy(section: Any) -> Any:
-    """Copy a section, so that overrides can be written into it; an empty one has only defaults."""
-    if section is None:
-        return {}
-    return dict(section) if isinstance(section, dict) else section
 
 
 def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], problems: list[str]) -> set[tuple[str, ...]]:

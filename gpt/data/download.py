@@ -72,14 +72,8 @@ def fetch(
 ) -> Path:
     """Return the path of the file in `folder`, after downloading it unless it is there with the right sha256.
 
-    Args:
-        download: the file.
-        folder: where it is or goes.
-        offline: open no socket.
-        report: takes lines for the user.
-        allow_http: accept URLs and redirects that are not https.
-        timeout: seconds to connect, and for each read.
-        backoff: seconds before the first retry; later waits are longer.
+    With `offline`, no socket is opened; unless `allow_http`, no URL or redirect leaves https. `timeout` has the seconds
+    to connect and for each read, `backoff` those before the first retry. `report` takes lines for the user.
 
     Raises:
         DataError: no mirror has the right content, or `folder` has not and `offline` is set, or `folder` cannot be

@@ -121,6 +121,7 @@ class _Counts:
     shares: np.ndarray
 
     def select(self, chosen: np.ndarray) -> "_Counts":
+        """Return the contexts at some indices, or where a mask is True."""
         return _Counts(self.contexts[chosen], self.totals[chosen], self.tokens[chosen], self.shares[chosen])
 
 
