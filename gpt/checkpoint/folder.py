@@ -134,7 +134,7 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 def _move_into_place(temporary: Path, folder: Path) -> None:
     """Rename the folder; an existing one is first moved aside, under a name that readers still find."""
     aside = folder.with_name(folder.name + ".old")
-    if folder.exists():  # else the one aside may be all there is, since a crash at the same place
+    if folder.exists():  # otherwise `aside` may be the only copy, left by a crash before the next rename
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
     try:
@@ -177,9 +177,9 @@ def _verified(path: Path, entry: dict[str, Any]) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise CheckpointError(f"cannot read {path}: {_reason(error)}") from None
     if not isinstance(entry, dict) or len(data) != entry.get("size"):
-        raise CheckpointError(f"{path} is damaged: it has {len(data):,} bytes, not what was written")
+        raise CheckpointError(f"{path} is damaged: it has {len(data):,} bytes, not the size in the manifest")
     if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
-        raise CheckpointError(f"{path} is damaged: its sha256 is not the one that was written")
+        raise CheckpointError(f"{path} is damaged: its sha256 differs from the manifest's")
     return data
 
 

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(
-        "Evaluate a trained model on its corpus, or on a text of yours. The last line is one JSON object.",
+        "Evaluate a trained model on its corpus, or on your own text. The last line is one JSON object.",
         "python scripts/evaluate.py --checkpoint runs/shakespeare --protocol full",
     )
     add_checkpoint_options(parser)

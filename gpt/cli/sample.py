@@ -163,11 +163,11 @@ def _sample(
     requests = ((prompt, params.seed + i) for prompt in prompts for i in range(arguments.num_samples))
     first = True
     while group := list(islice(requests, GROUP)):
-        texts, seeds = zip(*group, strict=True)
-        batch = TextBatch(runtime, tokenizer, texts, params, seeds)
-        writer = JSONWriter(texts, seeds, tokenizer, file) if arguments.json else TextWriter(texts, file, first)
+        starts, seeds = zip(*group, strict=True)
+        batch = TextBatch(runtime, tokenizer, starts, params, seeds)
+        writer = JSONWriter(starts, seeds, tokenizer, file) if arguments.json else TextWriter(starts, file, first)
         first = False
-        meter = Meter(len(texts))
+        meter = Meter(len(starts))
         for piece in meter.watch(batch):
             writer.take(piece)
             meter.cache_bytes = max(meter.cache_bytes, batch.cache_bytes)

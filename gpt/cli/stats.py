@@ -10,12 +10,12 @@ class Meter:
     """Measure the time to the first token of a batch, and tokens per second after its first step.
 
     Args:
-        rows: sequences of the batch; the first step gives one token of each.
-        clock: returns seconds.
+        sequences: number of sequences in the batch; the first step gives one token of each.
+        clock: returns the time in seconds.
     """
 
-    def __init__(self, rows: int, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._rows, self._clock = rows, clock
+    def __init__(self, sequences: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._sequences, self._clock = sequences, clock
         self._start = self._first = self._last = clock()
         self._tokens = 0
         self.cache_bytes = 0
@@ -30,7 +30,7 @@ class Meter:
             yield piece
 
     def __str__(self) -> str:
-        later = self._tokens - self._rows
+        later = self._tokens - self._sequences
         rate = later / max(self._last - self._first, 1e-9) if later > 0 else 0.0
         return (
             f"{self._tokens} tokens; first after {(self._first - self._start) * 1000:.1f} ms, "

@@ -101,7 +101,7 @@ class DataConfig(Section):
     """The corpus, its tokenizer and its split."""
 
     source: Literal["shakespeare", "pydocs", "file", "url"] = Field(
-        "shakespeare", description="A named corpus, a file of yours, or a URL."
+        "shakespeare", description="A named corpus, your own file, or a URL."
     )
     path: PathText | None = Field(None, description="Text file, for source: file.")
     url: str | None = Field(None, pattern=r"^https://", description="https address, for source: url.")
@@ -280,7 +280,7 @@ class SamplingParams(Section):
     repetition_penalty: PositiveFloat = Field(1.0, description="Above 1: tokens already in the text are less likely.")
     seed: Seed = Field(1337, description="Seed of the request's own generator.")
     stop: Strings = Field((), description="Stop before any of these strings.")
-    end_id: NonNegativeInt | None = Field(None, description="Stop at this token; null: there is none.")
+    end_id: NonNegativeInt | None = Field(None, description="Stop at this token; null: at none.")
     logprobs: NonNegativeInt | None = Field(
         None, description="Return each token's log-probability, and this many alternatives; null: neither."
     )

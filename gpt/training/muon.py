@@ -62,10 +62,10 @@ class Muon(Optimizer):
         nesterov = torch._foreach_lerp(gradients, averages, group["momentum"])
         updates = orthogonalize(torch.stack(nesterov).to(self._dtype), group["steps"])
         rows, columns = parameters[0].shape
-        length = group["lr"] * math.sqrt(max(1.0, rows / columns))
+        scale = group["lr"] * math.sqrt(max(1.0, rows / columns))
         keep = 1.0 if self.found_inf is None else 1.0 - self.found_inf
         torch._foreach_mul_(parameters, 1 - keep * group["lr"] * group["weight_decay"])
-        torch._foreach_sub_(parameters, list((keep * length * updates.to(parameters[0].dtype)).unbind()))
+        torch._foreach_sub_(parameters, list((keep * scale * updates.to(parameters[0].dtype)).unbind()))
 
     def _average(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]

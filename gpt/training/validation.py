@@ -38,8 +38,8 @@ class Validation:
     ) -> None:
         self._config, self._model, self._dataset, self._compute = config, model, dataset, compute
         self._poll = poll
-        wanted = config.train.eval_max_tokens
-        self.tokens = dataset.val if wanted is None else dataset.val[: wanted + 1]
+        limit = config.train.eval_max_tokens
+        self.tokens = dataset.val if limit is None else dataset.val[: limit + 1]
         """The part of the validation split that `loss` reads."""
 
     def loss(self, step: int) -> Evaluation:
