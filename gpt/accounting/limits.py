@@ -66,6 +66,12 @@ def model_bytes(config: ModelConfig) -> int:
     return 4 * matrices + config.n_layer * BLOCK_BYTES
 
 
+def table_bytes(config: ModelConfig) -> int:
+    """Return the bytes of the tables of positions, which are computed, not trained, and not in a checkpoint."""
+    widths = {"rope": 2 * config.head_dim, "sinusoidal": config.n_embd, "learned": 0}
+    return 4 * config.block_size * widths[config.position]
+
+
 def training_bytes(config: Config, compute: Compute) -> int:
     """Return the least bytes of a training step: weights, gradients, optimizer state and activations.
 
@@ -77,7 +83,7 @@ def training_bytes(config: Config, compute: Compute) -> int:
     inputs = 3 * model.n_embd + 2 * model.kv_heads * model.head_dim + model.mlp_hidden
     activations = tokens * model.n_layer * inputs * compute.dtype.itemsize
     ids = 2 * torch.int64.itemsize * tokens * train.grad_accum_steps
-    return copies * model_bytes(model) + activations + ids
+    return copies * model_bytes(model) + table_bytes(model) + activations + ids
 
 
 def require_countable(config: ModelConfig, batch: int = 1, length: int = 1) -> None:
@@ -92,6 +98,12 @@ def require_countable(config: ModelConfig, batch: int = 1, length: int = 1) -> N
         raise DeviceError("a model or batch of 8 EiB and more cannot be counted; lower its sizes")
     objects = config.n_layer * BLOCK_BYTES
     require_memory(objects, f"a model of {config.n_layer:,} blocks", "model.n_layer", torch.device("cpu"))
+
+
+def require_model_memory(config: ModelConfig, device: torch.device) -> None:
+    """Raise DeviceError unless a model can be built; `vocab_size` is set."""
+    remedy = "model.block_size or the size of the model"
+    require_memory(model_bytes(config) + table_bytes(config), "the model", remedy, device)
 
 
 def require_training_memory(config: Config, compute: Compute) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gpt.accounting.limits import require_model_memory
 from gpt.checkpoint.folder import Checkpoint, read_checkpoint
 from gpt.checkpoint.runs import find_checkpoint
 from gpt.config import Config, ModelConfig
@@ -66,6 +67,7 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
 
     Raises:
         CheckpointError: the weights or the tokenizer do not fit the configuration.
+        DeviceError: there is not enough memory.
     """
     config = checkpoint.config.model
     if config.vocab_size is None or config.vocab_size < checkpoint.tokenizer.vocab_size:
@@ -82,6 +84,7 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
             check_weights(_build(config, checkpoint.model, "meta"), checkpoint.model, folder)
         except RuntimeError as error:
             raise CheckpointError(f"{folder / 'config.yaml'} has sizes that no tensor can have: {error}") from None
+        require_model_memory(config, torch.device("cpu"))  # of its tables of positions nothing was compared
         model = _build(config, checkpoint.model, "cpu")
     model.load_state_dict(checkpoint.model, strict=False)
     return model

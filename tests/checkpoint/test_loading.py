@@ -17,7 +17,7 @@ from gpt.checkpoint import (
     write_checkpoint,
 )
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
-from gpt.errors import CheckpointError
+from gpt.errors import CheckpointError, DeviceError
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 
@@ -150,3 +150,14 @@ def test_load_trained_names_a_damaged_checkpoint(tmp_path: Path, checkpoint: Che
     (tmp_path / "c" / "tokenizer.json").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"tokenizer\.json is damaged"):
         load_trained(tmp_path / "c", tmp_path, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("position", ["rope", "sinusoidal"])
+def test_tables_of_positions_that_fit_into_no_memory_are_refused_before_they_are_computed(
+    make_checkpoint: Callable[..., Checkpoint], position: str
+) -> None:
+    checkpoint = make_checkpoint(position=position)
+    model = checkpoint.config.model.model_copy(update={"block_size": 10**11})
+    config = checkpoint.config.model_copy(update={"model": model})
+    with pytest.raises(DeviceError, match=r"^the model needs at least [^\n]+; lower model.block_size"):
+        build_model(replace(checkpoint, config=config), FOLDER)
