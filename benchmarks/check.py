@@ -23,7 +23,7 @@ COLUMNS = {
 
 def add_parser(subparsers: Any) -> None:
     """Add the options of this measurement."""
-    summary = "Fail if a kernel of ours is far slower than torch's own operators on this machine."
+    summary = "Fail if a native kernel is far slower than torch's own operators on this machine."
     add_measurement(subparsers, "check", summary, "").set_defaults(run=run)
 
 

@@ -68,8 +68,11 @@ def _command(line: str, params: SamplingParams) -> SamplingParams:
             params = with_options(params, {name: (value,) if is_one_string else parse_value(value)})
         except YAMLSyntaxError as error:
             report(f"error: /{name}: {error}")
+    elif name == "help":
+        report(HELP)
     else:
-        report(HELP if name == "help" else f"error: /{line.strip()} is not a command with a value\n{HELP}")
+        known = name in SamplingParams.model_fields
+        report(f"error: /{name}: {'a value is missing' if known else 'unknown command'}\n{HELP}")
     return params
 
 

@@ -1,7 +1,7 @@
 """From logits to a token: pure functions, applied in one order.
 
 Repetition penalty, temperature, top-k, top-p, min-p, softmax, sample. A filter sets logits to -inf;
-what is left is renormalised by the softmax at the end. Temperature 0 is greedy, and makes the filters
+what is left is renormalized by the softmax at the end. Temperature 0 is greedy, and makes the filters
 idle, but not the penalty.
 """
 

@@ -34,7 +34,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str, params: SamplingParams, blo
 
 def _first_ids(tokenizer: Tokenizer, params: SamplingParams) -> list[int]:
     if params.empty_prompt == "refuse":
-        raise GenerationError("the prompt is empty, and empty_prompt is refuse")
+        raise GenerationError("the prompt is empty, and empty_prompt=refuse (--refuse-empty) is set; give a prompt")
     try:
         ids = tokenizer.encode(FIRST_TEXT)
     except DataError:

@@ -447,14 +447,23 @@ def test_one_stop_text_is_taken_as_it_is_typed(
     assert "  /stop ('ROMEO:',)\n" in err
 
 
-@pytest.mark.parametrize("line", ["/", "/help", "/temprature 1", "/temperature", "/top_k  "])
-def test_a_command_that_is_not_one_is_said_to_be_none_and_shows_the_help(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("/help", ""),
+        ("/", "error: /: unknown command\n"),
+        ("/quit", "error: /quit: unknown command\n"),
+        ("/temprature 1", "error: /temprature: unknown command\n"),
+        ("/temperature", "error: /temperature: a value is missing\n"),
+        ("/top_k  ", "error: /top_k: a value is missing\n"),
+    ],
+)
+def test_a_wrong_command_is_named_and_shows_the_help(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, error: str
 ) -> None:
     out, err = session(capsys, monkeypatch, line + "\n")
     assert out == ""
-    wrong = "" if line == "/help" else f"error: {line.strip()} is not a command with a value\n"
-    assert err == f"{interactive.HELP}\n{wrong}{interactive.HELP}\n"
+    assert err == f"{interactive.HELP}\n{error}{interactive.HELP}\n"
 
 
 @pytest.mark.parametrize(

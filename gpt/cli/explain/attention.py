@@ -86,7 +86,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.numbers and arguments.head is None:
         raise ConfigError("--numbers prints one matrix; give --layer and --head")
     if arguments.markdown and arguments.head is not None:
-        raise ConfigError("--markdown has no effect with --head: a matrix is no table; leave one out")
+        raise ConfigError("--markdown has no effect with --head: a matrix is not a table; leave one of them out")
     check_outputs(arguments, "numbers")
 
 

@@ -136,7 +136,7 @@ def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[
     ]
     note = "Shares: of the forward pass for its three parts, of the training step for the passes."
     table = Table(
-        f"Training: matmuls of {batch:,} x {length:,} tokens; a multiply-add counts as 2 FLOP",
+        f"Training: matmuls of {batch:,} × {length:,} tokens; a multiply-add counts as 2 FLOP",
         ("part", "FLOP", "FLOP/token", "share"),
         rows,
         "<>>>",

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
     report("counting the bytes of a training step and of decoding: a few seconds")
     training = _predict_training(config, batch, length, compute)
     inference = inference_memory(config.model, batch, length, compute.device)
-    size, dtype = f"{batch:,} x {length:,} tokens", str(compute.dtype).removeprefix("torch.")
+    size, dtype = f"{batch:,} × {length:,} tokens", str(compute.dtype).removeprefix("torch.")
     summary = {
         "source": named.source,
         "batch": batch,
@@ -89,7 +89,7 @@ def _training_table(memory: "TrainingMemory", title: str, config: Config) -> Tab
     entries = [
         ("weights, float32", memory.weights),
         ("position tables", memory.buffers),
-        (f"state of {config.optim.name}", memory.optimizer),
+        (f"optimizer state, {config.optim.name}", memory.optimizer),
         ("gradients, after the backward pass", memory.gradients),
         ("activations, after the forward pass", memory.activations),
         ("peak of the step", memory.peak),

@@ -123,7 +123,7 @@ def _tables(title: str, rows: Sequence["TensorRow"], all_layers: bool) -> Iterat
 
 def _repeated(layers: Sequence[int], count: int) -> Table:
     span = f"block {layers[0]}" if len(layers) == 1 else f"blocks {layers[0]} to {layers[-1]}"
-    return Table(f"{span}: as block 0", ("the same",), [(f"{count} tensors each; --all-layers prints them",)], "<")
+    return Table(f"{span}: same as block 0", ("tensors",), [(f"{count} each; --all-layers prints them",)], "<")
 
 
 def _cells(row: "TensorRow") -> tuple[str, ...]:

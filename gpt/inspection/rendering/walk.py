@@ -97,7 +97,7 @@ def _attention(rows: Sequence[TensorRow], cache: ActivationCache, labels: Sequen
 
 
 def _norm(rows: Sequence[TensorRow], cache: ActivationCache) -> Iterator[str]:
-    yield "## Normalisation\n"
+    yield "## Normalization\n"
     before, after = cache["resid_pre", 0][0, -1], cache["blocks.0.ln1.hook_normalized"][0, -1]
     yield (
         "Before attention and before the feed-forward network every position is brought to one scale, by itself. At "

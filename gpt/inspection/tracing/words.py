@@ -91,8 +91,8 @@ PHRASES = {
     ("Int8Store.read", "mul"): " so far, integers times scales",
 }
 FUNCTIONS = {
-    "layer_norm": ", normalised",
-    "rms_norm": ", normalised",
+    "layer_norm": ", normalized",
+    "rms_norm": ", normalized",
     "dropout": ", some set to zero",
     "float": ", as float32",
     "to": ", in another type",

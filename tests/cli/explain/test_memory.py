@@ -60,7 +60,7 @@ def test_the_tables_fit_a_terminal(workplace: Path, capsys: pytest.CaptureFixtur
     options = ["--config", "tiny.yaml", "--dtype", "float32", "--device", "cpu"]
     assert explain.main(["memory", *options]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "Training step of 4 x 16 tokens on cpu, float32, eager" in lines
+    assert "Training step of 4 × 16 tokens on cpu, float32, eager" in lines
     assert [line.split()[0] for line in lines if line[:4] in ("fp32", "bf16", "fp16", "int8")] == [
         "fp32",
         "bf16",

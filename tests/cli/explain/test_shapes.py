@@ -101,8 +101,8 @@ def test_blocks_like_the_first_are_printed_on_request(run: Any) -> None:
     short = run("shapes", "--config", REFERENCE).out
     whole = run("shapes", "--config", REFERENCE, "--all-layers").out
     assert (short.count("attn.core.softmax"), whole.count("attn.core.softmax")) == (1, 2)
-    assert "block 1: as block 0" in short
-    assert "block 1: as block 0" not in whole
+    assert "block 1: same as block 0" in short
+    assert "block 1: same as block 0" not in whole
 
 
 @pytest.mark.parametrize(

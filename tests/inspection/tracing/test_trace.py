@@ -27,7 +27,7 @@ BEFORE = [
     ("residual stream: embeddings plus positions", "B T C", (1, 7, 64)),
 ]
 BLOCK = [
-    ("residual stream, normalised", "B T C", (1, 7, 64)),
+    ("residual stream, normalized", "B T C", (1, 7, 64)),
     ("queries, projected", "B T C", (1, 7, 64)),
     ("queries, cut into heads", "B T H D", (1, 7, 4, 16)),
     ("queries, heads before positions", "B H T D", (1, 4, 7, 16)),
@@ -47,14 +47,14 @@ BLOCK = [
     ("weighted sums of values, heads side by side", "B T C", (1, 7, 64)),
     ("attention's output, projected back to the stream's width", "B T C", (1, 7, 64)),
     ("attention's output added to the residual stream", "B T C", (1, 7, 64)),
-    ("residual stream, normalised", "B T C", (1, 7, 64)),
+    ("residual stream, normalized", "B T C", (1, 7, 64)),
     ("hidden units, projected to the hidden width", "B T F", (1, 7, 256)),
     ("hidden units, through GELU", "B T F", (1, 7, 256)),
     ("feed-forward output, projected back to the stream's width", "B T C", (1, 7, 64)),
     ("feed-forward output added to the residual stream", "B T C", (1, 7, 64)),
 ]
 AFTER = [
-    ("residual stream, normalised", "B T C", (1, 7, 64)),
+    ("residual stream, normalized", "B T C", (1, 7, 64)),
     ("logits: a score for every id", "B T V", (1, 7, 20_000)),
 ]
 SPECIFICATION = [*BEFORE, *BLOCK, *BLOCK, *AFTER]

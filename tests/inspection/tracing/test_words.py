@@ -32,7 +32,7 @@ def test_a_subject_is_handed_on_until_a_new_one_begins() -> None:
         "queries, cut into heads",
         "attention's output, projected back to the stream's width",
         "attention's output added to the residual stream",
-        "residual stream, normalised",
+        "residual stream, normalized",
         "feed-forward output, projected back to the stream's width",
         "logits: a score for every id",
     ]
