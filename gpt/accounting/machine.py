@@ -1,4 +1,4 @@
-"""What this machine does: matmul rate, memory bandwidth, memory held."""
+"""Rates of this machine and memory of this process: matmul rate, bandwidth, peak bytes."""
 
 import contextlib
 import math

@@ -1,4 +1,4 @@
-"""Bytes that training and inference hold, predicted by a rehearsal of the real code on fake tensors.
+"""Memory of training and inference in bytes, predicted by running the real code on fake tensors.
 
 Eager PyTorch: no compiler merges anything. What an operator needs inside itself, the allocator's
 rounding and the libraries' own memory come on top.
@@ -20,7 +20,7 @@ from gpt.model import GPT
 
 
 class Optimizer(Protocol):
-    """What is used of an optimizer."""
+    """What `training_memory` uses of an optimizer."""
 
     def step(self) -> object:
         """Update the parameters from their gradients."""

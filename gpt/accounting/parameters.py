@@ -71,17 +71,17 @@ class ParameterCount:
     buffers: int
 
     def count_of(self, prefix: str) -> int:
-        """Parameters of all components whose name starts so."""
+        """Return the parameters of all components whose name starts with `prefix`."""
         return sum(part.count for part in self.components if part.name.startswith(prefix))
 
     @property
     def in_blocks(self) -> int:
-        """Parameters of all blocks together."""
+        """Return the parameters of all blocks."""
         return sum(part.count for part in self.components if part.per_block is not None)
 
     @property
     def read_per_token(self) -> int:
-        """Parameters that a decode step reads whole: all but the tables that are only looked up."""
+        """Return the parameters that a decode step reads: all but the tables of which it looks up a row."""
         lookups = self.count_of("added positions") + (0 if self.tied else self.count_of("token embedding"))
         return self.total - lookups
 

@@ -12,7 +12,7 @@ from gpt.config import ModelConfig
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine can do at most.
+    """The peak rates of a machine.
 
     Attributes:
         bandwidth: bytes/s read from memory.
@@ -76,7 +76,7 @@ def weight_bytes(config: ModelConfig, kind: str) -> int:
 def decode_bounds(
     config: ModelConfig, batches: Sequence[int], keys: int, kind: str, machine: Machine
 ) -> list[DecodeBound]:
-    """Bounds of decode steps with `keys` positions in each row, for several batches.
+    """Compute the bounds of decode steps with `keys` positions in each row, for several batches.
 
     Args:
         config: with `vocab_size` set.

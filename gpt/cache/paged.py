@@ -1,7 +1,7 @@
 """Paged key/value caches: which blocks of memory a sequence has, and which it shares (Kwon et al. 2023, 2309.06180).
 
-A physical block holds the keys and values of `block_size` neighbouring positions. This module keeps the books; the
-memory belongs to whoever computes.
+A physical block holds the keys and values of `block_size` neighbouring positions. This module only counts; the
+backend owns the memory.
 """
 
 from collections.abc import Sequence
@@ -35,12 +35,12 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """Number of blocks that `allocate` can hand out."""
+        """Return the number of blocks that `allocate` can return."""
         return len(self._empty) + len(self._reusable)
 
     @property
     def in_use(self) -> int:
-        """Number of blocks that are referenced."""
+        """Return the number of blocks that are referenced."""
         return len(self._references) - self.free
 
     def allocate(self) -> int:
@@ -140,7 +140,7 @@ class BlockTable:
         return other
 
     def reserve(self, length: int) -> list[tuple[int, int]]:
-        """Get blocks of its own for the positions after the stored ones, up to `length` in all.
+        """Reserve blocks of its own for the positions after the stored ones, up to `length` in all.
 
         Returns:
             Copies to make before they are written: pairs of a block and the one whose contents it takes over.

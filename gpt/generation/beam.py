@@ -51,7 +51,7 @@ def beam_search(
         prompt: at least one id.
         beam: hypotheses kept; with V ** max_new_tokens of them the search is exhaustive.
         max_new_tokens: length at which a hypothesis ends.
-        length_penalty: 0 compares plain sums; larger favours longer texts.
+        length_penalty: 0 compares plain sums; larger favours longer hypotheses.
         is_finished: whether a hypothesis, given as its new tokens, ends here.
 
     Raises:
@@ -71,8 +71,8 @@ def beam_search(
         best = logprobs.flatten().sort(descending=True, stable=True)
         rows: list[int] = []
         extended: list[tuple[tuple[int, ...], float]] = []
-        for value, place in zip(best.values[:beam].tolist(), best.indices[:beam].tolist(), strict=True):
-            row, token = divmod(place, logprobs.size(1))
+        for value, index in zip(best.values[:beam].tolist(), best.indices[:beam].tolist(), strict=True):
+            row, token = divmod(index, logprobs.size(1))
             tokens = (*live[row][0], token)
             if is_finished(tokens):
                 done.append(_hypothesis(tokens, value, length_penalty, finished=True))

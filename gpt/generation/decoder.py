@@ -68,10 +68,10 @@ class Decoder(ABC):
 
     def finish(self, indices: Collection[int]) -> None:
         """Stop sampling for these sequences."""
-        keep = [place for place, index in enumerate(self.active) if index not in indices]
+        keep = [row for row, index in enumerate(self.active) if index not in indices]
         if keep and len(keep) < len(self.active):
             self._backend.select(keep)
-        self.active = [self.active[place] for place in keep]
+        self.active = [self.active[row] for row in keep]
 
     @property
     def cache_bytes(self) -> int:
@@ -110,7 +110,7 @@ class StepDecoder(Decoder):
         generators = (self._generators[index] for index in self.active)
         uniform = torch.cat([torch.rand(1, generator=generator, dtype=torch.float32) for generator in generators])
         sampled = sample(probabilities, uniform)
-        # what is read back waits for the device, so it is read once
+        # reading back waits for the device, so it is done once
         tokens, finite = torch.stack((sampled, torch.isfinite(logits).all(dim=-1).long())).tolist()
         if not all(finite):
             raise not_finite(len(sequences[finite.index(0)]) - 1)

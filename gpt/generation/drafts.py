@@ -12,7 +12,7 @@ from gpt.generation.backends.native import NativeBackend
 from gpt.kernels.decoding.engine import NotFiniteError
 
 LEAST_PROBABILITY = 0.2
-"""Of a draft to be accepted together with those before it; to verify one costs about as much of a token's time."""
+"""Least probability that a draft and all before it are accepted: verifying it costs about this share of a token."""
 LOOKUP_LENGTHS = (12, 8, 5, 3)
 """Lengths of suffixes that are looked up, longest first."""
 
@@ -40,7 +40,7 @@ class NgramDrafter:
 
     def __init__(self, table: NgramTable) -> None:
         self._table = table
-        _ = table.followers  # built now, so that the first draft is no slower than the others
+        _ = table.followers  # built now, so that the first draft is as fast as the others
 
     def draft(self, index: int, sequence: TokenIds, uniforms: Sequence[float]) -> list[int]:
         suffix, drafts, probability = list(sequence[-len(self._table.keys) :]), list[int](), 1.0
@@ -57,7 +57,7 @@ class NgramDrafter:
 class LookupDrafter:
     """Proposes what followed the same suffix earlier in the sequence (prompt lookup, Saxena 2023).
 
-    For texts that repeat themselves: code, tables, names.
+    Good for repetitive text: code, tables, names.
     """
 
     def __init__(self) -> None:
@@ -71,9 +71,9 @@ class LookupDrafter:
                     table[tuple(sequence[end - length : end])] = end
         self._seen[index] = (max(done, len(sequence) - 1), tables)
         for length, table in zip(LOOKUP_LENGTHS, tables, strict=True):
-            place = table.get(tuple(sequence[-length:]))
-            if place is not None:
-                return list(sequence[place : place + len(uniforms)])
+            found = table.get(tuple(sequence[-length:]))
+            if found is not None:
+                return list(sequence[found : found + len(uniforms)])
         return []
 
 

@@ -120,16 +120,7 @@ def complete(
     seeds: Sequence[int] | None = None,
     runtime: Runtime | None = None,
 ) -> list[Completion]:
-    """Return the finished texts of a `TextBatch`, with their tokens; arguments and errors are those of it.
-
-    Args:
-        model: that generates.
-        tokenizer: see there.
-        prompts: see there.
-        params: see there.
-        seeds: see there.
-        runtime: of this model; None: the fastest there is.
-    """
+    """Return the completions of a `TextBatch`, whose arguments and errors these are; without a runtime, the fastest."""
     batch = TextBatch(runtime or build_runtime(model), tokenizer, prompts, params, seeds)
     seeds = [params.seed] * len(prompts) if seeds is None else seeds
     completions = [Completion(prompt, "", seed) for prompt, seed in zip(prompts, seeds, strict=True)]
@@ -179,8 +170,8 @@ def generate(
 ) -> str | list[str]:
     """Return the text that follows each prompt, without the prompt; one text for one prompt, a list for a list.
 
-    The prompts are one batch, and each has its own generator: its text is what it would be alone. Arguments and errors
-    are those of `stream`.
+    The prompts are one batch, but each has its own generator and gets the text that it would get alone. Arguments and
+    errors are those of `stream`.
     """
     if isinstance(prompts, str):
         return "".join(stream(model, tokenizer, prompts, runtime=runtime, **params))

@@ -75,7 +75,7 @@ class Runtime(ABC):
 
     Attributes:
         model: that is decoded from.
-        name: of backend, weights and cache, for a person.
+        name: of backend, weights and cache, for messages.
     """
 
     def __init__(self, model: GPT, backend: str, options: DecodeOptions) -> None:

@@ -55,7 +55,7 @@ class TextStream:
         self._vocab_size = tokenizer.vocab_size
         self._detokenizer = tokenizer.stream()
         self._stop = stop
-        self._held = ""
+        self._pending = ""
         self.stopped = False
 
     def feed(self, index: int) -> str:
@@ -69,17 +69,17 @@ class TextStream:
         if self.stopped:
             return ""
         shown = self._release(self._detokenizer.flush())
-        held, self._held = self._held, ""
-        return shown if self.stopped else shown + held
+        pending, self._pending = self._pending, ""
+        return shown if self.stopped else shown + pending
 
     def _release(self, piece: str) -> str:
-        text = self._held + piece
-        found = [place for stop in self._stop if (place := text.find(stop)) >= 0]
+        text = self._pending + piece
+        found = [start for stop in self._stop if (start := text.find(stop)) >= 0]
         if found:
-            self.stopped, self._held = True, ""
+            self.stopped, self._pending = True, ""
             return text[: min(found)]
         keep = max((_overlap(text, stop) for stop in self._stop), default=0)
-        self._held = text[len(text) - keep :]
+        self._pending = text[len(text) - keep :]
         return text[: len(text) - keep]
 
 

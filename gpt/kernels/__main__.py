@@ -21,7 +21,7 @@ def compile_all(settings: Settings) -> None:
 
 
 def main() -> int:
-    """Compile; where that cannot be had it is one line and no error, for torch can do without."""
+    """Compile; without a compiler print one line and succeed, since torch works without kernels."""
     try:
         compile_all(read_settings())
     except GPTError as error:

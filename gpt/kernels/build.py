@@ -111,7 +111,7 @@ def _failure(source: str, place: StoredLibrary) -> str:
 
 
 def _fingerprint(parts: Sequence[str], source: Path) -> str:
-    """Changes with the parts, with the source and with every file that it may include."""
+    """Return a hash of the parts, the source and every file that it may include."""
     digest = hashlib.sha256("\0".join(parts).encode())
     for path in [source, *sorted(path for path in SOURCES.rglob("*") if path.is_file())]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

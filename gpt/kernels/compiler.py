@@ -37,17 +37,17 @@ class Compiler:
 
     @property
     def duration(self) -> str:
-        """How long a library takes, for a person."""
+        """Return how long a library takes, in words."""
         return "a minute or two with its own C++ library" if self.is_zig else "a few seconds"
 
     def arguments(self, flags: Sequence[str]) -> list[str]:
-        """The command for a shared library, up to its source; `flags` beside those that every library gets."""
+        """Return the command for a shared library, up to its source; `flags` are added to those of every library."""
         own = [flag.replace("-march=x86-64", "-march=x86_64") for flag in flags] if self.is_zig else flags
         return [*self.command, *FLAGS, *system_flags(sys.platform, self.is_zig), *own]
 
 
 def system_flags(platform: str, is_zig: bool) -> tuple[str, ...]:
-    """Flags for the system, by its name in `sys.platform`."""
+    """Return the flags for a system, by its name in `sys.platform`."""
     if platform != "win32":
         return ("-fPIC", "-pthread")
     return () if is_zig else ("-static",)  # other compilers' own libraries are not where Windows looks for DLLs
@@ -67,7 +67,7 @@ def find_compiler() -> Compiler | None:
 
 
 def _compiler_at(path: str) -> Compiler | None:
-    """macOS has a `c++` that only says where to get one: a compiler is what tells its version."""
+    """Return the compiler at a path if it tells its version: the `c++` of macOS may only say where to get one."""
     try:
         result = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     except OSError:

@@ -1,4 +1,4 @@
-"""Where compiled libraries are kept, so that a damaged one is found before it is loaded.
+"""Compiled libraries on disk, verified before they are loaded.
 
 Loading a library of which a part is missing ends the process by a bus error.
 """
@@ -32,12 +32,12 @@ class StoredLibrary:
 
     @property
     def manifest(self) -> Path:
-        """Its file name and checksum."""
+        """Return the path of the file with its name and checksum."""
         return self.folder / f"{self.key}.sha256"
 
     @property
     def log(self) -> Path:
-        """What the compiler said when it failed; there is none where it did not."""
+        """Return the path of the compiler's messages, a file that exists only after it failed."""
         return self.folder / f"{self.key}.log"
 
     def find(self) -> Path | None:
@@ -81,7 +81,7 @@ def writable_folder(folder: Path) -> Path:
 
 
 def _user_temporary_folder() -> Path:
-    """One folder a user, so that a library is compiled once; what others could have put there is not loaded."""
+    """Return one folder per user, so that a library is compiled once; never one that others can write to."""
     user = os.getuid() if hasattr(os, "getuid") else 0
     folder = Path(tempfile.gettempdir()) / f"gpt-kernels-{user}"
     try:

@@ -9,13 +9,13 @@ from gpt.kernels.decoding.layout import BLOCK
 
 
 class PagedSequences:
-    """As many sequences as an engine has; blocks that several of them begin with are computed and held once.
+    """As many sequences as an engine has; blocks that several of them begin with are computed and stored once.
 
     Attributes:
-        engine: that computes them, each under its number here.
+        engine: computes them; sequence i here is sequence i there.
 
     Args:
-        engine: not used by anybody else.
+        engine: used by nothing else.
         prefill_chunk: most positions computed at a time; None: as many as the engine has room for.
     """
 
@@ -27,7 +27,7 @@ class PagedSequences:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the blocks in use."""
+        """Return the bytes of the blocks in use."""
         return self._pool.in_use * self.engine.block_bytes
 
     def missing(self, row: int, tokens: TokenIds) -> TokenIds:
@@ -54,7 +54,7 @@ class PagedSequences:
             self._tables[row] = self._tables[source].fork()
 
     def reserve(self, rows: Sequence[int], counts: Sequence[int]) -> None:
-        """Get sequences blocks of their own for so many more positions of each."""
+        """Reserve blocks of their own for `counts[i]` more positions of sequence `rows[i]`."""
         copies = []
         for row, count in zip(rows, counts, strict=True):
             table = self._tables[row]
@@ -63,7 +63,7 @@ class PagedSequences:
         self.engine.copy_blocks(copies)
 
     def append(self, row: int, tokens: TokenIds) -> None:
-        """Count tokens as stored that a pass over reserved positions has computed."""
+        """Count tokens as stored, after a pass over reserved positions has computed them."""
         self._tables[row].append(tokens)
 
     def select(self, rows: Sequence[int]) -> None:

@@ -157,8 +157,8 @@ def _chosen(name: str, index: int | None, size: int) -> Sequence[int]:
 
 
 def _label_matrix(axes: Any, labels: list[str]) -> None:
-    axes.set_xlabel("key: looked at")
-    axes.set_ylabel("query: looks")
+    axes.set_xlabel("key (attended to)")
+    axes.set_ylabel("query")
     if len(labels) <= MOST_LABELS:
         axes.set_xticks(range(len(labels)), _drawable(labels), fontsize=7, family=FONT)
         axes.set_yticks(range(len(labels)), _drawable(labels), fontsize=7, family=FONT)
@@ -172,7 +172,7 @@ def _label_tokens(axes: Any, labels: list[str]) -> None:
 
 
 def _drawable(labels: list[str]) -> list[str]:
-    """The same, with the placeholder for what the font cannot draw."""
+    """Return the labels, with the placeholder for those that the font cannot draw."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     font = get_font(findfont(FontProperties(family=FONT)))

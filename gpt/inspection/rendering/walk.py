@@ -49,7 +49,7 @@ def walk_page(model: GPT, tokenizer: Tokenizer, idx: Tensor) -> str:
 
 
 def _numbered(sections: Iterable[str]) -> Iterator[str]:
-    """Headings counted from 1; which there are depends on the model."""
+    """Yield the sections with their headings counted from 1; which there are depends on the model."""
     numbers = count(1)
     for section in sections:
         yield f"## {next(numbers)}. {section[3:]}" if section.startswith("## ") else section

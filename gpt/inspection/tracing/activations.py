@@ -1,4 +1,4 @@
-"""A forward pass whose activations are kept, and changed on the way if that is wanted."""
+"""A forward pass whose activations are captured, and edited on the way."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -142,15 +142,15 @@ def run_with_cache(
 
 
 def one_text(idx: Tensor, fewest: int, reader: str) -> None:
-    """Refuse what is not the ids (T,) of one text.
+    """Check that ids are those of one text, (T,).
 
     Args:
         idx: token ids.
-        fewest: of them.
-        reader: who needs them, for the message.
+        fewest: least T.
+        reader: name of the function that needs them, for the message.
 
     Raises:
-        InputError: another shape, or too few.
+        InputError: another shape, or fewer ids.
     """
     if idx.dim() != 1:
         raise InputError(f"{reader} takes one text, ids of shape (T,), not {tuple(idx.shape)}")

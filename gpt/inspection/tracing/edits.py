@@ -11,7 +11,7 @@ from gpt.inspection.tracing.names import Activation
 
 @dataclass(frozen=True)
 class Edit:
-    """What takes the place of an activation.
+    """A change of an activation.
 
     Attributes:
         change: from the tensor, or one head of it, to another of the same shape and type.
@@ -46,7 +46,7 @@ class Edit:
 
 
 def zero(head: int | None = None) -> Edit:
-    """Ablation: zeros, whatever was there, infinities included."""
+    """Replace the activation by zeros, infinities included (ablation)."""
     return replace(0.0, head)
 
 
@@ -56,7 +56,7 @@ def scale(factor: float, head: int | None = None) -> Edit:
 
 
 def replace(value: Tensor | float, head: int | None = None) -> Edit:
-    """Put a value in its place, broadcast where it has fewer dimensions: patching, mean ablation.
+    """Replace the activation by a value, broadcast if it has fewer dimensions: patching, mean ablation.
 
     When it is applied, a value that does not fit raises an InputError.
     """

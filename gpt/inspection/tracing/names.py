@@ -42,7 +42,7 @@ class Activation:
         return next((i for i, axis in enumerate(self.axes.split()) if axis in "HK"), None)
 
     def shape(self, config: ModelConfig, batch: int, length: int) -> tuple[int, ...]:
-        """Its sizes for ids of shape (batch, length)."""
+        """Return its sizes for ids of shape (batch, length)."""
         assert config.vocab_size is not None
         sizes = {
             "1": 1,

@@ -69,7 +69,7 @@ class Recorder(TorchFunctionMode):
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Active within, with the module that is running known."""
+        """Record what runs inside the context, with the module that it runs in."""
         hooks = []
         for name, module in self.model.named_modules():
             hooks.append(module.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name)))

@@ -37,7 +37,7 @@ class TappedCore(nn.Module):
         self.tap = tap
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Queries (B, H, T, D), keys and values (B, K, S, D) -> (B, H, T, D)."""
+        """Compute attention of queries (B, H, T, D) to keys and values (B, K, S, D) -> (B, H, T, D)."""
         q = self.tap("attn.hook_rot_q", q.transpose(1, 2)).transpose(1, 2)  # named axes are B T H D
         k = self.tap("attn.hook_rot_k", k.transpose(1, 2)).transpose(1, 2)
         scores = self.tap("attn.hook_attn_scores", masked_scores(q, k, mask))

@@ -44,7 +44,7 @@ class ParameterUse:
 
     @property
     def count(self) -> int:
-        """Numbers in it."""
+        """Return the number of its elements."""
         return torch.Size(self.shape).numel()
 
 
@@ -123,12 +123,12 @@ def _trace(model: GPT, idx: Tensor, cache: KVCache | None, kv_dtype: str = "fp32
         raise InputError(f"token ids must be (batch, time) and not empty, got shape {tuple(idx.shape)}")
     weights = weights_format(model)
     if weights != "float32":
-        raise InputError(f"a trace is of float32 weights, and these are {weights}; take what they were made from")
+        raise InputError(f"only float32 weights can be traced, not {weights}; trace the model before quantization")
     past = cache.lengths[0] if cache is not None else 0
     operations = _record(model, idx, cache)
     probe = Probe(model, idx.size(1), past)
     symbolic = _record(*probe.call(cache is not None, kv_dtype))
-    assert [op.function for op in operations] == [op.function for op in symbolic], "the probe took another way"
+    assert [op.function for op in operations] == [op.function for op in symbolic], "the probe ran other operations"
     sizes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     return [
         TensorRow(
@@ -179,7 +179,7 @@ class Probe:
         self._letters = self._name_sizes()
 
     def call(self, cached: bool, kv_dtype: str) -> tuple[GPT, Tensor, KVCache | None]:
-        """Model, ids and cache of a pass like the one that is traced."""
+        """Return model, ids and cache of a pass like the one that is traced."""
         idx = torch.zeros(BATCH, self._queries, dtype=torch.long, device="meta")
         cache = KVCache(self.config, BATCH, kv_dtype=kv_dtype, device="meta") if cached else None
         if cache is not None:
@@ -187,7 +187,7 @@ class Probe:
         return self.model, idx, cache
 
     def symbols(self, shape: tuple[int, ...]) -> str:
-        """Letters of a shape; of two T the second is that of the keys, S."""
+        """Return the letters of a shape; of two T the second is that of the keys, S."""
         letters = [self._letters.get(size, str(size)) for size in shape]
         if len(shape) == CACHE_DIMENSIONS:
             letters[0] = "L"
@@ -234,7 +234,7 @@ def _record(model: GPT, idx: Tensor, cache: KVCache | None) -> list[Operation]:
 
 
 def _names(operations: list[Operation]) -> list[str]:
-    """Module path and function; a number tells those apart that a module calls more than once."""
+    """Return module path and function, numbered where a module calls a function more than once."""
     seen: Counter[str] = Counter()
     names = []
     for operation in operations:

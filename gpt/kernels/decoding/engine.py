@@ -117,11 +117,11 @@ class Engine:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of a physical block: the keys and values of 64 positions in all layers."""
+        """Return the bytes of a physical block: keys and values of 64 positions in all layers."""
         return int(self._library.gpt_decoder_block_bytes(self._decoder))
 
     def set_blocks(self, sequence: int, blocks: Sequence[int]) -> None:
-        """Say where a sequence's keys and values lie: position p in block `blocks[p // 64]`."""
+        """Set where a sequence's keys and values lie: position p in block `blocks[p // 64]`."""
         assert sequence < self.sequences
         assert len(blocks) <= self.blocks_per_sequence
         assert all(0 <= block < self.blocks for block in blocks)

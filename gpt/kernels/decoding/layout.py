@@ -42,7 +42,7 @@ class Matrix:
 
     @property
     def weights_dtype(self) -> torch.dtype:
-        """Type of the elements in memory."""
+        """Return the type of the elements in memory."""
         return DTYPES[self.kind]
 
     @classmethod

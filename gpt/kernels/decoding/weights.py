@@ -79,7 +79,7 @@ def check_native_support(model: GPT) -> None:
 
 @lru_cache(maxsize=8)
 def _configured_modules(config: ModelConfig) -> dict[str, nn.Module]:
-    """All modules of a model but itself and its list of blocks, the large ones without memory.
+    """Return all modules of a model but itself and its list of blocks, the large ones without memory.
 
     In parts, since `GPT` on the meta device costs a second: random numbers and ranges there import torch's compiler.
     """
@@ -102,7 +102,7 @@ def _configured_modules(config: ModelConfig) -> dict[str, nn.Module]:
 
 
 def _is_equivalent(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether it computes what a module of this kind does; what training put in its place does, in eval mode."""
+    """Return whether it computes what `kind` does in eval mode, as the modules that training puts in its place do."""
     if kind is nn.Linear and isinstance(module, QuantizedLinear | BFloat16Linear):
         return True
     return type(module) is kind or (isinstance(module, kind) and type(module).__module__.startswith("gpt.training."))
@@ -114,7 +114,7 @@ def _shapes(module: Any) -> list[torch.Size | None]:
 
 
 def _is_made_alike(module: nn.Module, expected: nn.Module) -> bool:
-    """Whether all settings are equal that both have."""
+    """Return whether all settings that both have are equal."""
     names = vars(module).keys() & vars(expected).keys() - IRRELEVANT
     return all(vars(module)[name] == vars(expected)[name] for name in names if not name.startswith("_"))
 
@@ -135,13 +135,13 @@ def _layer(block: Block) -> LayerWeights:
 
 
 def _matrix(*layers: Any) -> Matrix:
-    """Linear layers of one input as one matrix.
+    """Return linear layers of one input as one matrix.
 
     Raises:
         DeviceError: their weights are not of one kind.
     """
     if len({type(layer) for layer in layers}) > 1:
-        raise DeviceError("the native backend wants queries, keys and values quantized alike")
+        raise DeviceError("the native backend needs queries, keys and values in the same format")
     biases = [layer.bias.detach().float() for layer in layers if layer.bias is not None]
     bias = torch.cat(biases) if biases else None
     if isinstance(layers[0], QuantizedLinear):

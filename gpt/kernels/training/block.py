@@ -48,12 +48,12 @@ class NativeBlock(Block):
     def forward(
         self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, cache: LayerCache | None = None
     ) -> Tensor:
-        """(B, T, C) float32 -> (B, T, C) float32."""
+        """Compute (B, T, C) float32 -> (B, T, C) float32."""
         if cache is not None or mask is not None or not torch.is_grad_enabled():
             return super().forward(x, rotation, mask, cache)
         kernels, config, norm = self._kernels, self._config, self._norm
         ln_1, attn, ln_2, mlp = self._parts
-        drop_weights, drop_attn, drop_mlp = self._draw_dropout()
+        drop_weights, drop_attn, drop_mlp = self._sample_dropout()
         x, h = add_norm(kernels, x, None, ln_1.weight, norm, Dropout())
         qkv = linear(kernels, h, attn.c_q.weight, attn.c_k.weight, attn.c_v.weight)
         gains = (attn.q_norm.weight, attn.k_norm.weight) if config.qk_norm else None
@@ -65,16 +65,16 @@ class NativeBlock(Block):
 
     @property
     def _parts(self) -> tuple[Any, Any, Any, Any]:
-        """The modules, whose kinds were checked before."""
+        """Return the modules, whose classes were checked before."""
         return self.ln_1, self.attn, self.ln_2, self.mlp
 
-    def _draw_dropout(self) -> list[Dropout]:
-        """Of the attention weights, and of both sublayers' outputs."""
+    def _sample_dropout(self) -> list[Dropout]:
+        """Return the dropout of the attention weights and of both sublayers' outputs."""
         if not self.training:
             return [Dropout()] * 3
         config = self._config
         probabilities = (config.weights_dropout, config.dropout, config.dropout)
-        return [Dropout(p, _draw_seed() if p else 0) for p in probabilities]
+        return [Dropout(p, _random_seed() if p else 0) for p in probabilities]
 
 
 class NativeDropout(nn.Dropout):
@@ -90,14 +90,14 @@ class NativeDropout(nn.Dropout):
         self._kernels = kernels
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) float32 -> (B, T, C) float32."""
+        """Compute (B, T, C) float32 -> (B, T, C) float32."""
         if not self.training or self.p == 0:
             return x
-        return drop_out(self._kernels, x, Dropout(self.p, _draw_seed()))
+        return drop_out(self._kernels, x, Dropout(self.p, _random_seed()))
 
 
-def _draw_seed() -> int:
-    """From torch's generator, whose state checkpoints keep."""
+def _random_seed() -> int:
+    """Return a seed from torch's generator, whose state is in the checkpoints."""
     return int(torch.randint(LARGEST_SEED, ()))
 
 
@@ -133,7 +133,7 @@ def replace_blocks(model: GPT, kernels: Kernels) -> None:
 
 
 def _uncovered(config: ModelConfig) -> str | None:
-    """What of an architecture there is no kernel for; None where there is one for everything."""
+    """Return what of an architecture has no kernel; None if everything has one."""
     reasons = {
         f"model.attention={config.attention}": config.attention != "auto",
         f"mlp {config.mlp}": config.mlp not in ACTIVATIONS,

@@ -33,7 +33,7 @@ class Dropout:
 
     @property
     def fields(self) -> dict[str, float]:
-        """As kernels take it."""
+        """Return the fields of a kernel's arguments."""
         return {"dropout": self.probability, "seed": self.seed}
 
 

@@ -60,7 +60,7 @@ CHANGES: list[tuple[Callable[[GPT], None], str]] = [
     (no_cap, "the native backend does not know what Identity computes"),
     (forward_of_its_own, "the native backend does not know what Linear computes"),
     (hook, "the native backend does not call hooks, and the model has some"),
-    (half_quantized, "the native backend wants queries, keys and values quantized alike"),
+    (half_quantized, "the native backend needs queries, keys and values in the same format"),
 ]
 
 

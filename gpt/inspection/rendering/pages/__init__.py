@@ -69,7 +69,7 @@ def read_part(*names: str) -> str:
 
 
 def _to_json(content: object) -> str:
-    """JSON that cannot end the script element that holds it."""
+    """Return JSON that cannot end the script element around it."""
     try:
         text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     except ValueError:
@@ -82,7 +82,7 @@ def _not_finite() -> InputError:
 
 
 def _shortened(value: Any) -> Any:
-    """The same with five significant digits, which is more than a page shows and a third of the bytes."""
+    """Return the same with five significant digits: more than a page shows, a third of the bytes."""
     if isinstance(value, dict):
         return {key: _shortened(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -109,7 +109,7 @@ def _attention_data(view: View) -> View:
 
 
 def _pack(weights: Tensor) -> str:
-    """Base64 of little-endian uint16, 65535 for weight 1; lower triangles only, the rest is 0."""
+    """Return the lower triangles as base64 of little-endian uint16, 65535 for weight 1; the rest is 0."""
     rows, columns = torch.tril_indices(*weights.shape[2:]).unbind()
     steps = (weights[:, :, rows, columns] * 65535).round().clamp(0, 65535).int()
     return base64.b64encode(steps.numpy().astype("<u2").tobytes()).decode("ascii")
