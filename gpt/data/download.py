@@ -76,20 +76,18 @@ def fetch(
     to connect and for each read, `backoff` those before the first retry. `report` takes lines for the user.
 
     Raises:
-        DataError: no mirror has the right content, or `folder` has not and `offline` is set, or `folder` cannot be
-            written. A damaged file stays until the right one has arrived.
+        DataError: there is no right content, or `folder` cannot be written; a damaged file stays until it is replaced.
     """
     path = folder / download.filename
-    wanted = f"sha256 {download.sha256 or 'not pinned'}, at most {download.max_bytes} bytes"
-    by_hand = f"put {download.filename} ({wanted}) at {path}, or set data.source=file data.path=FILE"
+    content = f"sha256 {download.sha256 or 'not pinned'}, at most {download.max_bytes} bytes"
+    by_hand = f"put {download.filename} ({content}) at {path}, or set data.source=file data.path=FILE"
     try:
         cached = path.is_file()
-        problem = _wrong_content(path, sha256_of(path), download.sha256) if cached else "is missing"
-        if problem is None:
+        if (problem := _wrong_content(path, sha256_of(path), download.sha256) if cached else "is missing") is None:
             return path
         if offline:
-            source = " or ".join(download.urls)
-            raise DataError(f"{path} {problem}, and offline it is not downloaded from {source}: {by_hand}")
+            urls = " or ".join(download.urls)
+            raise DataError(f"{path} {problem}, and offline it is not downloaded from {urls}: {by_hand}")
         if cached:
             report(f"{path} {problem}; downloading it again")
         folder.mkdir(parents=True, exist_ok=True)
