@@ -7,10 +7,10 @@ EXTRAS ?= dev
 .DEFAULT_GOAL := help
 .PHONY: help setup demo train sample tensorboard test test-native test-arm lint format schema docs bench bench-check cuda clean
 
-help: ## say what there is
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-setup: .venv/compiled ## make .venv with everything in it, and compile the kernels; does nothing the second time
+setup: .venv/compiled ## create .venv and compile the kernels; does nothing the second time
 
 .venv/compiled: .venv/installed $(shell find gpt/kernels gpt/processor.py -type f -not -name "*.pyc")
 	$(BIN)/python -m gpt.kernels
@@ -18,17 +18,18 @@ setup: .venv/compiled ## make .venv with everything in it, and compile the kerne
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+	@echo "installing the Python packages into .venv, a minute or more"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
 	@touch $@
 
-demo: setup ## train for a minute or two on Python's own documentation, then print text
+demo: setup ## train for a minute or two on Python's own documentation, then print a sample
 	$(BIN)/python scripts/train.py --config configs/quickstart.yaml --resume auto
 	$(BIN)/python scripts/sample.py --checkpoint runs/quickstart --prompt "The " --max-new-tokens 400
 
-train: setup ## train CONFIG (configs/shakespeare.yaml), or go on with it
+train: setup ## train CONFIG (configs/shakespeare.yaml), or resume it
 	$(BIN)/python scripts/train.py --config $(CONFIG) --resume auto
 
-sample: setup ## go on from PROMPT with the newest run
+sample: setup ## continue PROMPT with the newest run
 	$(BIN)/python scripts/sample.py --prompt "$(PROMPT)"
 
 tensorboard: setup ## show the curves of all runs in a browser
@@ -53,14 +54,14 @@ lint: setup ## check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup ## put style right
+format: setup ## fix style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-schema: setup ## write configs/schema.json anew, for editors
+schema: setup ## regenerate configs/schema.json, for editors
 	$(BIN)/python scripts/train.py --print-schema > configs/schema.json
 
-docs: setup ## make the pages in docs/ anew: a tiny run on the license text, then what it shows
+docs: setup ## regenerate the pages of docs/ that a tiny run on the license text fills in
 	rm -rf runs/one_character
 	$(BIN)/python scripts/train.py --config configs/reference_shapes.yaml run.name=one_character run.device=cpu run.dtype=float32 run.compile=false run.threads=1 data.source=file data.path=LICENSE optim.learning_rate=0.004 optim.warmup_steps=20 train.max_steps=150 train.eval_interval=150
 	$(BIN)/python scripts/explain.py walk --checkpoint runs/one_character --prompt Softwar --output docs/one_character.md
@@ -75,6 +76,6 @@ bench-check: setup ## fail if a kernel is ten times slower than it should be on 
 cuda: ## measure and test on a GPU, in 40 minutes: make cuda PYTHON=python3 NANOGPT=path/to/checkout [STAGES=] [OUTPUT=]
 	@$(PYTHON) -m benchmarks.cuda $(if $(NANOGPT),--nanogpt "$(NANOGPT)") $(if $(STAGES),--stages "$(STAGES)") $(if $(OUTPUT),--output "$(OUTPUT)")
 
-clean: ## remove what was made; runs and data stay
+clean: ## remove build products and caches; runs and data stay
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
