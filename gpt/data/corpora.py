@@ -27,7 +27,7 @@ def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Pat
     """Return the path of the corpus, after downloading or writing it if necessary.
 
     Raises:
-        ConfigError: `data.path` begins with the ~ of a user who has no home folder.
+        ConfigError: `data.path` or `data.dir` begins with the ~ of a user who has no home folder.
         DataError: the file is missing, empty, too large or has another hash; the download failed or is
             not allowed; the data folder cannot be written.
     """
@@ -35,7 +35,7 @@ def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Pat
         case "shakespeare":
             path = _download(SHAKESPEARE, config, settings, report)
         case "pydocs":
-            path = _write_pydocs(Path(config.dir))
+            path = _write_pydocs(expand_home(config.dir, "data.dir"))
         case "file":
             assert config.path is not None
             path = _existing_file(expand_home(config.path, "data.path"), config.sha256)
@@ -49,7 +49,7 @@ def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Pat
 
 def _download(download: Download, config: DataConfig, settings: Settings, report: Report) -> Path:
     """Return the file in `GPT_DATA_DIR` or `data.dir`; if it is in neither, download it first."""
-    folders = [folder for folder in (settings.data_dir, Path(config.dir)) if folder is not None]
+    folders = [folder for folder in (settings.data_dir, expand_home(config.dir, "data.dir")) if folder is not None]
     folder = next((folder for folder in folders if (folder / download.filename).is_file()), folders[0])
     return fetch(download, folder, offline=settings.offline, report=report)
 

@@ -19,7 +19,7 @@ from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, smalles
 from gpt.errors import DataError
 from gpt.files import release_cached_pages, sha256_of, sync_file
 from gpt.report import Report, announced
-from gpt.settings import Settings
+from gpt.settings import Settings, expand_home
 
 FORMAT = 1
 """Part of the fingerprint in checkpoints; raised when the same text gives other tokens than before."""
@@ -72,7 +72,7 @@ def prepare(config: DataConfig, settings: Settings, report: Report, force: bool 
     """
     source = locate_corpus(config, settings, report)
     with announced(report, f"reading {source}"):
-        folder = Path(config.dir) / "tokens" / _fingerprint(config, source)
+        folder = expand_home(config.dir, "data.dir") / "tokens" / _fingerprint(config, source)
     if folder.exists() and (force or not (folder / META).is_file()):
         try:
             shutil.rmtree(folder)

@@ -64,7 +64,7 @@ def find_resume_point(run: RunFolder, resume: str | None, config: Config, report
         _refuse_existing(run, config)
         return None
     if resume != AUTO:
-        folder = find_checkpoint(Path(resume), Path(config.run.dir), prefer="last")
+        folder = find_checkpoint(Path(resume), run.path.parent, prefer="last")
         if run.path.resolve() not in folder.resolve().parents:
             _refuse_existing(run, config)
         return ResumePoint(folder, read_checkpoint(folder))

@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
@@ -17,7 +16,7 @@ from gpt.kernels.training.block import use_native_blocks
 from gpt.model import GPT
 from gpt.processor import supported_processors
 from gpt.report import Report
-from gpt.settings import Settings
+from gpt.settings import Settings, expand_home
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
 from gpt.training.optimizers import build_optimizer
@@ -48,7 +47,7 @@ def open_session(
     Raises:
         GPTError: the data, device, run folder or checkpoint cannot be used.
     """
-    run = RunFolder(Path(loaded.config.run.dir) / loaded.name)
+    run = RunFolder(expand_home(loaded.config.run.dir, "run.dir") / loaded.name)
     run.lock()
     try:
         fitted = replace(loaded, config=fit_schedule(loaded.config, report))

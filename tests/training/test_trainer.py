@@ -441,3 +441,15 @@ def test_monitors_are_closed_however_a_run_ends(tmp_path: Path, start: Start) ->
     with pytest.raises(Interrupted):
         trainer.run()
     assert monitor.closed == 1
+
+
+def test_folders_below_a_home_folder_are_found_there(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    start(tmp_path / "elsewhere", "run.dir=~/runs", "data.dir=~/data", "train.max_steps=1").run()
+    assert (tmp_path / "home" / "runs" / "run" / "last.json").is_file()
+    assert (tmp_path / "home" / "data" / "tokens").is_dir()
+    assert not (tmp_path / "~").exists()
