@@ -5,7 +5,7 @@ BIN := .venv/bin
 EXTRAS ?= dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample tensorboard test test-native test-arm lint format schema docs bench bench-check cuda clean
+.PHONY: help setup demo train sample serve tensorboard test test-native test-arm lint format schema docs bench bench-check cuda clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +31,9 @@ train: setup ## train CONFIG (configs/shakespeare.yaml), or resume it
 
 sample: setup ## continue PROMPT with the newest run
 	$(BIN)/python scripts/sample.py --prompt "$(PROMPT)"
+
+serve: setup ## serve the newest run with the OpenAI protocol at http://127.0.0.1:8000
+	$(BIN)/python scripts/serve.py
 
 tensorboard: setup ## show the curves of all runs in a browser
 	$(BIN)/tensorboard --logdir runs

@@ -18,12 +18,14 @@ class Settings:
         cache_dir: folder for files that can be rebuilt, such as compiled kernels; from `XDG_CACHE_HOME`, else ~/.cache.
         offline: never use the network, from `GPT_OFFLINE` (1, true, yes, on).
         processor: class of processors to compute for, from `GPT_PROCESSOR`; None: this machine's best.
+        api_key: that a server asks for, from `GPT_API_KEY`; None when unset or empty.
     """
 
     data_dir: Path | None
     cache_dir: Path
     offline: bool
     processor: str | None = None
+    api_key: str | None = None
 
 
 def read_settings(offline: bool = False) -> Settings:
@@ -38,6 +40,7 @@ def read_settings(offline: bool = False) -> Settings:
         cache_dir=expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "XDG_CACHE_HOME") / "gpt",
         offline=offline or os.environ.get("GPT_OFFLINE", "").strip().lower() in _TRUE,
         processor=os.environ.get("GPT_PROCESSOR", "").strip() or None,
+        api_key=os.environ.get("GPT_API_KEY") or None,
     )
 
 

@@ -41,6 +41,7 @@ def _own_surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("GPT_DATA_DIR", raising=False)
     monkeypatch.delenv("GPT_OFFLINE", raising=False)
     monkeypatch.delenv("GPT_PROCESSOR", raising=False)
+    monkeypatch.delenv("GPT_API_KEY", raising=False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield

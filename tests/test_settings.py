@@ -63,3 +63,11 @@ def test_the_home_of_nobody_is_one_line(name: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(name, "~nosuchuser/x")
     with pytest.raises(ConfigError, match=f"{name}: ~nosuchuser/x is below no home folder"):
         read_settings()
+
+
+@pytest.mark.parametrize(("value", "expected"), [("sesame", "sesame"), ("", None)])
+def test_the_key_of_a_server_comes_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, value: str, expected: str | None
+) -> None:
+    monkeypatch.setenv("GPT_API_KEY", value)
+    assert read_settings().api_key == expected

@@ -1,0 +1,154 @@
+"""`scripts/serve.py`: the OpenAI completions protocol over HTTP, for trained models."""
+
+import argparse
+import asyncio
+import math
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from gpt.cli.common import (
+    CommandParser,
+    add_weights_option,
+    load_torch,
+    not_empty,
+    report,
+    run_command,
+    to_path,
+)
+from gpt.errors import GPTError
+from gpt.settings import read_settings
+
+if TYPE_CHECKING:
+    import socket
+
+    from gpt.serving.http.limits import Limits
+    from gpt.serving.http.models import Models
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 2 a user's mistake, 130 stopped by Ctrl-C, 143 by SIGTERM."""
+    return run_command(lambda: _run(_parse(argv)))
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = CommandParser(
+        "Serve trained models by the OpenAI completions protocol. Reference: http://127.0.0.1:8000/docs.",
+        "python scripts/serve.py --port 8000",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        type=to_path,
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="run folder, checkpoint folder, or best/last inside a run; may be repeated, the first is the default "
+        "model; without it every run can be asked for, and the newest is the default",
+    )
+    parser.add_argument(
+        "--runs", type=to_path, default="runs", metavar="DIR", help="folder of run folders (default: runs)"
+    )
+    add_weights_option(parser)
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
+    parser.add_argument(
+        "--backend",
+        choices=("auto", "eager", "native"),
+        default="auto",
+        help="of the engine (default: auto)",
+    )
+    parser.add_argument("--host", type=not_empty, default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, help="port; 0: any that is free (default: 8000)")
+    parser.add_argument(
+        "--api-key", type=not_empty, metavar="KEY", help="that requests must have (default: from GPT_API_KEY, or none)"
+    )
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="a name that clients know this server by"
+    )
+    parser.add_argument("--max-sequences", type=int, default=64, metavar="N", help="computed at a time (default: 64)")
+    parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="beside them (default: 256)")
+    parser.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="of a completion (default: 4096)")
+    parser.add_argument("--cache-blocks", type=int, metavar="N", help="of 64 positions (default: a window each)")
+    parser.add_argument(
+        "--drain-seconds", type=float, default=30.0, metavar="S", help="to finish what runs at SIGTERM (default: 30)"
+    )
+    return parser.parse_args(argv)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    _check_options(arguments)
+    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
+    if missing:
+        raise GPTError(f"{missing[0]} is not installed; the server needs it: pip install -e '.[serve]'")
+    load_torch()
+    from gpt.device import keep_freed_memory
+    from gpt.serving.http.limits import Limits
+    from gpt.serving.http.server import bind
+
+    keep_freed_memory()
+    limits = Limits(max_tokens=arguments.max_tokens, running=arguments.max_sequences, waiting=arguments.max_waiting)
+    models = _models(arguments, limits)
+    with bind(arguments.host, arguments.port) as bound:
+        return asyncio.run(_serve(arguments, models, limits, bound))
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Raise GPTError if a number is out of its range."""
+    for name, most in (("max_sequences", 4096), ("max_waiting", 2**31), ("max_tokens", 2**31), ("cache_blocks", 2**31)):
+        value = getattr(arguments, name)
+        if value is not None and not 1 <= value <= most:
+            raise GPTError(f"--{name.replace('_', '-')} is {value}, expected 1 to {most}")
+    if not 0 <= arguments.port < 2**16:
+        raise GPTError(f"--port is {arguments.port}, expected 0 to 65535")
+    if not 0 <= arguments.drain_seconds < math.inf:
+        raise GPTError(f"--drain-seconds is {arguments.drain_seconds:g}, expected at least 0")
+
+
+def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
+    from gpt.accounting.limits import available_bytes
+    from gpt.checkpoint import Loaded, load_trained
+    from gpt.device import choose_device
+    from gpt.serving import ServingEngine
+    from gpt.serving.http.models import Models
+
+    device = choose_device(arguments.device)
+
+    def make_engine(loaded: Loaded) -> ServingEngine:
+        return ServingEngine(
+            loaded.model,
+            loaded.tokenizer,
+            max_sequences=limits.running,
+            max_waiting=limits.waiting,
+            cache_blocks=arguments.cache_blocks,
+            backend=arguments.backend,
+        )
+
+    def load(folder: object) -> Loaded:
+        return load_trained(to_path(str(folder)), arguments.runs, device, arguments.weights)
+
+    return Models(load, make_engine, partial(available_bytes, device), arguments.runs, arguments.checkpoint)
+
+
+async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limits", bound: "socket.socket") -> int:
+    from gpt.serving.http.app import create_app
+    from gpt.serving.http.drain import Drain
+    from gpt.serving.http.errors import APIError
+    from gpt.serving.http.server import Server
+
+    drain, key = Drain(), arguments.api_key or read_settings().api_key
+    app = create_app(models, limits, drain, arguments.allow_host, key)
+    try:
+        async with models.use(None):  # loaded now, so that the first request does not wait, nor find out what is wrong
+            pass
+    except APIError as error:
+        raise GPTError(error.message) from None
+    if arguments.host not in LOOPBACK and key is None:
+        report(f"warning: whoever reaches {arguments.host} can use this server; --api-key KEY asks for a key")
+    host, port = bound.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    server = Server(app, drain, arguments.drain_seconds, report)
+    code = await server.run(bound, lambda: report(f"serving {models.first} at {url}/v1; reference at {url}/docs"))
+    await models.close()
+    return code

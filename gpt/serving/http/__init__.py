@@ -1,0 +1,1 @@
+"""The OpenAI completions protocol over HTTP, in front of the serving engine."""

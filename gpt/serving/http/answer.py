@@ -1,0 +1,153 @@
+"""The answer to a request as it grows, on the event loop."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpt.config import SamplingParams
+from gpt.generation import Piece, SampledToken
+from gpt.serving.engine import ServingEngine
+from gpt.serving.http.delivery import Delivery
+from gpt.serving.http.errors import APIError
+from gpt.serving.http.logprobs import LogprobsStream
+from gpt.serving.request import Request
+
+REASONS = {"length": "length", "window": "length", "stop": "stop", "end": "stop"}
+"""From why a sequence ended to the protocol's `finish_reason`."""
+
+
+@dataclass
+class Choice:
+    """One completion as it grows.
+
+    Attributes:
+        index: in the answer.
+        seed: of its generator.
+        logprobs: of its tokens; None where they are not asked for.
+        tokens: sampled so far.
+        finish: why it ended; None while it goes on.
+        request: of the engine.
+    """
+
+    index: int
+    seed: int
+    logprobs: LogprobsStream | None
+    tokens: int = 0
+    finish: str | None = None
+    request: Request | None = None
+    _text: list[str] = field(default_factory=list)
+    _taken: int = 0
+    _ended: bool = False
+
+    def begin(self, prompt: str, tokens: Sequence[SampledToken]) -> None:
+        """Show the prompt, and its log-probabilities where they are asked for."""
+        self._text.append(prompt)
+        if self.logprobs is not None:
+            self.logprobs.feed(tokens)
+
+    def add(self, pieces: Sequence[Piece]) -> None:
+        """Take pieces from the engine."""
+        sampled = [piece.token for piece in pieces if piece.token is not None]
+        self.tokens += len(sampled)
+        if self.logprobs is not None:
+            self.logprobs.feed(sampled)
+        self._text += (piece.text for piece in pieces)
+        self.finish = pieces[-1].finish
+
+    def take(self) -> dict[str, Any] | None:
+        """Return, in the protocol's shape, what has come since the last time; None: nothing."""
+        text, self._text = "".join(self._text), []
+        ends = self.finish is not None and not self._ended
+        if not text and not ends:
+            return None
+        self._taken, self._ended = self._taken + len(text), ends
+        return {
+            "index": self.index,
+            "text": text,
+            "seed": self.seed,
+            "logprobs": None if self.logprobs is None else self.logprobs.take(self._taken),
+            "finish_reason": REASONS.get(self.finish or ""),
+        }
+
+
+class Answer:
+    """The completions of one request.
+
+    Attributes:
+        choices: in order.
+        changed: is set when a choice has grown.
+        prompt_tokens: of the prompts, each counted once.
+        begun: when it was asked for, by the monotonic clock.
+        first: when its first token came, by the same; None: not yet.
+
+    Args:
+        engine: that generates.
+        delivery: from its thread.
+        prompt_tokens: see above.
+    """
+
+    def __init__(self, engine: ServingEngine, delivery: Delivery, prompt_tokens: int) -> None:
+        self.choices: list[Choice] = []
+        self.changed = asyncio.Event()
+        self.prompt_tokens = prompt_tokens
+        self.begun = time.monotonic()
+        self.first: float | None = None
+        self._engine, self._delivery = engine, delivery
+
+    def start(self, choice: Choice, prompt: str, params: SamplingParams) -> None:
+        """Ask the engine for one more choice.
+
+        Raises:
+            QueueFullError: too many requests wait.
+            GPTError: see `ServingEngine.submit`.
+        """
+
+        def take(pieces: list[Piece]) -> None:
+            choice.add(pieces)
+            self.first = self.first or time.monotonic()
+            self.changed.set()
+
+        choice.request = self._engine.submit(prompt, params, self._delivery.to(take))
+        self.choices.append(choice)
+
+    async def wait(self) -> None:
+        """Return when every choice has ended."""
+        while not self.finished:
+            self.changed.clear()
+            await self.changed.wait()
+
+    def cancel(self) -> None:
+        """End what has not ended; without effect where everything has."""
+        for choice in self.choices:
+            if choice.finish is None and choice.request is not None:
+                self._engine.cancel(choice.request)
+
+    def check(self) -> None:
+        """Raise if a choice ended before its time.
+
+        Raises:
+            APIError: one failed, or was cancelled, as by a server that is stopped.
+        """
+        for choice in self.choices:
+            if choice.finish == "cancelled":
+                raise APIError(503, "the server is being stopped; the answer is not complete")
+            if choice.finish == "error":
+                reason = choice.request.error if choice.request is not None else None
+                raise APIError(500, f"the text could not be generated: {reason}")
+
+    @property
+    def finished(self) -> bool:
+        """Return whether every choice has ended."""
+        return all(choice.finish is not None for choice in self.choices)
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Return the token counts."""
+        completion = sum(choice.tokens for choice in self.choices)
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": completion,
+            "total_tokens": self.prompt_tokens + completion,
+        }

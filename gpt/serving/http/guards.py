@@ -1,0 +1,108 @@
+"""Who may ask, and how much: checks on a request before anything else sees it.
+
+A page of a stranger's site that a browser shows can send requests to a server on the same machine, also under a name of
+its own that it lets resolve to 127.0.0.1 (DNS rebinding). Its requests name the stranger's host.
+"""
+
+import hmac
+import ipaddress
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gpt.serving.http.errors import APIError
+
+SAFE_METHODS = ("GET", "HEAD")
+"""That change nothing; what they return, a browser keeps from pages of another origin."""
+OPEN_PATHS = ("/health",)
+"""That need no API key: whoever watches over the server asks for them."""
+
+
+class Guard:
+    """Refuses requests from pages of other sites, those without the key, and those that are too large.
+
+    Starlette's own limit of a body answers in plain text, and its check of the host takes no IPv6 address.
+
+    Args:
+        app: that is guarded.
+        body_bytes: most bytes of a body.
+        hosts: names beside localhost that the server is known by; an address is always accepted, since a stranger
+            cannot let it resolve to something else.
+        api_key: None: none is asked for.
+    """
+
+    def __init__(self, app: ASGIApp, body_bytes: int, hosts: Collection[str] = (), api_key: str | None = None) -> None:
+        self._app, self._body_bytes, self._key = app, body_bytes, api_key
+        self._hosts = {host.lower() for host in hosts} | {"localhost"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request, see ASGI."""
+        if scope["type"] == "http":
+            error = self._problem(scope["method"], scope["path"], Headers(scope=scope))
+            if error is not None:
+                await error.response()(scope, receive, send)
+                return
+            receive = self._limited(receive)
+        await self._app(scope, receive, send)
+
+    def _problem(self, method: str, path: str, headers: Headers) -> APIError | None:
+        """Return why a request is refused; None: it is not."""
+        host = headers.get("host", "")
+        if not self._is_ours(host):
+            return APIError(403, f"this server is not known as {host[:100]!r}; --allow-host adds a name")
+        origin = headers.get("origin")
+        if origin is not None and method not in SAFE_METHODS and _host_of(origin) != host.lower():
+            return APIError(403, f"requests from pages of {origin[:100]} are refused")
+        if self._key is not None and path not in OPEN_PATHS:
+            given = headers.get("authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(), self._key.encode()):
+                return APIError(401, "the API key is missing or wrong", code="invalid_api_key")
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > self._body_bytes:
+            return APIError(413, self._too_large())
+        return None
+
+    def _too_large(self) -> str:
+        return f"the body has more than the {self._body_bytes} bytes that this server accepts"
+
+    def _limited(self, receive: Receive) -> Receive:
+        """Return `receive`, which raises HTTPException once a body without a Content-Length is too large."""
+        received = 0
+
+        async def limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._body_bytes:
+                raise HTTPException(413, self._too_large())
+            return message
+
+        return limited
+
+    def _is_ours(self, host: str) -> bool:
+        name = _name_of(host)
+        if name in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def _host_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def _name_of(host: str) -> str:
+    """Return a Host header's name or address in lower case, without the port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,113 @@
+"""From the body of a request to what the engine is asked for."""
+
+import secrets
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from gpt.config import SamplingParams
+from gpt.data.tokenizers import Tokenizer
+from gpt.errors import DataError, GenerationError
+from gpt.generation.text import encode_prompt
+from gpt.model import GPT
+from gpt.serving.http.errors import APIError
+from gpt.serving.http.limits import Limits
+from gpt.serving.http.protocol import CompletionRequest, Ids
+
+DEFAULT_MAX_TOKENS = 16
+"""Of the protocol."""
+SAMPLING = ("stop", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "overflow", "long_prompt")
+"""Fields of a request that are those of `SamplingParams`."""
+
+
+class Job(NamedTuple):
+    """One prompt.
+
+    Attributes:
+        prompt: its text.
+        ids: its tokens, empty for an empty text.
+        params: one per completion; they differ in the seed.
+    """
+
+    prompt: str
+    ids: list[int]
+    params: list[SamplingParams]
+
+
+def read_jobs(
+    request: CompletionRequest, limits: Limits, model: GPT, tokenizer: Tokenizer, defaults: SamplingParams
+) -> list[Job]:
+    """Return what a request asks for, one job per prompt.
+
+    Args:
+        request: as it came.
+        limits: of the server.
+        model: that is to answer it.
+        tokenizer: of the model.
+        defaults: of what the request leaves out.
+
+    Raises:
+        APIError: it cannot be answered.
+    """
+    prompts = _texts(request.prompt, tokenizer)
+    limits.check(request, len(prompts))
+    if (request.logprobs or 0) > tokenizer.vocab_size:
+        raise APIError(
+            400, f"logprobs: {request.logprobs}, but the vocabulary has {tokenizer.vocab_size} tokens", "logprobs"
+        )
+    params = _params(request, defaults)
+    seeds = _seeds(request)
+    jobs = []
+    for prompt in prompts:
+        try:
+            ids = encode_prompt(tokenizer, prompt, params, model.config.block_size)
+        except (DataError, GenerationError) as error:
+            too_long = isinstance(error, GenerationError) and bool(prompt)
+            raise APIError(400, f"prompt: {error}", "prompt", "context_length_exceeded" if too_long else None) from None
+        every = [params.model_copy(update={"seed": seed}) for seed in seeds]
+        jobs.append(Job(prompt, ids if prompt else [], every))
+    return jobs
+
+
+def _params(request: CompletionRequest, defaults: SamplingParams) -> SamplingParams:
+    """Return the sampling parameters of a request, which its completions share but for the seed."""
+    given = {name: value for name in SAMPLING if (value := getattr(request, name)) is not None}
+    if isinstance(request.stop, str):
+        given["stop"] = (request.stop,)
+    given["max_new_tokens"] = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    given["logprobs"] = request.logprobs
+    try:
+        return SamplingParams.model_validate({**defaults.model_dump(), **given})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        param = str(first["loc"][0])
+        raise APIError(400, f"{param}: {first['msg']}", param) from None
+
+
+def _seeds(request: CompletionRequest) -> list[int]:
+    """Return one seed per completion of a prompt."""
+    first = secrets.randbits(32) if request.seed is None else request.seed % 2**63
+    return [(first + index) % 2**63 for index in range(request.n or 1)]
+
+
+def _texts(prompt: str | list[str] | Ids | list[Ids], tokenizer: Tokenizer) -> list[str]:
+    """Return the prompts as texts."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise APIError(400, "prompt: the list is empty; give at least one", "prompt")
+    if isinstance(prompt[0], int):
+        return [_decode(prompt, tokenizer)]
+    return [part if isinstance(part, str) else _decode(part, tokenizer) for part in prompt]
+
+
+def _decode(ids: Sequence[int], tokenizer: Tokenizer) -> str:
+    """Return the text that has these token ids."""
+    wrong = next((index for index in ids if index >= tokenizer.vocab_size), None)
+    if wrong is not None:
+        raise APIError(400, f"prompt: token id {wrong} is outside the vocabulary of {tokenizer.vocab_size}", "prompt")
+    text = tokenizer.decode(ids)
+    if tokenizer.encode(text).tolist() != list(ids):
+        raise APIError(400, "prompt: these token ids are not those of a text", "prompt")
+    return text

@@ -1,0 +1,56 @@
+"""How much one request may ask for."""
+
+from dataclasses import dataclass
+
+from gpt.serving.http.errors import APIError
+from gpt.serving.http.protocol import CompletionRequest
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most of everything; a request that asks for more is refused, never trimmed.
+
+    Attributes:
+        body_bytes: of a request.
+        max_tokens: of a completion.
+        choices: completions of a request, over all its prompts.
+        logprobs: alternatives per token.
+        stops: stop strings.
+        stop_characters: of each of them.
+        running: sequences that are computed at a time.
+        waiting: sequences that wait beside them.
+    """
+
+    body_bytes: int = 1 << 20
+    max_tokens: int = 4096
+    choices: int = 64
+    logprobs: int = 20
+    stops: int = 16
+    stop_characters: int = 256
+    running: int = 64
+    waiting: int = 256
+
+    def check(self, request: CompletionRequest, prompts: int) -> None:
+        """Make sure that a request stays within them.
+
+        Raises:
+            APIError: it does not, or asks for what this server does not do.
+        """
+        _at_most("max_tokens", request.max_tokens or 0, self.max_tokens)
+        _at_most("n", prompts * (request.n or 1), self.choices, "completions, of all prompts")
+        _at_most("logprobs", request.logprobs or 0, self.logprobs)
+        stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+        _at_most("stop", len(stops), self.stops, "stop strings")
+        _at_most("stop", max(map(len, stops), default=0), self.stop_characters, "characters of a stop string")
+        if request.stream_options is not None and not request.stream:
+            raise APIError(400, "stream_options: it has an effect only with stream", "stream_options")
+        if request.best_of is not None and request.best_of != (request.n or 1):
+            raise APIError(400, "best_of: other values than that of n are not supported", "best_of")
+        for name in ("suffix", "logit_bias", "presence_penalty", "frequency_penalty"):
+            if getattr(request, name):
+                raise APIError(400, f"{name}: it is not supported; leave it out", name)
+
+
+def _at_most(param: str, value: int, limit: int, what: str = "") -> None:
+    if value > limit:
+        raise APIError(400, f"{param}: {value} {what}".rstrip() + f", more than this server's limit of {limit}", param)

@@ -1,0 +1,140 @@
+"""The models of a server: found in the runs folder, loaded when first asked for, unloaded when memory is needed."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpt.checkpoint import Loaded, find_checkpoint
+from gpt.errors import CheckpointError, GPTError
+from gpt.serving.engine import ServingEngine
+from gpt.serving.http.errors import APIError
+
+COPIES = 3
+"""Times the size of the weights on disk that loading needs: read, as a model, and in the engine's layout."""
+
+
+@dataclass
+class Served:
+    """A model that is loaded.
+
+    Attributes:
+        loaded: with its tokenizer and configuration.
+        engine: that generates.
+        users: requests that use it now.
+        used: when the last one began, by the monotonic clock.
+    """
+
+    loaded: Loaded
+    engine: ServingEngine
+    users: int = 0
+    used: float = field(default_factory=time.monotonic)
+
+
+class Models:
+    """The models that can be asked for, by name.
+
+    Args:
+        load: reads a checkpoint folder.
+        make_engine: for a model that was loaded.
+        available: returns the bytes of memory that can be allocated; None: unknown.
+        runs: folder of run folders, each a model by its name.
+        checkpoints: are served in place of those below `runs`, if there are any: run folders, checkpoint folders, or
+            `best` or `last` inside a run.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[Path], Loaded],
+        make_engine: Callable[[Loaded], ServingEngine],
+        available: Callable[[], int | None],
+        runs: Path,
+        checkpoints: Sequence[Path] = (),
+    ) -> None:
+        self._load, self._make_engine, self._available = load, make_engine, available
+        self._runs = runs
+        self._chosen = {_name(path): path for path in checkpoints}
+        if len(self._chosen) < len(checkpoints):
+            raise CheckpointError("two checkpoints have the same name; serve them from two servers")
+        self.loaded: dict[str, Served] = {}
+        self._loading = asyncio.Lock()
+        self.first = next(iter(self._chosen), None) or _name(find_checkpoint(None, runs).parents[1])
+
+    def names(self) -> dict[str, int]:
+        """Return when each model that can be asked for was written, in seconds since 1970."""
+        paths = self._chosen or {path.name: path for path in sorted(self._runs.glob("*")) if path.is_dir()}
+        names = {}
+        for name, path in paths.items():
+            with contextlib.suppress(CheckpointError, OSError):  # a run without a checkpoint yet
+                names[name] = int(find_checkpoint(path, self._runs).stat().st_mtime)
+        return names
+
+    @contextlib.asynccontextmanager
+    async def use(self, name: str | None) -> AsyncIterator[Served]:
+        """Keep a model loaded as long as this context lasts.
+
+        Args:
+            name: one of `names`; None: the first.
+
+        Raises:
+            APIError: there is no such model, it cannot be read, or there is no memory for it.
+        """
+        served = await self._get(name or self.first)
+        served.users += 1
+        served.used = time.monotonic()
+        try:
+            yield served
+        finally:
+            served.users -= 1
+
+    async def _get(self, name: str) -> Served:
+        async with self._loading:
+            served = self.loaded.get(name)
+            if served is not None and served.engine.failure is None:
+                return served
+            if served is not None:
+                await self._unload(name)
+            if name not in self.names():
+                raise APIError(404, f"there is no model {name!r}; /v1/models lists them", "model", "model_not_found")
+            folder = find_checkpoint(self._chosen.get(name, self._runs / name), self._runs)
+            await self._make_room(COPIES * sum(file.stat().st_size for file in folder.glob("model.*")))
+            try:
+                self.loaded[name] = await asyncio.to_thread(self._read, folder)
+            except GPTError as error:
+                raise APIError(500, f"the model {name!r} cannot be loaded: {error}", "model") from None
+            return self.loaded[name]
+
+    def _read(self, folder: Path) -> Served:
+        loaded = self._load(folder)
+        return Served(loaded, self._make_engine(loaded))
+
+    async def _make_room(self, needed: int) -> None:
+        """Unload models that nobody uses, the longest unused first, until so many bytes can be allocated.
+
+        Raises:
+            APIError: those in use leave no room.
+        """
+        while (available := self._available()) is not None and available < needed:
+            idle = [name for name, served in self.loaded.items() if served.users == 0]
+            if not idle:
+                raise APIError(503, "there is no memory for another model now; try again later", "model")
+            await self._unload(min(idle, key=lambda name: self.loaded[name].used))
+
+    async def _unload(self, name: str) -> None:
+        served = self.loaded.pop(name)
+        await asyncio.to_thread(served.engine.close)
+
+    async def close(self) -> None:
+        """Unload everything; what is being generated is cancelled."""
+        for name in list(self.loaded):
+            await self._unload(name)
+
+
+def _name(path: Path) -> str:
+    """Return what a checkpoint is called: its run, and which one of it where that was said."""
+    path = path.absolute()
+    if path.parent.name == "checkpoints":
+        return f"{path.parents[1].name}/{path.name}"
+    return f"{path.parent.name}/{path.name}" if path.name in ("best", "last") else path.name

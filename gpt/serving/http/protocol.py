@@ -1,0 +1,114 @@
+"""Bodies of the OpenAI completions protocol: what is accepted, and what is documented of the answers."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Ids = list[Annotated[int, Field(ge=0)]]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class StreamOptions(_Body):
+    """Options of a stream."""
+
+    include_usage: bool | None = Field(None, description="Send a last chunk with the token counts.")
+
+
+class CompletionRequest(_Body):
+    """A request for completions. What is left out is as in the `sample` section of the model's configuration."""
+
+    prompt: str | list[str] | Ids | list[Ids] = Field(description="A text, or token ids, or several of either.")
+    model: str | None = Field(None, description="One of /v1/models; left out: the server's first.")
+    max_tokens: int | None = Field(None, ge=0, description="Tokens to generate; left out: 16.")
+    n: int | None = Field(None, ge=1, description="Completions per prompt; number i has seed + i.")
+    stream: bool | None = Field(None, description="Send the text as it is generated, by server-sent events.")
+    stream_options: StreamOptions | None = None
+    echo: bool | None = Field(None, description="Begin the text with the prompt.")
+    logprobs: int | None = Field(None, ge=0, description="Log-probabilities (nats) of tokens and of this many others.")
+    stop: str | list[str] | None = Field(None, description="Stop before any of these texts.")
+    seed: int | None = Field(None, description="Same seed, same text; left out: random.")
+    temperature: float | None = Field(None, ge=0, le=2, description="0: always the most likely token.")
+    top_p: float | None = Field(None, gt=0, le=1, description="Keep the most likely tokens up to this probability.")
+    top_k: int | None = Field(None, ge=0, description="Keep the k most likely tokens; 0: all.")
+    min_p: float | None = Field(None, ge=0, le=1, description="Drop tokens below min_p times the most likely one.")
+    repetition_penalty: float | None = Field(None, gt=0, description="Above 1: less likely what is there already.")
+    overflow: Literal["slide", "stop"] | None = Field(None, description="When the window is full: slide it, or stop.")
+    long_prompt: Literal["refuse", "crop"] | None = Field(None, description="A prompt longer than the window.")
+    user: str | None = Field(None, description="Accepted and not used.")
+    best_of: int | None = Field(None, description="Not supported beyond the value of n.")
+    suffix: str | None = Field(None, description="Not supported.")
+    logit_bias: dict[str, float] | None = Field(None, description="Not supported.")
+    presence_penalty: float | None = Field(None, description="Not supported; repetition_penalty is.")
+    frequency_penalty: float | None = Field(None, description="Not supported; repetition_penalty is.")
+
+
+class Logprobs(BaseModel):
+    """Log-probabilities in nats; the first token of a prompt has none."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    """One completion."""
+
+    index: int
+    text: str
+    seed: int
+    logprobs: Logprobs | None
+    finish_reason: Literal["length", "stop"] | None
+
+
+class Usage(BaseModel):
+    """Token counts of a request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Completion(BaseModel):
+    """The answer to a request, or one chunk of it."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None
+
+
+class Model(BaseModel):
+    """A model that can be asked for."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelList(BaseModel):
+    """All of them."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Error(BaseModel):
+    """What is wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    """The answer in place of the one asked for."""
+
+    error: Error

@@ -1,0 +1,98 @@
+"""A server that runs until a signal ends it: the first lets it drain, the second stops it at once."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+
+from gpt.errors import GPTError
+from gpt.report import Report
+from gpt.serving.http.drain import Drain
+
+CLOSE_SECONDS = 3
+"""What a client has to read the rest of its answer once that is complete."""
+HEADER_BYTES = 32 << 10
+"""Most bytes of the headers of a request."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound but does not listen yet: a port that is taken is found before a model is loaded.
+
+    Raises:
+        GPTError: there is no such address here, or the port is taken.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no name of a host"
+        raise GPTError(f"cannot listen at {host}, port {port}: {reason}; choose another --host or --port") from None
+    return bound
+
+
+class Server:
+    """Runs an application at a socket.
+
+    Args:
+        app: an ASGI application.
+        drain: of the application.
+        drain_seconds: what running requests have to finish after a signal.
+        report: told that it drains.
+    """
+
+    def __init__(self, app: Any, drain: Drain, drain_seconds: float, report: Report) -> None:
+        self._drain, self._drain_seconds, self._report = drain, drain_seconds, report
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=CLOSE_SECONDS,
+            h11_max_incomplete_event_size=HEADER_BYTES,
+            http="h11",
+            ws="none",
+        )
+        self._server = uvicorn.Server(config)
+        self._received: int | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def run(self, bound: socket.socket, started: Callable[[], None]) -> int:
+        """Serve until a signal, and return the exit code: 128 and the number of the signal.
+
+        Args:
+            bound: from `bind`.
+            started: is called once requests are accepted.
+        """
+        serving = asyncio.create_task(self._server.serve([bound]))
+        while not self._server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):  # in place of uvicorn's, which would refuse connections
+            with contextlib.suppress(NotImplementedError):  # Windows, where uvicorn's are all there is
+                loop.add_signal_handler(number, self._stop, number)
+        started()
+        await serving
+        return 0 if self._received is None else 128 + self._received
+
+    def _stop(self, number: int) -> None:
+        if self._received is not None:
+            self._server.should_exit = self._server.force_exit = True
+            return
+        self._received = number
+        count = len(self._drain.active)
+        if count:
+            self._report(
+                f"{signal.Signals(number).name}: {self._drain_seconds:g} s for {count} running requests to finish; "
+                "once more to stop at once"
+            )
+        self._draining = asyncio.get_running_loop().create_task(self._finish())
+
+    async def _finish(self) -> None:
+        await self._drain.run(self._drain_seconds)
+        self._server.should_exit = True

@@ -1,0 +1,119 @@
+"""scripts/serve.py as a person starts and stops it."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from gpt.cli import sample, serve
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "serve.py"
+LONG = {"prompt": "It", "max_tokens": 4000, "stream": True}
+
+
+@contextmanager
+def started(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen, httpx2.Client]]:
+    """Start a server of the runs in a folder, and give a client of it."""
+    command = [sys.executable, str(SCRIPT), "--port", "0", "--backend", "eager", *options]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if line.startswith(("serving", "error")))
+        url = re.search(r"http://[^/]+", line)
+        assert url, line
+        with httpx2.Client(base_url=url[0], timeout=60) as client:
+            yield process, client
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_run_is_served_and_says_what_sample_says(trained: Path, capsys, monkeypatch) -> None:
+    with started(trained) as (process, client):
+        body = {"prompt": "It was", "max_tokens": 20, "seed": 3}
+        text = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+        assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 143
+    monkeypatch.chdir(trained)
+    assert sample.main(["--prompt", "It was", "--max-new-tokens", "20", "--seed", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == text
+
+
+def test_sigterm_lets_a_stream_finish_and_refuses_new_requests(trained: Path) -> None:
+    with started(trained) as (process, client), client.stream("POST", "/v1/completions", json=LONG) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        process.send_signal(signal.SIGTERM)
+        while client.get("/health").status_code == 200:  # until the signal has arrived
+            pass
+        answer = client.post("/v1/completions", json={"prompt": "It"})
+        assert answer.status_code == 503
+        assert "Retry-After" in answer.headers
+        events = [line.removeprefix("data: ") for line in lines if line]
+        assert events[-1] == "[DONE]"
+        assert json.loads(events[-2])["choices"][0]["finish_reason"] == "length"
+        assert process.wait(30) == 143
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_deadline_or_a_second_signal_ends_what_runs(trained: Path, twice: bool) -> None:
+    seconds = "600" if twice else "0.1"
+    options = ("--max-tokens", "100000000", "--drain-seconds", seconds)
+    with started(trained, *options) as (process, client):
+        body = {**LONG, "max_tokens": 100_000_000}
+        with client.stream("POST", "/v1/completions", json=body) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGINT)
+            if twice:
+                while client.get("/health").status_code == 200:
+                    pass
+                process.send_signal(signal.SIGINT)
+                assert process.wait(30) == 130
+                return
+            events = [line.removeprefix("data: ") for line in lines if line]
+            assert json.loads(events[-2])["error"]["type"] == "server_error"
+            assert events[-1] == "[DONE]"
+        assert process.wait(30) == 130
+
+
+def test_without_a_run_one_line_says_how_to_get_one(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert serve.main([]) == 2
+    error = capsys.readouterr().err
+    assert "train first: python scripts/train.py" in error
+    assert error.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_one_line(trained: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(trained)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert serve.main(["--port", str(port)]) == 2
+    assert f"cannot listen at 127.0.0.1, port {port}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options", [["--port", "70000"], ["--max-sequences", "0"], ["--drain-seconds", "-1"], ["--host", "no.such.host."]]
+)
+def test_a_wrong_option_is_one_line(trained: Path, monkeypatch, capsys, options: list[str]) -> None:
+    monkeypatch.chdir(trained)
+    assert serve.main(options) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+
+
+def test_what_is_not_installed_is_one_line(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(serve, "find_spec", lambda name: None)
+    assert serve.main([]) == 2
+    assert "pip install" in capsys.readouterr().err

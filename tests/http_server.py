@@ -1,0 +1,163 @@
+"""Servers on real sockets, in a thread of their own: with the real engine, or with one that a test moves by hand."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import uvicorn
+
+from gpt.checkpoint import Loaded
+from gpt.config import Config, SamplingParams
+from gpt.data.tokenizers import Tokenizer
+from gpt.generation import Piece, SampledToken
+from gpt.model import GPT
+from gpt.serving import EngineStats, QueueFullError, Request, ServingEngine
+from gpt.serving.http.app import create_app
+from gpt.serving.http.drain import Drain
+from gpt.serving.http.limits import Limits
+from gpt.serving.http.models import Models
+from gpt.serving.http.server import bind
+
+PATIENCE = 20.0
+"""Seconds until a test that waits for something gives up."""
+
+
+class ManualEngine:
+    """An engine that computes nothing: a test says what comes. It admits `room` requests."""
+
+    def __init__(self, room: int = 1000) -> None:
+        self.room, self.failure = room, None
+        self.requests: list[Request] = []
+        self.cancelled: list[Request] = []
+        self.arrived, self.left = threading.Semaphore(0), threading.Semaphore(0)
+
+    def submit(self, prompt: str, params: SamplingParams, on_pieces: Callable[[list[Piece]], None]) -> Request:
+        if len(self.requests) >= self.room:
+            raise QueueFullError("1 requests wait already")
+        self.requests.append(Request(prompt, [0], params, on_pieces))
+        self.arrived.release()
+        return self.requests[-1]
+
+    def cancel(self, request: Request) -> None:
+        self.cancelled.append(request)
+        request.on_pieces([Piece(0, "", None, "cancelled")])
+        self.left.release()
+
+    def say(self, text: str, finish: Any = None, request: int = 0) -> None:
+        """Give a request one more piece."""
+        self.requests[request].on_pieces([Piece(0, text, SampledToken(0), finish)])
+
+    def wait_for_request(self) -> None:
+        assert self.arrived.acquire(timeout=PATIENCE)
+
+    def wait_for_cancel(self, seconds: float = 1.0) -> None:
+        assert self.left.acquire(timeout=seconds)
+
+    def stats(self) -> EngineStats:
+        return EngineStats(*[0] * len(EngineStats._fields))
+
+    def close(self, drain_seconds: float = 0.0) -> None:
+        pass
+
+
+@dataclass
+class Served:
+    """A server that runs.
+
+    Attributes:
+        url: where.
+        drain: that ends it.
+        models: of it.
+        loop: that it runs on.
+        engine: of the first model, once that is loaded.
+    """
+
+    url: str
+    drain: Drain
+    models: Models
+    loop: asyncio.AbstractEventLoop
+    engines: list[Any] = field(default_factory=list)
+
+    @property
+    def engine(self) -> Any:
+        return self.engines[0]
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE)
+
+    def http(self) -> httpx2.Client:
+        return httpx2.Client(base_url=self.url, timeout=PATIENCE)
+
+    def post(self, **body: Any) -> httpx2.Response:
+        with self.http() as client:
+            return client.post("/v1/completions", json=body)
+
+
+Serve = Callable[..., AbstractContextManager[Served]]
+
+
+@contextmanager
+def serve_models(
+    folder: Path,
+    loaded: Callable[[Path], Loaded],
+    make_engine: Callable[[Loaded], Any],
+    limits: Limits = Limits(),  # noqa: B008
+    available: Callable[[], int | None] = lambda: None,
+    **app_options: Any,
+) -> Iterator[Served]:
+    """Run a server in a thread until the context ends."""
+    bound = bind("127.0.0.1", 0)
+    ready, served, engines = threading.Event(), [], []
+
+    def keep(model: Loaded) -> Any:
+        engines.append(make_engine(model))
+        return engines[-1]
+
+    async def run() -> None:
+        drain = Drain()
+        models = Models(loaded, keep, available, folder)
+        app = create_app(models, limits, drain, **app_options)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1, http="h11"))
+        serving = asyncio.create_task(server.serve([bound]))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        served.append(Served(url, drain, models, asyncio.get_running_loop(), engines))
+        async with models.use(None):
+            pass
+        while not server.started:
+            await asyncio.sleep(0.005)
+        ready.set()
+        while not stop.is_set():
+            await asyncio.sleep(0.01)
+        await drain.run(0)
+        server.should_exit = True
+        await serving
+        await models.close()
+
+    stop = threading.Event()
+    thread = threading.Thread(target=asyncio.run, args=[run()])
+    thread.start()
+    try:
+        assert ready.wait(PATIENCE)
+        yield served[0]
+    finally:
+        stop.set()
+        thread.join()
+
+
+def make_loaded(model: GPT, tokenizer: Tokenizer) -> Callable[[Path], Loaded]:
+    config = Config.model_validate({"sample": {"temperature": 0.8}})
+    return lambda folder: Loaded(model, tokenizer, config, folder, "", None)
+
+
+def real_engine(loaded: Loaded) -> ServingEngine:
+    return ServingEngine(loaded.model, loaded.tokenizer, max_sequences=16, backend="eager")

@@ -1,0 +1,70 @@
+"""A server with the real engine for a whole session, and one per test whose engine the test moves by hand."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt.checkpoint import Loaded
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
+from gpt.model import GPT
+from http_server import ManualEngine, Serve, Served, make_loaded, real_engine, serve_models
+from tiny import CORPUS, sharp_model
+
+
+@pytest.fixture(scope="session")
+def char_model() -> tuple[GPT, CharTokenizer]:
+    """A model with sharp probabilities whose vocabulary is that of the corpus."""
+    tokenizer = CharTokenizer(CORPUS)
+    return sharp_model(vocab_size=tokenizer.vocab_size, block_size=64), tokenizer
+
+
+@pytest.fixture(scope="session")
+def byte_model() -> tuple[GPT, ByteTokenizer]:
+    """A model whose tokens are bytes, so that most of its text is not UTF-8."""
+    return sharp_model(vocab_size=256, block_size=64), ByteTokenizer()
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A runs folder with two runs, whose checkpoints are empty."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("second", "first"):
+        checkpoint = folder / name / "checkpoints" / "step-000001"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "manifest.json").touch()
+        (checkpoint / "model.safetensors").write_bytes(b"x" * 100)
+        (folder / name / "last.json").write_text('{"checkpoint": "checkpoints/step-000001"}')
+    return folder
+
+
+@pytest.fixture
+def serve(runs: Path, char_model: tuple[GPT, CharTokenizer]) -> Serve:
+    """Start a server with an engine that the test moves by hand, or with another one."""
+
+    def start(make_engine: Callable[[Loaded], Any] = lambda loaded: ManualEngine(), **options: Any) -> Any:
+        return serve_models(runs, options.pop("loaded", make_loaded(*char_model)), make_engine, **options)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def server(runs: Path, char_model: tuple[GPT, CharTokenizer]) -> Iterator[Served]:
+    """A server of `char_model` with the real engine."""
+    with serve_models(runs, make_loaded(*char_model), real_engine) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def byte_server(runs: Path, byte_model: tuple[GPT, ByteTokenizer]) -> Iterator[Served]:
+    """A server of `byte_model` with the real engine."""
+    with serve_models(runs, make_loaded(*byte_model), real_engine) as served:
+        yield served
+
+
+@pytest.fixture
+def manual(serve: Serve) -> Iterator[Served]:
+    """A server whose engine is moved by hand."""
+    with serve() as served:
+        yield served

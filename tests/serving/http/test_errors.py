@@ -1,0 +1,240 @@
+"""What the server refuses: every answer has OpenAI's shape, and the next honest request is answered."""
+
+import http.client
+import json
+import socket
+import threading
+from typing import Any
+
+import openai
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpt.serving.http.limits import Limits
+from http_server import PATIENCE, ManualEngine, Serve, Served, real_engine
+
+OK = {"prompt": "It was", "max_tokens": 3}
+
+
+def assert_is_error(answer: Any, status: int, param: str | None = None) -> str:
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["param"] == param
+    assert error["message"]
+    return error["message"]
+
+
+@pytest.mark.parametrize(
+    ("param", "value"),
+    [
+        ("prompt", 7),
+        ("prompt", []),
+        ("prompt", None),
+        ("prompt", ["a", 1]),
+        ("prompt", "Zürich"),
+        ("prompt", "\ud800"),
+        ("prompt", [[1], [-1]]),
+        ("prompt", [29]),
+        ("prompt", [10**30]),
+        ("prompt", "a" * 65),
+        ("n", 0),
+        ("n", 65),
+        ("n", 5_000_000),
+        ("n", "2"),
+        ("n", True),
+        ("max_tokens", -1),
+        ("max_tokens", 4097),
+        ("max_tokens", 2**70),
+        ("max_tokens", 1.5),
+        ("logprobs", 21),
+        ("logprobs", -1),
+        ("temperature", -0.1),
+        ("temperature", 2.1),
+        ("temperature", "1"),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("top_k", -1),
+        ("top_k", 2**70),
+        ("min_p", 2),
+        ("repetition_penalty", 0),
+        ("seed", "x"),
+        ("stop", ""),
+        ("stop", [""]),
+        ("stop", ["a"] * 17),
+        ("stop", "a" * 257),
+        ("stop", 5),
+        ("stream", "yes"),
+        ("stream_options", {"include_usage": True}),
+        ("best_of", 2),
+        ("suffix", "x"),
+        ("logit_bias", {"5": 1}),
+        ("presence_penalty", 0.5),
+        ("temprature", 1),
+    ],
+)
+def test_a_wrong_field_is_named(server: Served, param: str, value: Any) -> None:
+    body = json.dumps({**OK, param: value})
+    with server.http() as client:
+        answer = client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
+    message = assert_is_error(answer, 400, param)
+    assert message.startswith(param)
+    assert "\n" not in message
+
+
+def test_a_misspelled_field_is_answered_with_the_right_one(server: Served) -> None:
+    assert "did you mean temperature?" in server.post(**OK, temprature=1).json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [{"logit_bias": {}}, {"presence_penalty": 0}, {"best_of": 1}, {"suffix": None}, {"stop": None}, {"user": "me"}],
+)
+def test_fields_that_change_nothing_are_accepted(server: Served, field: dict) -> None:
+    assert server.post(**OK, **field).status_code == 200
+
+
+@pytest.mark.parametrize("seed", [0, -1, 2**63 - 1, 2**63, -(2**63)])
+def test_every_integer_is_a_seed(server: Served, seed: int) -> None:
+    first, second = (server.post(**OK, n=2, seed=seed) for _ in range(2))
+    assert first.status_code == 200
+    assert first.json()["choices"] == second.json()["choices"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"7",
+        b'{"prompt": NaN}',
+        b'{"prompt":"It","temperature":NaN}',
+        b"\xff",
+        b"[" * 100_000,
+    ],
+)
+def test_a_body_that_is_no_request_is_refused(server: Served, content: bytes) -> None:
+    with server.http() as client:
+        answer = client.post("/v1/completions", content=content, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", None])
+def test_a_body_that_does_not_say_it_is_json_is_refused(server: Served, kind: str | None) -> None:
+    """Browsers send these for pages of other sites without asking first."""
+    with server.http() as client:
+        answer = client.post(
+            "/v1/completions", content=json.dumps(OK).encode(), headers={"Content-Type": kind} if kind else {}
+        )
+    assert_is_error(answer, 400)
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(server: Served) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 104857600\r\n\r\n"
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def test_a_body_in_chunks_that_is_too_large_is_refused(server: Served) -> None:
+    with server.http() as client:
+        parts = (b" " * 65536 for _ in range(20))
+        answer = client.post("/v1/completions", content=parts, headers={"Content-Type": "application/json"})
+    assert_is_error(answer, 413)
+
+
+def test_a_flood_of_headers_is_refused(server: Served) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X: " + b"a" * 200_000)
+        assert connection.recv(100).startswith(b"HTTP/1.1 400")
+    assert server.post(**OK).status_code == 200
+
+
+def send(server: Served, content: bytes) -> int:
+    """Send a body by the simplest client, since the others take longer to make than to use; return the status."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+    try:
+        connection.request("POST", "/v1/completions", content, {"Content-Type": "application/json"})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+names = st.sampled_from(
+    ["prompt", "max_tokens", "n", "logprobs", "stop", "seed", "temperature", "stream_options", "echo", "logit_bias"]
+)
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@QUICK
+@given(body=st.dictionaries(names, json_values, max_size=4))
+def test_no_body_makes_the_server_fail(server: Served, body: dict) -> None:
+    assert send(server, json.dumps({"prompt": "It", "max_tokens": 1, **body}).encode()) in (200, 400)
+
+
+@QUICK
+@given(content=st.binary(max_size=200))
+def test_no_bytes_make_the_server_fail(server: Served, content: bytes) -> None:
+    assert send(server, content) == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", "/v1/completions", 405), ("POST", "/health", 405)]
+)
+def test_an_unknown_path_or_method_is_an_error_of_the_same_shape(
+    server: Served, method: str, path: str, status: int
+) -> None:
+    with server.http() as client:
+        assert_is_error(client.request(method, path), status)
+
+
+def test_a_model_that_is_not_there_is_not_found(server: Served) -> None:
+    with pytest.raises(openai.NotFoundError, match="'third'") as caught:
+        server.client().completions.create(model="third", prompt="It")
+    assert caught.value.code == "model_not_found"
+
+
+def test_a_full_queue_is_429_and_says_when_to_come_back(serve: Serve) -> None:
+    with serve(lambda loaded: ManualEngine(room=0)) as served:
+        answer = served.post(**OK)
+        assert_is_error(answer, 429)
+        assert int(answer.headers["Retry-After"]) >= 1
+        with pytest.raises(openai.RateLimitError):
+            served.client().completions.create(model="second", prompt="It")
+
+
+def test_what_was_submitted_before_the_queue_was_full_is_cancelled(serve: Serve) -> None:
+    with serve(lambda loaded: ManualEngine(room=2)) as served:
+        assert_is_error(served.post(**OK, n=3), 429)
+        assert served.engine.cancelled == served.engine.requests
+
+
+def test_the_limits_are_those_that_were_given(serve: Serve) -> None:
+    with serve(real_engine, limits=Limits(max_tokens=5, choices=2, body_bytes=1000)) as served:
+        assert_is_error(served.post(prompt="It", max_tokens=6), 400, "max_tokens")
+        assert_is_error(served.post(prompt="It", n=3), 400, "n")
+        assert_is_error(served.post(prompt="I" * 1000), 413)
+        assert served.post(prompt="It", max_tokens=5, n=2).status_code == 200
+
+
+def test_an_engine_that_fails_is_an_error_of_the_server(manual: Served) -> None:
+    def fail() -> None:
+        manual.engine.wait_for_request()
+        manual.engine.requests[-1].error = ValueError("no more numbers")
+        manual.engine.say("", "error", request=-1)
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    assert "no more numbers" in assert_is_error(manual.post(**OK), 500)
+    thread.join()

@@ -1,0 +1,111 @@
+"""Several checkpoints: listed, loaded when they are first asked for, unloaded when memory is needed."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from gpt.checkpoint import Loaded
+from gpt.errors import CheckpointError
+from gpt.serving.http.errors import APIError
+from gpt.serving.http.models import COPIES, Models
+from http_server import ManualEngine, Serve, Served, real_engine
+
+BYTES = 100
+"""Of the weights of a run of the fixture."""
+
+
+def make_models(runs: Path, available: Callable[[], int | None] = lambda: None, **options: Any) -> Models:
+    def load(folder: Path) -> Loaded:
+        return Loaded(*[None] * 3, folder, "", None)  # type: ignore[arg-type]
+
+    return Models(load, lambda loaded: ManualEngine(), available, runs, **options)
+
+
+def test_models_are_listed_and_described(server: Served) -> None:
+    client = server.client()
+    assert [model.id for model in client.models.list()] == ["first", "second"]
+    model = client.models.retrieve("second")
+    assert (model.id, model.object, model.owned_by) == ("second", "model", "gpt")
+    assert model.created > 1_600_000_000
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("third")
+
+
+@pytest.mark.parametrize("name", ["..", "../second", "first/../second", "/etc", "first/checkpoints/step-000001", ""])
+def test_a_path_is_no_name(runs: Path, name: str) -> None:
+    async def ask() -> None:
+        async with make_models(runs).use(name or " "):
+            pass
+
+    with pytest.raises(APIError, match="there is no model"):
+        asyncio.run(ask())
+
+
+def test_a_model_is_loaded_once_and_when_it_is_first_asked_for(serve: Serve) -> None:
+    with serve(real_engine) as served:
+        assert list(served.models.loaded) == ["first"] or list(served.models.loaded) == ["second"]
+        first = served.models.first
+        other = "second" if first == "first" else "first"
+        for name in (other, other, first):
+            answer = served.post(model=name, prompt="It", max_tokens=0)
+            assert answer.json()["model"] == name
+        assert set(served.models.loaded) == {"first", "second"}
+        assert len(served.engines) == 2
+
+
+def test_models_that_nobody_uses_give_way(runs: Path) -> None:
+    free = [COPIES * BYTES]
+
+    async def ask() -> None:
+        models = make_models(runs, lambda: free[0])
+        async with models.use("first"):
+            free[0] = 0
+            with pytest.raises(APIError, match="no memory"):
+                async with models.use("second"):
+                    pass
+            assert list(models.loaded) == ["first"]
+        engine = models.loaded["first"].engine
+        engine.close = lambda: free.__setitem__(0, COPIES * BYTES)  # type: ignore[method-assign]
+        async with models.use("second"):
+            assert list(models.loaded) == ["second"]
+
+    asyncio.run(ask())
+
+
+def test_an_engine_that_has_failed_is_replaced(runs: Path) -> None:
+    async def ask() -> None:
+        models = make_models(runs)
+        async with models.use("first") as served:
+            served.engine.failure = RuntimeError("broken")  # type: ignore[misc]
+        async with models.use("first") as other:
+            assert other is not served
+
+    asyncio.run(ask())
+
+
+def test_checkpoints_that_are_named_are_all_there_is(runs: Path) -> None:
+    paths = [runs / "second", runs / "first" / "last", runs / "first" / "checkpoints" / "step-000001"]
+    models = make_models(runs, checkpoints=paths)
+    assert list(models.names()) == ["second", "first/last", "first/step-000001"]
+    assert models.first == "second"
+
+
+def test_two_checkpoints_of_one_name_are_refused(runs: Path) -> None:
+    with pytest.raises(CheckpointError, match="same name"):
+        make_models(runs, checkpoints=[runs / "first", runs / "first"])
+
+
+def test_a_damaged_checkpoint_is_an_error_that_names_it(serve: Serve) -> None:
+    def load(folder: Path) -> Loaded:
+        raise CheckpointError(f"{folder}: damaged")
+
+    with serve() as served:
+        served.models._load = load
+        other = next(iter({"first", "second"} - {served.models.first}))
+        answer = served.post(model=other, prompt="It")
+    assert answer.status_code == 500
+    assert "damaged" in answer.json()["error"]["message"]
