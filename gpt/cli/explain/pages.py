@@ -11,8 +11,8 @@ from gpt.cli.explain.text import add_prompt_option, read_ids
 
 HEAD = """# One character through the model
 
-What happens to a short text in a GPT, step by step, with every tensor and real numbers. Axes: B rows, T positions,
-S positions looked at, C width of the residual stream, H heads, D width of a head, F hidden width, V ids. Linear layers
+What happens to a short text in a GPT, step by step, with every tensor and real numbers. Axes: B sequences, T positions,
+S key positions, C width of the residual stream, H heads, D width of a head, F hidden width, V ids. Linear layers
 keep their weights transposed; `weight.T` is what multiplies.
 """
 

@@ -67,16 +67,16 @@ def _input(rows: Sequence[TensorRow], labels: Sequence[str], idx: Tensor) -> Ite
 
 def _embeddings(rows: Sequence[TensorRow], cache: ActivationCache, labels: Sequence[str]) -> Iterator[str]:
     yield "## Ids to vectors\n"
-    yield "Each id picks a row of a table. The vector of one character is the same wherever it stands.\n"
+    yield "Each id selects a row of a table. The vector of a character is the same at every position.\n"
     yield _shapes(rows, "wte")
     yield _vector(f"{code(labels[-1])}, the last character", cache["hook_embed"][0, -1])
     if "hook_pos_embed" not in cache:
-        yield "Where it stands comes in later: queries and keys are rotated by their position.\n"
+        yield "Positions come in later: queries and keys are rotated by their position.\n"
         return
-    yield "## Where each one stands\n"
-    yield "A second vector says which place it is; the two are added. From here on this is the residual stream.\n"
+    yield "## Adding positions\n"
+    yield "A second vector encodes the position; the two are added. From here on this is the residual stream.\n"
     yield _shapes(rows, "wpe", "arange")
-    yield _vector(f"place {len(labels) - 1}", cache["hook_pos_embed"][0, -1])
+    yield _vector(f"position {len(labels) - 1}", cache["hook_pos_embed"][0, -1])
     yield _vector("the sum, which enters block 0", cache["resid_pre", 0][0, -1])
 
 
@@ -84,15 +84,15 @@ def _attention(rows: Sequence[TensorRow], cache: ActivationCache, labels: Sequen
     yield "## Attention, in block 0\n"
     yield (
         "Every position asks a question (its query), offers a description (its key) and has something to say (its "
-        "value).\nHeads do this side by side, each with a part of the width.\n"
+        "value).\nHeads do this in parallel, each with a part of the width.\n"
     )
     yield _shapes(rows, "h.0.attn")
     if len(labels) <= MATRIX:
-        yield "The scores of head 0: how well each query (row) fits each key (column). The future is `-inf`.\n"
+        yield "The scores of head 0: how well each query (row) fits each key (column). Later positions are `-inf`.\n"
         yield _matrix(cache["attn_scores", 0][0, 0], labels)
-        yield "Softmax makes a distribution of every row. It sums to 1, and the future gets nothing:\n"
+        yield "Softmax turns every row into a distribution: it sums to 1, and later positions get 0:\n"
         yield _matrix(cache["pattern", 0][0, 0], labels)
-    yield "Each query then takes the values in these proportions, and a projection mixes the heads.\n"
+    yield "Each query then averages the values with these weights, and a projection mixes the heads.\n"
     yield _vector("what attention adds at the last position", cache["attn_out", 0][0, -1])
 
 
@@ -111,7 +111,7 @@ def _feed_forward(rows: Sequence[TensorRow], cache: ActivationCache) -> Iterator
     yield "## The feed-forward network, in block 0\n"
     hidden = cache["mlp.hook_post", 0][0, -1]
     yield (
-        "Each position alone: wider, bent, and back. At the last position "
+        "Each position alone: to the hidden width, through the activation, and back. At the last position "
         f"{100 * float((hidden > 0).float().mean()):.1f} % of {hidden.numel()} hidden units are above zero.\n"
     )
     yield _shapes(rows, "h.0.mlp", "h.0.add")
@@ -120,14 +120,14 @@ def _feed_forward(rows: Sequence[TensorRow], cache: ActivationCache) -> Iterator
 
 def _stack(model: GPT, batch: Tensor, tokenizer: Tokenizer) -> Iterator[str]:
     yield "## Block by block\n"
-    yield "What the model would say if it stopped there (the logit lens), and what it thinks of its answer by then:\n"
+    yield "What the model would predict if it stopped there (the logit lens), and the probability of its answer:\n"
     probabilities = logit_lens(model, batch)[:, 0, -1].softmax(dim=-1)
     answer = int(probabilities[-1].argmax())
     lines = [
         (name, *_likeliest(row, tokenizer, 1), f"{float(row[answer]):.2f}")
         for name, row in zip(lens_rows(model.config.n_layer), probabilities, strict=True)
     ]
-    yield _table(("after", "likeliest", code(labels_of(tokenizer, [answer])[0])), lines)
+    yield _table(("after", "most likely", code(labels_of(tokenizer, [answer])[0])), lines)
 
 
 def _head(rows: Sequence[TensorRow], cache: ActivationCache, tokenizer: Tokenizer) -> Iterator[str]:
@@ -135,12 +135,12 @@ def _head(rows: Sequence[TensorRow], cache: ActivationCache, tokenizer: Tokenize
     yield "The last vector is compared with one vector per id. The scores are the logits.\n"
     yield _shapes(rows, "ln_f", "lm_head", "softcap")
     last = cache["logits"][0, -1]
-    yield "Softmax makes probabilities of them; a temperature below 1 sharpens them, one above 1 flattens them:\n"
+    yield "Softmax turns them into probabilities; a temperature below 1 sharpens them, one above 1 flattens them:\n"
     lines = [
         (f"{temperature:g}", *_likeliest((last / temperature).softmax(-1), tokenizer, 2)) for temperature in (1, 0.5, 2)
     ]
     yield _table(("temperature", "first", "second"), lines)
-    yield "One is drawn, put at the end of the text, and everything begins again.\n"
+    yield "One token is sampled and appended to the text, and everything starts again.\n"
 
 
 def _indexing(cache: ActivationCache, labels: Sequence[str]) -> Iterator[str]:
