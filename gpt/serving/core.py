@@ -101,13 +101,13 @@ class EngineCore:
     def step(self) -> list[Delivery]:
         """Compute one step, and return what requests have gained by it."""
         chunks = self._scheduler.schedule()
-        sampled = iter(self._runner.run(chunks)) if chunks else iter(())
+        sampled = self._runner.run(chunks) if chunks else {}
         delivered: list[Delivery] = []
         for chunk in chunks:
             self._scheduler.store(chunk)
             if not chunk.samples:
                 continue
-            request, token = chunk.sequence.request, next(sampled)
+            request, token = chunk.sequence.request, sampled[chunk.sequence]
             if token is None:
                 request.error = not_finite(len(chunk.sequence.tokens) - 1)
                 delivered += self.end(request, "error")

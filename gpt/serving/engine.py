@@ -10,6 +10,7 @@ from gpt.generation import Piece
 from gpt.generation.pieces import Finish
 from gpt.generation.text import encode_prompt
 from gpt.model import GPT
+from gpt.report import Report, silent
 from gpt.serving.core import Delivery, EngineCore, EngineStats
 from gpt.serving.request import EngineClosedError, QueueFullError, Request
 from gpt.serving.runners import build_runner
@@ -32,6 +33,7 @@ class ServingEngine:
         cache_blocks: of 64 positions; None: as many as `max_sequences` full windows need.
         backend: "native" is the C++ engine, on a CPU; "eager" is PyTorch; "auto" is native where it is available.
         prefill_chunk: most tokens of prompts that a step computes: with fewer, the others wait less for a long prompt.
+        report: told of a compilation.
 
     Raises:
         DeviceError: the native backend was asked for, and is not available.
@@ -48,12 +50,13 @@ class ServingEngine:
         cache_blocks: int | None = None,
         backend: str = "auto",
         prefill_chunk: int = 128,
+        report: Report = silent,
     ) -> None:
         for name, value in (("max_sequences", max_sequences), ("prefill_chunk", prefill_chunk)):
             if value < 1:
                 raise GenerationError(f"{name} is {value}, expected at least 1")
         self._tokenizer, self._block_size, self._max_waiting = tokenizer, model.config.block_size, max_waiting
-        runner = build_runner(model, backend, max_sequences, prefill_chunk, cache_blocks)
+        runner = build_runner(model, backend, max_sequences, prefill_chunk, cache_blocks, report)
         self._core = EngineCore(runner, tokenizer, self._block_size, max_sequences, prefill_chunk)
         self.failure: BaseException | None = None
         self._changed = threading.Condition()  # guards what is below

@@ -6,31 +6,36 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gpt.errors import GenerationError
+from gpt.cache.paged_store import PagedStore
+from gpt.errors import DeviceError, GenerationError
 from gpt.generation import SampledToken
 from gpt.generation.backends.native import prepare
 from gpt.generation.decoder import describe
+from gpt.generation.sampling import next_token_probabilities, sample
 from gpt.kernels.decoding.engine import Engine
 from gpt.kernels.decoding.layout import BLOCK
 from gpt.kernels.decoding.structures import CSample, sample_in_c, sampling_in_c
-from gpt.model import GPT
-from gpt.report import silent
+from gpt.model import GPT, eval_mode
+from gpt.report import Report
 from gpt.serving.sequence import Chunk, Sequence
 from gpt.settings import read_settings
 
+BACKENDS = ("auto", "native", "eager")
+Sampled = dict[Sequence, SampledToken | None]
+"""A token for each sequence that was sampled, None where its logits are not finite."""
+
 
 class Runner(Protocol):
-    """Computes steps; the keys and values lie in blocks, of which each sequence has a table."""
+    """Computes steps; the keys and values lie in blocks, of which each sequence has a table.
+
+    Attributes:
+        blocks: that there are.
+    """
 
     blocks: int
-    """There are."""
 
-    def run(self, chunks: Items[Chunk]) -> list[SampledToken | None]:
-        """Store the keys and values of each chunk's tokens, and sample after those that say so.
-
-        Returns:
-            A token for each chunk that samples, None where logits are not finite.
-        """
+    def run(self, chunks: Items[Chunk]) -> Sampled:
+        """Store the keys and values of each chunk's tokens, and sample after those that say so."""
         ...
 
 
@@ -39,12 +44,13 @@ class NativeRunner:
 
     Args:
         engine: with a row for each running sequence, and room for all tokens of a step.
+        vocab_size: of the model.
     """
 
     def __init__(self, engine: Engine, vocab_size: int) -> None:
         self._engine, self._vocab_size, self.blocks = engine, vocab_size, engine.blocks
 
-    def run(self, chunks: Items[Chunk]) -> list[SampledToken | None]:
+    def run(self, chunks: Items[Chunk]) -> Sampled:
         tokens: list[int] = []
         rows: list[int] = []
         positions: list[int] = []
@@ -56,21 +62,18 @@ class NativeRunner:
             positions += range(sequence.stored, sequence.stored + len(new))
             if is_sampled:
                 wanted.append(len(tokens) - 1)
-        sampling = [chunk.sequence for chunk in chunks if chunk.samples]
-        logits = [self._logits(sequence) for sequence in sampling]
-        seen = [self._seen(sequence) for sequence in sampling]  # both stay alive until the call is over
-        samples = list(map(_sample, sampling, seen, logits))
-        sampled = self._engine.step(tokens, rows, positions, wanted, samples)
-        return [
-            None
-            if token < 0
-            else describe([token], None if row is None else row.unsqueeze(0), sequence.params.logprobs)[0]
-            for sequence, token, row in zip(sampling, sampled, logits, strict=True)
-        ]
+        sequences = [chunk.sequence for chunk in chunks if chunk.samples]
+        logits = [self._logits(sequence) for sequence in sequences]
+        seen = [self._seen(sequence) for sequence in sequences]  # both stay alive until the call is over
+        sampled = self._engine.step(tokens, rows, positions, wanted, list(map(_arguments, sequences, seen, logits)))
+        return {
+            sequence: None if token < 0 else _describe(sequence, token, row)
+            for sequence, token, row in zip(sequences, sampled, logits, strict=True)
+        }
 
     def _logits(self, sequence: Sequence) -> Tensor | None:
         """Return memory for the logits of a sequence that wants their logarithms."""
-        return None if sequence.params.logprobs is None else torch.empty(self._vocab_size)
+        return None if sequence.params.logprobs is None else torch.empty(self._vocab_size, dtype=torch.float32)
 
     def _seen(self, sequence: Sequence) -> Tensor | None:
         """Return which tokens a sequence has, (V,), for the repetition penalty; None where there is none."""
@@ -81,7 +84,44 @@ class NativeRunner:
         return seen
 
 
-def build_runner(model: GPT, backend: str, max_sequences: int, prefill_chunk: int, blocks: int | None) -> Runner:
+class EagerRunner:
+    """Computes a step in PyTorch: all sequences that need one token as one batch, every longer chunk by itself.
+
+    The reference, and what runs on a GPU. Logits depend on what else is in the batch by their rounding only.
+
+    Args:
+        model: on any device.
+        blocks: of the cache.
+    """
+
+    def __init__(self, model: GPT, blocks: int) -> None:
+        self._model, self.blocks = model, blocks
+        weight = next(model.parameters())
+        self._store = PagedStore(model.config, blocks, BLOCK, weight.dtype, weight.device)
+
+    def run(self, chunks: Items[Chunk]) -> Sampled:
+        short = [chunk for chunk in chunks if len(chunk.tokens) == 1]
+        batches = [[chunk] for chunk in chunks if len(chunk.tokens) > 1]
+        sampled: Sampled = {}
+        with eval_mode(self._model):
+            for batch in [*batches, short] if short else batches:
+                for chunk, logits in zip(batch, self._forward(batch), strict=True):
+                    if chunk.samples:
+                        sampled[chunk.sequence] = _sample(chunk.sequence, logits[-1:])
+        return sampled
+
+    def _forward(self, batch: Items[Chunk]) -> Tensor:
+        """Return the logits (B, T, V) after the tokens of chunks of one length."""
+        idx = torch.tensor([chunk.tokens for chunk in batch], device=self._store.device)
+        tables = [chunk.sequence.table.blocks for chunk in batch]
+        cache = self._store.view(tables, [chunk.sequence.stored for chunk in batch], idx.size(1))
+        logits: Tensor = self._model(idx, cache=cache)
+        return logits
+
+
+def build_runner(
+    model: GPT, backend: str, max_sequences: int, prefill_chunk: int, blocks: int | None, report: Report
+) -> Runner:
     """Return what computes steps of a model.
 
     Args:
@@ -90,24 +130,45 @@ def build_runner(model: GPT, backend: str, max_sequences: int, prefill_chunk: in
         max_sequences: that run at a time.
         prefill_chunk: most tokens of a step besides one of each sequence.
         blocks: of the cache; None: as many as full windows of all sequences need.
+        report: told of a compilation.
 
     Raises:
         DeviceError: the native engine was asked for, and is not available.
         GenerationError: there is no such backend, or the blocks do not suffice for one window.
     """
     window = -(-model.config.block_size // BLOCK)
-    if blocks is not None and blocks < window:
+    blocks = max_sequences * window if blocks is None else blocks
+    if blocks < window:
         raise GenerationError(f"{blocks} blocks of {BLOCK} positions; one window needs {window}")
-    prepared = prepare(model, read_settings(), silent)
-    engine = Engine(
-        prepared.library,
-        prepared.weights,
-        max_sequences,
-        tokens_per_sequence=1 + -(-prefill_chunk // max_sequences),
-        blocks=blocks,
-    )
+    if backend not in BACKENDS:
+        raise GenerationError(f"backend {backend!r}: expected one of {', '.join(BACKENDS)}")
+    if backend == "eager":
+        return EagerRunner(model, blocks)
+    try:
+        prepared = prepare(model, read_settings(), report)
+    except DeviceError:
+        if backend == "native":
+            raise
+        return EagerRunner(model, blocks)
+    tokens = 1 + -(-prefill_chunk // max_sequences)  # of each sequence
+    engine = Engine(prepared.library, prepared.weights, max_sequences, tokens, blocks=blocks)
     return NativeRunner(engine, model.vocab_size)
 
 
-def _sample(sequence: Sequence, seen: Tensor | None, logits: Tensor | None) -> CSample:
+def _arguments(sequence: Sequence, seen: Tensor | None, logits: Tensor | None) -> CSample:
+    """Return what the next token of a sequence is sampled by."""
     return sample_in_c(sampling_in_c(sequence.params), sequence.random.peek(1)[0], seen, logits)
+
+
+def _sample(sequence: Sequence, logits: Tensor) -> SampledToken | None:
+    """Sample the next token of a sequence from its logits (1, V)."""
+    if not torch.isfinite(logits).all():
+        return None
+    probabilities = next_token_probabilities(logits, sequence.params, [sequence.tokens])
+    token = int(sample(probabilities, torch.tensor(sequence.random.peek(1))))
+    return _describe(sequence, token, logits[0])
+
+
+def _describe(sequence: Sequence, token: int, logits: Tensor | None) -> SampledToken:
+    """Return a token sampled from logits (V,), with the log-probabilities that its request asks for."""
+    return describe([token], None if logits is None else logits.unsqueeze(0), sequence.params.logprobs)[0]

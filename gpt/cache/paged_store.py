@@ -1,0 +1,80 @@
+"""Keys and values in physical blocks, for models in PyTorch; `gpt.cache.paged` keeps their books."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gpt.cache.kv_cache import LayerView, mask_after
+from gpt.config import ModelConfig
+
+
+class PagedStore:
+    """The memory of all blocks.
+
+    Args:
+        config: of the model.
+        blocks: physical ones.
+        block_size: positions in each.
+        dtype: of keys and values.
+        device: where they live.
+    """
+
+    def __init__(
+        self, config: ModelConfig, blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.blocks, self.block_size, self.device = blocks, block_size, device
+        shape = (config.n_layer, blocks * block_size, config.kv_heads, config.head_dim)
+        self.keys, self.values = (torch.zeros(shape, dtype=dtype, device=device) for _ in "kv")
+
+    def view(self, tables: Sequence[Sequence[int]], stored: Sequence[int], new: int) -> "PagedView":
+        """Return some sequences as a cache for a pass over the next `new` tokens of each.
+
+        Args:
+            tables: the blocks of each sequence, with room for the new tokens.
+            stored: positions of each that are stored.
+            new: T.
+        """
+        return PagedView(self, tables, stored, new)
+
+
+class PagedView:
+    """What a model sees of a batch of sequences in one pass; their blocks are gathered for each layer."""
+
+    def __init__(self, store: PagedStore, tables: Sequence[Sequence[int]], stored: Sequence[int], new: int) -> None:
+        self._store, size = store, store.block_size
+        longest = max(stored) + new
+        width = -(-longest // size)
+        blocks = torch.tensor([[*table[:width], *(0,) * (width - len(table))] for table in tables])
+        slots = (blocks.unsqueeze(2) * size + torch.arange(size)).flatten(1)[:, :longest]
+        lengths = torch.tensor(stored).unsqueeze(1)  # (B, 1)
+        positions = lengths + torch.arange(new)
+        self._slots = slots.to(store.device)  # (B, S)
+        self._positions = positions.to(store.device)  # (B, T)
+        self._written = slots.gather(1, positions).flatten().to(store.device)
+        self._hidden = (torch.arange(longest) >= lengths + new)[:, :, None, None].to(store.device)
+
+    def positions(self, new: int) -> Tensor:
+        """Return the positions (B, T) of the next `new` tokens."""
+        assert new == self._positions.size(1)
+        return self._positions
+
+    def mask(self, new: int) -> Tensor:
+        """Return (B, 1, T, S): keys up to each query's position."""
+        return mask_after(self.positions(new), self._slots.size(1))
+
+    def layer(self, index: int) -> LayerView:
+        """Return the keys and values of one block of the model."""
+        return LayerView(self.append, index)
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store new keys and values (B, K, T, D) of a layer; return all of it, (B, K, S, D), 0 past each length."""
+        return self._append(self._store.keys[layer], k), self._append(self._store.values[layer], v)
+
+    def advance(self, new: int) -> None:
+        """Do nothing: the block tables count."""
+
+    def _append(self, stored: Tensor, x: Tensor) -> Tensor:
+        stored[self._written] = x.transpose(1, 2).flatten(0, 1).to(stored.dtype)
+        found = stored[self._slots].masked_fill(self._hidden, 0.0)  # what others have there may be NaN
+        return found.transpose(1, 2).to(x.dtype)

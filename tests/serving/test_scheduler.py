@@ -1,0 +1,174 @@
+"""Which requests run, what they share, and who gives way, with tokens in place of keys and values."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpt.kernels.decoding.layout import BLOCK
+from serving.support import BLOCK_SIZE, LETTERS, WINDOW_BLOCKS, Answer, Drive, MemoryRunner, expected_tokens
+
+PROMPTS = ["abcdefghij" * 20, "abcdefghij" * 13 + "k", "abcdefghij" * 7, "v" * 64, "v" * 65, "ab", "u" * 128]
+
+
+def expected(answer: Answer) -> list[int]:
+    params = answer.request.params
+    uniforms = torch.rand(params.max_new_tokens, generator=torch.Generator().manual_seed(params.seed)).tolist()
+    return expected_tokens(answer.request.prompt_ids, params, uniforms)
+
+
+def assert_as_alone(answer: Answer) -> None:
+    assert [token.id for token in answer.tokens] == expected(answer)
+    assert answer.text == LETTERS.decode(expected(answer))
+    assert [piece.finish for piece in answer.pieces[:-1]] == [None] * (len(answer.pieces) - 1)
+    assert answer.finish == "length"
+
+
+requests = st.tuples(
+    st.sampled_from(PROMPTS), st.integers(0, 150), st.integers(0, 5), st.sampled_from([None, 10, 30, 500])
+)
+schedules = st.lists(
+    st.one_of(requests, st.integers(1, 40), st.tuples(st.just("cancel"), st.integers(0, 30))), min_size=5, max_size=30
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    schedule=schedules,
+    blocks=st.integers(WINDOW_BLOCKS, 14),
+    max_sequences=st.integers(1, 6),
+    prefill_chunk=st.sampled_from([5, 40, 64, 100]),
+)
+def test_every_answer_is_the_one_given_alone_whatever_comes_goes_and_gives_way(
+    schedule: list[object], blocks: int, max_sequences: int, prefill_chunk: int
+) -> None:
+    drive = Drive(MemoryRunner(blocks), max_sequences, prefill_chunk)
+    answers: list[Answer] = []
+    for event in schedule:
+        match event:
+            case int(steps):
+                for _ in range(steps):
+                    drive.step()
+            case ("cancel", int(which)):
+                if answers:
+                    drive.cancel(answers[which % len(answers)])
+            case (prompt, tokens, seed, slide):
+                answers.append(drive.add(prompt, max_new_tokens=tokens, seed=seed, slide_chunk=slide))  # type: ignore[has-type]
+    drive.finish()
+    for answer in answers:
+        if answer.finish == "cancelled":
+            count = len(answer.tokens)
+            assert [token.id for token in answer.tokens] == expected(answer)[:count]
+            assert count < answer.request.params.max_new_tokens
+        elif answer.request.params.max_new_tokens:
+            assert_as_alone(answer)
+
+
+def test_sequences_that_do_not_fit_give_way_and_lose_nothing() -> None:
+    drive = Drive(MemoryRunner(WINDOW_BLOCKS + 1), max_sequences=4)
+    answers = [drive.add(letter * 30, max_new_tokens=150, seed=seed) for seed, letter in enumerate("abcd")]
+    drive.finish()
+    assert drive.core.stats().preemptions > 0
+    for answer in answers:
+        assert_as_alone(answer)
+
+
+def test_the_oldest_sequence_never_gives_way() -> None:
+    drive = Drive(MemoryRunner(WINDOW_BLOCKS), max_sequences=4, prefill_chunk=64)
+    oldest = drive.add("a" * 60, max_new_tokens=130)
+    for letter in "bcd":
+        drive.add(letter * 60, max_new_tokens=130)
+    for _ in range(130):
+        before = len(oldest.tokens)
+        drive.step()
+        assert len(oldest.tokens) == before + 1
+    drive.finish()
+
+
+def test_requests_are_begun_in_the_order_in_which_they_came() -> None:
+    drive = Drive(MemoryRunner(40), max_sequences=2)
+    answers = [drive.add("abc", max_new_tokens=10 + seed, seed=seed) for seed in range(7)]
+    for _ in range(200):
+        drive.step()
+        begun = [bool(answer.tokens) for answer in answers]
+        assert begun == sorted(begun, reverse=True)
+    drive.finish()
+
+
+def test_a_long_prompt_does_not_stall_the_others() -> None:
+    runner = MemoryRunner(40)
+    drive = Drive(runner, max_sequences=4, prefill_chunk=16)
+    others = [drive.add("ab", max_new_tokens=100, seed=seed) for seed in range(3)]
+    drive.step()
+    long = drive.add("k" * 190, max_new_tokens=5)
+    while not long.tokens:
+        before = [len(answer.tokens) for answer in others]
+        drive.step()
+        assert [len(answer.tokens) for answer in others] == [count + 1 for count in before]
+        assert runner.computed[-1] <= 16 + 3
+    assert len(runner.computed) - 1 == -(-190 // 16)
+    drive.finish()
+
+
+def test_sequences_whose_windows_move_share_the_budget() -> None:
+    """Each moves its window again and again, which costs more than a step has; all get on alike."""
+    drive = Drive(MemoryRunner(64), max_sequences=8, prefill_chunk=16)
+    answers = [drive.add(letter * 190, max_new_tokens=400) for letter in "abcdefgh"]
+    for _ in range(1500):
+        drive.step()
+    counts = [len(answer.tokens) for answer in answers]
+    assert min(counts) > 0.6 * max(counts) > 60
+    drive.finish()
+
+
+def test_requests_with_a_common_beginning_use_its_blocks_once() -> None:
+    common, runner = "abcdefghij" * 18, MemoryRunner(200)
+    drive = Drive(runner, max_sequences=32, prefill_chunk=2000)
+    answers = [drive.add(common + letter * 2, max_new_tokens=10) for letter in "klmnopqr" * 4]
+    most = 0
+    while drive.core.requests:
+        drive.step()
+        most = max(most, drive.core.stats().blocks_in_use)
+    assert most == 2 + 32  # the full blocks of one prompt, and a tail each
+    assert sum(runner.computed) == 182 + 31 * (182 - 2 * BLOCK) + 32 * 9
+    assert drive.core.stats().prompt_tokens_reused == 31 * 2 * BLOCK
+    for answer in answers:
+        assert_as_alone(answer)
+
+
+def test_a_prompt_that_was_seen_before_is_not_computed_again() -> None:
+    runner = MemoryRunner(40)
+    drive = Drive(runner)
+    drive.add("abcdefghij" * 15, max_new_tokens=4)
+    drive.finish()
+    runner.computed.clear()
+    again = drive.add("abcdefghij" * 15, max_new_tokens=4, seed=3)
+    drive.finish()
+    assert sum(runner.computed) == 150 - 2 * BLOCK + 3
+    assert_as_alone(again)
+
+
+def test_a_cancelled_request_gives_its_blocks_back_at_once_and_ends_no_other() -> None:
+    drive = Drive(MemoryRunner(40), max_sequences=2)
+    running = [drive.add("ab" * 40, max_new_tokens=90), drive.add("cd" * 40, max_new_tokens=90)]
+    queued = [drive.add("ef", max_new_tokens=9), drive.add("gh", max_new_tokens=9)]
+    for _ in range(10):
+        drive.step()
+    held = drive.core.stats().blocks_in_use
+    drive.cancel(running[0])
+    drive.cancel(queued[0])
+    drive.cancel(queued[0])
+    assert drive.core.stats().blocks_in_use == held // 2
+    assert (running[0].finish, queued[0].finish, queued[0].tokens) == ("cancelled", "cancelled", [])
+    drive.finish()
+    assert_as_alone(running[1])
+    assert_as_alone(queued[1])
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 127, 128, 129, BLOCK_SIZE - 1, BLOCK_SIZE])
+def test_prompts_of_every_length_go_on_past_the_edge_of_the_window(length: int) -> None:
+    drive = Drive(MemoryRunner(12), prefill_chunk=50)
+    answers = [drive.add(("abcdefghij" * 20)[:length], max_new_tokens=300, seed=seed) for seed in range(3)]
+    drive.finish()
+    for answer in answers:
+        assert_as_alone(answer)
