@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(
         "Write a trained model in another format. html: one file that runs the model in any browser, offline.",
-        "python scripts/export.py --to html --checkpoint runs/shakespeare --output shakespeare.html",
+        'python scripts/export.py --to html --checkpoint runs/shakespeare --prompt "ROMEO:" --output shakespeare.html',
     )
     parser.add_argument("--to", choices=FORMATS, required=True, help="format to write")
     add_checkpoint_options(parser, with_device=False)
@@ -30,6 +30,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default="fp16",
         help="format of the weights in the page; int8 makes the smallest file (default: fp16)",
     )
+    parser.add_argument("--prompt", default="", metavar="TEXT", help="prompt that the page starts with (default: none)")
     parser.add_argument("--output", type=to_path, required=True, metavar="FILE", help="file to write")
     return parser.parse_args(argv)
 
@@ -55,9 +56,8 @@ def _run(arguments: argparse.Namespace) -> int:
         f"{count:,} parameters: {shape.n_layer} layers, {shape.n_head} heads, width {shape.n_embd}, context of "
         f"{shape.block_size} tokens; {arguments.weights} weights. The model runs in this page; nothing leaves it."
     )
-    page = render_model_page(
-        model, loaded.tokenizer, arguments.weights, config.sample, config.run.name or loaded.folder.name, note
-    )
+    title = config.run.name or loaded.folder.name
+    page = render_model_page(model, loaded.tokenizer, arguments.weights, config.sample, arguments.prompt, title, note)
     write_file(str(output), page.encode())
     report(f"{loaded.folder}: written to {output}, {human_bytes(len(page.encode()))}; open it in a browser")
     return 0

@@ -23,7 +23,7 @@ ENGINE = ("kernel.js", "model.js", "sampling.js")
 
 
 def render_model_page(
-    model: GPT, tokenizer: Tokenizer, weights: str, params: SamplingParams, title: str, note: str
+    model: GPT, tokenizer: Tokenizer, weights: str, params: SamplingParams, prompt: str, title: str, note: str
 ) -> str:
     """Return an HTML document in which a reader writes text with the model, without a server or network.
 
@@ -32,13 +32,16 @@ def render_model_page(
         tokenizer: the one it was trained with.
         weights: one of `WEIGHTS`.
         params: temperature, top-k, seed and length that the page starts with.
+        prompt: that the page starts with.
         title: of the page.
         note: a line below it.
 
     Raises:
+        DataError: the prompt has characters outside the vocabulary.
         InputError: a weight is not finite, or not in this format; int8 is asked for of a model that was quantized
             to another format.
     """
+    tokenizer.encode(prompt)
     if weights == "int8" and weights_format(model) != "int8":
         model = quantize(model, "int8")
     tensors, content = _pack(model, weights)
@@ -49,7 +52,10 @@ def render_model_page(
         "tensors": tensors,
         "tokenizer": tokenizer.to_dict(),
         "labels": labels_of(tokenizer, range(model.vocab_size)),
-        "start": params.model_dump(include={"temperature", "top_k", "seed", "max_new_tokens"}),
+        "start": {
+            "prompt": prompt,
+            **params.model_dump(include={"temperature", "top_k", "seed", "max_new_tokens"}),
+        },
     }
     attention = read_part("attention.html")
     return fill_page(

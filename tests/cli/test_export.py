@@ -32,6 +32,7 @@ def test_a_page_is_written_and_its_size_is_said(
         (".", [], "is a folder"),
         ("gone/x.html", [], "is not a folder"),
         ("x.html", ["--checkpoint", "nothing"], "nothing"),
+        ("x.html", ["--prompt", "It #"], "'#' at 3"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(

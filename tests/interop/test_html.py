@@ -31,7 +31,7 @@ FASTER_OR_NOT = pytest.mark.parametrize("wasm", ["true", "false"], ids=["WebAsse
 
 
 def page_of(model: GPT, weights: str = "float32", tokenizer: Tokenizer = CHARS) -> str:
-    return render_model_page(model, tokenizer, weights, SamplingParams(), "A <title>", "a note")
+    return render_model_page(model, tokenizer, weights, SamplingParams(), "", "A <title>", "a note")
 
 
 def logits_of(page: str, wasm: str = "true") -> torch.Tensor:

@@ -31,8 +31,8 @@ function loopWhileLess(left, right, code) {
 }
 
 /**
- * Multiplies as many times `count` rows by x as there are left: `count` sums at once, so that each load of x serves them
- * all. A row's sum is added up in the same order for every `count`.
+ * Code that multiplies the remaining rows by x, `count` at a time, so that each load of x serves `count` sums. The sum
+ * of a row is added up in the same order for every `count`.
  */
 function tile(count) {
   const loadFour = (address) => [add(get(address), get(AT)), op.v128Load, 2, 0];

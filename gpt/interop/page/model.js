@@ -125,9 +125,9 @@ class Model {
   }
 
   /**
-   * Stores the keys and values of a token at `position`, after those of all earlier positions; with `wantLogits` returns
-   * the logits (V) of the next token, which the next call overwrites. `record(layer, head, weights)`, where given, sees
-   * each head's attention weights on the positions up to this one.
+   * Stores the keys and values of a token at `position`, after those of all earlier positions; with `wantLogits`
+   * returns the logits (V) of the next token, which the next call overwrites. `record(layer, head, weights)`,
+   * where given, sees each head's attention weights on the positions up to this one.
    */
   step(token, position, wantLogits = true, record = null) {
     const { n_layer: layers, n_embd: width } = this.config;
@@ -135,6 +135,8 @@ class Model {
     if (this.added) addTo(this.x, this.added.subarray(position * width, (position + 1) * width));
     for (let layer = 0; layer < layers; layer++) {
       this.norm(this.h, this.x, `h.${layer}.ln_1`);
+      this.storeKeysAndValues(layer, position);
+      if (layer === layers - 1 && !wantLogits && !record) return null; // nobody reads what follows
       this.attend(layer, position, record);
       addTo(this.x, this.h);
       this.norm(this.h, this.x, `h.${layer}.ln_2`);
@@ -144,17 +146,24 @@ class Model {
     return wantLogits ? this.computeLogits() : null;
   }
 
-  /** Attention from h to h. */
-  attend(layer, position, record) {
-    const { n_head: heads, n_kv_head: kvHeads, head_dim: headDim, block_size: positions } = this.config;
+  storeKeysAndValues(layer, position) {
+    const { n_kv_head: heads, head_dim: headDim, block_size: positions } = this.config;
     const name = `h.${layer}.attn`;
-    for (const part of ["q", "k", "v"]) this.linear(this[part], `${name}.c_${part}`, this.h);
-    for (const part of ["q", "k"]) for (const head of this.headViews[part]) this.place(head, `${name}.${part}_norm`, position);
-    for (let head = 0; head < kvHeads; head++) {
+    for (const part of ["k", "v"]) this.linear(this[part], `${name}.c_${part}`, this.h);
+    for (const head of this.headViews.k) this.place(head, `${name}.k_norm`, position);
+    for (let head = 0; head < heads; head++) {
       this.keys[layer][head].set(this.headViews.k[head], position * headDim);
       const [values, v] = [this.values[layer][head], this.headViews.v[head]];
       for (let index = 0; index < headDim; index++) values[index * positions + position] = v[index];
     }
+  }
+
+  /** Attention from h to h. */
+  attend(layer, position, record) {
+    const { n_head: heads, n_kv_head: kvHeads, head_dim: headDim, block_size: positions } = this.config;
+    const name = `h.${layer}.attn`;
+    this.linear(this.q, `${name}.c_q`, this.h);
+    for (const head of this.headViews.q) this.place(head, `${name}.q_norm`, position);
     const length = position + 1;
     for (let head = 0; head < heads; head++) {
       const shared = Math.floor((head * kvHeads) / heads);
@@ -201,7 +210,8 @@ class Model {
     const head = this.tensors.get(tied ? "wte.weight" : "lm_head.weight");
     const { logits } = this;
     this.arena.matmul(logits, head, this.h, this.h.length, logits.length, this.h.length);
-    if (cap !== null) for (let index = 0; index < logits.length; index++) logits[index] = cap * Math.tanh(logits[index] / cap);
+    if (cap === null) return logits;
+    for (let index = 0; index < logits.length; index++) logits[index] = cap * Math.tanh(logits[index] / cap);
     return logits;
   }
 

@@ -12,7 +12,7 @@ const items = []; // the elements of the text's tokens
 let text = new Text(model);
 let run = null; // the writing that is in progress: its random numbers, and how many are taken
 let settings = null; // of the last run
-let given = 0; // tokens of the prompt
+let prompt = []; // ids at the start of the text, which are not sampled
 let chosen = 0;
 let showText = null;
 let redrawAttention = () => {};
@@ -51,8 +51,7 @@ function start() {
   }
   if (!ids.length) ids.push(tokenizer.first);
   text = new Text(model);
-  for (const id of ids) text.append(id);
-  given = ids.length;
+  prompt = ids;
   settings = values;
   rebuild();
   begin(0);
@@ -64,9 +63,9 @@ function branch(index, id) {
   stop();
   text.truncate(index);
   text.append(id, logits);
-  given = Math.min(given, index);
+  prompt = prompt.slice(0, index);
   rebuild();
-  begin(index + 1 - given);
+  begin(index + 1 - prompt.length);
   pick(index);
   items[index].focus({ preventScroll: true });
 }
@@ -88,8 +87,12 @@ function writeFrame() {
   const until = performance.now() + FRAME_MILLISECONDS;
   const isAtEnd = written.scrollTop + written.clientHeight >= written.scrollHeight - 8;
   for (let count = 0; count < MOST_PER_FRAME && run.done < settings.count && performance.now() < until; count++) {
-    text.sample(settings.temperature, settings.topK, run.generator.uniform());
-    run.done++;
+    if (text.ids.length < prompt.length) {
+      text.append(prompt[text.ids.length]);
+    } else {
+      text.sample(settings.temperature, settings.topK, run.generator.uniform());
+      run.done++;
+    }
     appendItem(text.ids.length - 1);
   }
   if (isAtEnd) written.scrollTop = written.scrollHeight;
@@ -105,7 +108,7 @@ function stop() {
   byId("stop").disabled = true;
   const pace = seconds > 0 ? `, ${Math.round(count / seconds)} per second by ${model.arena.kind}` : "";
   say(`${count} character${count === 1 ? "" : "s"} written with seed ${settings.seed}${pace}.`);
-  if (!items.some((item) => item.tabIndex === 0)) pick(Math.min(given, items.length - 1));
+  if (!items.some((item) => item.tabIndex === 0)) pick(Math.min(prompt.length, items.length - 1));
   drawAttention();
 }
 
@@ -120,7 +123,8 @@ function rebuild() {
 function appendItem(index) {
   const label = data.labels[text.ids[index]];
   const characters = showText(text.ids[index]);
-  const item = create("span", index < given ? "token given" : "token", characters === "\n" ? "⏎" : characters || "·");
+  const shown = characters === "\n" ? "⏎" : characters || "·";
+  const item = create("span", index < prompt.length ? "token given" : "token", shown);
   item.setAttribute("role", "button");
   item.tabIndex = -1;
   item.dataset.index = index;
@@ -150,11 +154,12 @@ function showChoice(index) {
   byId("choice").textContent =
     probability === null
       ? "The first character: nothing comes before it, so nothing was expected."
-      : `Its probability was ${decimals(probability)}${index < given ? "; it is part of the prompt" : ""}.`;
+      : `Its probability was ${decimals(probability)}${index < prompt.length ? "; it is part of the prompt" : ""}.`;
   const { temperature, topK } = settings;
   byId("sampled-title").textContent = `With temperature ${temperature}${topK ? `, top-k ${topK}` : ""}`;
   for (const [list, ...filters] of [["own", 1, 0], ["sampled", temperature, topK]]) {
-    const entries = probability === null ? [] : likeliest(probabilitiesOf(text.logits[index], ...filters), ALTERNATIVES);
+    const logits = text.logits[index];
+    const entries = logits ? likeliest(probabilitiesOf(logits, ...filters), ALTERNATIVES) : [];
     drawChoices(byId(list), index, entries.filter(([, share]) => share > 0));
   }
 }
@@ -203,11 +208,15 @@ byId("another").addEventListener("click", () => {
 });
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") stop();
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) byId("form").requestSubmit();
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault(); // a field would submit the form a second time
+    byId("form").requestSubmit();
+  }
 });
 darkTheme.addEventListener("change", drawColours);
 
 for (const [id, value] of [
+  ["prompt", data.start.prompt],
   ["count", data.start.max_new_tokens],
   ["temperature", data.start.temperature],
   ["top-k", data.start.top_k],
@@ -215,6 +224,5 @@ for (const [id, value] of [
 ]) {
   byId(id).value = value;
 }
-byId("prompt").value = data.tokenizer.type === "char" && tokenizer.encode("ROMEO:\n").unknown.length ? "" : "ROMEO:\n";
 drawColours();
 say(`Ready. ${model.arena.kind} computes.`);

@@ -69,7 +69,9 @@ function probabilitiesOf(logits, temperature = 1, topK = 0) {
   for (let id = 0; id < probabilities.length; id++) probabilities[id] = (probabilities[id] - largest) / temperature;
   if (topK > 0 && topK < probabilities.length) {
     const smallestKept = Float32Array.from(probabilities).sort().at(-topK);
-    for (let id = 0; id < probabilities.length; id++) if (probabilities[id] < smallestKept) probabilities[id] = -Infinity;
+    for (let id = 0; id < probabilities.length; id++) {
+      if (probabilities[id] < smallestKept) probabilities[id] = -Infinity;
+    }
   }
   softmax(probabilities, probabilities.length);
   return probabilities;

@@ -1,0 +1,138 @@
+"""A page in headless Chromium, with real keys and clicks, over the pipe of its debugging protocol."""
+
+import fcntl
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+LOWEST_FREE = 10
+"""Above 3 and 4, the descriptors that Chromium reads commands from and writes answers to."""
+KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowRight": 39}
+CONTROL = 2
+
+
+class Page:
+    """An open page.
+
+    Attributes:
+        console: what was written to it, errors and exceptions included.
+        requests: addresses that the page asked for.
+    """
+
+    def __init__(self, browser: str, file: Path, profile: Path, width: int = 1280, dark: bool = False) -> None:
+        self.console: list[str] = []
+        self.requests: list[str] = []
+        self._number = 0
+        self._pending = b""
+        self._start(browser, profile)
+        target = self.send("Target.createTarget", {"url": "about:blank"})["targetId"]
+        self._session = self.send("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.send(f"{domain}.enable")
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.send("Emulation.setDeviceMetricsOverride", size)
+        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.send("Emulation.setEmulatedMedia", {"features": [theme]})
+        self.send("Page.navigate", {"url": file.as_uri()})
+        self.wait_for('document.readyState === "complete"')
+
+    def _start(self, browser: str, profile: Path) -> None:
+        pairs = (os.pipe(), os.pipe())
+        (read_commands, commands), (answers, write_answers) = (
+            [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, LOWEST_FREE) for end in pair] for pair in pairs
+        )
+        for end in (*pairs[0], *pairs[1]):
+            os.close(end)
+
+        def connect() -> None:
+            os.dup2(read_commands, 3)
+            os.dup2(write_answers, 4)
+
+        options = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
+        self._process = subprocess.Popen(
+            [browser, *options, "--remote-debugging-pipe", f"--user-data-dir={profile}"],
+            preexec_fn=connect,
+            pass_fds=(3, 4),
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(read_commands)
+        os.close(write_answers)
+        self._commands, self._answers = commands, answers
+        self._session: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.close(self._commands)  # which ends it
+        os.close(self._answers)
+        self._process.wait(timeout=30)
+
+    def send(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the result of a command."""
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": params or {}}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._commands, json.dumps(message).encode() + b"\0")
+        while (answer := self._receive()).get("id") != self._number:
+            self._notice(answer.get("method", ""), answer.get("params", {}))
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def _receive(self) -> dict[str, Any]:
+        while b"\0" not in self._pending:
+            piece = os.read(self._answers, 1 << 16)
+            assert piece, "the browser ended"
+            self._pending += piece
+        message, _, self._pending = self._pending.partition(b"\0")
+        return json.loads(message)
+
+    def _notice(self, event: str, params: dict[str, Any]) -> None:
+        if event in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
+            self.console.append(json.dumps(params))
+        if event == "Network.requestWillBeSent":
+            self.requests.append(params["request"]["url"])
+
+    def run(self, expression: str) -> Any:
+        """Return the value of a JavaScript expression."""
+        result = self.send("Runtime.evaluate", {"expression": expression, "returnByValue": True, "awaitPromise": True})
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
+
+    def wait_for(self, condition: str, seconds: float = 30) -> None:
+        """Wait until a JavaScript expression is true."""
+        until = time.monotonic() + seconds
+        while not self.run(condition):
+            assert time.monotonic() < until, f"never true: {condition}"
+            time.sleep(0.02)
+
+    def text(self, identifier: str) -> str:
+        """Return the text of an element."""
+        return self.run(f"document.getElementById({json.dumps(identifier)}).textContent")
+
+    def type(self, text: str) -> None:
+        """Insert text where the focus is."""
+        self.send("Input.insertText", {"text": text})
+
+    def press(self, key: str, modifiers: int = 0) -> None:
+        """Press and release a key."""
+        described = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key], "modifiers": modifiers}
+        text = {"text": "\r"} if key == "Enter" else {}
+        self.send("Input.dispatchKeyEvent", {"type": "keyDown" if text else "rawKeyDown", **described, **text})
+        self.send("Input.dispatchKeyEvent", {"type": "keyUp", **described})
+
+    def point(self, selector: str, click: bool = False) -> None:
+        """Move the mouse over an element, and click it."""
+        place = self.run(
+            f"(() => {{ const item = {selector}; item.scrollIntoView({{ block: 'center' }});"
+            "const box = item.getBoundingClientRect();"
+            "return { x: box.x + box.width / 2, y: box.y + box.height / 2 }; })()"
+        )
+        for kind in ("mouseMoved", *(("mousePressed", "mouseReleased") if click else ())):
+            button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
+            self.send("Input.dispatchMouseEvent", {"type": kind, **place, **button})

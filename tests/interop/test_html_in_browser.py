@@ -1,0 +1,165 @@
+"""An exported page in a browser: opened from disk, used by mouse and by keyboard."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt.config import SamplingParams
+from gpt.data.tokenizers import CharTokenizer
+from gpt.generation import generate
+from gpt.interop.html import render_model_page
+from gpt.model import GPT
+from interop.browser import CONTROL, Page
+from tiny import sharp_model
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next((path for name in NAMES if (path := shutil.which(name))), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"no browser here: none of {', '.join(NAMES)}")
+
+CHARS = CharTokenizer("abcdefghijklmnopqrst \n'")
+WRITTEN = (
+    "[...document.querySelectorAll('#written .token')].map((item) => item.textContent).join('').replaceAll('⏎', '\\n')"
+)
+DONE = "document.getElementById('status').textContent.includes('written with seed')"
+ITEM = "document.querySelectorAll('#written .token')[{}]"
+Open = Callable[..., Page]
+
+
+@pytest.fixture
+def model() -> GPT:
+    return sharp_model(std=0.1, position="rope")
+
+
+@pytest.fixture
+def open_page(model: GPT, tmp_path: Path) -> Iterator[Open]:
+    """Open the page of the model; the console must stay empty, and nothing but the file be asked for."""
+    file = tmp_path / "model.html"
+    params = SamplingParams(max_new_tokens=60, temperature=0.8, top_k=5, seed=7)
+    file.write_text(render_model_page(model, CHARS, "float32", params, "ab", "A title", "a note"), encoding="utf-8")
+    pages: list[Page] = []
+
+    def start(**options: Any) -> Page:
+        assert BROWSER is not None
+        pages.append(Page(BROWSER, file, tmp_path / f"profile{len(pages)}", **options))
+        return pages[-1]
+
+    yield start
+    for page in pages:
+        with page:
+            assert page.console == []
+            assert {url for url in page.requests if not url.startswith("data:")} == {file.as_uri()}
+
+
+def write(page: Page, prompt: str, **settings: float) -> str:
+    """Type a prompt and settings, write by keyboard alone, and return the text."""
+    page.run("document.getElementById('prompt').select()")
+    page.type(prompt)
+    for name, value in settings.items():
+        page.run(f"document.getElementById('{name.replace('_', '-')}').select()")
+        page.type(str(value))
+    page.press("Enter", CONTROL)
+    page.wait_for(DONE)
+    return page.run(WRITTEN)
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 0}, {"temperature": 0.8, "top_k": 5, "seed": 11}])
+def test_it_writes_what_pytorch_writes(settings: dict[str, float], open_page: Open, model: GPT) -> None:
+    text = write(open_page(), "the ", count=200, **settings)
+    assert text == "the " + generate(model, CHARS, "the ", max_new_tokens=200, **settings)
+
+
+def test_webassembly_computes_and_the_pace_is_said(open_page: Open) -> None:
+    page = open_page()
+    assert page.run("document.getElementById('prompt').value") == "ab"
+    write(page, "a")
+    assert page.text("status").startswith("60 characters written with seed 7")
+    assert page.text("status").endswith("per second by WebAssembly.")
+
+
+def test_it_stops_at_once_and_starts_again(open_page: Open) -> None:
+    page = open_page()
+    page.run("document.getElementById('count').value = 20000")
+    page.point("document.getElementById('write')", click=True)
+    page.wait_for("document.querySelectorAll('#written .token').length > 20")
+    page.press("Escape")
+    length = len(page.run(WRITTEN))
+    assert page.run(DONE)
+    assert page.run("document.getElementById('stop').disabled")
+    page.run("new Promise((done) => setTimeout(done, 100))")
+    assert len(page.run(WRITTEN)) == length < 20000
+    assert write(page, "the ", count=5).startswith("the ")
+
+
+def test_a_character_shows_its_alternatives_and_branches(open_page: Open, model: GPT) -> None:
+    page = open_page()
+    text = write(page, "the ")
+    page.point(ITEM.format(9))
+    assert page.text("choice-title") == f"'{text[9].replace(' ', '␣').replace(chr(10), '⏎')}' (9)"
+    assert page.run("document.querySelectorAll('#own li').length") == 10
+    assert page.run("document.querySelectorAll('#sampled li').length") == 5
+    assert page.text("sampled-title") == "With temperature 0.8, top-k 5"
+    other = page.run("document.querySelector('#own li:not(.came) button').textContent")
+    page.point(ITEM.format(9), click=True)
+    page.point("document.querySelector('#own li:not(.came) button')", click=True)
+    page.wait_for(DONE)
+    branched = page.run(WRITTEN)
+    assert len(branched) == len(text)
+    assert branched[:10] == text[:9] + other.replace("␣", " ").replace("⏎", "\n")
+    assert branched != text
+
+
+def test_the_text_is_read_by_keyboard(open_page: Open) -> None:
+    page = open_page()
+    write(page, "the ", count=12)
+    page.run("document.querySelector('#written [tabindex=\"0\"]').focus()")
+    page.press("ArrowRight")
+    page.press("ArrowRight")
+    page.press("ArrowLeft")
+    assert page.text("choice-title").endswith("(5)")
+    page.press("Tab")
+    assert page.run("document.activeElement.closest('#own') !== null")
+    page.press("Enter")
+    page.wait_for(DONE)
+    assert page.run("document.activeElement.dataset.index") == "5"
+
+
+def test_attention_is_shown_over_the_text(open_page: Open) -> None:
+    page = open_page()
+    write(page, "the ", count=4)
+    assert page.run("document.querySelectorAll('#heads .thumbnail').length") == 8
+    assert page.text("matrix-title") == "Layer 0, head 0"
+    page.point("document.querySelectorAll('#heads .thumbnail')[6]", click=True)
+    assert page.text("matrix-title") == "Layer 1, head 2"
+    assert page.run("document.querySelectorAll('#text .token').length") == 8
+
+
+@pytest.mark.parametrize("prompt", ["the #1", "Z"])
+def test_a_character_that_the_model_does_not_know_is_named(prompt: str, open_page: Open) -> None:
+    page = open_page()
+    page.run("document.getElementById('prompt').select()")
+    page.type(prompt)
+    page.press("Enter", CONTROL)
+    assert page.text("status").startswith("The model does not know '#', '1'" if "#" in prompt else "The model does not")
+    assert page.run(WRITTEN) == ""
+
+
+def test_an_empty_prompt_starts_after_a_line_end(open_page: Open, model: GPT) -> None:
+    text = write(open_page(), "\n", count=20, temperature=0)
+    page = open_page()
+    page.run("document.getElementById('prompt').value = ''")
+    page.run("document.getElementById('temperature').value = 0; document.getElementById('count').value = 20")
+    page.press("Enter", CONTROL)
+    page.wait_for(DONE)
+    assert page.run(WRITTEN) == text == "\n" + generate(model, CHARS, "", max_new_tokens=20, temperature=0.0)
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
+def test_nothing_is_wider_than_the_window(width: int, dark: bool, open_page: Open) -> None:
+    page = open_page(width=width, dark=dark)
+    write(page, "the ", count=100)
+    assert page.run("document.documentElement.scrollWidth") <= width
+    lightness = page.run("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
+    assert (sum(lightness) < 100) == dark
