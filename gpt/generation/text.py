@@ -26,7 +26,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str, params: SamplingParams, blo
         if params.long_prompt == "refuse":
             raise GenerationError(
                 f"the prompt has {len(ids)} tokens, more than the window of {block_size}; "
-                "shorten it, or go on from its end with long_prompt=crop (--crop-prompt)"
+                "shorten it, or continue from its end with --crop-prompt (long_prompt=crop)"
             )
         ids = ids[-block_size:]
     return ids

@@ -191,7 +191,7 @@ class Console(Monitor):
         elif "train/loss" in values and self._bar.disable:
             self.line(
                 f"step {step:>6}  loss {values['train/loss']:.4f} nats  lr {values['train/learning_rate']:.2e}  "
-                f"norm {values['train/grad_norm']:.2f}  {values['speed/tokens_per_second']:,.0f} tokens/s  "
+                f"grad norm {values['train/grad_norm']:.2f}  {values['speed/tokens_per_second']:,.0f} tokens/s  "
                 f"left {tqdm.format_interval(self._seconds_left(step))}"
             )
 
