@@ -90,11 +90,13 @@ class Models:
             served.users -= 1
 
     async def _get(self, name: str) -> Served:
+        """Return a model that is there at once, without waiting for another that is being loaded."""
+        if (served := self._healthy(name)) is not None:
+            return served
         async with self._loading:
-            served = self.loaded.get(name)
-            if served is not None and served.engine.failure is None:
+            if (served := self._healthy(name)) is not None:
                 return served
-            if served is not None:
+            if name in self.loaded:
                 await self._unload(name)
             if name not in self.names():
                 raise APIError(404, f"there is no model {name!r}; /v1/models lists them", "model", "model_not_found")
@@ -105,6 +107,10 @@ class Models:
             except GPTError as error:
                 raise APIError(500, f"the model {name!r} cannot be loaded: {error}", "model") from None
             return self.loaded[name]
+
+    def _healthy(self, name: str) -> Served | None:
+        served = self.loaded.get(name)
+        return served if served is not None and served.engine.failure is None else None
 
     def _read(self, folder: Path) -> Served:
         loaded = self._load(folder)

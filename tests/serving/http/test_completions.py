@@ -10,6 +10,7 @@ from gpt.generation import build_runtime
 from gpt.generation.runtime import DecodeOptions
 from gpt.model import GPT
 from http_server import Served
+from tiny import CORPUS
 
 PROMPT = "Who keeps"
 CharModel = tuple[GPT, CharTokenizer]
@@ -138,6 +139,16 @@ def test_echo_with_logprobs_goes_on_after_the_prompt(server: Served) -> None:
     )
     assert "".join(answer.choices[0].logprobs.tokens) == answer.choices[0].text
     assert answer.choices[0].logprobs.text_offset == list(range(len(PROMPT) + 5))
+
+
+def test_a_prompt_that_is_cropped_is_shown_whole(server: Served, char_model: CharModel) -> None:
+    prompt = CORPUS[:80]
+    whole = server.post(prompt=prompt, max_tokens=5, seed=2, echo=True, logprobs=1, long_prompt="crop").json()
+    choice = whole["choices"][0]
+    assert choice["text"] == prompt + alone(char_model, prompt[-64:], max_new_tokens=5, seed=2)
+    assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+    known = [logprob is not None for logprob in choice["logprobs"]["token_logprobs"]]
+    assert known == [False] * 17 + [True] * 68
 
 
 @pytest.mark.parametrize("places", [[(9, 10)], [(90, 95), (40, 43)], [(30, 33), (31, 33)]])

@@ -1,6 +1,7 @@
 """Several checkpoints: listed, loaded when they are first asked for, unloaded when memory is needed."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from gpt.checkpoint import Loaded
 from gpt.errors import CheckpointError
 from gpt.serving.http.errors import APIError
 from gpt.serving.http.models import COPIES, Models
-from http_server import ManualEngine, Serve, Served, real_engine
+from http_server import PATIENCE, ManualEngine, Serve, Served, real_engine
 
 BYTES = 100
 """Of the weights of a run of the fixture."""
@@ -55,6 +56,36 @@ def test_a_model_is_loaded_once_and_when_it_is_first_asked_for(serve: Serve) -> 
             assert answer.json()["model"] == name
         assert set(served.models.loaded) == {"first", "second"}
         assert len(served.engines) == 2
+
+
+def test_a_model_that_is_there_does_not_wait_for_another(runs: Path) -> None:
+    loading, go_on = threading.Event(), threading.Event()
+
+    async def ask() -> None:
+        models = make_models(runs)
+        async with models.use("first"):
+            pass
+        read = models._read
+
+        def slowly(folder: Path) -> Any:
+            loading.set()
+            assert go_on.wait(PATIENCE)
+            return read(folder)
+
+        models._read = slowly  # type: ignore[method-assign]
+
+        async def second() -> None:
+            async with models.use("second"):
+                pass
+
+        other = asyncio.create_task(second())
+        await asyncio.to_thread(loading.wait, PATIENCE)
+        async with models.use("first"):
+            assert list(models.loaded) == ["first"]
+        go_on.set()
+        await other
+
+    asyncio.run(ask())
 
 
 def test_models_that_nobody_uses_give_way(runs: Path) -> None:
