@@ -33,6 +33,7 @@ class ServingEngine:
         cache_blocks: of 64 positions; None: as many as `max_sequences` full windows need.
         backend: "native" is the C++ engine, on a CPU; "eager" is PyTorch; "auto" is native where it is available.
         prefill_chunk: most tokens of prompts that a step computes: with fewer, the others wait less for a long prompt.
+        kv_dtype: of keys and values: fp32, bf16, int8 (native) or fp16 (PyTorch); a narrower one makes a batch faster.
         report: told of a compilation.
 
     Raises:
@@ -50,13 +51,14 @@ class ServingEngine:
         cache_blocks: int | None = None,
         backend: str = "auto",
         prefill_chunk: int = 128,
+        kv_dtype: str = "fp32",
         report: Report = silent,
     ) -> None:
         for name, value in (("max_sequences", max_sequences), ("prefill_chunk", prefill_chunk)):
             if value < 1:
                 raise GenerationError(f"{name} is {value}, expected at least 1")
         self._tokenizer, self._block_size, self._max_waiting = tokenizer, model.config.block_size, max_waiting
-        runner = build_runner(model, backend, max_sequences, prefill_chunk, cache_blocks, report)
+        runner = build_runner(model, backend, max_sequences, prefill_chunk, cache_blocks, report, kv_dtype)
         self._core = EngineCore(runner, tokenizer, self._block_size, max_sequences, prefill_chunk)
         self.failure: BaseException | None = None
         self._changed = threading.Condition()  # guards what is below

@@ -6,9 +6,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gpt.cache import KV_DTYPES
 from gpt.cache.paged_store import PagedStore
 from gpt.errors import DeviceError, GenerationError
-from gpt.generation import SampledToken
+from gpt.generation import DecodeOptions, SampledToken
 from gpt.generation.backends.native import prepare
 from gpt.generation.decoder import describe
 from gpt.generation.sampling import next_token_probabilities, sample
@@ -92,12 +93,12 @@ class EagerRunner:
     Args:
         model: on any device.
         blocks: of the cache.
+        dtype: of keys and values.
     """
 
-    def __init__(self, model: GPT, blocks: int) -> None:
+    def __init__(self, model: GPT, blocks: int, dtype: torch.dtype = torch.float32) -> None:
         self._model, self.blocks = model, blocks
-        weight = next(model.parameters())
-        self._store = PagedStore(model.config, blocks, BLOCK, weight.dtype, weight.device)
+        self._store = PagedStore(model.config, blocks, BLOCK, dtype, next(model.parameters()).device)
 
     def run(self, chunks: Items[Chunk]) -> Sampled:
         short = [chunk for chunk in chunks if len(chunk.tokens) == 1]
@@ -120,7 +121,13 @@ class EagerRunner:
 
 
 def build_runner(
-    model: GPT, backend: str, max_sequences: int, prefill_chunk: int, blocks: int | None, report: Report
+    model: GPT,
+    backend: str,
+    max_sequences: int,
+    prefill_chunk: int,
+    blocks: int | None,
+    report: Report,
+    kv_dtype: str = "fp32",
 ) -> Runner:
     """Return what computes steps of a model.
 
@@ -131,10 +138,11 @@ def build_runner(
         prefill_chunk: most tokens of a step besides one of each sequence.
         blocks: of the cache; None: as many as full windows of all sequences need.
         report: told of a compilation.
+        kv_dtype: of keys and values: fp32, bf16, int8 in the native engine, fp16 in PyTorch.
 
     Raises:
         DeviceError: the native engine was asked for, and is not available.
-        GenerationError: there is no such backend, or the blocks do not suffice for one window.
+        GenerationError: there is no such backend or cache, or the blocks do not suffice for one window.
     """
     window = -(-model.config.block_size // BLOCK)
     blocks = max_sequences * window if blocks is None else blocks
@@ -142,17 +150,24 @@ def build_runner(
         raise GenerationError(f"{blocks} blocks of {BLOCK} positions; one window needs {window}")
     if backend not in BACKENDS:
         raise GenerationError(f"backend {backend!r}: expected one of {', '.join(BACKENDS)}")
-    if backend == "eager":
-        return EagerRunner(model, blocks)
+    options = DecodeOptions(backend, kv_dtype=kv_dtype)
+    if backend == "eager" or options.needs_eager:
+        return _eager_runner(model, blocks, kv_dtype)
     try:
         prepared = prepare(model, read_settings(), report)
     except DeviceError:
         if backend == "native":
             raise
-        return EagerRunner(model, blocks)
+        return _eager_runner(model, blocks, kv_dtype)
     tokens = 1 + -(-prefill_chunk // max_sequences)  # of each sequence
-    engine = Engine(prepared.library, prepared.weights, max_sequences, tokens, blocks=blocks)
+    engine = Engine(prepared.library, prepared.weights, max_sequences, tokens, kv_dtype, blocks)
     return NativeRunner(engine, model.vocab_size)
+
+
+def _eager_runner(model: GPT, blocks: int, kv_dtype: str) -> EagerRunner:
+    if kv_dtype == "int8":
+        raise GenerationError("only the native backend serves from a cache of int8; take kv_dtype fp32, bf16 or fp16")
+    return EagerRunner(model, blocks, KV_DTYPES[kv_dtype])
 
 
 def _arguments(sequence: Sequence, seen: Tensor | None, logits: Tensor | None) -> CSample:

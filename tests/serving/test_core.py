@@ -104,6 +104,16 @@ def test_every_format_of_weights_gives_the_answers_given_alone(weights: str) -> 
         assert_as_alone(answer, build_runtime(model, DecodeOptions("native")))
 
 
+@needs_compiler
+@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
+def test_every_type_of_cache_gives_the_answers_given_alone(kv_dtype: str) -> None:
+    drive = Drive(build_runner(model_of(), "native", 6, 64, 9, silent, kv_dtype))
+    answers = [drive.add("abc" * n, max_new_tokens=100, seed=n, logprobs=2) for n in range(1, 9)]
+    drive.finish()
+    for answer in answers:
+        assert_as_alone(answer, build_runtime(model_of(), DecodeOptions("native", kv_dtype=kv_dtype)))
+
+
 @pytest.mark.parametrize("variant", range(len(VARIANTS)))
 def test_pytorch_gives_the_same_texts(variant: int) -> None:
     """Its logits are rounded otherwise in a batch; of these models that is far from the difference of two tokens."""
@@ -179,6 +189,9 @@ def test_without_a_compiler_auto_is_pytorch_and_native_an_error(monkeypatch: pyt
     ("arguments", "message"),
     [
         (("cuda", 4, 64, None, silent), "backend 'cuda': expected one of auto, native, eager"),
+        (("eager", 4, 64, None, silent, "int8"), "only the native backend serves from a cache of int8"),
+        (("native", 4, 64, None, silent, "fp16"), "the native backend needs a cache of fp32, bf16 or int8"),
+        (("auto", 4, 64, None, silent, "fp8"), "kv_dtype 'fp8': expected one of fp32"),
         (("eager", 4, 64, 3, silent), "3 blocks of 64 positions; one window needs 4"),
     ],
 )
