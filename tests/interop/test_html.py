@@ -80,24 +80,30 @@ def test_the_same_seed_samples_the_same_tokens_as_pytorch() -> None:
     assert len(set(expected)) > 10
 
 
-def test_a_branch_is_what_the_text_would_have_been() -> None:
+@pytest.mark.parametrize(("written", "kept"), [(10, 8), (40, 20)], ids=["in the window", "before the window"])
+def test_a_branch_is_what_the_text_would_have_been(written: int, kept: int) -> None:
     model = sharp_model()
-    code = """
+    code = (
+        f"const [written, kept] = [{written}, {kept}];"
+        + """
     const write = (text, count) => { for (let done = 0; done < count; done++) text.sample(0, 0, 0); return text; };
     const begin = (...ids) => {
       const text = new Text(newModel(true));
       ids.forEach((id) => text.append(id));
       return text;
     };
-    const branched = write(begin(3, 1, 4), 40);
+    const branched = write(begin(3, 1, 4), written);
     const first = branched.ids.slice();
-    branched.truncate(20);
+    branched.truncate(kept);
     branched.append(7);
-    return [write(branched, 30).ids, write(begin(...first.slice(0, 20), 7), 30).ids];
+    const show = ({ ids, logits }) => ({ ids, logits: logits.slice(1).map((row) => [...row]) });
+    return [write(branched, 30), write(begin(...first.slice(0, kept), 7), 30)].map(show);
     """
+    )
     branched, anew = run_page(page_of(model), code)
     assert branched == anew
-    assert len(anew) == 51
+    assert len(anew["ids"]) == kept + 31
+    assert [len(row) for row in anew["logits"]] == [23] * (kept + 30)
 
 
 @pytest.mark.parametrize(("weights", "tolerance"), [("fp16", 0.02), ("int8", 0.3)])
