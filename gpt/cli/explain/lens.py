@@ -29,7 +29,9 @@ def add_parser(subparsers: Any) -> None:
     )
     add_text_options(parser)
     add_memory_option(parser)
-    parser.add_argument("--position", type=int, metavar="T", help="the likeliest tokens after this position, by layer")
+    parser.add_argument(
+        "--position", type=int, metavar="T", help="the most likely tokens after this position, by layer"
+    )
     parser.add_argument("--top", type=int, default=5, metavar="N", help="how many of them (default: 5)")
     parser.set_defaults(run=run)
 
@@ -71,7 +73,7 @@ def _tables(view: "View") -> Iterator[Table]:
             rows.append((f"after {name}", "".join(one_character(cell[0][0]) for cell in row[part])))
         note = (
             "the last block is on top; · is a token whose label has more than one character;\n"
-            "--position T shows the likeliest tokens after one position"
+            "--position T shows the most likely tokens after one position"
         )
         yield Table(f"from position {start}", ("", "most likely next token"), rows, "<<", note)
 

@@ -73,7 +73,7 @@ def _table(view: "View") -> Table:
         bar = "" if bits is None else "█" * min(BAR, round(bits))
         cells = (_named(view["before"][number]), _named(view["after"][number]))
         rows.append((str(number), label, "-" if bits is None else f"{bits:.2f}", bar, *cells))
-    header = ("", "token", "bits", "", "likeliest before", f"after {view['settings']}")
+    header = ("", "token", "bits", "", "most likely before", f"after {view['settings']}")
     return Table("token by token", header, rows, "><><<<", "-log2 of the probability that the model gave the token")
 
 

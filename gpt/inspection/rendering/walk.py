@@ -11,7 +11,7 @@ from gpt.inspection.rendering.markdown import code, markdown_table, times
 from gpt.inspection.tracing.activations import ActivationCache, run_with_cache
 from gpt.inspection.tracing.trace import TensorRow, trace_shapes
 from gpt.inspection.views.lens import lens_rows, logit_lens
-from gpt.inspection.views.tokens import labels_of, likeliest
+from gpt.inspection.views.tokens import labels_of, most_likely
 from gpt.model import GPT
 
 SHOWN = 6
@@ -124,7 +124,7 @@ def _stack(model: GPT, batch: Tensor, tokenizer: Tokenizer) -> Iterator[str]:
     probabilities = logit_lens(model, batch)[:, 0, -1].softmax(dim=-1)
     answer = int(probabilities[-1].argmax())
     lines = [
-        (name, *_likeliest(row, tokenizer, 1), f"{float(row[answer]):.2f}")
+        (name, *_most_likely(row, tokenizer, 1), f"{float(row[answer]):.2f}")
         for name, row in zip(lens_rows(model.config.n_layer), probabilities, strict=True)
     ]
     yield _table(("after", "most likely", code(labels_of(tokenizer, [answer])[0])), lines)
@@ -137,7 +137,8 @@ def _head(rows: Sequence[TensorRow], cache: ActivationCache, tokenizer: Tokenize
     last = cache["logits"][0, -1]
     yield "Softmax turns them into probabilities; a temperature below 1 sharpens them, one above 1 flattens them:\n"
     lines = [
-        (f"{temperature:g}", *_likeliest((last / temperature).softmax(-1), tokenizer, 2)) for temperature in (1, 0.5, 2)
+        (f"{temperature:g}", *_most_likely((last / temperature).softmax(-1), tokenizer, 2))
+        for temperature in (1, 0.5, 2)
     ]
     yield _table(("temperature", "first", "second"), lines)
     yield "One token is sampled and appended to the text, and everything starts again.\n"
@@ -182,9 +183,9 @@ def _vector(name: str, values: Tensor) -> str:
     return f"- {name}: [{numbers}, ...], {values.numel()} numbers\n"
 
 
-def _likeliest(probabilities: Tensor, tokenizer: Tokenizer, tokens: int) -> list[str]:
+def _most_likely(probabilities: Tensor, tokenizer: Tokenizer, tokens: int) -> list[str]:
     """Return the most likely tokens of a distribution (V,), with their probabilities."""
-    (alternatives,) = likeliest(probabilities.unsqueeze(0), tokens)
+    (alternatives,) = most_likely(probabilities.unsqueeze(0), tokens)
     labels = labels_of(tokenizer, [index for index, _ in alternatives])
     return [f"{code(label)} {p:.2f}" for label, (_, p) in zip(labels, alternatives, strict=True)]
 

@@ -7,7 +7,7 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
 from gpt.inspection.tracing.activations import MEMORY_LIMIT, Edits, run_with_cache
 from gpt.inspection.tracing.names import HEAD, activations, select
-from gpt.inspection.views.tokens import View, labels_of, likeliest, require_finite, with_labels
+from gpt.inspection.views.tokens import View, labels_of, most_likely, require_finite, with_labels
 from gpt.model import GPT
 
 
@@ -81,7 +81,7 @@ def lens_view(
     for logits in logit_lens(model, idx.unsqueeze(0), edits, memory_limit)[:, 0]:
         probabilities = logits.softmax(dim=-1)  # (T, V), of one row at a time: all of them are as large as the lens
         require_finite(probabilities)
-        top.append([with_labels(names, tokens) for tokens in likeliest(probabilities, count)])
+        top.append([with_labels(names, tokens) for tokens in most_likely(probabilities, count)])
         came.append(probabilities[:-1].gather(1, idx[1:, None]).squeeze(1).tolist())
     return {
         "labels": labels,

@@ -10,7 +10,7 @@ from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation.sampling import next_token_probabilities
 from gpt.inspection.tracing.activations import Edits, one_text, run_with_cache
-from gpt.inspection.views.tokens import Alternative, View, labels_of, likeliest, require_finite, with_labels
+from gpt.inspection.views.tokens import Alternative, View, labels_of, most_likely, require_finite, with_labels
 from gpt.model import GPT
 
 
@@ -67,7 +67,7 @@ def surprisal(model: GPT, idx: Tensor, params: SamplingParams | None = None, edi
 
 
 def _possible(probabilities: Tensor, count: int) -> list[list[Alternative]]:
-    return [[(index, p) for index, p in row if p > 0] for row in likeliest(probabilities, count)]
+    return [[(index, p) for index, p in row if p > 0] for row in most_likely(probabilities, count)]
 
 
 def surprisal_view(

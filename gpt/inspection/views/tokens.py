@@ -1,4 +1,4 @@
-"""Tokens to show: short visible labels, the likeliest tokens of a distribution, and what all views have in common."""
+"""Tokens to show: short visible labels, the most likely tokens of a distribution, and what all views have in common."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -38,7 +38,7 @@ def one_character(label: str) -> str:
     return label if len(label) == 1 else PLACEHOLDER
 
 
-def likeliest(probabilities: Tensor, count: int) -> list[list[Alternative]]:
+def most_likely(probabilities: Tensor, count: int) -> list[list[Alternative]]:
     """Return the most likely tokens of each row, the most likely first.
 
     Args:

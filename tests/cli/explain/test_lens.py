@@ -59,7 +59,7 @@ def test_a_name_of_more_than_one_character_is_a_placeholder() -> None:
 
 
 @pytest.mark.parametrize("position", [0, 5])
-def test_one_position_shows_the_likeliest(run: Any, loaded: Loaded, position: int) -> None:
+def test_one_position_shows_the_most_likely(run: Any, loaded: Loaded, position: int) -> None:
     out = run("lens", "--prompt", PROMPT, "--position", str(position), "--top", "2").out
     line = next(line for line in out.splitlines() if line.startswith("after block 0"))
     view = view_of(loaded)

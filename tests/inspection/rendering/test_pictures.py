@@ -96,7 +96,7 @@ def test_every_matrix_is_drawn_in_its_place() -> None:
     assert [label.get_text() for label in one.get_yticklabels()] == view["labels"]
 
 
-def test_a_lens_shows_the_likeliest_and_marks_those_that_came() -> None:
+def test_a_lens_shows_the_most_likely_and_marks_those_that_came() -> None:
     axes = pictures.lens_picture(lens_view(3)).axes[0]
     assert [text.get_text() for text in axes.texts] == ["a", "a", "a", "$", "$", "$"]
     assert [text.get_fontweight() for text in axes.texts] == ["bold", "bold", *["normal"] * 4]

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
-from gpt.inspection.views.tokens import labels_of, likeliest, one_character
+from gpt.inspection.views.tokens import labels_of, most_likely, one_character
 
 CHARS = "\x00\t\n\r a$é\u0301\u200b中😀\u2028"
 
@@ -57,5 +57,5 @@ def test_where_there_is_room_for_one_character(label: str, shown: str) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
 def test_the_first_of_each_row(count: int) -> None:
-    rows = likeliest(torch.tensor([[0.25, 0.75, 0.0], [0.5, 0.125, 0.375]]), count)
+    rows = most_likely(torch.tensor([[0.25, 0.75, 0.0], [0.5, 0.125, 0.375]]), count)
     assert rows == [[(1, 0.75), (0, 0.25), (2, 0.0)][:count], [(0, 0.5), (2, 0.375), (1, 0.125)][:count]]
