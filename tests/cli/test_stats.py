@@ -6,7 +6,7 @@ from gpt.generation import Piece, SampledToken
 
 def test_the_rate_counts_the_tokens_after_the_first_step_in_the_time_after_it() -> None:
     ticks = iter([10.0, 12.0, 12.0, 13.0, 14.0])  # start, two tokens of the first step, two of the second
-    meter = Meter(rows=2, clock=lambda: next(ticks))
+    meter = Meter(sequences=2, clock=lambda: next(ticks))
 
     def pieces() -> Iterator[Piece]:
         for _ in range(2):
