@@ -34,7 +34,10 @@ SUBJECTS = {
     ("KVCache.positions", "arange"): "positions",
     ("mask_after", "arange"): "causal mask",
 }
-"""Where a new subject begins: by the module's or caller's name, and the function."""
+"""Where a new subject begins: by the module's or caller's name, and the function.
+
+Callers may be private functions: one that is renamed fails the test that every tensor of every variant has words.
+"""
 
 PHRASES = {
     ("wte", "embedding"): ": one row of the table per id",
