@@ -163,7 +163,7 @@ class Console(Monitor):
 
     Args:
         max_steps: steps of the whole run.
-        file: the stream to write to; a bar is drawn only if it is a terminal.
+        file: the stream to write to; a progress bar is shown only if it is a terminal.
     """
 
     def __init__(self, max_steps: int, file: TextIO) -> None:

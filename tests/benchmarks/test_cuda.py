@@ -55,8 +55,11 @@ def test_a_loss_beyond_the_tolerance_is_a_problem(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("ahead", "close"), [(1e-4, True), (0.5, False)])
 def test_texts_may_differ_at_a_tie_only(ahead: float, close: bool) -> None:
     def completion(last: int) -> Completion:
-        drawn = [SampledToken(1, 0.0, ((1, 0.0), (2, -9.0))), SampledToken(last, -1.0, ((3, -1.0), (4, -1.0 - ahead)))]
-        return Completion("O", "", 0, "length", drawn)
+        sampled = [
+            SampledToken(1, 0.0, ((1, 0.0), (2, -9.0))),
+            SampledToken(last, -1.0, ((3, -1.0), (4, -1.0 - ahead))),
+        ]
+        return Completion("O", "", 0, "length", sampled)
 
     assert equality.compare(completion(3), completion(3)) == {"equal": True, "close": True, "reason": ""}
     found = equality.compare(completion(3), completion(4))

@@ -34,7 +34,7 @@ class Limits:
         """Make sure that a request stays within them.
 
         Raises:
-            APIError: it does not, or asks for what this server does not do.
+            APIError: it does not, or asks for something that this server does not support.
         """
         _at_most("max_tokens", request.max_tokens or 0, self.max_tokens)
         _at_most("n", prompts * (request.n or 1), self.choices, "completions, of all prompts")
