@@ -1,6 +1,7 @@
 """Fixtures that several folders of tests share."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"tests/{folder} was not collected: {reason}")
 
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored, which runs respect
 torch.set_num_threads(1)  # tiny models, and other processes may want the other cores
 
 
