@@ -5,7 +5,7 @@ BIN := .venv/bin
 EXTRAS ?= dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample serve tensorboard test test-native test-arm lint format schema docs bench bench-check cuda clean
+.PHONY: help setup demo train sample serve tensorboard test browser test-native test-arm lint format schema docs bench bench-check cuda clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +40,9 @@ tensorboard: setup ## show the curves of all runs in a browser
 
 test: setup ## run the tests
 	$(BIN)/python -m pytest -n auto
+
+browser: setup ## install Chromium, in which the tests open pages (Debian; says what to install elsewhere)
+	@tests/install_browser.sh $(CURDIR)/$(BIN)/python
 
 test-native: setup ## run the kernels' tests under the address and undefined behaviour sanitizers (g++, Linux)
 	mkdir -p build/sanitized

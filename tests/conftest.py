@@ -2,14 +2,17 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from browser import Page
 from gpt.cli import train
 from gpt.model import GPT
+from programs import find_browser
 from tiny import CORPUS, tiny_config
 
 TINY = """
@@ -82,3 +85,19 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "corpus.txt").write_text(CORPUS * 30, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def visit(tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    """Open addresses in headless Chromium, with the options of `Page`; their consoles must stay empty."""
+    browser = find_browser()
+    pages: list[Page] = []
+
+    def start(url: str, **options: Any) -> Page:
+        pages.append(Page(browser, url, tmp_path / f"profile{len(pages)}", **options))
+        return pages[-1]
+
+    yield start
+    for page in pages:
+        with page:
+            assert page.console == []

@@ -1,23 +1,18 @@
 """An exported page in a browser: opened from disk, used by mouse and by keyboard."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from browser import CONTROL, Page
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import CharTokenizer
 from gpt.generation import generate
 from gpt.interop.html import render_model_page
 from gpt.model import GPT
-from interop.browser import CONTROL, Page
 from tiny import sharp_model
-
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-BROWSER = next((path for name in NAMES if (path := shutil.which(name))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"no browser here: none of {', '.join(NAMES)}")
 
 CHARS = CharTokenizer("abcdefghijklmnopqrst \n'")
 WRITTEN = (
@@ -34,23 +29,20 @@ def model() -> GPT:
 
 
 @pytest.fixture
-def open_page(model: GPT, tmp_path: Path) -> Iterator[Open]:
-    """Open the page of the model; the console must stay empty, and nothing but the file be asked for."""
+def open_page(model: GPT, tmp_path: Path, visit: Open) -> Iterator[Open]:
+    """Open the page of the model; nothing but the file must be asked for."""
     file = tmp_path / "model.html"
     params = SamplingParams(max_new_tokens=60, temperature=0.8, top_k=5, seed=7)
     file.write_text(render_model_page(model, CHARS, "float32", params, "ab", "A title", "a note"), encoding="utf-8")
     pages: list[Page] = []
 
     def start(**options: Any) -> Page:
-        assert BROWSER is not None
-        pages.append(Page(BROWSER, file, tmp_path / f"profile{len(pages)}", **options))
+        pages.append(visit(file.as_uri(), **options))
         return pages[-1]
 
     yield start
     for page in pages:
-        with page:
-            assert page.console == []
-            assert {url for url in page.requests if not url.startswith("data:")} == {file.as_uri()}
+        assert {url for url in page.requests if not url.startswith("data:")} == {file.as_uri()}
 
 
 def write(page: Page, prompt: str, **settings: float) -> str:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from html import unescape
 from pathlib import Path
@@ -12,10 +11,7 @@ import torch
 
 from gpt.inspection.rendering.pages import render_page
 from gpt.inspection.views.tokens import View
-
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-BROWSER = next((path for name in NAMES if (path := shutil.which(name))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"no browser here: none of {', '.join(NAMES)}")
+from programs import find_browser
 
 LABELS = ["a", "␣", "<b>", "⏎", "</script>", "z"]
 SIZE = len(LABELS)
@@ -81,8 +77,7 @@ def browse(page: str, folder: Path, actions: str = "") -> tuple[View, str, list[
     ending = f"{HELPERS}{{\n{actions}\n}}\ndocument.body.append(Object.assign(document.createElement('pre'), "
     ending += "{ id: 'found', textContent: JSON.stringify(found) }));"
     (folder / "page.html").write_text(page.replace("</body>", f"<script>{ending}</script></body>"), encoding="utf-8")
-    assert BROWSER is not None
-    command = [BROWSER, *QUIET, f"--user-data-dir={folder / 'profile'}", "--window-size=1000,900", "--dump-dom"]
+    command = [find_browser(), *QUIET, f"--user-data-dir={folder / 'profile'}", "--window-size=1000,900", "--dump-dom"]
     result = subprocess.run(
         [*command, (folder / "page.html").as_uri()], capture_output=True, encoding="utf-8", timeout=60, check=True
     )

@@ -1,6 +1,5 @@
 """A page in headless Chromium, with real keys and clicks, over the pipe of its debugging protocol."""
 
-import fcntl
 import json
 import os
 import subprocess
@@ -23,7 +22,7 @@ class Page:
         requests: addresses that the page asked for.
     """
 
-    def __init__(self, browser: str, file: Path, profile: Path, width: int = 1280, dark: bool = False) -> None:
+    def __init__(self, browser: str, url: str, profile: Path, width: int = 1280, dark: bool = False) -> None:
         self.console: list[str] = []
         self.requests: list[str] = []
         self._number = 0
@@ -37,10 +36,12 @@ class Page:
         self.send("Emulation.setDeviceMetricsOverride", size)
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", {"features": [theme]})
-        self.send("Page.navigate", {"url": file.as_uri()})
+        self.send("Page.navigate", {"url": url})
         self.wait_for('document.readyState === "complete"')
 
     def _start(self, browser: str, profile: Path) -> None:
+        import fcntl  # not on Windows, where pipes have no numbers to pass on either
+
         pairs = (os.pipe(), os.pipe())
         (read_commands, commands), (answers, write_answers) = (
             [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, LOWEST_FREE) for end in pair] for pair in pairs

