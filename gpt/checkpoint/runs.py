@@ -168,7 +168,7 @@ class RunFolder:
     def _point(self, name: str, folder: Path, state: dict[str, Any]) -> None:
         pointer = {"checkpoint": f"checkpoints/{folder.name}", "step": state["step"], "val_loss": state.get("val_loss")}
         try:
-            write_atomic(self.path / f"{name}.json", json.dumps(pointer).encode())
+            write_atomic(self.path / f"{name}.json", f"{json.dumps(pointer)}\n".encode())
         except OSError as error:
             raise CheckpointError(f"cannot write {self.path / name}.json: {error.strerror}") from None
 
@@ -207,6 +207,8 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     if path.name in ("best", "last") and not path.exists():
         found = RunFolder(path.parent).pointed(path.name)
         if found is None:
+            if not (path.parent / "config.yaml").is_file():
+                raise CheckpointError(f"{path.parent} is not a run; give {path.name} as {runs / 'NAME' / path.name}")
             raise CheckpointError(f"{path.parent} has no {path.name} checkpoint")
         return found
     if not path.exists():

@@ -3,8 +3,10 @@
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
 
 from gpt.cli.common import (
     CommandParser,
@@ -24,6 +26,7 @@ from gpt.settings import read_settings
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
     from gpt.device import Compute
+    from gpt.evaluation.loss import Batch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -117,14 +120,26 @@ def _evaluate_corpus(
         batches, total = random_batches(tokens, block_size, size, count, seed), count * size * block_size
     else:
         batches, total = sliding_batches(tokens, block_size, size, stride), len(tokens) - 1
-    with announced(report, f"evaluating {total:,} tokens"):
-        result = evaluate(loaded.model, batches, compute)
+    with (
+        announced(report, f"evaluating {total:,} tokens"),
+        tqdm(total=total, unit=" tokens", unit_scale=True, disable=None, delay=2, leave=False) as bar,
+    ):
+        result = evaluate(loaded.model, _counted(batches, bar), compute)
     if not math.isfinite(result.loss):
         raise CheckpointError(f"{loaded.folder}: the loss is not finite; its weights are damaged")
     bits = result.bits_per_char(dataset.chars_per_token(tokens))
     report(f"{loaded.folder}: {split} loss {result.loss:.4f} nats per token, {bits:.4f} bits per character")
     summary = {"split": split, "loss": result.loss, "bits_per_char": bits}
     return {**summary, "tokens": result.tokens, "block_size": block_size}
+
+
+def _counted(batches: "Iterator[Batch]", bar: "tqdm[Any]") -> "Iterator[Batch]":
+    """Yield the same batches, and advance a bar by the tokens of each one once it has been used."""
+    from gpt.evaluation.loss import IGNORE
+
+    for inputs, targets in batches:
+        yield inputs, targets
+        bar.update(int((targets != IGNORE).sum()))
 
 
 def _score_file(arguments: argparse.Namespace, loaded: "Loaded", stride: int) -> dict[str, Any]:

@@ -211,5 +211,5 @@ def _build_eager(model: GPT, options: DecodeOptions, report: Report, make_drafte
         reason = why_not_compile(device)
         if reason is not None:
             raise DeviceError(f"no compiled backend: {reason}; take backend auto or eager")
-        report("the first token waits for torch's compiler, about 20 s")
+        report("the first token waits for torch's compiler, up to a minute")
     return EagerRuntime(model, options)

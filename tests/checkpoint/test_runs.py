@@ -230,7 +230,7 @@ def test_without_pointers_a_run_means_its_newest_checkpoint(trained: RunFolder) 
         ("runs/one", "one holds no checkpoint; train first"),
         ("runs", "runs holds no checkpoint"),
         ("runs/one/config.yaml", "holds no checkpoint"),
-        ("nowhere/last", "nowhere has no last checkpoint"),
+        ("nowhere/last", "nowhere is not a run; give last as .*runs/NAME/last"),
         (None, "no trained run below .*runs; train first: python scripts/train.py"),
     ],
 )
