@@ -1,6 +1,7 @@
 """The endpoints of the server."""
 
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fastapi import FastAPI, Response
@@ -13,6 +14,7 @@ from gpt.serving.http.guards import Guard
 from gpt.serving.http.limits import Limits
 from gpt.serving.http.metrics import CONTENT_TYPE, Metrics
 from gpt.serving.http.models import Models
+from gpt.serving.http.playground import add_playground
 from gpt.serving.http.protocol import Completion, ErrorAnswer, Model, ModelList
 from gpt.serving.http.reference import reference_page
 
@@ -36,11 +38,12 @@ def create_app(
     app.add_middleware(Guard, body_bytes=limits.body_bytes, hosts=hosts, api_key=api_key)
     add_error_handlers(app)
     metrics = Metrics(models)
+    heavy = ThreadPoolExecutor(max_workers=1, thread_name_prefix="heavy-work")
     errors: Responses = {"default": {"model": ErrorAnswer, "description": "Error"}}
     answers: Responses = {200: {"model": Completion, "content": {"text/event-stream": {}}, "description": "Completion"}}
     app.add_api_route(
         "/v1/completions",
-        Completions(models, limits, drain, metrics).create,
+        Completions(models, limits, drain, metrics, heavy).create,
         methods=["POST"],
         response_model=None,
         responses={**answers, **errors},
@@ -78,6 +81,7 @@ def create_app(
     app.add_api_route("/health", health, responses=errors)
     app.add_api_route("/metrics", read_metrics, response_class=Response)
     app.add_api_route("/docs", docs, include_in_schema=False)
+    add_playground(app, models, heavy)
     return app
 
 

@@ -5,6 +5,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
@@ -46,12 +47,13 @@ class Completions:
         limits: of a request.
         drain: knows whether requests are accepted.
         metrics: count them.
+        heavy: computes what the engine does not, one thing after another, since it takes the engine's cores.
     """
 
-    def __init__(self, models: Models, limits: Limits, drain: Drain, metrics: Metrics) -> None:
+    def __init__(self, models: Models, limits: Limits, drain: Drain, metrics: Metrics, heavy: Executor) -> None:
         self._models, self._limits, self._drain, self._metrics = models, limits, drain, metrics
         self._delivery = Delivery(asyncio.get_running_loop())
-        self._scoring = asyncio.Lock()
+        self._heavy = heavy
 
     async def create(
         self, request: Request, body: CompletionRequest, cleanup: Annotated[AsyncExitStack, Depends(until_answered)]
@@ -84,8 +86,8 @@ class Completions:
         if not body.echo or body.logprobs is None or not job.ids:
             return []
         cropped = [int(index) for index in tokenizer.encode(job.prompt)[: -len(job.ids)]]
-        async with self._scoring:  # one after another, since it takes the engine's cores
-            scored = await asyncio.to_thread(prompt_logprobs, model, job.ids, body.logprobs)
+        loop = asyncio.get_running_loop()
+        scored = await loop.run_in_executor(self._heavy, prompt_logprobs, model, job.ids, body.logprobs)
         return [*map(SampledToken, cropped), *scored]
 
     def _start(

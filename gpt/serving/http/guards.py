@@ -17,8 +17,8 @@ from gpt.serving.http.errors import APIError
 
 SAFE_METHODS = ("GET", "HEAD")
 """That change nothing; what they return, a browser keeps from pages of another origin."""
-OPEN_PATHS = ("/health",)
-"""That need no API key: whoever watches over the server asks for them."""
+OPEN_PATHS = ("/", "/health")
+"""That need no API key: the playground's page, which asks its reader for the key, and what watches over the server."""
 
 
 class Guard:

@@ -1,0 +1,72 @@
+/**
+ * The views of a page that has several, in the order of its navigation. Each is an object of
+ * - `name`: of its address, `#name`;
+ * - `title`: in the navigation;
+ * - `sentence`: what to look for in it;
+ * - `show(root, context)`: fills `root`, an element that only this view uses, when the view is first opened. `context`
+ *   has `source`, which computes, and `model`, the name of the chosen model. It may return a function, which is called
+ *   when the view is opened again, and when another model is chosen while it is open.
+ *
+ * Only the open view is in the document.
+ */
+const views = [];
+
+/** Opens views by the address's hash. Returns `refresh`, which tells the open view that the context has changed. */
+function startShell(context) {
+  const opened = new Map();
+  const links = views.map(({ name, title }) => {
+    const link = create("a", "", title);
+    link.href = `#${name}`;
+    return link;
+  });
+  byId("views").replaceChildren(...links);
+
+  function open() {
+    const index = Math.max(0, views.findIndex(({ name }) => name === location.hash.slice(1)));
+    const view = views[index];
+    if (!view) return;
+    links.forEach((link, place) => {
+      if (place === index) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    });
+    document.title = `${view.title} · gpt`;
+    const isNew = !opened.has(view.name);
+    if (isNew) opened.set(view.name, { section: buildSection(view) });
+    const place = opened.get(view.name);
+    byId("view").replaceChildren(place.section);
+    if (isNew) place.refresh = view.show(place.section.lastChild, context);
+    else place.refresh?.();
+  }
+
+  addEventListener("hashchange", open);
+  open();
+  return { refresh: open };
+}
+
+function buildSection({ name, title, sentence }) {
+  const section = create("section", `view view-${name}`);
+  section.append(create("h1", "", title), create("p", "guide", sentence), create("div", "view-body"));
+  return section;
+}
+
+/** What `remember` kept under a name while this tab is open. */
+function recall(name, fallback) {
+  try {
+    return JSON.parse(sessionStorage.getItem(`gpt.${name}`)) ?? fallback;
+  } catch {
+    return fallback; // no storage here, as for some files
+  }
+}
+
+function remember(name, value) {
+  try {
+    sessionStorage.setItem(`gpt.${name}`, JSON.stringify(value));
+  } catch {
+    // it is forgotten at a reload
+  }
+}
+
+/** Fills an element from a template of the page: `fillFrom(root, "write")` takes the one called write-template. */
+function fillFrom(root, name) {
+  root.replaceChildren(byId(`${name}-template`).content.cloneNode(true));
+}

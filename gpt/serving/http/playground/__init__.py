@@ -1,0 +1,26 @@
+"""The page at `/`: a playground in front of the models, and the endpoints that it asks.
+
+A view is a file in `static/` that adds itself to the page's list, `views.push({ name, title, sentence, show })`, see
+`shell.js` among the shared pages; its elements may be in an HTML file, which the page holds as `NAME-template`. Both
+are named in `page.py`. What it asks of the server is a method of `ServerSource`, and an endpoint in a module here,
+which has a function that `add_playground` calls. Code that the exported page can use too lies in
+`gpt/inspection/rendering/pages`. Heavy work goes to `heavy`, an executor of one thread.
+"""
+
+from concurrent.futures import Executor
+
+from fastapi import FastAPI
+
+from gpt.serving.http.models import Models
+from gpt.serving.http.playground.page import add_page
+
+
+def add_playground(app: FastAPI, models: Models, heavy: Executor) -> None:
+    """Add the playground's page and endpoints to the server's application.
+
+    Args:
+        app: of the server.
+        models: that can be asked for.
+        heavy: computes what the engine does not, one thing after another, since it takes the engine's cores.
+    """
+    add_page(app)

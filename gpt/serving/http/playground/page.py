@@ -1,0 +1,58 @@
+"""The document at `/`, which has everything inside and asks nobody but this server."""
+
+import base64
+import hashlib
+from importlib import resources
+from string import Template
+
+from fastapi import FastAPI
+from fastapi.responses import HTMLResponse
+
+from gpt.inspection.rendering.pages import read_part
+
+SHARED_STYLES = ("page.css", "shell.css")
+SHARED_SCRIPTS = ("shared.js", "shell.js")
+SHARED_TEMPLATES: tuple[str, ...] = ()
+"""What the exported page uses too, in `gpt/inspection/rendering/pages`."""
+STYLES: tuple[str, ...] = ()
+SCRIPTS = ("server_source.js", "start.js")
+"""In `static/`; views stand in the order of the navigation, and `start.js` comes last."""
+TEMPLATES: tuple[str, ...] = ()
+
+
+def add_page(app: FastAPI) -> None:
+    """Add `GET /`."""
+    document, policy = build_page()
+    headers = {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
+
+    async def show_page() -> HTMLResponse:
+        return HTMLResponse(document, headers=headers)
+
+    app.add_api_route("/", show_page, include_in_schema=False)
+
+
+def build_page() -> tuple[str, str]:
+    """Return the document, and the content security policy that allows its own script and style, and no other."""
+    style = read_part(*SHARED_STYLES) + _read(*STYLES)
+    script = read_part(*SHARED_SCRIPTS) + _read(*SCRIPTS)
+    templates = [(name, read_part(name)) for name in SHARED_TEMPLATES] + [(name, _read(name)) for name in TEMPLATES]
+    document = Template(_read("page.html")).substitute(
+        style=style,
+        script=script,
+        templates="".join(
+            f'<template id="{name.removesuffix(".html")}-template">{text}</template>\n' for name, text in templates
+        ),
+    )
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return document, policy
+
+
+def _read(*names: str) -> str:
+    return "".join(resources.files(__package__).joinpath("static", name).read_text(encoding="utf-8") for name in names)
+
+
+def _hash(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

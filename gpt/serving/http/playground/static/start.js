@@ -1,0 +1,47 @@
+/** Opens the page: asks for the models, and for the key where the server wants one. */
+async function openPlayground() {
+  const source = new ServerSource(recall("key", ""));
+  const context = { source, model: "" };
+  let names;
+  try {
+    names = await source.models();
+  } catch (error) {
+    if (error.status !== 401) throw error;
+    askForKey(source.key !== "");
+    return;
+  }
+  context.model = names.includes(recall("model", "")) ? recall("model") : names[0];
+  const shell = startShell(context);
+  const select = byId("model");
+  select.replaceChildren(...names.map((name) => new Option(name, name)));
+  select.value = context.model;
+  select.addEventListener("change", () => {
+    context.model = select.value;
+    remember("model", context.model);
+    shell.refresh();
+  });
+  byId("model-label").hidden = false;
+}
+
+function askForKey(wasWrong) {
+  byId("key-form").hidden = false;
+  sayOnPage(wasWrong ? "That key is not the server's." : "", true);
+  byId("key").focus();
+}
+
+function sayOnPage(message, isWrong = false) {
+  byId("page-status").textContent = message;
+  byId("page-status").classList.toggle("wrong", isWrong);
+}
+
+function start() {
+  openPlayground().catch((error) => sayOnPage(`The playground could not be opened: ${error.message}`, true));
+}
+
+byId("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  remember("key", byId("key").value);
+  byId("key-form").hidden = true;
+  start();
+});
+start();
