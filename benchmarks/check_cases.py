@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpt.config import ModelConfig, SamplingParams
+from gpt.environment import read_settings
 from gpt.generation import DecodeOptions, Runtime, build_runtime
+from gpt.kernels.training.bindings import Kernels
 from gpt.kernels.training.functions import Dropout, NormOptions, activate, add_norm, attention, drop_out, linear
-from gpt.kernels.training.library import Kernels
 from gpt.model import GPT
 from gpt.model.layers import relu2
 from gpt.model.quantized import NAMES, quantize
 from gpt.processor import supported_processors
-from gpt.report import Report
-from gpt.settings import read_settings
+from gpt.progress import Report
 from gpt.training.muon import orthogonalize
 
 ROWS, WIDTH = 512, 384

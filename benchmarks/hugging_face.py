@@ -14,9 +14,9 @@ from benchmarks.measure import Row
 from benchmarks.turns import Turns
 from gpt.config import LoadedConfig, ModelConfig, load_config
 from gpt.data import BatchSampler, prepare
-from gpt.report import silent
-from gpt.settings import read_settings
-from gpt.training.session import resolve
+from gpt.environment import read_settings
+from gpt.progress import silent
+from gpt.training.setup import resolve
 
 
 class Windows(IterableDataset[dict[str, Tensor]]):

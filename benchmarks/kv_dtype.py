@@ -20,9 +20,9 @@ from gpt.checkpoint import load_trained
 from gpt.cli.common import report, run_command
 from gpt.data import prepare
 from gpt.device import Compute
+from gpt.environment import read_settings
 from gpt.evaluation.loss import evaluate
 from gpt.evaluation.windows import full_batches
-from gpt.settings import read_settings
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from benchmarks.processes import Ask, json_process
 from gpt.config import ModelConfig, SamplingParams
 from gpt.errors import ConfigError, GPTError
 from gpt.model import GPT
-from gpt.report import Report
+from gpt.progress import Report
 
 WORKER = Path(__file__).with_name("llama_cpp_worker.py")
 CACHES = ("F16", "F32")

@@ -19,7 +19,7 @@ from gpt.cli.tables import Table, render_table
 from gpt.config import RunConfig
 from gpt.errors import GPTError
 from gpt.files import write_atomic
-from gpt.report import Report
+from gpt.progress import Report
 
 PAUSE = 0.3
 """Seconds before each measurement, in which the threads of the previous one go to sleep."""
@@ -99,8 +99,8 @@ def processor_class(device: str) -> str:
     """
     import torch
 
+    from gpt.environment import read_settings
     from gpt.processor import supported_processors
-    from gpt.settings import read_settings
 
     if device != "cpu":
         return f"CUDA {torch.cuda.get_device_name(device)}" if device.startswith("cuda") else device

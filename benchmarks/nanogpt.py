@@ -16,10 +16,10 @@ from benchmarks.turns import Turns
 from gpt.config import LoadedConfig, ModelConfig
 from gpt.data import BatchSampler, Dataset, prepare
 from gpt.device import choose_device
+from gpt.environment import read_settings
 from gpt.errors import DataError, GPTError
-from gpt.report import silent
-from gpt.settings import read_settings
-from gpt.training.session import resolve
+from gpt.progress import silent
+from gpt.training.setup import resolve
 
 OUT = "out-shakespeare-char"
 """Folder of the run, which nanoGPT's configuration names."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpt.errors import GPTError
-from gpt.report import Report, silent
+from gpt.progress import Report, silent
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "XDG_CACHE_HOME": "cache"}

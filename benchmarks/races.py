@@ -15,8 +15,8 @@ from benchmarks.options import add_count, add_counts, add_measurement, add_peers
 from benchmarks.processes import ROOT, script_command, time_process
 from gpt.cli.common import report
 from gpt.config import Config, dump_config, load_config
+from gpt.environment import read_settings
 from gpt.errors import ConfigError
-from gpt.settings import read_settings
 
 if TYPE_CHECKING:
     from torch import nn

@@ -25,7 +25,7 @@ from benchmarks.processes import Ask, json_process
 from gpt.cli.common import report
 from gpt.cli.tables import human_bytes, human_count
 from gpt.config import Config, ModelConfig, load_config
-from gpt.settings import read_settings
+from gpt.environment import read_settings
 
 EAGER = ("run.kernels=torch", "run.compile=false")
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -87,7 +87,7 @@ def run_step(arguments: argparse.Namespace) -> int:
     loaded = load_config(Path(arguments.config), arguments.overrides)
 
     from gpt.data import prepare
-    from gpt.training.session import resolve
+    from gpt.training.setup import resolve
 
     config = resolve(loaded, prepare(loaded.config.data, read_settings(), report))
     facts, rates = describe("train step", arguments, config.run), measure_rates(config, arguments.matmul_sizes)

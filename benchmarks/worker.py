@@ -16,11 +16,11 @@ from benchmarks.nanogpt import train_nanogpt
 from benchmarks.turns import Turns
 from gpt.cli.common import report
 from gpt.config import LoadedConfig, load_config
+from gpt.environment import read_settings
 from gpt.errors import GPTError
 from gpt.kernels.training.block import NativeBlock
-from gpt.settings import read_settings
 from gpt.training.compiling import is_compiled
-from gpt.training.session import open_session
+from gpt.training.setup import open_session
 
 LONG = ("max_steps", "eval_interval", "log_interval")
 STEPS_ONLY = (*(f"train.{key}=1000000" for key in LONG), "train.eval_first=false")

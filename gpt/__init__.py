@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from gpt.errors import GPTError
     from gpt.generation import generate, generate_tokens, stream
     from gpt.inspection.tracing import edits
-    from gpt.inspection.tracing.activations import ActivationCache, run_with_cache
-    from gpt.inspection.tracing.trace import trace_shapes
-    from gpt.inspection.views.heads import attention_patterns
+    from gpt.inspection.tracing.activation_cache import ActivationCache, run_with_cache
+    from gpt.inspection.tracing.shape_trace import trace_shapes
+    from gpt.inspection.views.attention import attention_patterns
     from gpt.inspection.views.lens import logit_lens
     from gpt.inspection.views.surprisal import surprisal
     from gpt.model import GPT
@@ -32,9 +32,9 @@ _NAMES = {
     "gpt.data": ("ByteTokenizer", "CharTokenizer"),
     "gpt.errors": ("GPTError",),
     "gpt.generation": ("generate", "generate_tokens", "stream"),
-    "gpt.inspection.tracing.activations": ("ActivationCache", "run_with_cache"),
-    "gpt.inspection.tracing.trace": ("trace_shapes",),
-    "gpt.inspection.views.heads": ("attention_patterns",),
+    "gpt.inspection.tracing.activation_cache": ("ActivationCache", "run_with_cache"),
+    "gpt.inspection.tracing.shape_trace": ("trace_shapes",),
+    "gpt.inspection.views.attention": ("attention_patterns",),
     "gpt.inspection.views.lens": ("logit_lens",),
     "gpt.inspection.views.surprisal": ("surprisal",),
     "gpt.model": ("GPT",),

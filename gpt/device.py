@@ -10,7 +10,7 @@ import torch
 from gpt.config.sections import DEVICE_PATTERN, RunConfig
 from gpt.errors import DeviceError
 from gpt.processor import Processor, supported_processors
-from gpt.report import Report
+from gpt.progress import Report
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt, from its malloc.h."""

@@ -10,8 +10,8 @@ import gpt
 PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
-    {"errors", "report"},
-    {"settings", "files", "config", "processor"},
+    {"errors", "progress"},
+    {"environment", "files", "config", "processor"},
     {"device", "model", "data", "cache"},
     {"kernels", "evaluation"},
     {"accounting"},

@@ -16,7 +16,7 @@ from gpt.checkpoint import load_trained
 from gpt.cli.common import report
 from gpt.config import load_config
 from gpt.data import Dataset, prepare
-from gpt.settings import read_settings
+from gpt.environment import read_settings
 
 CONFIGS = ROOT / "configs"
 EVALUATION = re.compile(r"^step +(\d+) .*validation loss ([\d.]+)")

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpt.accounting.limits import require_model_memory
+from gpt.accounting.memory_limits import require_model_memory
 from gpt.checkpoint.folder import Checkpoint, read_checkpoint
 from gpt.checkpoint.runs import find_checkpoint
 from gpt.config import Config, ModelConfig

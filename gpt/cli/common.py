@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from gpt.config import LoadedConfig, load_config
 from gpt.errors import ConfigError, GPTError
-from gpt.report import announced
+from gpt.progress import announced
 
 STANDARD_INPUT = Path("-")
 SPINS = "8000"

@@ -10,7 +10,7 @@ from gpt.errors import CheckpointError
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
-    from gpt.generation.runtime import MakeDrafter, Runtime
+    from gpt.generation.backends.selection import MakeDrafter, Runtime
 
 
 def add_decoding_options(parser: argparse.ArgumentParser) -> None:
@@ -84,10 +84,10 @@ def _model_drafter(path: Path, loaded: "Loaded", runs: Path) -> "MakeDrafter":
     import torch
 
     from gpt.checkpoint import load_trained
+    from gpt.environment import read_settings
+    from gpt.generation.backends.selection import DecodeOptions, NativeRuntime
     from gpt.generation.drafts import ModelDrafter
-    from gpt.generation.runtime import DecodeOptions, NativeRuntime
-    from gpt.report import silent
-    from gpt.settings import read_settings
+    from gpt.progress import silent
 
     draft = load_trained(path, runs, torch.device("cpu"))
     same_ids = draft.model.vocab_size == loaded.model.vocab_size

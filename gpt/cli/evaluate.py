@@ -19,9 +19,9 @@ from gpt.cli.common import (
     to_path,
 )
 from gpt.config import RunConfig
+from gpt.environment import read_settings
 from gpt.errors import CheckpointError, ConfigError
-from gpt.report import announced
-from gpt.settings import read_settings
+from gpt.progress import announced
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
@@ -100,7 +100,7 @@ def _evaluate_corpus(
     arguments: argparse.Namespace, loaded: "Loaded", compute: "Compute", stride: int
 ) -> dict[str, Any]:
     """Compute the loss over a split of the corpus that the run was trained on."""
-    from gpt.accounting.limits import require_forward_memory
+    from gpt.accounting.memory_limits import require_forward_memory
     from gpt.data import prepare
     from gpt.evaluation.loss import evaluate
     from gpt.evaluation.windows import random_batches, sliding_batches

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpt.cli.common import CommandParser, add_checkpoint_options, load_torch, report, run_command, to_path
-from gpt.cli.explain.outputs import write_file
+from gpt.cli.explain.output_options import write_file
 from gpt.cli.tables import human_bytes
 from gpt.errors import GPTError
 

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from gpt.cli.common import CommandParser, add_config_options, load_torch, read_config, report, run_command
-from gpt.settings import read_settings
+from gpt.environment import read_settings
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -81,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
     prompts = _read_prompts(arguments)
 
     load_torch()
-    from gpt.accounting.limits import require_cache_memory
+    from gpt.accounting.memory_limits import require_cache_memory
     from gpt.checkpoint import load_trained
     from gpt.cli.interactive import run_interactive
     from gpt.data import CharTokenizer
@@ -157,7 +157,7 @@ def _sample(
 ) -> None:
     """Generate `num_samples` continuations of every prompt, in batches of `GROUP`."""
     from gpt.cli.sample_writers import JSONWriter, TextWriter
-    from gpt.cli.stats import Meter
+    from gpt.cli.throughput import Meter
     from gpt.generation import TextBatch
 
     requests = ((prompt, params.seed + i) for prompt in prompts for i in range(arguments.num_samples))

@@ -17,8 +17,8 @@ from gpt.cli.common import (
     run_command,
     to_path,
 )
+from gpt.environment import read_settings
 from gpt.errors import GPTError
-from gpt.settings import read_settings
 
 if TYPE_CHECKING:
     import socket
@@ -107,7 +107,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 
 def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
-    from gpt.accounting.limits import available_bytes
+    from gpt.accounting.memory_limits import available_bytes
     from gpt.checkpoint import Loaded, load_trained
     from gpt.device import choose_device
     from gpt.serving import ServingEngine

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpt.cli.common import CommandParser, add_config_options, load_torch, not_empty, read_config, report, run_command
 from gpt.config import Config, LoadedConfig, dump_config
-from gpt.settings import read_settings
+from gpt.environment import read_settings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,7 +54,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _train(loaded: LoadedConfig, arguments: argparse.Namespace) -> int:
     load_torch()
-    from gpt.training.session import open_session
+    from gpt.training.setup import open_session
     from gpt.training.signals import Interrupted
 
     settings = read_settings(arguments.offline)

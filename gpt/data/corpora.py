@@ -5,10 +5,10 @@ from pathlib import Path
 
 from gpt.config import DataConfig
 from gpt.data.download import Download, fetch
+from gpt.environment import Settings, expand_home
 from gpt.errors import DataError
 from gpt.files import sha256_of, write_atomic
-from gpt.report import Report
-from gpt.settings import Settings, expand_home
+from gpt.progress import Report
 
 _CHAR_RNN = "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
 SHAKESPEARE = Download(

@@ -16,10 +16,10 @@ from gpt.config import DataConfig
 from gpt.data.corpora import locate_corpus
 from gpt.data.text import distinct_characters, read_pieces
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, smallest_dtype, tokenizer_from_dict
+from gpt.environment import Settings, expand_home
 from gpt.errors import DataError
 from gpt.files import release_cached_pages, sha256_of, sync_file
-from gpt.report import Report, announced
-from gpt.settings import Settings, expand_home
+from gpt.progress import Report, announced
 
 FORMAT = 1
 """Part of the fingerprint in checkpoints; raised when the same text gives other tokens than before."""

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from gpt.errors import ConfigError, DataError
 from gpt.files import sha256_of, sync_folder
-from gpt.report import Report
+from gpt.progress import Report
 
 
 @dataclass(frozen=True)

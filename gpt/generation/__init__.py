@@ -1,5 +1,6 @@
 """Generation: token sampling, and text from a model."""
 
+from gpt.generation.backends.selection import DecodeOptions, EagerRuntime, Runtime, build_runtime
 from gpt.generation.beam import Hypothesis, beam_search
 from gpt.generation.decoder import SampledToken
 from gpt.generation.generator import (
@@ -10,8 +11,7 @@ from gpt.generation.generator import (
     generate_tokens,
     stream,
 )
-from gpt.generation.pieces import Piece
-from gpt.generation.runtime import DecodeOptions, EagerRuntime, Runtime, build_runtime
+from gpt.generation.output import Piece
 
 __all__ = [
     "Completion",

@@ -7,9 +7,9 @@ from typing import Any, overload
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError
+from gpt.generation.backends.selection import Runtime, build_runtime
 from gpt.generation.decoder import SampledToken
-from gpt.generation.pieces import Finish, Piece, PieceStream, at_edge
-from gpt.generation.runtime import Runtime, build_runtime
+from gpt.generation.output import Finish, Piece, PieceStream, at_edge
 from gpt.generation.text import encode_prompt
 from gpt.model import GPT
 

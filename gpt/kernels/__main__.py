@@ -2,11 +2,11 @@
 
 import sys
 
+from gpt.environment import Settings, read_settings
 from gpt.errors import GPTError
 from gpt.kernels.decoding.engine import load_engine
-from gpt.kernels.training.library import Kernels
+from gpt.kernels.training.bindings import Kernels
 from gpt.processor import supported_processors
-from gpt.settings import Settings, read_settings
 
 
 def compile_all(settings: Settings) -> None:

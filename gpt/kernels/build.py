@@ -17,9 +17,9 @@ import torch
 
 from gpt.errors import DeviceError
 from gpt.kernels.compiler import Compiler, find_compiler
-from gpt.kernels.stored import SUFFIX, StoredLibrary, writable_folder
+from gpt.kernels.library_cache import SUFFIX, StoredLibrary, writable_folder
 from gpt.processor import Processor
-from gpt.report import Report, silent
+from gpt.progress import Report, silent
 
 SOURCES = Path(__file__).parent / "src"
 

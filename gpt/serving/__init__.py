@@ -1,7 +1,7 @@
 """Serving: many requests at a time by one engine, whose batch they join and leave at every step."""
 
-from gpt.serving.core import EngineStats
 from gpt.serving.engine import ServingEngine
+from gpt.serving.engine_core import EngineStats
 from gpt.serving.request import EngineClosedError, QueueFullError, Request
 
 __all__ = ["EngineClosedError", "EngineStats", "QueueFullError", "Request", "ServingEngine"]

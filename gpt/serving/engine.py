@@ -7,13 +7,13 @@ from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError
 from gpt.generation import Piece
-from gpt.generation.pieces import Finish
+from gpt.generation.output import Finish
 from gpt.generation.text import encode_prompt
 from gpt.model import GPT
-from gpt.report import Report, silent
-from gpt.serving.core import Delivery, EngineCore, EngineStats
+from gpt.progress import Report, silent
+from gpt.serving.engine_core import Delivery, EngineCore, EngineStats
+from gpt.serving.model_runner import build_runner
 from gpt.serving.request import EngineClosedError, QueueFullError, Request
-from gpt.serving.runners import build_runner
 
 
 class ServingEngine:

@@ -7,7 +7,7 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.generation import Piece, SampledToken
 from gpt.generation.backends import Window
 from gpt.generation.decoder import RandomStream
-from gpt.generation.pieces import Finish, PieceStream
+from gpt.generation.output import Finish, PieceStream
 from gpt.serving.request import Request
 
 

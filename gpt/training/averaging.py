@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from gpt.training.state import check_like
+from gpt.training.training_state import check_like
 
 
 class WeightAverage:

@@ -9,7 +9,7 @@ from gpt.device import why_not_compile
 from gpt.errors import DeviceError
 from gpt.model import GPT
 from gpt.processor import Processor
-from gpt.report import Report
+from gpt.progress import Report
 
 
 def should_compile(choice: str | bool, device: torch.device, processor: Processor, report: Report) -> bool:

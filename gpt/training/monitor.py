@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from gpt.config import Config, dump_config
 from gpt.files import write_atomic
-from gpt.report import Report
+from gpt.progress import Report
 
 
 class Monitor:

@@ -10,7 +10,7 @@ from torch.optim import AdamW, Optimizer
 from gpt.config import OptimConfig
 from gpt.model import GPT
 from gpt.training.muon import Muon
-from gpt.training.state import check_like
+from gpt.training.training_state import check_like
 
 MOMENTS: dict[type[Optimizer], tuple[str, ...]] = {AdamW: ("exp_avg", "exp_avg_sq"), Muon: ("momentum",)}
 """State tensors of each optimizer that have the shape of their parameter."""

@@ -8,7 +8,7 @@ from gpt.config import Config
 from gpt.data import Dataset
 from gpt.errors import CheckpointError
 from gpt.model.quantized import format_of
-from gpt.report import Report
+from gpt.progress import Report
 
 AUTO = "auto"
 

@@ -3,7 +3,7 @@
 import math
 
 from gpt.config import Config, OptimConfig
-from gpt.report import Report
+from gpt.progress import Report
 
 
 def fit_schedule(config: Config, report: Report) -> Config:

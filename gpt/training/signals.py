@@ -5,7 +5,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from gpt.report import Report
+from gpt.progress import Report
 
 
 class Interrupted(Exception):

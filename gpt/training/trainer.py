@@ -16,14 +16,14 @@ from gpt.device import Compute
 from gpt.errors import CheckpointError
 from gpt.evaluation.loss import Batch
 from gpt.model import GPT
-from gpt.report import Report, announced
+from gpt.progress import Report, announced
 from gpt.training.averaging import WeightAverage
 from gpt.training.monitor import Monitor
 from gpt.training.schedule import learning_rate
 from gpt.training.signals import Interrupted, SignalWatch
-from gpt.training.speed import SpeedMeter
-from gpt.training.state import TrainingState, default_generator_states, set_default_generator_states
 from gpt.training.step import Stepper, StepResult
+from gpt.training.throughput import SpeedMeter
+from gpt.training.training_state import TrainingState, default_generator_states, set_default_generator_states
 from gpt.training.validation import Validation
 
 

@@ -14,7 +14,7 @@ from gpt.evaluation.loss import Evaluation, evaluate
 from gpt.evaluation.windows import full_batches
 from gpt.generation import DecodeOptions, EagerRuntime, TextBatch
 from gpt.inspection.rendering.pictures import attention_picture, to_pixels
-from gpt.inspection.views.heads import attention_view
+from gpt.inspection.views.attention import attention_view
 from gpt.model import GPT, eval_mode
 from gpt.training.compiling import without_compilation
 

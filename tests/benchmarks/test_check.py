@@ -12,9 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import check, check_cases
 from benchmarks.check import best_seconds, run
 from benchmarks.check_cases import Case, decoding_cases, optimizer_case, training_cases
-from gpt.kernels.training.library import KERNELS, Kernels
+from gpt.environment import read_settings
+from gpt.kernels.training.bindings import KERNELS, Kernels
 from gpt.processor import supported_processors
-from gpt.settings import read_settings
 
 ARGUMENTS = argparse.Namespace(json=None)
 

@@ -14,7 +14,7 @@ from benchmarks.decoders import check_agreement, check_greedy
 from benchmarks.llama_cpp import LlamaCpp, check_llama_cpp
 from gpt.config import SamplingParams
 from gpt.errors import ConfigError, GPTError
-from gpt.report import silent
+from gpt.progress import silent
 from tiny import sharp_model
 
 LLAMA = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "mlp_width": 96}

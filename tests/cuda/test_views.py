@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import gpt
-from gpt.inspection.views.heads import attention_patterns
+from gpt.inspection.views.attention import attention_patterns
 from gpt.inspection.views.lens import logit_lens
 from gpt.inspection.views.surprisal import surprisal
 from tiny import sharp_model

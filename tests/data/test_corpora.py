@@ -13,8 +13,8 @@ from gpt.config import DataConfig
 from gpt.data import corpora
 from gpt.data.corpora import SHAKESPEARE, locate_corpus
 from gpt.data.download import Download
+from gpt.environment import Settings
 from gpt.errors import DataError
-from gpt.settings import Settings
 
 OFFLINE = Settings(data_dir=None, cache_dir=Path("unused"), offline=True)
 CONTENT = b"To be, or not to be.\n"

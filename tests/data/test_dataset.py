@@ -11,8 +11,8 @@ import pytest
 
 from gpt.config import DataConfig
 from gpt.data import ByteTokenizer, CharTokenizer, Dataset, dataset, open_dataset, prepare
+from gpt.environment import Settings
 from gpt.errors import DataError
-from gpt.settings import Settings
 
 OFFLINE = Settings(data_dir=None, cache_dir=Path("unused"), offline=True)
 TEXT = "Who keeps the keys? asked Ada.\nThe keeper, said Tom.\n" * 20

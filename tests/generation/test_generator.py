@@ -157,7 +157,7 @@ def test_the_native_backend_is_taken_where_it_can_be(tiny_model: GPT, monkeypatc
         "compiled, fp32 cache",
         ["the first token waits for torch's compiler, up to a minute"],
     )
-    monkeypatch.setattr("gpt.generation.runtime.why_not_compile", lambda device: "no C++ compiler was found")
+    monkeypatch.setattr("gpt.generation.backends.selection.why_not_compile", lambda device: "no C++ compiler was found")
     with pytest.raises(
         DeviceError, match=r"^no compiled backend: no C\+\+ compiler was found; take backend auto or eager$"
     ):

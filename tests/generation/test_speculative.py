@@ -13,16 +13,16 @@ from native_support import needs_compiler
 
 from gpt.config import SamplingParams
 from gpt.data.ngrams import NgramTable
+from gpt.environment import read_settings
 from gpt.errors import GenerationError
 from gpt.generation import speculative
 from gpt.generation.backends.eager import UncachedBackend
+from gpt.generation.backends.selection import DecodeOptions, MakeDrafter, NativeRuntime, build_runtime
 from gpt.generation.decoder import StepDecoder
 from gpt.generation.drafts import Drafter, LookupDrafter, ModelDrafter, NgramDrafter
-from gpt.generation.runtime import DecodeOptions, MakeDrafter, NativeRuntime, build_runtime
 from gpt.generation.sampling import next_token_probabilities
 from gpt.model import GPT
-from gpt.report import silent
-from gpt.settings import read_settings
+from gpt.progress import silent
 from tiny import sharp_model
 
 pytestmark = needs_compiler

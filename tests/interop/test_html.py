@@ -13,9 +13,9 @@ from gpt.config import SamplingParams
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.errors import InputError
 from gpt.generation import build_runtime, generate_tokens
-from gpt.generation.runtime import DecodeOptions
+from gpt.generation.backends.selection import DecodeOptions
 from gpt.inspection.rendering.pages import read_part
-from gpt.inspection.views.heads import attention_patterns, summarise_head
+from gpt.inspection.views.attention import attention_patterns, summarise_head
 from gpt.interop.html import render_model_page
 from gpt.model import GPT
 from gpt.model.quantized import quantize

@@ -22,7 +22,7 @@ from gpt.kernels import __main__ as setup
 from gpt.kernels import build
 from gpt.kernels.build import load_library
 from gpt.kernels.compiler import FLAGS, Compiler, find_compiler, find_compilers, system_flags
-from gpt.kernels.stored import StoredLibrary
+from gpt.kernels.library_cache import StoredLibrary
 from gpt.processor import GENERIC, supported_processors
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
@@ -227,7 +227,7 @@ def test_a_damaged_library_is_found_before_it_is_loaded_and_made_anew(
 ) -> None:
     """In a process of its own: one that loads a cut library ends by a bus error."""
     build_it = f"""
-import sys; from pathlib import Path; from gpt.kernels import build; from gpt.kernels.stored import StoredLibrary
+import sys; from pathlib import Path; from gpt.kernels import build; from gpt.kernels.library_cache import StoredLibrary
 from gpt.processor import GENERIC
 build.SOURCES = Path({str(build.SOURCES)!r})
 print(build.load_library("room/answer.cpp", GENERIC, Path({str(cache)!r}), print).answer())

@@ -10,14 +10,14 @@ import torch
 from native_support import needs_compiler
 
 from gpt.config import SamplingParams
+from gpt.environment import read_settings
 from gpt.generation import DecodeOptions, build_runtime, generate_tokens
 from gpt.kernels import build
 from gpt.kernels.compiler import FLAGS, Compiler, find_compilers
+from gpt.kernels.training.bindings import Kernels
 from gpt.kernels.training.block import replace_blocks
-from gpt.kernels.training.library import Kernels
 from gpt.model import GPT
 from gpt.processor import supported_processors
-from gpt.settings import read_settings
 from tiny import sharp_model, tiny_config
 
 TARGETS = ["x86_64-macos", "aarch64-macos", "x86_64-windows-gnu", "aarch64-windows-gnu", "aarch64-linux-gnu"]

@@ -8,9 +8,9 @@ from gpt.data import CharTokenizer
 from gpt.generation import Piece, SampledToken
 from gpt.generation.backends import Window
 from gpt.kernels.decoding.layout import BLOCK
-from gpt.serving.core import EngineCore
+from gpt.serving.engine_core import EngineCore
+from gpt.serving.model_runner import Runner, Sampled
 from gpt.serving.request import Request
-from gpt.serving.runners import Runner, Sampled
 from gpt.serving.sequence import Chunk
 
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids

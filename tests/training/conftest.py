@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from gpt.config import LoadedConfig, parse_config
-from gpt.settings import read_settings
-from gpt.training.session import open_session
+from gpt.environment import read_settings
+from gpt.training.setup import open_session
 from gpt.training.trainer import Trainer
 from tiny import CORPUS
 

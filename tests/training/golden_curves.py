@@ -14,8 +14,8 @@ import torch
 
 import gpt
 from gpt.config import LoadedConfig, parse_config
-from gpt.settings import read_settings
-from gpt.training.session import open_session
+from gpt.environment import read_settings
+from gpt.training.setup import open_session
 
 RECORDED = Path(__file__).with_name("golden_curves.json")
 STEPS = 60

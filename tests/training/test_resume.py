@@ -14,7 +14,7 @@ from gpt.data.tokenizers import CharTokenizer
 from gpt.errors import CheckpointError
 from gpt.model import GPT
 from gpt.training.resume import AUTO, HARMLESS, ResumePoint, check_fits, differences, find_resume_point
-from gpt.training.state import TrainingState
+from gpt.training.training_state import TrainingState
 
 MODEL = {"n_layer": 1, "n_head": 1, "n_embd": 8, "block_size": 8, "vocab_size": 3}
 KEYS = [

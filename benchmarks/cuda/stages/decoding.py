@@ -13,7 +13,7 @@ from benchmarks.cuda.sizes import Size
 from benchmarks.decoders import Subject, from_shape, hugging_face, ours
 from benchmarks.measure import interleave
 from gpt.config import ModelConfig, SamplingParams
-from gpt.report import silent
+from gpt.progress import silent
 
 PROMPT = 16
 Decode = Callable[[Tensor, SamplingParams], object]

@@ -15,9 +15,9 @@ from gpt.checkpoint import load_trained
 from gpt.cli.common import report
 from gpt.config import SamplingParams, load_config
 from gpt.data import Dataset
+from gpt.environment import read_settings
 from gpt.generation import Completion, DecodeOptions, build_runtime, complete
-from gpt.settings import read_settings
-from gpt.training.session import open_session
+from gpt.training.setup import open_session
 
 TOLERANCES = {"shakespeare_nanogpt_cpu": 2e-4, "shakespeare": 3e-2}
 """Largest difference of a loss, in nats, over the compared steps: AdamW's differences are those of float32 sums, which

@@ -18,7 +18,7 @@ from gpt.data import BatchSampler, Dataset
 from gpt.device import Compute, choose_compute
 from gpt.model import GPT
 from gpt.training.optimizers import CombinedOptimizer, build_optimizer
-from gpt.training.session import resolve
+from gpt.training.setup import resolve
 from gpt.training.step import Stepper
 
 RECIPES = ("shakespeare", "shakespeare_baby_gpt", "shakespeare_gpu")

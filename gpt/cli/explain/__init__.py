@@ -4,10 +4,10 @@ import argparse
 from collections.abc import Sequence
 
 from gpt.cli.common import CommandParser, run_command
-from gpt.cli.explain import attention, flops, lens, memory, pages, params, shapes, surprisal
-from gpt.cli.explain.source import check_device
+from gpt.cli.explain import attention, documents, flops, lens, memory, params, shapes, surprisal
+from gpt.cli.explain.model_options import check_device
 
-VIEWS = (shapes, attention, lens, surprisal, params, flops, memory, pages)
+VIEWS = (shapes, attention, lens, surprisal, params, flops, memory, documents)
 """Each has `add_parser(subparsers)`, which adds its parsers and names what runs them."""
 
 

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.cli.common import add_command, report
 from gpt.cli.explain.heatmap import heat_map, numbers
-from gpt.cli.explain.outputs import check_outputs, write_outputs
-from gpt.cli.explain.ranges import check_range
-from gpt.cli.explain.source import load_model
-from gpt.cli.explain.text import add_memory_option, add_text_options, memory_limit_bytes, read_edits, read_ids
+from gpt.cli.explain.model_options import load_model
+from gpt.cli.explain.output_options import check_outputs, write_outputs
+from gpt.cli.explain.size_options import check_range
+from gpt.cli.explain.text_options import add_memory_option, add_text_options, memory_limit_bytes, read_edits, read_ids
 from gpt.cli.tables import Table, print_view
 from gpt.errors import ConfigError
-from gpt.report import announced
+from gpt.progress import announced
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gpt.checkpoint import Loaded
-    from gpt.inspection.tracing.activations import Edits
+    from gpt.inspection.tracing.activation_cache import Edits
     from gpt.inspection.views.tokens import View
 
 HEADER = ("layer", "head", "itself", "previous", "first", "distance", "entropy", "without it")
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
         check_range("--head", head, 0, model.n_head - 1, "heads of a layer")
     idx = read_ids(arguments, loaded)
 
-    from gpt.inspection.views.heads import attention_view
+    from gpt.inspection.views.attention import attention_view
 
     source = str(loaded.folder)
     with announced(report, f"computing the attention weights of {len(idx)} tokens"):
@@ -94,7 +94,7 @@ def _heads(
     arguments: argparse.Namespace, view: "View", loaded: "Loaded", idx: "Tensor", edits: "Edits"
 ) -> list[dict[str, Any]]:
     """Return the averages of each head that is shown; one token alone has no loss that could change."""
-    from gpt.inspection.views.heads import ablate_heads, summarise_head
+    from gpt.inspection.views.attention import ablate_heads, summarise_head
 
     layers = range(len(view["weights"])) if arguments.layer is None else [arguments.layer]
     changes = ablate_heads(loaded.model, idx, edits, layers).tolist() if len(idx) > 1 else None

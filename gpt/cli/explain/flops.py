@@ -4,8 +4,8 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.common import add_command, report
-from gpt.cli.explain.ranges import add_size_options, check_batch, check_positive, check_range, read_size
-from gpt.cli.explain.source import add_model_options, find_config
+from gpt.cli.explain.model_options import add_model_options, find_config
+from gpt.cli.explain.size_options import add_size_options, check_batch, check_positive, check_range, read_size
 from gpt.cli.tables import Table, add_format_options, human_bytes, human_count, print_view
 from gpt.config import ModelConfig
 from gpt.errors import ConfigError
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
     prompt, new = _prompt_and_new(arguments, model.block_size)
 
     from gpt.accounting.flops import GenerationFlops
-    from gpt.accounting.limits import require_countable
+    from gpt.accounting.memory_limits import require_countable
     from gpt.accounting.roofline import decode_bounds
 
     require_countable(model)

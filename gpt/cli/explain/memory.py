@@ -5,8 +5,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.common import add_command, report
-from gpt.cli.explain.ranges import add_size_options, check_batch, read_size
-from gpt.cli.explain.source import add_model_options, find_config
+from gpt.cli.explain.model_options import add_model_options, find_config
+from gpt.cli.explain.size_options import add_size_options, check_batch, read_size
 from gpt.cli.tables import Table, add_format_options, human_bytes, print_view
 from gpt.config import Config, RunConfig
 
@@ -43,8 +43,8 @@ def run(arguments: argparse.Namespace) -> None:
     block_size = config.model.block_size
     batch, length = read_size(arguments, config.train.batch_size, block_size, block_size)
 
-    from gpt.accounting.limits import require_countable
     from gpt.accounting.memory import inference_memory
+    from gpt.accounting.memory_limits import require_countable
     from gpt.device import choose_compute, choose_device
 
     require_countable(config.model, batch, length)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.common import add_command
-from gpt.cli.explain.source import NamedConfig, add_model_options, find_config
+from gpt.cli.explain.model_options import NamedConfig, add_model_options, find_config
 from gpt.cli.tables import Table, add_format_options, print_view
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Count the parameters and show them."""
     named = find_config(arguments)
 
-    from gpt.accounting.limits import require_countable
+    from gpt.accounting.memory_limits import require_countable
     from gpt.accounting.parameters import count_parameters
 
     require_countable(named.config.model)

@@ -7,18 +7,18 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.common import add_command, report
-from gpt.cli.explain.ranges import add_size_options, check_batch, read_size
-from gpt.cli.explain.source import add_model_options, find_config, load_model
-from gpt.cli.explain.text import read_ids
+from gpt.cli.explain.model_options import add_model_options, find_config, load_model
+from gpt.cli.explain.size_options import add_size_options, check_batch, read_size
+from gpt.cli.explain.text_options import read_ids
 from gpt.cli.tables import Table, add_format_options, print_view
 from gpt.errors import ConfigError
 from gpt.inspection.rendering.markdown import times
-from gpt.report import announced
+from gpt.progress import announced
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gpt.inspection.tracing.trace import TensorRow
+    from gpt.inspection.tracing.shape_trace import TensorRow
     from gpt.model import GPT
 
 LENGTH = 7
@@ -47,7 +47,7 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Trace and print."""
     model, idx, name = _read_source(arguments)
-    from gpt.inspection.tracing.trace import trace_cached, trace_shapes
+    from gpt.inspection.tracing.shape_trace import trace_cached, trace_shapes
 
     with announced(report, "tracing the forward pass"):
         if arguments.cached:
@@ -87,7 +87,7 @@ def _read_source(arguments: argparse.Namespace) -> tuple["GPT", "Tensor", str]:
 
     import torch
 
-    from gpt.accounting.limits import require_countable
+    from gpt.accounting.memory_limits import require_countable
     from gpt.model import GPT
 
     require_countable(named.config.model, batch, length)

@@ -4,14 +4,14 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.common import add_command, report
-from gpt.cli.explain.outputs import check_outputs, write_outputs
-from gpt.cli.explain.ranges import check_range
-from gpt.cli.explain.source import load_model
-from gpt.cli.explain.text import add_text_options, read_edits, read_ids
+from gpt.cli.explain.model_options import load_model
+from gpt.cli.explain.output_options import check_outputs, write_outputs
+from gpt.cli.explain.size_options import check_range
+from gpt.cli.explain.text_options import add_text_options, read_edits, read_ids
 from gpt.cli.sampling_options import with_options
 from gpt.cli.tables import Table, print_view
 from gpt.config import SamplingParams
-from gpt.report import announced
+from gpt.progress import announced
 
 if TYPE_CHECKING:
     from gpt.inspection.views.tokens import View

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gpt.config import ModelConfig, SamplingParams
+from gpt.environment import Settings
 from gpt.generation.backends import TokenIds, Window
 from gpt.generation.backends.paged import PagedSequences
 from gpt.kernels.decoding.engine import Engine, load_engine
@@ -19,8 +20,7 @@ from gpt.kernels.decoding.weights import check_native_support, lay_out_weights
 from gpt.model import GPT
 from gpt.model.gpt import outside_vocabulary
 from gpt.processor import supported_processors
-from gpt.report import Report
-from gpt.settings import Settings
+from gpt.progress import Report
 
 Version = tuple[ModelConfig, Settings, int]
 """Of a model and what runs it; the number is a checksum of the weights."""

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from gpt.data.tokenizers import Tokenizer
 from gpt.inspection.rendering.markdown import code, markdown_table, times
-from gpt.inspection.tracing.activations import ActivationCache, run_with_cache
-from gpt.inspection.tracing.trace import TensorRow, trace_shapes
+from gpt.inspection.tracing.activation_cache import ActivationCache, run_with_cache
+from gpt.inspection.tracing.shape_trace import TensorRow, trace_shapes
 from gpt.inspection.views.lens import lens_rows, logit_lens
 from gpt.inspection.views.tokens import labels_of, most_likely
 from gpt.model import GPT

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gpt.errors import InputError
-from gpt.inspection.tracing.names import Activation
+from gpt.inspection.tracing.activation_names import Activation
 
 
 @dataclass(frozen=True)

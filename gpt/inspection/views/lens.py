@@ -5,8 +5,8 @@ from torch import Tensor
 
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
-from gpt.inspection.tracing.activations import MEMORY_LIMIT, Edits, run_with_cache
-from gpt.inspection.tracing.names import HEAD, activations, select
+from gpt.inspection.tracing.activation_cache import MEMORY_LIMIT, Edits, run_with_cache
+from gpt.inspection.tracing.activation_names import HEAD, activations, select
 from gpt.inspection.views.tokens import View, labels_of, most_likely, require_finite, with_labels
 from gpt.model import GPT
 

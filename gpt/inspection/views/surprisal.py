@@ -9,7 +9,7 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation.sampling import next_token_probabilities
-from gpt.inspection.tracing.activations import Edits, one_text, run_with_cache
+from gpt.inspection.tracing.activation_cache import Edits, one_text, run_with_cache
 from gpt.inspection.views.tokens import Alternative, View, labels_of, most_likely, require_finite, with_labels
 from gpt.model import GPT
 

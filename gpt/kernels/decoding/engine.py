@@ -14,8 +14,7 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.errors import DeviceError
 from gpt.kernels.build import load_library
-from gpt.kernels.decoding.layout import BLOCK, Weights
-from gpt.kernels.decoding.structures import (
+from gpt.kernels.decoding.c_structs import (
     CCacheOptions,
     CLayer,
     CSample,
@@ -26,8 +25,9 @@ from gpt.kernels.decoding.structures import (
     pointer,
     sampling_in_c,
 )
+from gpt.kernels.decoding.layout import BLOCK, Weights
 from gpt.processor import Processor, supported_processors
-from gpt.report import Report, silent
+from gpt.progress import Report, silent
 
 RESULTS = {"create": ctypes.c_void_p, "free": None, "block_bytes": ctypes.c_int64, "generate": ctypes.c_int64}
 """What functions of the library return."""

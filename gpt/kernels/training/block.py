@@ -7,7 +7,9 @@ from torch import Tensor, nn
 
 from gpt.config import ModelConfig
 from gpt.device import Compute
+from gpt.environment import Settings
 from gpt.errors import DeviceError
+from gpt.kernels.training.bindings import Kernels
 from gpt.kernels.training.functions import (
     ACTIVATIONS,
     Dropout,
@@ -19,13 +21,11 @@ from gpt.kernels.training.functions import (
     drop_out,
     linear,
 )
-from gpt.kernels.training.library import Kernels
 from gpt.model import GPT
 from gpt.model.attention import LayerCache
 from gpt.model.gpt import Block
 from gpt.model.positions import Rotation
-from gpt.report import Report, silent
-from gpt.settings import Settings
+from gpt.progress import Report, silent
 
 LARGEST_SEED = 2**32
 

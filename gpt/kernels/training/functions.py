@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from gpt.kernels.training.library import Kernels
+from gpt.kernels.training.bindings import Kernels
 
 ACTIVATIONS = {"relu": 0, "relu2": 1, "gelu": 2, "swiglu": 3}
 """Those of `ModelConfig.mlp` that there is a kernel for, by its number."""

@@ -10,7 +10,7 @@ from typing import Any
 import uvicorn
 
 from gpt.errors import GPTError
-from gpt.report import Report
+from gpt.progress import Report
 from gpt.serving.http.drain import Drain
 
 CLOSE_SECONDS = 3

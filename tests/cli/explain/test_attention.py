@@ -8,7 +8,7 @@ import torch
 
 from gpt.checkpoint import Loaded
 from gpt.inspection.tracing.edits import zero
-from gpt.inspection.views.heads import ablate_heads, attention_patterns, summarise_head
+from gpt.inspection.views.attention import ablate_heads, attention_patterns, summarise_head
 
 PROMPT = "It was"
 LABELS = ["I", "t", "␣", "w", "a", "s"]

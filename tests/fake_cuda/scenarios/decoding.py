@@ -11,6 +11,7 @@ from fake_cuda.torch_cuda import Graph
 from gpt.cli import sample
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
+from gpt.environment import read_settings
 from gpt.evaluation.scoring import score_text
 from gpt.generation import DecodeOptions, build_runtime, complete
 from gpt.generation.backends.compiled import CompiledBackend
@@ -18,8 +19,7 @@ from gpt.generation.backends.eager import CachedBackend
 from gpt.generation.beam import beam_search
 from gpt.model import GPT
 from gpt.model.quantized import quantize
-from gpt.settings import read_settings
-from gpt.training.session import open_session
+from gpt.training.setup import open_session
 from tiny import tiny_config
 
 TOKENIZER = CharTokenizer("\nabcdefghijklmnopqrstuv")

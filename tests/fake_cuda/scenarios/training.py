@@ -11,9 +11,9 @@ from torch.utils._pytree import tree_leaves
 from fake_cuda.device import FakeCuda
 from fake_cuda.setting import configured
 from gpt.cli import evaluate
-from gpt.settings import read_settings
+from gpt.environment import read_settings
 from gpt.training.averaging import WeightAverage
-from gpt.training.session import open_session
+from gpt.training.setup import open_session
 from gpt.training.step import Stepper
 from gpt.training.trainer import Trainer
 

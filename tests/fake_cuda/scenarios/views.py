@@ -11,10 +11,10 @@ import gpt
 from fake_cuda.device import FakeCuda
 from fake_cuda.setting import configured
 from gpt.cli import explain
-from gpt.inspection.tracing.names import activations
+from gpt.environment import read_settings
+from gpt.inspection.tracing.activation_names import activations
 from gpt.model import GPT
-from gpt.settings import read_settings
-from gpt.training.session import open_session
+from gpt.training.setup import open_session
 from tiny import tiny_config
 
 PROMPT = ("--prompt", "It was the ", "--device", "cuda")

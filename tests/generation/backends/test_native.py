@@ -10,13 +10,13 @@ import torch
 from native_support import needs_compiler
 
 from gpt.config import SamplingParams
+from gpt.environment import read_settings
 from gpt.errors import DeviceError
 from gpt.generation import generate_tokens
 from gpt.generation.backends.native import Prepared, prepare
 from gpt.model import GPT
 from gpt.model.quantized import quantize
-from gpt.report import silent
-from gpt.settings import read_settings
+from gpt.progress import silent
 from tiny import tiny_config
 
 pytestmark = needs_compiler

@@ -18,7 +18,7 @@ from gpt.data.tokenizers import CharTokenizer
 from gpt.errors import InputError
 from gpt.inspection.rendering import pages
 from gpt.inspection.rendering.pages import KINDS, render_page
-from gpt.inspection.views.heads import attention_view
+from gpt.inspection.views.attention import attention_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.surprisal import surprisal_view
 from gpt.inspection.views.tokens import View

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from gpt.errors import InputError
-from gpt.inspection.tracing.activations import Edits, run_with_cache
+from gpt.inspection.tracing.activation_cache import Edits, run_with_cache
+from gpt.inspection.tracing.activation_names import activations
 from gpt.inspection.tracing.edits import Edit, replace, scale, zero
-from gpt.inspection.tracing.names import activations
 from gpt.model import GPT
 from inspection.variants import VARIANTS, every_variant, some_ids, state_of
 from tiny import sharp_model

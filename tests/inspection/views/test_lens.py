@@ -3,7 +3,7 @@ import torch
 
 from gpt.accounting.allocations import AllocationMode
 from gpt.errors import InputError
-from gpt.inspection.tracing.activations import run_with_cache
+from gpt.inspection.tracing.activation_cache import run_with_cache
 from gpt.inspection.tracing.edits import zero
 from gpt.inspection.views.lens import lens_rows, logit_lens
 from gpt.model import GPT

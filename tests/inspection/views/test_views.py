@@ -10,7 +10,7 @@ from gpt.config import SamplingParams
 from gpt.data.tokenizers import CharTokenizer
 from gpt.errors import InputError
 from gpt.inspection.tracing.edits import zero
-from gpt.inspection.views.heads import attention_patterns, attention_view
+from gpt.inspection.views.attention import attention_patterns, attention_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.surprisal import describe_sampling, surprisal, surprisal_view
 from gpt.inspection.views.tokens import View

@@ -13,6 +13,7 @@ from native_support import needs_compiler
 from torch import Tensor
 
 from gpt.config import SamplingParams
+from gpt.environment import read_settings
 from gpt.errors import DeviceError
 from gpt.generation.sampling import next_token_probabilities
 from gpt.generation.sampling import sample as reference_sample
@@ -22,7 +23,6 @@ from gpt.kernels.decoding.weights import lay_out_weights
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from gpt.processor import GENERIC, Processor, supported_processors
-from gpt.settings import read_settings
 from tiny import sharp_model
 
 pytestmark = needs_compiler

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from gpt.cache import KVCache
 from gpt.config import OptimConfig
 from gpt.device import Compute
+from gpt.environment import read_settings
 from gpt.errors import DeviceError
 from gpt.evaluation.loss import Batch
+from gpt.kernels.training.bindings import Kernels
 from gpt.kernels.training.block import NativeBlock, replace_blocks, use_native_blocks
-from gpt.kernels.training.library import Kernels
 from gpt.model import GPT
 from gpt.model.gpt import Block
 from gpt.processor import GENERIC
-from gpt.settings import read_settings
 from gpt.training.optimizers import build_optimizer
 from gpt.training.step import Stepper
 from tiny import tiny_config

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from native_support import PROCESSORS_HERE, needs_compiler
 from torch import Tensor
 
+from gpt.environment import read_settings
+from gpt.kernels.training.bindings import Kernels
 from gpt.kernels.training.functions import (
     Dropout,
     NormOptions,
@@ -24,8 +26,6 @@ from gpt.kernels.training.functions import (
     drop_out,
     linear,
 )
-from gpt.kernels.training.library import Kernels
-from gpt.settings import read_settings
 
 pytestmark = needs_compiler
 

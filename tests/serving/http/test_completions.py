@@ -7,7 +7,7 @@ import gpt
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.evaluation.scoring import score_text
 from gpt.generation import build_runtime
-from gpt.generation.runtime import DecodeOptions
+from gpt.generation.backends.selection import DecodeOptions
 from gpt.model import GPT
 from http_server import Served
 from tiny import CORPUS

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import gpt
 from gpt.data.tokenizers import CharTokenizer
 from gpt.generation import build_runtime
-from gpt.generation.runtime import DecodeOptions
+from gpt.generation.backends.selection import DecodeOptions
 from gpt.model import GPT
 from http_server import Served
 

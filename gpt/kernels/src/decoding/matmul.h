@@ -25,7 +25,7 @@ struct Operands {
 #include "matmul_vectors.h"
 #endif
 #if defined(__AMX_INT8__) && !defined(PLAIN)
-#include "matmul_tiles.h"
+#include "matmul_amx.h"
 #else
 struct TileScope {};
 struct TileScratch {

@@ -1,4 +1,4 @@
-// The parts of a model, as gpt/kernels/decoding/structures.py fills them in.
+// The parts of a model, as gpt/kernels/decoding/c_structs.py fills them in.
 #pragma once
 #include <cstdint>
 

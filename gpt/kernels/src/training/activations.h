@@ -1,7 +1,7 @@
 // Activations of a feed-forward network, and their derivatives.
 #pragma once
 #include "../parallel.h"
-#include "element.h"
+#include "matmul_element.h"
 
 struct Relu {
     static simd::floats value(simd::floats x) { return simd::max(simd::floats{}, x); }

@@ -7,7 +7,7 @@
 #include "../arena.h"
 #include "../parallel.h"
 #include "dropout.h"
-#include "heads.h"
+#include "head_transform.h"
 #include "matmul.h"
 
 struct AttentionInputs {

@@ -1,7 +1,7 @@
 // The backward pass of attention.h.
 #pragma once
 #ifdef GPT_BFLOAT16
-#include "attention_gradients_pairs.h"
+#include "attention_gradients_bf16.h"
 #else
 #include "attention_gradients_float.h"
 #endif

@@ -6,13 +6,13 @@
 //   matmul(c, ldc, a, lda, b, ldb, k, n)   c = a b: a is 16 x 32k, b 32k x 16n and packed, c 16 x 16n float; ld*:
 //                     elements from one row to the next, of b from one group of PAIR rows to the next
 #pragma once
-#include "element.h"
+#include "matmul_element.h"
 #ifndef GPT_BFLOAT16
 #include "matmul_float.h"
 #elif defined(__AMX_BF16__)
-#include "matmul_tiles.h"
+#include "matmul_amx.h"
 #elif defined(__AVX512BF16__)
-#include "matmul_pairs.h"
+#include "matmul_avx512_bf16.h"
 #else
 #include "matmul_plain.h"
 #endif

@@ -1,6 +1,6 @@
 // Matmuls of float: tiles of sums that stay in registers.
 #pragma once
-#include "element.h"
+#include "matmul_element.h"
 
 static const int PAIR = 1;
 

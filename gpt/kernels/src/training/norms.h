@@ -2,7 +2,7 @@
 #pragma once
 #include "../parallel.h"
 #include "dropout.h"
-#include "element.h"
+#include "matmul_element.h"
 
 struct Rows {
     int count, width;

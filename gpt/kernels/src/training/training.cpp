@@ -1,5 +1,5 @@
 // The kernels of a training step, with a C interface; see the headers for what they compute. Each takes one structure,
-// as gpt/kernels/training/library.py fills it in, and returns 0, or 1 where there is not enough memory.
+// as gpt/kernels/training/bindings.py fills it in, and returns 0, or 1 where there is not enough memory.
 #include "activations.h"
 #include "attention_backward.h"
 #include "norms.h"

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpt.inspection.tracing.names import activations
-from gpt.inspection.tracing.taps import TappedCore, tapped
+from gpt.inspection.tracing.activation_names import activations
+from gpt.inspection.tracing.hooks import TappedCore, tapped
 from gpt.kernels.training.block import replace_blocks
 from gpt.model import GPT
 from gpt.model.attention import ReferenceCore
@@ -144,7 +144,7 @@ def test_a_model_that_is_not_compiled_does_not_import_the_compiler() -> None:
         "import sys, torch\n"
         "from gpt.config import ModelConfig\n"
         "from gpt.model import GPT\n"
-        "from gpt.inspection.tracing.taps import tapped\n"
+        "from gpt.inspection.tracing.hooks import tapped\n"
         "model = GPT(ModelConfig(n_layer=1, n_head=1, n_embd=4, block_size=4, vocab_size=3))\n"
         "tapped(model, ['logits'], lambda name, x: x)(torch.zeros(1, 2, dtype=torch.long))\n"
         "sys.exit('torch._dynamo' in sys.modules)\n"

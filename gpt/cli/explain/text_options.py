@@ -5,8 +5,8 @@ import math
 from typing import TYPE_CHECKING
 
 from gpt.cli.common import STANDARD_INPUT, add_checkpoint_options, read_text
-from gpt.cli.explain.outputs import add_output_options
-from gpt.cli.explain.ranges import check_positive
+from gpt.cli.explain.output_options import add_output_options
+from gpt.cli.explain.size_options import check_positive
 from gpt.cli.tables import add_format_options
 from gpt.errors import InputError
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gpt.checkpoint import Loaded
-    from gpt.inspection.tracing.activations import Edits
+    from gpt.inspection.tracing.activation_cache import Edits
 
 MOST_MEMORY = 1_000_000
 """GiB; more is a typing error."""

@@ -11,7 +11,7 @@ from gpt.accounting.flops import decode_flops, forward_flops
 from gpt.cache import KVCache
 from gpt.config import load_config
 from gpt.errors import InputError
-from gpt.inspection.tracing.trace import TensorRow, trace_cached, trace_shapes
+from gpt.inspection.tracing.shape_trace import TensorRow, trace_cached, trace_shapes
 from gpt.kernels.training.block import replace_blocks
 from gpt.model import GPT
 from inspection.variants import VARIANTS, every_variant, some_ids, state_of
@@ -249,7 +249,7 @@ def test_recording_a_cached_pass_changes_neither_logits_nor_cache(monkeypatch: p
     def keep(module: object, inputs: object, output: Tensor) -> None:
         given.append(output.clone())
 
-    monkeypatch.setattr("gpt.inspection.tracing.trace.KVCache", Watched)
+    monkeypatch.setattr("gpt.inspection.tracing.shape_trace.KVCache", Watched)
     with model.register_forward_hook(keep):
         trace_cached(model, idx)
     assert caches[0].lengths == [7, 7]

@@ -3,7 +3,7 @@
 // the integer matmul is then exact, in whatever order, and only the last step rounds. What is within 2^-6 of the largest
 // magnitude of its row loses nothing, what is min at most 2^-31 of that magnitude: less than sums in float32 do.
 #pragma once
-#include "../tiles.h"
+#include "../amx.h"
 #include <cmath>
 
 static const int DIGITS = 4, TILE_ROWS = 16, TILE_INPUTS = 64, TILE_BYTES = 1024;

@@ -1,7 +1,7 @@
 // Matmuls of bfloat16 by the AMX tile unit (Intel, Instruction Set Extensions, chapter 3).
 #pragma once
 #include "packing.h"
-#include "../tiles.h"
+#include "../amx.h"
 
 static const int PAIR = 2;
 

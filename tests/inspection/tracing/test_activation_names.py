@@ -1,7 +1,15 @@
 import pytest
 
 from gpt.errors import InputError
-from gpt.inspection.tracing.names import Activation, Key, NoSuchActivation, activations, capture_bytes, expand, select
+from gpt.inspection.tracing.activation_names import (
+    Activation,
+    Key,
+    NoSuchActivation,
+    activations,
+    capture_bytes,
+    expand,
+    select,
+)
 from inspection.variants import VARIANTS, every_variant
 from tiny import tiny_config
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from gpt.checkpoint import Loaded
-from gpt.cli.explain.text import memory_limit_bytes, read_edits
+from gpt.cli.explain.text_options import memory_limit_bytes, read_edits
 from gpt.errors import ConfigError
 
 Refuse = Callable[..., str]

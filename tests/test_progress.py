@@ -4,7 +4,7 @@ from threading import Event
 
 import pytest
 
-from gpt.report import announced
+from gpt.progress import announced
 
 
 def test_a_long_wait_is_announced_once_while_it_lasts() -> None:

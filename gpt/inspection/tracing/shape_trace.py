@@ -12,9 +12,9 @@ from torch import Tensor
 
 from gpt.cache import KVCache
 from gpt.errors import InputError
-from gpt.inspection.tracing.copies import plain_copy
+from gpt.inspection.tracing.model_copy import plain_copy
+from gpt.inspection.tracing.operation_descriptions import describe
 from gpt.inspection.tracing.recorder import Operation, Recorder
-from gpt.inspection.tracing.words import describe
 from gpt.model import GPT
 from gpt.model.attention import ReferenceCore
 from gpt.model.gpt import Block

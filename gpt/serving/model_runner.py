@@ -8,18 +8,18 @@ from torch import Tensor
 
 from gpt.cache import KV_DTYPES
 from gpt.cache.paged_store import PagedStore
+from gpt.environment import read_settings
 from gpt.errors import DeviceError, GenerationError
 from gpt.generation import DecodeOptions, SampledToken
 from gpt.generation.backends.native import prepare
 from gpt.generation.decoder import describe
 from gpt.generation.sampling import next_token_probabilities, sample
+from gpt.kernels.decoding.c_structs import CSample, sample_in_c, sampling_in_c
 from gpt.kernels.decoding.engine import Engine
 from gpt.kernels.decoding.layout import BLOCK
-from gpt.kernels.decoding.structures import CSample, sample_in_c, sampling_in_c
 from gpt.model import GPT, eval_mode
-from gpt.report import Report
+from gpt.progress import Report
 from gpt.serving.sequence import Chunk, Sequence
-from gpt.settings import read_settings
 
 BACKENDS = ("auto", "native", "eager")
 Sampled = dict[Sequence, SampledToken | None]

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from torch import Tensor
 
 from gpt.errors import InputError
-from gpt.inspection.tracing.edits import Edit
-from gpt.inspection.tracing.names import (
+from gpt.inspection.tracing.activation_names import (
     READ_ONLY,
     Activation,
     Key,
@@ -16,7 +15,8 @@ from gpt.inspection.tracing.names import (
     expand,
     select,
 )
-from gpt.inspection.tracing.taps import tapped
+from gpt.inspection.tracing.edits import Edit
+from gpt.inspection.tracing.hooks import tapped
 from gpt.model import GPT
 
 MEMORY_LIMIT = 4 * 2**30

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from gpt.cli.explain.ranges import check_positive, check_range
+from gpt.cli.explain.size_options import check_positive, check_range
 from gpt.errors import ConfigError
 
 

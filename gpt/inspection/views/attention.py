@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpt.data.tokenizers import Tokenizer
-from gpt.inspection.tracing.activations import MEMORY_LIMIT, Change, Edits, one_text, run_with_cache
+from gpt.inspection.tracing.activation_cache import MEMORY_LIMIT, Change, Edits, one_text, run_with_cache
 from gpt.inspection.tracing.edits import zero
 from gpt.inspection.views.tokens import View, labels_of, require_finite
 from gpt.model import GPT

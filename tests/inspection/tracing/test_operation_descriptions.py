@@ -1,8 +1,8 @@
 import pytest
 
+from gpt.inspection.tracing.operation_descriptions import describe
 from gpt.inspection.tracing.recorder import Operation
-from gpt.inspection.tracing.trace import trace_cached, trace_shapes
-from gpt.inspection.tracing.words import describe
+from gpt.inspection.tracing.shape_trace import trace_cached, trace_shapes
 from inspection.variants import VARIANTS, every_variant, some_ids
 from tiny import sharp_model
 

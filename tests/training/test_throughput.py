@@ -1,6 +1,6 @@
 import pytest
 
-from gpt.training.speed import SpeedMeter
+from gpt.training.throughput import SpeedMeter
 
 
 class Clock:

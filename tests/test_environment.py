@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from gpt.environment import Settings, read_settings
 from gpt.errors import ConfigError
-from gpt.settings import Settings, read_settings
 
 
 def test_an_environment_that_says_nothing_is_online_and_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ from gpt.errors import DeviceError, GenerationError
 from gpt.generation import Completion, DecodeOptions, Runtime, build_runtime, complete
 from gpt.model import GPT
 from gpt.model.quantized import quantize
-from gpt.report import silent
-from gpt.serving.runners import EagerRunner, NativeRunner, Runner, build_runner
+from gpt.progress import silent
+from gpt.serving.model_runner import EagerRunner, NativeRunner, Runner, build_runner
 from serving.support import BLOCK_SIZE, LETTERS, WINDOW_BLOCKS, Answer, Drive
 from tiny import sharp_model
 
@@ -179,7 +179,7 @@ def test_without_a_compiler_auto_is_pytorch_and_native_an_error(monkeypatch: pyt
     def unavailable(*arguments: object) -> None:
         raise DeviceError("no compiler")
 
-    monkeypatch.setattr("gpt.serving.runners.prepare", unavailable)
+    monkeypatch.setattr("gpt.serving.model_runner.prepare", unavailable)
     assert isinstance(runner_of(model_of(), "auto"), EagerRunner)
     with pytest.raises(DeviceError, match="no compiler"):
         runner_of(model_of(), "native")

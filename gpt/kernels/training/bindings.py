@@ -8,11 +8,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from gpt.environment import Settings
 from gpt.errors import DeviceError
 from gpt.kernels.build import load_library
 from gpt.processor import Processor, supported_processors
-from gpt.report import Report, silent
-from gpt.settings import Settings
+from gpt.progress import Report, silent
 
 
 @dataclass(frozen=True)

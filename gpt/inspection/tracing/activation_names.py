@@ -187,5 +187,5 @@ def _suggestion(name: str, table: Mapping[str, Activation]) -> str:
     return (
         f"; did you mean {close[0]}?"
         if close
-        else "; gpt.inspection.tracing.names.activations(model.config) lists them"
+        else "; gpt.inspection.tracing.activation_names.activations(model.config) lists them"
     )

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpt.accounting import limits
-from gpt.accounting.limits import available_bytes, model_bytes, require_memory, training_bytes
+from gpt.accounting import memory_limits
 from gpt.accounting.memory import training_memory
+from gpt.accounting.memory_limits import available_bytes, model_bytes, require_memory, training_bytes
 from gpt.config import Config, ModelConfig, OptimConfig, TrainConfig
 from gpt.device import Compute
 from gpt.errors import DeviceError
@@ -24,7 +24,7 @@ VARIANTS = {
 def test_weights_are_counted_without_building_a_model(changes: dict[str, object]) -> None:
     config = ModelConfig(**(SIZES | changes))
     held = sum(parameter.nbytes for parameter in GPT(config).parameters())
-    counted = model_bytes(config) - config.n_layer * limits.BLOCK_BYTES
+    counted = model_bytes(config) - config.n_layer * memory_limits.BLOCK_BYTES
     assert 0.99 * held < counted <= held
 
 
@@ -44,7 +44,7 @@ def test_a_training_step_needs_more_than_the_least(
 
 
 def test_what_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "available_bytes", lambda device: 3 << 30)
+    monkeypatch.setattr(memory_limits, "available_bytes", lambda device: 3 << 30)
     require_memory(3 << 30, "it", "something", CPU)
     with pytest.raises(
         DeviceError, match=r"^it needs at least 4.5 GiB of memory, and cpu has 3.0 GiB available; lower s"
@@ -53,7 +53,7 @@ def test_what_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.Monkey
 
 
 def test_nothing_is_refused_where_the_system_does_not_say_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "available_bytes", lambda device: None)
+    monkeypatch.setattr(memory_limits, "available_bytes", lambda device: None)
     require_memory(1 << 80, "it", "something", CPU)
 
 

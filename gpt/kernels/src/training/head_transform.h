@@ -1,6 +1,6 @@
 // One head on its way into attention and back: normalised, rotated and scaled; zeros past its length.
 #pragma once
-#include "element.h"
+#include "matmul_element.h"
 
 static const int MAX_HEAD_DIM = 256;
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from gpt.errors import InputError
-from gpt.inspection.tracing.activations import Edits, run_with_cache
+from gpt.inspection.tracing.activation_cache import Edits, run_with_cache
 from gpt.inspection.tracing.edits import Edit, zero
-from gpt.inspection.views.heads import HeadSummary, ablate_heads, attention_patterns, summarise_head
+from gpt.inspection.views.attention import HeadSummary, ablate_heads, attention_patterns, summarise_head
 from inspection.variants import every_variant, some_ids, state_of
 from tiny import sharp_model
 

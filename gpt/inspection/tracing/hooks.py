@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpt.inspection.tracing.copies import plain_copy
+from gpt.inspection.tracing.model_copy import plain_copy
 from gpt.model import GPT
 from gpt.model.attention import Attention, masked_scores, weighted_sum
 from gpt.model.gpt import Block

@@ -11,6 +11,7 @@ import torch
 from gpt.cache import KV_DTYPES
 from gpt.config import SamplingParams
 from gpt.device import why_not_compile
+from gpt.environment import Settings, read_settings
 from gpt.errors import DeviceError, GenerationError
 from gpt.generation.backends import Backend, TokenIds
 from gpt.generation.backends.compiled import CompiledBackend
@@ -22,8 +23,7 @@ from gpt.generation.speculative import MOST_DRAFTS, SpeculativeDecoder
 from gpt.kernels.decoding.engine import KV_KINDS, Engine
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
-from gpt.report import Report, silent
-from gpt.settings import Settings, read_settings
+from gpt.progress import Report, silent
 
 MakeDrafter = Callable[[SamplingParams], Drafter]
 """Makes a drafter for one batch."""

@@ -5,18 +5,18 @@ from dataclasses import replace
 
 import torch
 
-from gpt.accounting.limits import require_training_memory
+from gpt.accounting.memory_limits import require_training_memory
 from gpt.checkpoint import RunFolder, load_weights
 from gpt.config import Config, LoadedConfig
 from gpt.data import BatchSampler, Dataset, prepare
 from gpt.device import Compute, choose_compute, keep_freed_memory
+from gpt.environment import Settings, expand_home
 from gpt.errors import ConfigError, DeviceError
 from gpt.inspection.rendering.pictures import require_matplotlib
 from gpt.kernels.training.block import use_native_blocks
 from gpt.model import GPT
 from gpt.processor import supported_processors
-from gpt.report import Report
-from gpt.settings import Settings, expand_home
+from gpt.progress import Report
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
 from gpt.training.optimizers import build_optimizer

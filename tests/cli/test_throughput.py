@@ -1,6 +1,6 @@
 from collections.abc import Iterator
 
-from gpt.cli.stats import Meter
+from gpt.cli.throughput import Meter
 from gpt.generation import Piece, SampledToken
 
 

@@ -10,8 +10,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from gpt.config import ModelConfig
 from gpt.errors import InputError
-from gpt.inspection.tracing.activations import run_with_cache
-from gpt.inspection.tracing.names import Key, activations, capture_bytes
+from gpt.inspection.tracing.activation_cache import run_with_cache
+from gpt.inspection.tracing.activation_names import Key, activations, capture_bytes
 from gpt.model import GPT
 from inspection.variants import VARIANTS, every_variant, some_ids, state_of
 from tiny import sharp_model

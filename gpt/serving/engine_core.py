@@ -8,10 +8,10 @@ from gpt.cache.paged import BlockPool
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation import Piece
 from gpt.generation.decoder import not_finite
-from gpt.generation.pieces import Finish
+from gpt.generation.output import Finish
 from gpt.kernels.decoding.layout import BLOCK
+from gpt.serving.model_runner import Runner
 from gpt.serving.request import Request
-from gpt.serving.runners import Runner
 from gpt.serving.scheduler import Scheduler
 from gpt.serving.sequence import Sequence
 
