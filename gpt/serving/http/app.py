@@ -1,25 +1,24 @@
-"""The endpoints of the server."""
+"""The application: every endpoint of the server, behind its guard."""
 
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-from fastapi import FastAPI, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi import FastAPI
 
 from gpt.serving.http.completions import Completions
 from gpt.serving.http.drain import Drain
-from gpt.serving.http.errors import APIError, add_error_handlers
+from gpt.serving.http.errors import add_error_handlers
 from gpt.serving.http.guards import Guard
+from gpt.serving.http.information import Responses, add_information
 from gpt.serving.http.limits import Limits
-from gpt.serving.http.metrics import CONTENT_TYPE, Metrics
+from gpt.serving.http.metrics import Metrics
 from gpt.serving.http.models import Models
 from gpt.serving.http.playground import add_playground
-from gpt.serving.http.protocol import Completion, ErrorAnswer, Model, ModelList
-from gpt.serving.http.reference import reference_page
+from gpt.serving.http.protocol import Completion, ErrorAnswer
 
-Responses = dict[int | str, dict[str, Any]]
 DESCRIPTION = "Text from character-level GPTs, by the OpenAI completions protocol."
+ERRORS: Responses = {"default": {"model": ErrorAnswer, "description": "Error"}}
+ANSWERS: Responses = {200: {"model": Completion, "content": {"text/event-stream": {}}, "description": "Completion"}}
 
 
 def create_app(
@@ -39,51 +38,14 @@ def create_app(
     add_error_handlers(app)
     metrics = Metrics(models)
     heavy = ThreadPoolExecutor(max_workers=1, thread_name_prefix="heavy-work")
-    errors: Responses = {"default": {"model": ErrorAnswer, "description": "Error"}}
-    answers: Responses = {200: {"model": Completion, "content": {"text/event-stream": {}}, "description": "Completion"}}
+    completions = Completions(models, limits, drain, metrics, heavy)
     app.add_api_route(
         "/v1/completions",
-        Completions(models, limits, drain, metrics, heavy).create,
+        completions.create,
         methods=["POST"],
         response_model=None,
-        responses={**answers, **errors},
+        responses={**ANSWERS, **ERRORS},
     )
-
-    async def list_models() -> ModelList:
-        """List the models that can be asked for."""
-        return ModelList(object="list", data=[_model(name, created) for name, created in models.names().items()])
-
-    async def get_model(name: str) -> Model:
-        """Describe one model."""
-        created = models.names().get(name)
-        if created is None:
-            raise APIError(404, f"there is no model {name!r}; /v1/models lists them", "model", "model_not_found")
-        return _model(name, created)
-
-    async def health() -> JSONResponse:
-        """Say whether requests are accepted."""
-        drain.check()
-        for name, served in models.loaded.items():
-            if served.engine.failure is not None:
-                raise APIError(503, f"the engine of {name!r} has failed: {served.engine.failure}")
-        return JSONResponse({"status": "ok"})
-
-    async def read_metrics() -> Response:
-        """Return counts and times in Prometheus's text format."""
-        return Response(metrics.text(), media_type=CONTENT_TYPE)
-
-    async def docs() -> HTMLResponse:
-        """Show this reference."""
-        return HTMLResponse(reference_page(app.openapi()))
-
-    app.add_api_route("/v1/models", list_models, responses=errors)
-    app.add_api_route("/v1/models/{name:path}", get_model, responses=errors)
-    app.add_api_route("/health", health, responses=errors)
-    app.add_api_route("/metrics", read_metrics, response_class=Response)
-    app.add_api_route("/docs", docs, include_in_schema=False)
+    add_information(app, models, drain, metrics, ERRORS)
     add_playground(app, models, heavy)
     return app
-
-
-def _model(name: str, created: int) -> Model:
-    return Model(id=name, object="model", created=created, owned_by="gpt")
