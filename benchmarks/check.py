@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.measure import Row, describe, finish, make_table
 from benchmarks.options import add_measurement
-from gpt.cli.common import report
+from gpt.cli.command import report
 
 SECONDS, TRIES = 0.1, 3
 """At least so long and so often each side runs, in one thread; the best time counts, whatever else the machine does."""

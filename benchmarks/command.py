@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from benchmarks import check, decode, races, start, step
-from gpt.cli.common import CommandParser, add_command, run_command
+from gpt.cli.command import CommandParser, add_command, run_command
 
 EXAMPLE = "python scripts/bench.py train step --config configs/shakespeare.yaml --variants native,torch"
 

@@ -23,7 +23,7 @@ from benchmarks.options import (
     check_hugging_face,
     check_packages,
 )
-from gpt.cli.common import report
+from gpt.cli.command import report
 from gpt.config import ModelConfig, SamplingParams
 from gpt.errors import ConfigError
 

@@ -16,7 +16,7 @@ from benchmarks.hugging_face import build_gpt2, import_library
 from benchmarks.llama_cpp import LLAMA_NAMES, LLAMA_SIZES, LlamaCpp, is_llama
 from benchmarks.nanogpt import build_nanogpt, shape_of
 from gpt.checkpoint import Loaded, load_trained
-from gpt.cli.common import report
+from gpt.cli.command import report
 from gpt.cli.decoding_options import make_drafter_of
 from gpt.config import ModelConfig, SamplingParams
 from gpt.errors import ConfigError

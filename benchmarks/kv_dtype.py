@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from gpt.cache import KV_DTYPES, KVCache, cache_bytes
 from gpt.checkpoint import load_trained
-from gpt.cli.common import report, run_command
+from gpt.cli.command import report, run_command
 from gpt.data import prepare
 from gpt.device import Compute
 from gpt.environment import read_settings

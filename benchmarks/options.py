@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gpt.cli.common import add_command
+from gpt.cli.command import add_command
 from gpt.errors import ConfigError
 
 Parse = Callable[[str], Any]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.measure import Row, describe, finish, interleave, make_table, ratios, show_ratios, summarize
 from benchmarks.options import add_count, add_counts, add_measurement, add_peers, check_hugging_face, check_overrides
 from benchmarks.processes import ROOT, script_command, time_process
-from gpt.cli.common import report
+from gpt.cli.command import report
 from gpt.config import Config, dump_config, load_config
 from gpt.environment import read_settings
 from gpt.errors import ConfigError

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.measure import describe, finish, interleave, make_table, ratios, show_ratios
 from benchmarks.options import add_count, add_measurement
 from benchmarks.processes import environment, failure, script_command
-from gpt.cli.common import report
+from gpt.cli.command import report
 from gpt.errors import ConfigError, GPTError
 
 NOTE = "Seconds: median from the start of the process to the first byte of its output."

@@ -22,7 +22,7 @@ from benchmarks.options import (
     check_overrides,
 )
 from benchmarks.processes import Ask, json_process
-from gpt.cli.common import report
+from gpt.cli.command import report
 from gpt.cli.tables import human_bytes, human_count
 from gpt.config import Config, ModelConfig, load_config
 from gpt.environment import read_settings

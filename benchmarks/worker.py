@@ -14,7 +14,7 @@ from benchmarks.hugging_face import train_gpt2
 from benchmarks.measure import Row
 from benchmarks.nanogpt import train_nanogpt
 from benchmarks.turns import Turns
-from gpt.cli.common import report
+from gpt.cli.command import report
 from gpt.config import LoadedConfig, load_config
 from gpt.environment import read_settings
 from gpt.errors import GPTError

@@ -23,7 +23,7 @@ def main() -> int:
     if missing:
         print(f"error: {sys.executable} lacks {', '.join(missing)}; install them for it", file=sys.stderr)
         return 2
-    from gpt.cli.common import run_command
+    from gpt.cli.command import run_command
 
     return run_command(lambda: _run(_parse()))
 

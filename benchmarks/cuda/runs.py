@@ -13,7 +13,7 @@ from benchmarks.cuda.sizes import ROOT, Size
 from benchmarks.processes import time_process
 from benchmarks.races import NAME, loss_of, train_command
 from gpt.checkpoint import load_trained
-from gpt.cli.common import report
+from gpt.cli.command import report
 from gpt.config import load_config
 from gpt.data import Dataset, prepare
 from gpt.environment import read_settings

@@ -5,7 +5,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt.cli.common import not_empty, report
+from gpt.cli.command import report
+from gpt.cli.shared_options import not_empty
 from gpt.errors import CheckpointError
 
 if TYPE_CHECKING:

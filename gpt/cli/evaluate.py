@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from gpt.cli.common import (
-    CommandParser,
-    add_checkpoint_options,
-    add_weights_option,
-    load_torch,
-    read_text,
-    report,
-    run_command,
-    to_path,
-)
+from gpt.cli.command import CommandParser, load_torch, report, run_command
+from gpt.cli.shared_options import add_checkpoint_options, add_weights_option, read_text, to_path
 from gpt.config import RunConfig
 from gpt.environment import read_settings
 from gpt.errors import CheckpointError, ConfigError

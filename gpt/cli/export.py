@@ -4,8 +4,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpt.cli.common import CommandParser, add_checkpoint_options, load_torch, report, run_command, to_path
+from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.explain.output_options import write_file
+from gpt.cli.shared_options import add_checkpoint_options, to_path
 from gpt.cli.tables import human_bytes
 from gpt.errors import GPTError
 

@@ -5,9 +5,10 @@ import io
 import sys
 from importlib import import_module
 
-from gpt.cli.common import report, standard_input
+from gpt.cli.command import report
 from gpt.cli.sample_writers import TextWriter
 from gpt.cli.sampling_options import with_options
+from gpt.cli.shared_options import standard_input
 from gpt.config import SamplingParams
 from gpt.config.strict_yaml import YAMLSyntaxError, parse_value
 from gpt.data import Tokenizer

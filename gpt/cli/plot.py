@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpt.cli.common import CommandParser, run_command, to_path
+from gpt.cli.command import CommandParser, run_command
+from gpt.cli.shared_options import to_path
 from gpt.errors import CheckpointError, GPTError
 from gpt.files import write_atomic
 

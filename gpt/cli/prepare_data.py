@@ -3,7 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
-from gpt.cli.common import CommandParser, add_config_options, load_torch, read_config, report, run_command
+from gpt.cli.command import CommandParser, load_torch, report, run_command
+from gpt.cli.shared_options import add_config_options, read_config
 from gpt.environment import read_settings
 
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpt.cli.common import CommandParser, add_checkpoint_options, load_torch, report, run_command, to_path
+from gpt.cli.command import CommandParser, load_torch, report, run_command
+from gpt.cli.shared_options import add_checkpoint_options, to_path
 from gpt.cli.tables import human_bytes
 from gpt.errors import CheckpointError
 

@@ -10,19 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from gpt.cli.common import (
-    STANDARD_INPUT,
-    CommandParser,
-    add_checkpoint_options,
-    add_weights_option,
-    load_torch,
-    read_text,
-    report,
-    run_command,
-    to_path,
-)
+from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.decoding_options import add_decoding_options, chosen_runtime
 from gpt.cli.sampling_options import add_sampling_options, given_options, with_options
+from gpt.cli.shared_options import STANDARD_INPUT, add_checkpoint_options, add_weights_option, read_text, to_path
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError, GPTError
 

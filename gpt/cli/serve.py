@@ -8,15 +8,8 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from gpt.cli.common import (
-    CommandParser,
-    add_weights_option,
-    load_torch,
-    not_empty,
-    report,
-    run_command,
-    to_path,
-)
+from gpt.cli.command import CommandParser, load_torch, report, run_command
+from gpt.cli.shared_options import add_weights_option, not_empty, to_path
 from gpt.environment import read_settings
 from gpt.errors import GPTError
 

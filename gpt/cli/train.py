@@ -5,7 +5,8 @@ import json
 import sys
 from collections.abc import Sequence
 
-from gpt.cli.common import CommandParser, add_config_options, load_torch, not_empty, read_config, report, run_command
+from gpt.cli.command import CommandParser, load_torch, report, run_command
+from gpt.cli.shared_options import add_config_options, not_empty, read_config
 from gpt.config import Config, LoadedConfig, dump_config
 from gpt.environment import read_settings
 

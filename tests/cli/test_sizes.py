@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpt.cli import evaluate, sample, train
-from gpt.cli.common import run_command
+from gpt.cli.command import run_command
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_samples_are_made_as_they_are_printed(
     monkeypatch.setattr("gpt.cli.sample_writers.TextWriter.take", leave)
     options = ["--checkpoint", "runs/tiny", "--prompt", "It", "--num-samples", "100000000"]
     with monkeypatch.context() as patch:
-        patch.setattr("gpt.cli.common._silence_output", lambda: None)
+        patch.setattr("gpt.cli.command._silence_output", lambda: None)
         assert sample.main(options) == 0
     assert capsys.readouterr().out == "It"
 

@@ -12,7 +12,7 @@ from benchmarks.cuda.outcome import Outcome
 from benchmarks.cuda.runs import CONFIGS, open_data
 from benchmarks.cuda.sizes import Size
 from gpt.checkpoint import load_trained
-from gpt.cli.common import report
+from gpt.cli.command import report
 from gpt.config import SamplingParams, load_config
 from gpt.data import Dataset
 from gpt.environment import read_settings

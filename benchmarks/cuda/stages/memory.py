@@ -11,7 +11,7 @@ from benchmarks.cuda.sizes import Size
 from gpt.accounting.allocations import AllocationMode
 from gpt.accounting.memory import inference_memory, training_memory
 from gpt.cache import KVCache
-from gpt.cli.common import report
+from gpt.cli.command import report
 from gpt.cli.tables import human_bytes
 from gpt.config import Config, load_config
 from gpt.data import BatchSampler, Dataset

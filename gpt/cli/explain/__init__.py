@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from gpt.cli.common import CommandParser, run_command
+from gpt.cli.command import CommandParser, run_command
 from gpt.cli.explain import attention, documents, flops, lens, memory, params, shapes, surprisal
 from gpt.cli.explain.model_options import check_device
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import add_command, report
+from gpt.cli.command import add_command, report
 from gpt.cli.explain.heatmap import heat_map, numbers
 from gpt.cli.explain.model_options import load_model
 from gpt.cli.explain.output_options import check_outputs, write_outputs

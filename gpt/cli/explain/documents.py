@@ -4,10 +4,11 @@ import argparse
 import sys
 from typing import Any
 
-from gpt.cli.common import add_checkpoint_options, add_command
+from gpt.cli.command import add_command
 from gpt.cli.explain.model_options import load_model
 from gpt.cli.explain.output_options import write_file
 from gpt.cli.explain.text_options import add_prompt_option, read_ids
+from gpt.cli.shared_options import add_checkpoint_options
 
 HEAD = """# One character through the model
 

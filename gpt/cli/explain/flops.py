@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import add_command, report
+from gpt.cli.command import add_command, report
 from gpt.cli.explain.model_options import add_model_options, find_config
 from gpt.cli.explain.size_options import add_size_options, check_batch, check_positive, check_range, read_size
 from gpt.cli.tables import Table, add_format_options, human_bytes, human_count, print_view

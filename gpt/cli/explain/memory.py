@@ -4,7 +4,7 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import add_command, report
+from gpt.cli.command import add_command, report
 from gpt.cli.explain.model_options import add_model_options, find_config
 from gpt.cli.explain.size_options import add_size_options, check_batch, read_size
 from gpt.cli.tables import Table, add_format_options, human_bytes, print_view

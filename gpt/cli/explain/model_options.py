@@ -5,7 +5,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpt.cli.common import add_checkpoint_options, check_overrides, load_torch, to_path
+from gpt.cli.command import load_torch
+from gpt.cli.shared_options import add_checkpoint_options, check_overrides, to_path
 from gpt.config import Config, TrainConfig, dump_config, load_config
 from gpt.config.loading import parse_config
 from gpt.config.sections import DEVICE_PATTERN

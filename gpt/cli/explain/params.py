@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import add_command
+from gpt.cli.command import add_command
 from gpt.cli.explain.model_options import NamedConfig, add_model_options, find_config
 from gpt.cli.tables import Table, add_format_options, print_view
 

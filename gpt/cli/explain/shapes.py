@@ -6,7 +6,7 @@ from dataclasses import asdict
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import add_command, report
+from gpt.cli.command import add_command, report
 from gpt.cli.explain.model_options import add_model_options, find_config, load_model
 from gpt.cli.explain.size_options import add_size_options, check_batch, read_size
 from gpt.cli.explain.text_options import read_ids

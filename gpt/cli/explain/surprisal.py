@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.common import add_command, report
+from gpt.cli.command import add_command, report
 from gpt.cli.explain.model_options import load_model
 from gpt.cli.explain.output_options import check_outputs, write_outputs
 from gpt.cli.explain.size_options import check_range

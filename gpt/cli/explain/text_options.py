@@ -4,9 +4,9 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
-from gpt.cli.common import STANDARD_INPUT, add_checkpoint_options, read_text
 from gpt.cli.explain.output_options import add_output_options
 from gpt.cli.explain.size_options import check_positive
+from gpt.cli.shared_options import STANDARD_INPUT, add_checkpoint_options, read_text
 from gpt.cli.tables import add_format_options
 from gpt.errors import InputError
 

@@ -1,4 +1,4 @@
-"""What all commands share: options, messages and exit codes."""
+"""Run a command: its parser, its messages, and its exit code."""
 
 import argparse
 import contextlib
@@ -6,18 +6,16 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from gpt.config import LoadedConfig, load_config
-from gpt.errors import ConfigError, GPTError
+from gpt.errors import GPTError
 from gpt.progress import announced
 
-STANDARD_INPUT = Path("-")
 SPINS = "8000"
 """How often torch's idle threads poll for work before they sleep (GOMP_SPINCOUNT; OpenMP reads it on loading).
 
@@ -104,46 +102,6 @@ def load_torch() -> None:
         import_module("torch")
 
 
-def standard_input() -> TextIO:
-    """Return standard input.
-
-    Raises:
-        GPTError: it is closed.
-    """
-    if sys.stdin is None:
-        raise GPTError("standard input is closed; there is nothing to read")
-    return sys.stdin
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a UTF-8 file, or of standard input for -, without a byte order mark.
-
-    Raises:
-        GPTError: it cannot be read.
-    """
-    is_input = path == STANDARD_INPUT
-    name = "standard input" if is_input else path
-    try:
-        data = standard_input().buffer.read() if is_input else path.read_bytes()
-        return data.decode("utf-8").removeprefix("\ufeff")
-    except OSError as error:
-        raise GPTError(f"cannot read {name}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise GPTError(f"{name} is not UTF-8 text (byte {error.start})") from None
-
-
-def not_empty(text: str) -> str:
-    """Return the value of an option that must not be empty, as an unset shell variable would make it."""
-    if not text:
-        raise argparse.ArgumentTypeError("expected a value, got an empty text")
-    return text
-
-
-def to_path(text: str) -> Path:
-    """Return the path of an option that names a file or folder."""
-    return Path(not_empty(text))
-
-
 class CommandParser(argparse.ArgumentParser):
     """Parse a command line; the help ends with an example, and a mistake gives one line.
 
@@ -172,53 +130,3 @@ def add_command(subparsers: Any, name: str, summary: str, example: str) -> argpa
     """Add a subcommand to the result of `add_subparsers`; `summary` appears in the list and in its own help."""
     parser: argparse.ArgumentParser = subparsers.add_parser(name, help=summary, description=summary, example=example)
     return parser
-
-
-def add_config_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """Add `--config` and overrides."""
-    parser.add_argument(
-        "--config", type=to_path, required=required, metavar="FILE", help="YAML file, such as configs/quickstart.yaml"
-    )
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
-
-
-def read_config(arguments: argparse.Namespace) -> LoadedConfig:
-    """Return the configuration that the options of `add_config_options` give.
-
-    Raises:
-        ConfigError: see `load_config`; or a key is overridden twice.
-    """
-    check_overrides(arguments.overrides)
-    return load_config(arguments.config, arguments.overrides)
-
-
-def check_overrides(overrides: Sequence[str]) -> None:
-    """Raise ConfigError if a key is overridden twice."""
-    keys = [override.partition("=")[0].strip() for override in overrides]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise ConfigError(f"command line: {key} is given twice; leave one of them out")
-
-
-def add_weights_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--weights`."""
-    parser.add_argument(
-        "--weights",
-        choices=("float32", "bf16", "int8", "int4"),
-        help="format of the blocks' weights (default: as saved)",
-    )
-
-
-def add_checkpoint_options(parser: argparse.ArgumentParser, with_device: bool = True) -> None:
-    """Add `--checkpoint`, `--runs` and `--device`."""
-    parser.add_argument(
-        "--checkpoint",
-        type=to_path,
-        metavar="PATH",
-        help="run folder, checkpoint folder, or best/last inside a run; default: the newest run",
-    )
-    parser.add_argument(
-        "--runs", type=to_path, default="runs", metavar="DIR", help="folder of run folders (default: runs)"
-    )
-    if with_device:
-        parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
