@@ -18,7 +18,7 @@ from gpt.model.quantized import QuantizedLinear, quantize, weights_format
 
 WEIGHTS = ("fp16", "int8", "float32")
 """Formats of the weights in a page; int8 is of the blocks' linear layers, and the rest is then fp16."""
-ENGINE = ("kernel.js", "model.js", "sampling.js")
+ENGINE = ("kernel.js", "weights.js", "model.js", "sampling.js", "text.js", "source.js")
 """The parts that compute, in order; they touch no document and run outside a browser too."""
 
 

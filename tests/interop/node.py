@@ -12,12 +12,14 @@ const page = require("fs").readFileSync(0, "utf8");
 const part = (id) => page.match(new RegExp(`id="${id}">([^<]*)<`))[1];
 const data = JSON.parse(part("data"));
 const newModel = (useWasm) => new Model(data, decodeBase64(part("weights")), useWasm);
+const newSource = (useWasm) => new LocalSource(newModel(useWasm), new Tokenizer(data.tokenizer), data.labels);
 """
 
 
 def run_page(page: str, code: str) -> Any:
-    """Return what `code`, which sees `data`, `newModel(useWasm)` and the page's classes, makes of a page."""
-    program = f"{read_engine()}\n{READER}\nconst found = (() => {{ {code} }})();\nconsole.log(JSON.stringify(found));"
+    """Return what `code`, which sees the constants above and the page's classes, makes of a page."""
+    ending = f"(async () => {{ {code} }})().then((found) => console.log(JSON.stringify(found)));"
+    program = f"{read_engine()}\n{READER}\n{ending}"
     result = subprocess.run(
         [find_node(), "-e", program], input=page, capture_output=True, encoding="utf-8", timeout=60, check=False
     )

@@ -59,8 +59,9 @@ def test_greedy_texts_are_those_of_pytorch_beyond_the_window(variant: dict[str, 
     model = sharp_model(**variant)
     code = f"""
     const text = new Text(newModel({wasm}));
+    const greedily = {{ temperature: 0 }};
     text.append(3); text.append(1);
-    for (let count = 0; count < 200; count++) text.sample(0, 0, 0);
+    for (let count = 0; count < 200; count++) text.sample(greedily, 0);
     return text.ids.slice(2);
     """
     assert run_page(page_of(model), code) == greedy(model, [3, 1], 200)
@@ -72,7 +73,7 @@ def test_the_same_seed_samples_the_same_tokens_as_pytorch() -> None:
     const text = new Text(newModel(true));
     text.append(3);
     const generator = new Twister(data.start.seed);
-    for (let count = 0; count < 700; count++) text.sample(0.8, 5, generator.uniform());
+    for (let count = 0; count < 700; count++) text.sample({ temperature: 0.8, topK: 5 }, generator.uniform());
     return text.ids.slice(1);
     """
     expected = greedy(model, [3], 700, temperature=0.8, top_k=5)
@@ -86,7 +87,10 @@ def test_a_branch_is_what_the_text_would_have_been(written: int, kept: int) -> N
     code = (
         f"const [written, kept] = [{written}, {kept}];"
         + """
-    const write = (text, count) => { for (let done = 0; done < count; done++) text.sample(0, 0, 0); return text; };
+    const write = (text, count) => {
+      for (let done = 0; done < count; done++) text.sample({ temperature: 0 }, 0);
+      return text;
+    };
     const begin = (...ids) => {
       const text = new Text(newModel(true));
       ids.forEach((id) => text.append(id));
@@ -135,24 +139,17 @@ def test_weights_quantized_to_another_format_are_written_as_floats(format: str) 
 
 
 @torch.no_grad()
-def test_attention_and_its_summaries_are_those_of_the_package() -> None:
+def test_summaries_of_attention_are_those_of_the_package() -> None:
     model = sharp_model(n_kv_head=2, position="rope")
     begin = read_part("attention_view.js").partition("/**\n * Fills")[0]
     code = f"""
     {begin}
-    const text = new Text(newModel(true));
-    for (const id of {IDS[:9]}) text.append(id);
-    const before = text.nextLogits().slice();
-    const view = text.attention(9);
-    const same = text.nextLogits().every((logit, index) => logit === before[index]);
-    return [[...view.weights], summariseHeads({{ ...view, labels: view.ids }}), same];
+    const text = {IDS[:9]}.map((id) => data.tokenizer.chars[id]).join("");
+    return summariseHeads(await newSource(true).attention({{ text }}));
     """
-    weights, summaries, same = run_page(page_of(model), code)
+    summaries = run_page(page_of(model), code)
     expected = attention_patterns(model, torch.tensor(IDS[:9]))
-    rows, columns = torch.tril_indices(9, 9).unbind()
-    torch.testing.assert_close(torch.tensor(weights), expected[:, :, rows, columns].flatten(), atol=1e-5, rtol=0)
     assert summaries[1][2] == pytest.approx(dataclasses.asdict(summarise_head(expected[1, 2])), abs=1e-5)
-    assert same
 
 
 def test_text_goes_to_ids_and_back() -> None:

@@ -121,6 +121,7 @@ def test_the_text_is_read_by_keyboard(open_page: Open) -> None:
 def test_attention_is_shown_over_the_text(open_page: Open) -> None:
     page = open_page()
     write(page, "the ", count=4)
+    page.wait_for("document.querySelectorAll('#heads .thumbnail').length > 0")
     assert page.run("document.querySelectorAll('#heads .thumbnail').length") == 8
     assert page.text("matrix-title") == "Layer 0, head 0"
     page.point("document.querySelectorAll('#heads .thumbnail')[6]", click=True)

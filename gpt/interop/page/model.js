@@ -1,36 +1,3 @@
-/** Bytes of a base64 text. */
-function decodeBase64(text) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text.trim());
-  const characters = atob(text);
-  const bytes = new Uint8Array(characters.length);
-  for (let index = 0; index < bytes.length; index++) bytes[index] = characters.charCodeAt(index);
-  return bytes;
-}
-
-/** The value of each of the 65,536 half-precision floats (IEEE 754 binary16). */
-function halfPrecisionTable() {
-  return Float32Array.from({ length: 65536 }, (_, bits) => {
-    const [exponent, fraction] = [(bits >> 10) & 31, bits & 1023];
-    const size = exponent === 0 ? fraction * 2 ** -24 : (1024 + fraction) * 2 ** (exponent - 25);
-    return bits & 0x8000 ? -size : size;
-  });
-}
-
-/** Fills `target`, (rows, columns), from the bytes of a tensor: float32, fp16, or int8 with a float32 scale per row. */
-function readTensor({ format, shape, offset }, bytes, target, halves) {
-  const view = new DataView(bytes.buffer, bytes.byteOffset + offset);
-  const columns = shape.at(-1);
-  const scalesAt = target.length; // the scales follow the integers
-  const scale = (row) => view.getFloat32(scalesAt + 4 * row, true);
-  const readers = {
-    float32: (index) => view.getFloat32(4 * index, true),
-    fp16: (index) => halves[view.getUint16(2 * index, true)],
-    int8: (index) => view.getInt8(index) * scale(Math.floor(index / columns)),
-  };
-  const read = readers[format];
-  for (let index = 0; index < target.length; index++) target[index] = read(index);
-}
-
 const ACTIVATIONS = {
   gelu: (x) => 0.5 * x * (1 + erf(x * Math.SQRT1_2)),
   gelu_tanh: (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
@@ -69,6 +36,9 @@ function addTo(x, y) {
   for (let index = 0; index < x.length; index++) x[index] += y[index];
 }
 
+const CACHES = 2; // one for the text that is written, one for the text that is read
+const NO_HEADS = new Set();
+
 /** The model of gpt/model, one token at a time with cached keys and values. */
 class Model {
   /**
@@ -83,7 +53,7 @@ class Model {
     const sizes = [
       ...Object.values(activations),
       ...tensors.map(({ shape }) => shape.reduce((product, size) => product * size, 1)),
-      ...new Array(2 * layers * config.n_kv_head).fill(positions * headDim),
+      ...new Array(CACHES * 2 * layers * config.n_kv_head).fill(positions * headDim),
     ];
     this.config = config;
     this.arena = createArena(sizes.reduce((sum, size) => sum + paddedLength(size), 0), useWasm);
@@ -95,12 +65,12 @@ class Model {
       readTensor(entry, bytes, values, halves);
       this.tensors.set(entry.name, values);
     }
-    const allocateCache = () =>
+    const allocate = () =>
       Array.from({ length: layers }, () =>
         Array.from({ length: config.n_kv_head }, () => this.arena.alloc(positions * headDim))
       );
-    this.keys = allocateCache(); // [layer][head], (positions, D)
-    this.values = allocateCache(); // [layer][head], (D, positions): the weighted sum is a matmul by rows of it
+    // Both [layer][head]; keys (positions, D), values (D, positions): the weighted sum is a matmul by rows of them.
+    this.caches = Array.from({ length: CACHES }, () => ({ keys: allocate(), values: allocate() }));
     this.headViews = Object.fromEntries(["q", "z", "k", "v"].map((name) => [name, this.splitHeads(this[name])]));
     this.buildPositions();
   }
@@ -124,42 +94,51 @@ class Model {
     }
   }
 
+  /** The number by which a head is ablated. */
+  headNumber(layer, head) {
+    return layer * this.config.n_head + head;
+  }
+
   /**
    * Stores the keys and values of a token at `position`, after those of all earlier positions; with `wantLogits`
-   * returns the logits (V) of the next token, which the next call overwrites. `record(layer, head, weights)`,
-   * where given, sees each head's attention weights on the positions up to this one.
+   * returns the logits (V) of the next token, which the next call overwrites. The outputs of the heads in `ablated`
+   * are zeros. `onWeights(layer, head, weights)` sees each head's attention weights on the positions up to this one;
+   * `onLens(row, logits)` the logits of each residual stream: row 0 is the embeddings, row i the stream after i blocks.
    */
-  step(token, position, wantLogits = true, record = null) {
+  step(token, position, options = {}) {
+    const { cache = this.caches[0], wantLogits = true, ablated = NO_HEADS, onWeights = null, onLens = null } = options;
     const { n_layer: layers, n_embd: width } = this.config;
     this.x.set(this.tensors.get("wte.weight").subarray(token * width, (token + 1) * width));
     if (this.added) addTo(this.x, this.added.subarray(position * width, (position + 1) * width));
+    onLens?.(0, this.computeLogits());
     for (let layer = 0; layer < layers; layer++) {
       this.norm(this.h, this.x, `h.${layer}.ln_1`);
-      this.storeKeysAndValues(layer, position);
-      if (layer === layers - 1 && !wantLogits && !record) return null; // nobody reads what follows
-      this.attend(layer, position, record);
+      this.storeKeysAndValues(cache, layer, position);
+      if (layer === layers - 1 && !wantLogits && !onWeights && !onLens) return null; // nobody reads what follows
+      this.attend(cache, layer, position, ablated, onWeights);
       addTo(this.x, this.h);
       this.norm(this.h, this.x, `h.${layer}.ln_2`);
       this.feedForward(`h.${layer}.mlp`);
       addTo(this.x, this.h);
+      onLens?.(layer + 1, this.computeLogits());
     }
     return wantLogits ? this.computeLogits() : null;
   }
 
-  storeKeysAndValues(layer, position) {
+  storeKeysAndValues(cache, layer, position) {
     const { n_kv_head: heads, head_dim: headDim, block_size: positions } = this.config;
     const name = `h.${layer}.attn`;
     for (const part of ["k", "v"]) this.linear(this[part], `${name}.c_${part}`, this.h);
     for (const head of this.headViews.k) this.place(head, `${name}.k_norm`, position);
     for (let head = 0; head < heads; head++) {
-      this.keys[layer][head].set(this.headViews.k[head], position * headDim);
-      const [values, v] = [this.values[layer][head], this.headViews.v[head]];
+      cache.keys[layer][head].set(this.headViews.k[head], position * headDim);
+      const [values, v] = [cache.values[layer][head], this.headViews.v[head]];
       for (let index = 0; index < headDim; index++) values[index * positions + position] = v[index];
     }
   }
 
   /** Attention from h to h. */
-  attend(layer, position, record) {
+  attend(cache, layer, position, ablated, onWeights) {
     const { n_head: heads, n_kv_head: kvHeads, head_dim: headDim, block_size: positions } = this.config;
     const name = `h.${layer}.attn`;
     this.linear(this.q, `${name}.c_q`, this.h);
@@ -167,17 +146,18 @@ class Model {
     const length = position + 1;
     for (let head = 0; head < heads; head++) {
       const shared = Math.floor((head * kvHeads) / heads);
-      const scores = this.scores;
-      this.arena.matmul(scores, this.keys[layer][shared], this.headViews.q[head], headDim, length, headDim);
+      const [scores, z] = [this.scores, this.headViews.z[head]];
+      this.arena.matmul(scores, cache.keys[layer][shared], this.headViews.q[head], headDim, length, headDim);
       for (let index = 0; index < length; index++) scores[index] /= Math.sqrt(headDim);
       softmax(scores, length);
-      if (record) record(layer, head, scores.subarray(0, length));
-      this.arena.matmul(this.headViews.z[head], this.values[layer][shared], scores, length, headDim, positions);
+      onWeights?.(layer, head, scores.subarray(0, length));
+      if (ablated.has(this.headNumber(layer, head))) z.fill(0);
+      else this.arena.matmul(z, cache.values[layer][shared], scores, length, headDim, positions);
     }
     this.linear(this.h, `${name}.c_proj`, this.z);
   }
 
-  /** Normalises and rotates one head's query or key, as the configuration asks. */
+  /** Normalizes and rotates one head's query or key, as the configuration asks. */
   place(head, norm, position) {
     if (this.config.qk_norm) this.rmsNorm(head, head, this.tensors.get(`${norm}.weight`));
     if (!this.cosines) return;

@@ -1,4 +1,3 @@
-const ALTERNATIVES = 10;
 // As in the page of surprisal: the same colour means the same surprise, -log2 of the probability, on every page.
 const MOST_BITS = 8;
 const FRAME_MILLISECONDS = 12;
@@ -7,6 +6,7 @@ const MOST_ATTENTION = 96;
 
 const model = new Model(data, decodeBase64(byId("weights").textContent));
 const tokenizer = new Tokenizer(data.tokenizer);
+const source = new LocalSource(model, tokenizer, data.labels);
 const written = byId("written");
 const items = []; // the elements of the text's tokens
 let text = new Text(model);
@@ -90,7 +90,7 @@ function writeFrame() {
     if (text.ids.length < prompt.length) {
       text.append(prompt[text.ids.length]);
     } else {
-      text.sample(settings.temperature, settings.topK, run.generator.uniform());
+      text.sample(settings, run.generator.uniform());
       run.done++;
     }
     appendItem(text.ids.length - 1);
@@ -157,10 +157,10 @@ function showChoice(index) {
       : `Its probability was ${decimals(probability)}${index < prompt.length ? "; it is part of the prompt" : ""}.`;
   const { temperature, topK } = settings;
   byId("sampled-title").textContent = `With temperature ${temperature}${topK ? `, top-k ${topK}` : ""}`;
-  for (const [list, ...filters] of [["own", 1, 0], ["sampled", temperature, topK]]) {
-    const logits = text.logits[index];
-    const entries = logits ? likeliest(probabilitiesOf(logits, ...filters), ALTERNATIVES) : [];
-    drawChoices(byId(list), index, entries.filter(([, share]) => share > 0));
+  for (const [list, filters] of [["own", {}], ["sampled", settings]]) {
+    const probabilities = text.logits[index] ? probabilitiesOf(text.logits[index], filters) : [];
+    const ids = byProbability(probabilities).slice(0, ALTERNATIVES);
+    drawChoices(byId(list), index, ids.map((id) => [id, probabilities[id]]).filter(([, share]) => share > 0));
   }
 }
 
@@ -179,13 +179,17 @@ function drawChoices(list, index, entries) {
 }
 
 /** Shows attention over the end of the text, with the code of the page that explain.py writes. */
-function drawAttention() {
-  const { ids, ...view } = text.attention(MOST_ATTENTION);
+async function drawAttention() {
+  const shown = text;
+  const ids = text.ids.slice(-Math.min(MOST_ATTENTION, model.config.block_size));
+  const show = tokenizer.stream();
+  const view = await source.attention({ text: ids.map(show).join("") });
+  if (run || text !== shown) return;
   byId("attention-section").hidden = false;
   byId("attention-extent").textContent =
     ids.length < text.ids.length ? `Of the last ${ids.length} characters, computed as if the text began there.` : "";
   byId("attention").replaceChildren(byId("attention-template").content.cloneNode(true));
-  redrawAttention = showAttention({ ...view, labels: ids.map((id) => data.labels[id]), layer: 0, head: 0 });
+  redrawAttention = showAttention({ ...view, layer: 0, head: 0 });
 }
 
 function drawColours() {

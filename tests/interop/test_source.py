@@ -1,0 +1,264 @@
+"""What the views of an exported page ask of the model in it, against gpt/inspection's own views."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from gpt.config import SamplingParams
+from gpt.data.tokenizers import CharTokenizer
+from gpt.generation import generate
+from gpt.inspection.tracing.activations import Edits
+from gpt.inspection.tracing.edits import zero
+from gpt.inspection.views.heads import attention_view
+from gpt.inspection.views.lens import lens_view
+from gpt.inspection.views.surprisal import surprisal_view
+from gpt.inspection.views.tokens import View, labels_of
+from gpt.interop.html import render_model_page
+from gpt.model import GPT
+from gpt.model.quantized import quantize
+from inspection.variants import VARIANTS
+from interop.node import run_page
+from tiny import sharp_model
+
+CHARS = CharTokenizer("abcdefghijklmnopqrst \n'")
+TEXT = "the cat's hat\nis"
+IDS = torch.tensor(CHARS.encode(TEXT).tolist())
+LABELS = labels_of(CHARS, range(23))
+ABLATE = [[0, 1], [1, 3]]
+EVERY = {**VARIANTS, "wide": {"n_embd": 36, "n_head": 4, "mlp_width": 70}, "one layer": {"n_layer": 1}}
+every_variant = pytest.mark.parametrize("variant", EVERY.values(), ids=EVERY.keys())
+whole_or_ablated = pytest.mark.parametrize("ablate", [[], ABLATE], ids=["whole", "ablated"])
+
+
+def ask(model: GPT, code: str, weights: str = "float32", wasm: str = "true") -> Any:
+    """What `code`, which sees a `source` and the text and heads above, returns."""
+    page = render_model_page(model, CHARS, weights, SamplingParams(), "", "", "")
+    known = f"const source = newSource({wasm}); const text = {json.dumps(TEXT)};"
+    return run_page(page, f"{known}\n{code}")
+
+
+def heads_of(model: GPT, ablate: list[list[int]]) -> list[list[int]]:
+    return [pair for pair in ablate if pair[0] < model.config.n_layer]
+
+
+def edits_of(model: GPT, ablate: list[list[int]]) -> Edits:
+    return {f"blocks.{layer}.attn.hook_z": zero(head) for layer, head in heads_of(model, ablate)}
+
+
+def assert_same(found: Any, expected: Any, tolerance: float = 1e-4) -> None:
+    """Compare lists of lists of names and numbers; what are equal but for rounding may stand in another order."""
+    if isinstance(expected, (list, tuple)):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other, tolerance)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, abs=tolerance)
+    else:
+        assert found == expected
+
+
+def assert_views(found: View, expected: View, tolerance: float = 1e-4) -> None:
+    assert set(found) == set(expected)
+    for key, value in expected.items():
+        assert_same(found[key], value, tolerance)
+
+
+@every_variant
+@whole_or_ablated
+def test_attention_is_that_of_the_package(variant: dict[str, object], ablate: list[list[int]]) -> None:
+    model = sharp_model(**variant)
+    code = f"const {{ weights, ...view }} = await source.attention({{ text, ablate: {heads_of(model, ablate)} }});"
+    weights, view = ask(model, f"{code} return [[...weights], view];")
+    expected = attention_view(model, CHARS, IDS, edits_of(model, ablate))
+    rows, columns = torch.tril_indices(len(TEXT), len(TEXT)).unbind()
+    triangles = expected["weights"][:, :, rows, columns].flatten()
+    torch.testing.assert_close(torch.tensor(weights), triangles, atol=1e-5, rtol=0)
+    shape = {"layers": model.config.n_layer, "heads": model.config.n_head}
+    assert view == {"labels": expected["labels"], **shape}
+
+
+@every_variant
+@whole_or_ablated
+def test_the_lens_is_that_of_the_package(variant: dict[str, object], ablate: list[list[int]]) -> None:
+    model = sharp_model(**variant)
+    found = ask(model, f"return source.lens({{ text, ablate: {heads_of(model, ablate)} }});")
+    assert_views(found, lens_view(model, CHARS, IDS, edits=edits_of(model, ablate)))
+
+
+@every_variant
+@whole_or_ablated
+def test_surprisal_is_that_of_the_package(variant: dict[str, object], ablate: list[list[int]]) -> None:
+    model = sharp_model(**variant)
+    code = (
+        f"return source.surprisal({{ text, ablate: {heads_of(model, ablate)}, temperature: 0.7, topK: 9, topP: 0.8 }});"
+    )
+    params = SamplingParams(temperature=0.7, top_k=9, top_p=0.8)
+    expected = surprisal_view(model, CHARS, IDS, params, edits=edits_of(model, ablate))
+    assert_views(ask(model, code), expected)
+
+
+def test_plain_javascript_reads_the_same() -> None:
+    model = sharp_model(**VARIANTS["llama"])
+    code = "return [await source.lens({ text }), await source.surprisal({ text })];"
+    lens, surprisal = ask(model, code, wasm="false")
+    assert_views(lens, lens_view(model, CHARS, IDS))
+    params = SamplingParams(temperature=1.0, top_k=0)
+    assert_views(surprisal, surprisal_view(model, CHARS, IDS, params))
+
+
+@pytest.mark.parametrize(("weights", "tolerance"), [("fp16", 0.01), ("int8", 0.05)])
+def test_smaller_weights_read_nearly_the_same(weights: str, tolerance: float) -> None:
+    model = sharp_model(std=0.1, tie_weights=True)
+    found = ask(model, "return source.surprisal({ text });", weights)
+    reference = quantize(model, "int8") if weights == "int8" else model
+    expected = surprisal_view(reference, CHARS, IDS, SamplingParams(temperature=1.0, top_k=0))
+    assert_same(found["bits"], expected["bits"], tolerance)
+
+
+@pytest.mark.parametrize(
+    ("settings", "params"),
+    [
+        ("temperature: 0", {"temperature": 0.0}),
+        ("temperature: 0.9, topK: 4", {"temperature": 0.9, "top_k": 4}),
+        ("temperature: 1.3, topP: 0.7", {"temperature": 1.3, "top_p": 0.7}),
+        ("temperature: 1, topK: 9, topP: 0.5", {"temperature": 1.0, "top_k": 9, "top_p": 0.5}),
+    ],
+)
+def test_it_writes_what_the_package_writes(settings: str, params: dict[str, Any]) -> None:
+    model = sharp_model(std=0.1, position="rope")
+    code = f"""
+    const tokens = [];
+    const onTokens = (more) => tokens.push(...more);
+    await source.write({{ prompt: "the ", count: 200, seed: 5, {settings} }}, onTokens);
+    return [tokens.map((token) => token.text).join(""), tokens.map((token) => token.isGiven)];
+    """
+    text, given = ask(model, code)
+    params = {"top_k": 0, **params}
+    assert text == "the " + generate(model, CHARS, "the ", max_new_tokens=200, seed=5, **params)
+    assert given == [True] * 4 + [False] * 200
+
+
+@torch.no_grad()
+def test_a_token_has_its_probability_and_its_alternatives() -> None:
+    model = sharp_model(std=0.1)
+    code = """
+    const tokens = [];
+    const request = { prompt: "the", count: 5, seed: 1, temperature: 0.5, topK: 4 };
+    await source.write(request, (more) => tokens.push(...more));
+    return tokens;
+    """
+    tokens = ask(model, code)
+    text = "".join(token["text"] for token in tokens)
+    assert [token["id"] for token in tokens] == CHARS.encode(text).tolist()
+    first, *others = tokens
+    assert (first["probability"], first["own"], first["sampled"]) == (None, [], [])
+    logits = model(torch.tensor([[token["id"] for token in tokens]]))[0]
+    for logit, token in zip(logits, others, strict=False):
+        own = logit.softmax(-1)
+        assert token["probability"] == pytest.approx(float(own[token["id"]]), abs=1e-5)
+        assert all(label == LABELS[id] for id, label, _ in token["own"])
+        assert_same([p for _, _, p in token["own"]], own.topk(10).values.tolist())
+        assert_same([p for _, _, p in token["sampled"]], (logit.topk(4).values / 0.5).softmax(-1).tolist())
+
+
+def test_a_text_without_a_head_is_another_and_the_next_one_is_whole_again() -> None:
+    model = sharp_model(std=0.1)
+    code = """
+    const write = async (source, ablate) => {
+      const tokens = [];
+      const request = { prompt: "the ", count: 40, seed: 1, temperature: 0, ablate };
+      await source.write(request, (more) => tokens.push(...more));
+      return tokens;
+    };
+    const heads = [[0, 0], [1, 2]];
+    const [whole, without, again] = [await write(source, []), await write(source, heads), await write(source, [])];
+    return [whole, without, again, await write(newSource(true), heads)];
+    """
+    whole, without, again, anew = ask(model, code)
+    assert whole == again
+    assert whole != without == anew
+
+
+def test_a_branch_does_not_compute_its_prompt_again() -> None:
+    model = sharp_model(std=0.1)
+    code = """
+    let steps = 0;
+    const step = source.model.step;
+    source.model.step = function (...given) { steps++; return step.apply(this, given); };
+    const write = async (prompt, count) => {
+      const tokens = [];
+      steps = 0;
+      await source.write({ prompt, count, seed: 1, temperature: 0 }, (more) => tokens.push(...more));
+      return [tokens, steps];
+    };
+    const [tokens] = await write("the ", 8);
+    const prompt = tokens.slice(0, 9).map((token) => token.text).join("") + "a";
+    const branched = await write(prompt, 3);
+    const anew = newSource(true);
+    const expected = [];
+    await anew.write({ prompt, count: 3, seed: 1, temperature: 0 }, (more) => expected.push(...more));
+    return [...branched, expected];
+    """
+    branched, steps, expected = ask(model, code)
+    assert branched == expected
+    assert steps <= 6
+
+
+def test_reading_does_not_disturb_writing() -> None:
+    model = sharp_model(std=0.1)
+    code = """
+    const write = async (reads) => {
+      const tokens = [];
+      let readings = 0;
+      const onTokens = (more) => {
+        tokens.push(...more);
+        if (reads) source.lens({ text }).then(() => readings++);
+      };
+      await source.write({ prompt: "the ", count: 1500, seed: 1, temperature: 1 }, onTokens);
+      return [tokens.map((token) => token.id), readings];
+    };
+    const alone = await write(false);
+    source.text = new Text(source.model);
+    return [alone[0], ...await write(true)];
+    """
+    alone, disturbed, readings = ask(model, code, wasm="false")
+    assert readings > 1
+    assert disturbed == alone
+
+
+def test_writing_ends_when_it_is_told_to() -> None:
+    code = """
+    const controller = new AbortController();
+    const tokens = [];
+    const onTokens = (more) => { tokens.push(...more); controller.abort(); };
+    const request = { prompt: "the ", count: 100000, seed: 1, temperature: 1, signal: controller.signal };
+    const reason = await source.write(request, onTokens).catch((error) => error.name);
+    const first = tokens.length;
+    await source.write({ ...request, count: 3, signal: null }, (more) => tokens.push(...more));
+    return [reason, first, tokens.length - first];
+    """
+    reason, first, second = ask(sharp_model(), code)
+    assert reason == "AbortError"
+    assert 0 < first < 100000
+    assert second == 7
+
+
+@pytest.mark.parametrize(
+    ("request_of", "message"),
+    [
+        ("lens({ text: 'the Zoo #1' })", "The model does not know 'Z', '#', '1'; remove it from the text."),
+        ("surprisal({ text: 'a' })", "The text is too short; this view takes at least 2 characters."),
+        ("attention({ text: 'a'.repeat(17) })", "The text has 17 characters; the model reads 16."),
+        ("write({ prompt: '%', count: 1 })", "The model does not know '%'; remove it from the text."),
+    ],
+)
+def test_what_the_model_cannot_read_is_said(request_of: str, message: str) -> None:
+    assert ask(sharp_model(), f"return source.{request_of}.catch((error) => error.message);") == message
+
+
+def test_bits_stay_finite_where_a_probability_is_zero() -> None:
+    bits = ask(sharp_model(), "return bitsOf(Float32Array.of(0, -400), 1);")
+    assert bits == pytest.approx(400 / math.log(2))
