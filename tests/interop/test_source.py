@@ -10,9 +10,9 @@ import torch
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import CharTokenizer
 from gpt.generation import generate
-from gpt.inspection.tracing.activations import Edits
+from gpt.inspection.tracing.activation_cache import Edits
 from gpt.inspection.tracing.edits import zero
-from gpt.inspection.views.heads import attention_view
+from gpt.inspection.views.attention import attention_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.surprisal import surprisal_view
 from gpt.inspection.views.tokens import View, labels_of
