@@ -44,7 +44,7 @@ test: setup ## run the tests
 browser: setup ## install Chromium, in which the tests open pages (Debian; says what to install elsewhere)
 	@tests/install_browser.sh $(CURDIR)/$(BIN)/python
 
-test-native: setup ## run the kernels' tests under the address and undefined behaviour sanitizers (g++, Linux)
+test-native: setup ## run the kernels' tests under the address and undefined behavior sanitizers (g++, Linux)
 	mkdir -p build/sanitized
 	printf '#!/bin/sh\nexec g++ -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer "$$@" -O1\n' > build/sanitized/c++
 	chmod +x build/sanitized/c++

@@ -20,7 +20,7 @@ def stepper_of(model: GPT, device: torch.device, dtype: torch.dtype = torch.floa
 
 
 @contextmanager
-def no_synchronisation(device: torch.device) -> Iterator[None]:
+def no_synchronization(device: torch.device) -> Iterator[None]:
     """Within, torch raises where it would wait for the CUDA device."""
     if device.type != "cuda":
         yield

@@ -13,7 +13,7 @@ import torch
 def measure_matmul_rate(
     device: torch.device, dtype: torch.dtype, size: int | None = None, repeats: int = 3, seconds: float = 0.5
 ) -> float:
-    """Measure the FLOP/s of a square matmul, the best of a few: what utilisation is measured against.
+    """Measure the FLOP/s of a square matmul, the best of a few: what utilization is measured against.
 
     Args:
         device: to measure.
@@ -31,7 +31,7 @@ def measure_matmul_rate(
 
 
 def _time_matmul(device: torch.device, dtype: torch.dtype, size: int, repeats: int) -> float:
-    """Return the seconds of the best of some square matmuls, after one that may also pay for initialisation."""
+    """Return the seconds of the best of some square matmuls, after one that may also pay for initialization."""
     a = torch.randn(size, size, device=device, generator=torch.Generator(device).manual_seed(0)).to(dtype)
     best = math.inf
     for _ in range(repeats + 1):

@@ -1,6 +1,6 @@
 """Paged key/value caches: which blocks of memory a sequence has, and which it shares (Kwon et al. 2023, 2309.06180).
 
-A physical block holds the keys and values of `block_size` neighbouring positions. This module only counts; the
+A physical block holds the keys and values of `block_size` neighboring positions. This module only counts; the
 backend owns the memory.
 """
 

@@ -31,7 +31,7 @@ class NgramTable:
         vocab_size: number of token ids.
         keys: for each length from 1 on, contexts as numbers in base `vocab_size`, (N,) int64.
         tokens: the most frequent next token of each, (N,) int32.
-        shares: its share of all next tokens, in 255ths, (N,) uint8; smoothed towards 0 where there are few examples.
+        shares: its share of all next tokens, in 255ths, (N,) uint8; smoothed toward 0 where there are few examples.
     """
 
     vocab_size: int

@@ -51,7 +51,7 @@ def beam_search(
         prompt: at least one id.
         beam: hypotheses kept; with V ** max_new_tokens of them the search is exhaustive.
         max_new_tokens: length at which a hypothesis ends.
-        length_penalty: 0 compares plain sums; larger favours longer hypotheses.
+        length_penalty: 0 compares plain sums; larger favors longer hypotheses.
         is_finished: whether a hypothesis, given as its new tokens, ends here.
 
     Raises:

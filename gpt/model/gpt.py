@@ -157,7 +157,7 @@ class GPT(nn.Module):
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model in eval mode inside this context; afterwards every module has its former mode."""
+    """Put a model in eval mode inside this context; afterward every module has its former mode."""
     training = [module for module in model.modules() if module.training] if model.training else []
     for module in training:
         module.training = False

@@ -117,7 +117,7 @@ def round_to_integers(weight: Tensor, largest: int) -> tuple[Tensor, Tensor]:
 
 
 def pack(integers: Tensor) -> Tensor:
-    """Pack (F, C) int8 from -8 to 7 into (F, C / 2) uint8: the first of two neighbours in the lower half."""
+    """Pack (F, C) int8 from -8 to 7 into (F, C / 2) uint8: the first of two neighbors in the lower half."""
     return (integers[:, 0::2] & 15 | integers[:, 1::2] << 4).view(torch.uint8)
 
 

@@ -19,7 +19,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return weight * x / (x.square().mean(dim=-1, keepdim=True) + eps).sqrt()
 
 
-def rotate_neighbours(x: Tensor, base: float) -> Tensor:
+def rotate_neighbors(x: Tensor, base: float) -> Tensor:
     """(T, heads, D): columns 2i and 2i + 1 are the two parts of a complex number, rotated by position / base^(2i/D)."""
     length, _, width = x.shape
     angles = torch.outer(torch.arange(length), base ** (-torch.arange(0, width, 2) / width))
@@ -37,8 +37,8 @@ def reference(header: Mapping[str, float], tensors: Mapping[str, Tensor], idx: T
         y = rms_norm(x, part["attn_norm"], eps)
         q, k, v = (F.linear(y, part[name]) for name in ("attn_q", "attn_k", "attn_v"))
         q, k = (
-            rotate_neighbours(q.unflatten(-1, (heads, -1)), base),
-            rotate_neighbours(k.unflatten(-1, (kv_heads, -1)), base),
+            rotate_neighbors(q.unflatten(-1, (heads, -1)), base),
+            rotate_neighbors(k.unflatten(-1, (kv_heads, -1)), base),
         )
         k, v = (each.repeat_interleave(heads // kv_heads, dim=1) for each in (k, v.unflatten(-1, (kv_heads, -1))))
         scores = torch.einsum("thd,shd->hts", q, k) / math.sqrt(q.size(-1))
@@ -77,7 +77,7 @@ def test_sizes_are_in_the_header() -> None:
     assert header["tokenizer.ggml.model"] == "no_vocab"
 
 
-def test_halves_become_neighbours() -> None:
+def test_halves_become_neighbors() -> None:
     rows = torch.arange(8.0).unsqueeze(1)
     assert np.array_equal(interleave_halves(rows, 2).flatten(), [0, 2, 1, 3, 4, 6, 5, 7])
 

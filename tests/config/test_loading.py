@@ -180,8 +180,8 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
 
 
 def test_an_unknown_key_does_not_hide_a_contradiction() -> None:
-    said = complaint("train:\n  max_steps: 10\n  colour: red\nsound: {loud: true}\noptim: {min_lr: 1.0}\n")
-    assert "some.yaml:3: train.colour: unknown key" in said
+    said = complaint("train:\n  max_steps: 10\n  color: red\nsound: {loud: true}\noptim: {min_lr: 1.0}\n")
+    assert "some.yaml:3: train.color: unknown key" in said
     assert "some.yaml:4: sound: unknown key" in said
     assert "some.yaml:5: optim.min_lr: 1 is above learning_rate 0.001" in said
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cuda_device import no_synchronisation
+from cuda_device import no_synchronization
 from gpt.config import SamplingParams
 from gpt.generation import DecodeOptions, EagerRuntime, beam_search, build_runtime
 from gpt.generation.backends.compiled import CompiledBackend
@@ -80,5 +80,5 @@ def test_a_step_waits_for_nothing(device: torch.device, kind: type[CachedBackend
     with torch.inference_mode():
         backend.next_logits(contexts)
         backend.next_logits([[1, 2, 4], [3, 4]])
-        with no_synchronisation(device):
+        with no_synchronization(device):
             backend.next_logits([[1, 2, 4, 5], [3, 4, 5]])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cuda_device import no_synchronisation, stepper_of
+from cuda_device import no_synchronization, stepper_of
 from gpt.errors import NonFiniteError
 from gpt.evaluation.loss import Batch
 from gpt.model import GPT
@@ -57,7 +57,7 @@ def test_a_step_waits_for_nothing(device: torch.device, dtype: torch.dtype, name
     model = GPT(tiny_config(dropout=0.1)).to(device)
     stepper, average = stepper_of(model, device, dtype, name=name), WeightAverage(model, 0.9)
     for number in range(3):  # the first ones make what stays
-        with no_synchronisation(device) if number else no_synchronisation(torch.device("cpu")):
+        with no_synchronization(device) if number else no_synchronization(torch.device("cpu")):
             stepper.step(number, 1e-3, [batch_of(number), batch_of(number + 50)])
             average.update(number + 1)
 

@@ -39,7 +39,7 @@ Failure = Callable[..., str]
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One path, one behaviour; what it does may depend on how often the path was asked for before."""
+    """One path, one behavior; what it does may depend on how often the path was asked for before."""
 
     server: "Server"
 
@@ -47,8 +47,8 @@ class Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         self.server.visits[path] += 1
         self.server.addresses.append(self.path)
-        behaviour = getattr(self, "serve" + path.replace("/", "_").replace("-", "_"), self.serve_missing)
-        behaviour(self.server.visits[path])
+        behavior = getattr(self, "serve" + path.replace("/", "_").replace("-", "_"), self.serve_missing)
+        behavior(self.server.visits[path])
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -392,7 +392,7 @@ def test_no_mirror_at_all_is_an_error(failure: Failure) -> None:
     assert "no URL given" in failure()
 
 
-def test_crlf_copy_on_a_mirror_is_recognised(server: Server, failure: Failure) -> None:
+def test_crlf_copy_on_a_mirror_is_recognized(server: Server, failure: Failure) -> None:
     assert "/crlf: is a CRLF copy" in failure(f"{server.url}/crlf")
 
 

@@ -114,7 +114,7 @@ def test_a_cache_changes_no_hypothesis(kind: str, position: str, beam: int, leng
     ("length_penalty", "best"),
     [(0.0, [(2,), (0, 0, 0)]), (0.9, [(2,), (0, 0, 0)]), (1.2, [(0, 0, 0), (2,)]), (3.0, [(0, 0, 0), (2,)])],
 )
-def test_a_larger_length_penalty_favours_longer_texts(length_penalty: float, best: list[Tokens]) -> None:
+def test_a_larger_length_penalty_favors_longer_texts(length_penalty: float, best: list[Tokens]) -> None:
     """ln 0.4 for one token against 3 ln 0.4 for three: at a penalty of 1 they are equal."""
     backend = Scripted(lambda tokens: [0.4, 0.2, 0.4] if not tokens else [0.4, 0.3, 0.3])
     found = beam_search(backend, [0], 27, 3, length_penalty, ends_with_2)

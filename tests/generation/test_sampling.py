@@ -44,7 +44,7 @@ def test_temperature_sharpens_below_one_and_flattens_above(temperature: float, e
     assert probabilities([1, 2, 3], temperature=temperature) == pytest.approx(expected, abs=6e-4)
 
 
-def test_top_k_keeps_the_k_largest_and_renormalises() -> None:
+def test_top_k_keeps_the_k_largest_and_renormalizes() -> None:
     assert probabilities([1, 5, 3, 2, 4], top_k=3) == pytest.approx([0, 0.665, 0.090, 0, 0.245], abs=6e-4)
 
 
@@ -174,16 +174,16 @@ def test_the_distribution_is_that_of_the_rules_written_out(
 
 def test_repetition_penalty_divides_what_is_above_zero_and_multiplies_what_is_below() -> None:
     logits = torch.tensor([[2.0, -2.0, 0.0, 3.0, -1.0], [2.0, -2.0, 0.0, 3.0, -1.0]])
-    penalised = repetition_penalty(logits, [[0, 1, 2, 1, 1], [3]], 4.0)
-    assert penalised.tolist() == [[0.5, -8.0, 0.0, 3.0, -1.0], [2.0, -2.0, 0.0, 0.75, -1.0]]
+    penalized = repetition_penalty(logits, [[0, 1, 2, 1, 1], [3]], 4.0)
+    assert penalized.tolist() == [[0.5, -8.0, 0.0, 3.0, -1.0], [2.0, -2.0, 0.0, 0.75, -1.0]]
     assert logits[0].tolist() == [2.0, -2.0, 0.0, 3.0, -1.0]
 
 
 @pytest.mark.parametrize("penalty", [1e-46, 1e39, 1e300])
 def test_a_repetition_penalty_of_any_size_leaves_finite_logits_finite(penalty: float) -> None:
-    penalised = repetition_penalty(torch.tensor([[2.0, -2.0, 0.0, 3.0]]), [[0, 1, 2]], penalty)
-    assert penalised.isfinite().all()
-    assert penalised[0, 2:].tolist() == [0.0, 3.0]
+    penalized = repetition_penalty(torch.tensor([[2.0, -2.0, 0.0, 3.0]]), [[0, 1, 2]], penalty)
+    assert penalized.isfinite().all()
+    assert penalized[0, 2:].tolist() == [0.0, 3.0]
 
 
 def test_a_repetition_penalty_below_one_makes_repetition_likelier() -> None:
@@ -207,7 +207,7 @@ def test_the_repetition_penalty_comes_before_temperature_and_filters(changes: di
     assert expected != probabilities([3.0, 2.5, 1.0, -1.0], **changes)
 
 
-def test_every_row_is_penalised_for_its_own_context_only() -> None:
+def test_every_row_is_penalized_for_its_own_context_only() -> None:
     logits, contexts = torch.randn(4, 9), [[0], [1, 8, 8], [3, 4], [0, 1, 2]]
     params = SamplingParams(repetition_penalty=1.7, top_k=5)
     together = next_token_probabilities(logits, params, contexts)

@@ -15,7 +15,7 @@ from gpt.errors import InputError
 from gpt.generation import build_runtime, generate_tokens
 from gpt.generation.backends.selection import DecodeOptions
 from gpt.inspection.rendering.pages import read_part
-from gpt.inspection.views.attention import attention_patterns, summarise_head
+from gpt.inspection.views.attention import attention_patterns, summarize_head
 from gpt.interop.html import render_model_page
 from gpt.model import GPT
 from gpt.model.quantized import quantize
@@ -149,7 +149,7 @@ def test_summaries_of_attention_are_those_of_the_package() -> None:
     """
     summaries = run_page(page_of(model), code)
     expected = attention_patterns(model, torch.tensor(IDS[:9]))
-    assert summaries[1][2] == pytest.approx(dataclasses.asdict(summarise_head(expected[1, 2])), abs=1e-5)
+    assert summaries[1][2] == pytest.approx(dataclasses.asdict(summarize_head(expected[1, 2])), abs=1e-5)
 
 
 def test_text_goes_to_ids_and_back() -> None:

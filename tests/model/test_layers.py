@@ -105,7 +105,7 @@ def linear(layer: nn.Linear, x: Tensor) -> Tensor:
     return y if layer.bias is None else y + layer.bias.double()
 
 
-def randomised(mlp: nn.Module) -> nn.Module:
+def randomized(mlp: nn.Module) -> nn.Module:
     for parameter in mlp.parameters():
         nn.init.normal_(parameter, std=0.3)
     return mlp
@@ -130,7 +130,7 @@ def test_exact_gelu_is_not_its_tanh_approximation() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", FORMULAS)
 def test_plain_network_is_two_matrices_around_the_activation(name: str, bias: bool) -> None:
-    mlp = randomised(build_mlp(tiny_config(mlp=name, bias=bias)))
+    mlp = randomized(build_mlp(tiny_config(mlp=name, bias=bias)))
     assert isinstance(mlp, MLP)
     x = torch.randn(2, 3, 32)
     expected = linear(mlp.c_proj, each(FORMULAS[name], linear(mlp.c_fc, x)))
@@ -139,7 +139,7 @@ def test_plain_network_is_two_matrices_around_the_activation(name: str, bias: bo
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_swiglu_is_gate_times_value_through_a_third_matrix(bias: bool) -> None:
-    mlp = randomised(build_mlp(tiny_config(mlp="swiglu", bias=bias)))
+    mlp = randomized(build_mlp(tiny_config(mlp="swiglu", bias=bias)))
     assert isinstance(mlp, SwiGLU)
     assert sum(parameter.dim() == 2 for parameter in mlp.parameters()) == 3
     x = torch.randn(2, 3, 32)
@@ -168,7 +168,7 @@ def test_hidden_width(n_embd: int, mlp: str, mlp_width: int | None, hidden: int)
 
 @pytest.mark.parametrize("mlp", ["gelu", "swiglu"])
 def test_each_token_passes_on_its_own(mlp: str) -> None:
-    network = randomised(build_mlp(tiny_config(mlp=mlp)))
+    network = randomized(build_mlp(tiny_config(mlp=mlp)))
     x = torch.randn(2, 5, 32)
     alone = torch.stack([network(x[:, t]) for t in range(5)], dim=1)
     torch.testing.assert_close(network(x), alone, rtol=0, atol=1e-5)
@@ -176,7 +176,7 @@ def test_each_token_passes_on_its_own(mlp: str) -> None:
 
 @pytest.mark.parametrize("mlp", ["gelu", "swiglu"])
 def test_dropout_of_the_network_acts_in_training_only(mlp: str) -> None:
-    network, x = randomised(build_mlp(tiny_config(mlp=mlp, dropout=0.5))), torch.randn(2, 50, 32)
+    network, x = randomized(build_mlp(tiny_config(mlp=mlp, dropout=0.5))), torch.randn(2, 50, 32)
     without = network.eval()(x)
     assert torch.equal(without, network(x))
     with_dropout = network.train()(x)

@@ -169,7 +169,7 @@ def test_heads_are_concatenated_and_projected(trace: Trace, block: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "h.1.ln_2", "ln_f"])
-def test_each_norm_keeps_the_shape_and_normalises_every_token(trace: Trace, name: str) -> None:
+def test_each_norm_keeps_the_shape_and_normalizes_every_token(trace: Trace, name: str) -> None:
     normed = trace.outputs[name]
     assert trace.inputs[name][0].shape == normed.shape == (1, 7, 64)
     torch.testing.assert_close(normed.mean(dim=-1), torch.zeros(1, 7), rtol=0, atol=1e-5)

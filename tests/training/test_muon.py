@@ -57,7 +57,7 @@ def values_of(parameters: list[nn.Parameter]) -> list[Tensor]:
     return [parameter.detach().clone() for parameter in parameters]
 
 
-# --- orthogonalisation ---------------------------------------------------------------------------
+# --- orthogonalization ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(24, 24), (16, 100), (100, 16), (1, 40), (40, 1), (1, 1)])

@@ -47,7 +47,7 @@ def test_the_losses_of_a_fixed_recipe_are_those_that_were_recorded(tmp_path: Pat
     start(tmp_path, "train.max_steps=20", "train.eval_interval=20").run()
     losses = list(rows(tmp_path, "train/loss").values())
     assert losses == pytest.approx(LOSSES, rel=1e-3), (
-        "the same recipe now trains differently: initialisation, data order, model, loss, optimizer or schedule "
+        "the same recipe now trains differently: initialization, data order, model, loss, optimizer or schedule "
         "has changed. If that was meant, earlier results no longer compare, and these are the new losses to record: "
         f"{[round(loss, 5) for loss in losses]}"
     )
@@ -126,7 +126,7 @@ def test_attention_is_drawn_at_every_so_many_evaluations(
     trainer.monitor = Pictures()
     trainer.run()
     assert list(pictures) == drawn
-    assert all(pixels.ndim == 3 and pixels.std() > 10 for pixels in pictures.values())  # not one colour
+    assert all(pixels.ndim == 3 and pixels.std() > 10 for pixels in pictures.values())  # not one color
 
 
 def test_an_early_last_evaluation_counts_as_one(tmp_path: Path, start: Start) -> None:

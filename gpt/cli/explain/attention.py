@@ -94,7 +94,7 @@ def _heads(
     arguments: argparse.Namespace, view: "View", loaded: "Loaded", idx: "Tensor", edits: "Edits"
 ) -> list[dict[str, Any]]:
     """Return the averages of each head that is shown; one token alone has no loss that could change."""
-    from gpt.inspection.views.attention import ablate_heads, summarise_head
+    from gpt.inspection.views.attention import ablate_heads, summarize_head
 
     layers = range(len(view["weights"])) if arguments.layer is None else [arguments.layer]
     changes = ablate_heads(loaded.model, idx, edits, layers).tolist() if len(idx) > 1 else None
@@ -102,7 +102,7 @@ def _heads(
         {
             "layer": layer,
             "head": head,
-            **vars(summarise_head(pattern)),
+            **vars(summarize_head(pattern)),
             "without_it": changes[row][head] if changes else None,
         }
         for row, layer in enumerate(layers)
@@ -126,7 +126,7 @@ def _print_matrix(arguments: argparse.Namespace, view: "View") -> None:
     if arguments.numbers:
         print(numbers(matrix, view["labels"]))
     else:
-        print(heat_map(matrix, view["labels"], colour=sys.stdout.isatty()))
+        print(heat_map(matrix, view["labels"], color=sys.stdout.isatty()))
 
 
 def _table(heads: Iterable[dict[str, Any]]) -> Table:

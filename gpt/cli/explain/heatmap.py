@@ -4,32 +4,32 @@ import math
 from collections.abc import Sequence
 
 SHADES = " ░▒▓█"
-GREYS = (16, *range(232, 256), 231)
-"""Of the 256-colour terminal palette, from black to white."""
+GRAYS = (16, *range(232, 256), 231)
+"""Of the 256-color terminal palette, from black to white."""
 
 
-def heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str], colour: bool) -> str:
+def heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str], color: bool) -> str:
     """Return rows of queries and columns of keys, each cell two characters wide.
 
     Args:
         matrix: square, of values from 0 to 1.
         labels: one for each row and column.
-        colour: shade by colour, not by characters.
+        color: shade by color, not by characters.
     """
     from gpt.inspection.views.tokens import one_character
 
     width = max(len(label) for label in labels)
     head = " " * (width + 1) + "".join(f"{one_character(label)} " for label in labels)
     lines = [
-        f"{label:>{width}} " + "".join(_cell(value, colour) for value in row[: number + 1])
+        f"{label:>{width}} " + "".join(_cell(value, color) for value in row[: number + 1])
         for number, (label, row) in enumerate(zip(labels, matrix, strict=True))
     ]
     return "\n".join([head.rstrip(), *lines])
 
 
-def _cell(value: float, colour: bool) -> str:
-    if colour:
-        return f"\x1b[48;5;{GREYS[round(min(max(value, 0.0), 1.0) * (len(GREYS) - 1))]}m  \x1b[0m"
+def _cell(value: float, color: bool) -> str:
+    if color:
+        return f"\x1b[48;5;{GRAYS[round(min(max(value, 0.0), 1.0) * (len(GRAYS) - 1))]}m  \x1b[0m"
     return SHADES[min(int(math.sqrt(value) * len(SHADES)), len(SHADES) - 1)] * 2  # the root keeps small weights visible
 
 

@@ -45,9 +45,9 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 
     (..., C), two of (C) -> (..., C).
     """
-    centred = x - x.mean(-1, keepdim=True)
-    sigma = (centred.square().mean(-1, keepdim=True) + eps).sqrt()
-    return weight * centred / sigma + bias
+    centered = x - x.mean(-1, keepdim=True)
+    sigma = (centered.square().mean(-1, keepdim=True) + eps).sqrt()
+    return weight * centered / sigma + bias
 
 
 def layer_norm_backward(grad_y: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -55,9 +55,9 @@ def layer_norm_backward(grad_y: Tensor, x: Tensor, weight: Tensor, eps: float) -
 
     G_w = sum G_y * n and G_b = sum G_y over all positions: two of (..., C), (C) -> (..., C), two of (C).
     """
-    centred = x - x.mean(-1, keepdim=True)
-    sigma = (centred.square().mean(-1, keepdim=True) + eps).sqrt()
-    normed, grad = centred / sigma, weight * grad_y
+    centered = x - x.mean(-1, keepdim=True)
+    sigma = (centered.square().mean(-1, keepdim=True) + eps).sqrt()
+    normed, grad = centered / sigma, weight * grad_y
     grad_x = (grad - grad.mean(-1, keepdim=True) - normed * (grad * normed).mean(-1, keepdim=True)) / sigma
     return grad_x, torch.einsum("...c,...c->c", grad_y, normed), torch.einsum("...c->c", grad_y)
 

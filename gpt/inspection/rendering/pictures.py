@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpt.errors import GPTError, InputError
 from gpt.inspection.views.tokens import PLACEHOLDER, View
 
-COLOURS = "viridis"
+COLORS = "viridis"
 DOTS_PER_INCH = 120
 FONT = "monospace"
 MOST_LABELS = 64
@@ -45,7 +45,7 @@ def attention_picture(view: View, layer: int | None = None, head: int | None = N
     grid = figure.subplots(len(layers), len(heads), squeeze=False)
     for row, axes_row in zip(layers, grid, strict=True):
         for column, axes in zip(heads, axes_row, strict=True):
-            image = axes.imshow(weights[row, column], cmap=COLOURS, vmin=0, vmax=1, interpolation="nearest")
+            image = axes.imshow(weights[row, column], cmap=COLORS, vmin=0, vmax=1, interpolation="nearest")
             axes.set_title(f"layer {row}, head {column}", fontsize=9 if single else 7)
             axes.set_xticks([])
             axes.set_yticks([])
@@ -56,7 +56,7 @@ def attention_picture(view: View, layer: int | None = None, head: int | None = N
 
 
 def lens_picture(view: View) -> Any:
-    """Draw layers against positions: the most likely next token, coloured by its probability.
+    """Draw layers against positions: the most likely next token, colored by its probability.
 
     Args:
         view: of `lens_view`.
@@ -68,7 +68,7 @@ def lens_picture(view: View) -> Any:
     rows, columns = probabilities.shape
     figure = _figure(1.6 + 0.2 * min(columns, MOST_COLUMNS), 1.4 + 0.3 * rows)
     axes = figure.subplots()
-    image = axes.imshow(probabilities, cmap=COLOURS, vmin=0, vmax=1, aspect="auto", origin="lower")
+    image = axes.imshow(probabilities, cmap=COLORS, vmin=0, vmax=1, aspect="auto", origin="lower")
     if columns <= MOST_COLUMNS:
         _write_tokens(axes, view)
     axes.set_yticks(range(rows), view["rows"], fontsize=7)

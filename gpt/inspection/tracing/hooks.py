@@ -160,10 +160,10 @@ def _scale(norm: nn.Module, x: Tensor) -> Tensor:
     In float32 at least, as in the kernels: the squares of a float16 overflow.
     """
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    centred = wide - wide.mean(dim=-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else wide
+    centered = wide - wide.mean(dim=-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else wide
     eps = norm.eps
     assert isinstance(eps, float)
-    return (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt().to(x.dtype)
+    return (centered.square().mean(dim=-1, keepdim=True) + eps).sqrt().to(x.dtype)
 
 
 def _by_head(heads: int, visit: Visit) -> Visit:

@@ -73,8 +73,8 @@ def attention_view(
     return {"labels": labels_of(tokenizer, idx.tolist()), "weights": weights}
 
 
-def summarise_head(pattern: Tensor) -> HeadSummary:
-    """Summarise a head from its weights (T, T); the first query has no choice and is left out if it can be.
+def summarize_head(pattern: Tensor) -> HeadSummary:
+    """Summarize a head from its weights (T, T); the first query has no choice and is left out if it can be.
 
     Every figure is read back, which on a CUDA device waits for it: bring the weights to the CPU first.
     """

@@ -142,7 +142,7 @@ class Engine:
 
         Args:
             tokens: ids, at most `max_tokens` of them.
-            sequences: of each; the tokens of a sequence are neighbours and in order.
+            sequences: of each; the tokens of a sequence are neighbors and in order.
             positions: of each in its sequence; all positions before are stored.
             wanted: indices of the tokens after which logits are wanted.
 

@@ -54,7 +54,7 @@ _ADD_NORM = Arguments(
     "x y* gain stream normed* mean inverse dstream dnormed* dx dy* dgain",
     "eps dropout",
     "seed",
-    "rows width centred threads",
+    "rows width centered threads",
 )
 _ADD = Arguments("x y* out dy*", "dropout", "seed", "rows width threads")
 _ACTIVATION = Arguments("x* y* dy* dx*", integers="kind rows width threads")

@@ -42,11 +42,11 @@ class NormOptions:
     """A norm without bias.
 
     Attributes:
-        centred: LayerNorm, else RMSNorm.
+        centered: LayerNorm, else RMSNorm.
         eps: added to the variance.
     """
 
-    centred: bool
+    centered: bool
     eps: float
 
 
@@ -170,7 +170,7 @@ class _AddNorm(Function):
         dropout: Dropout,
     ) -> tuple[Tensor, Tensor]:
         ctx.kernels, ctx.adds = kernels, y is not None
-        ctx.settings = {**_rows(x), **dropout.fields, "centred": options.centred, "eps": options.eps}
+        ctx.settings = {**_rows(x), **dropout.fields, "centered": options.centered, "eps": options.eps}
         stream = x if y is None else torch.empty_like(x)
         normed = torch.empty_like(x, dtype=kernels.dtype)
         mean, inverse = (torch.empty(ctx.settings["rows"], dtype=torch.float32) for _ in range(2))

@@ -8,7 +8,7 @@ import torch
 
 from gpt.checkpoint import Loaded
 from gpt.inspection.tracing.edits import zero
-from gpt.inspection.views.attention import ablate_heads, attention_patterns, summarise_head
+from gpt.inspection.views.attention import ablate_heads, attention_patterns, summarize_head
 
 PROMPT = "It was"
 LABELS = ["I", "t", "␣", "w", "a", "s"]
@@ -29,7 +29,7 @@ def test_the_table_has_a_row_for_every_head(run: Any, loaded: Loaded, patterns: 
     rows = [line.split() for line in result.out.splitlines() if line.split()[:1] == ["0"]]
     changes = ablate_heads(loaded.model, ids_of(loaded))
     for head, row in enumerate(rows):
-        summary = summarise_head(patterns[0, head])
+        summary = summarize_head(patterns[0, head])
         expected = [f"{value:.3f}" for value in vars(summary).values()]
         assert row == ["0", str(head), *expected, f"{changes[0, head]:+.4f}"]
     assert len(rows) == 2
@@ -56,7 +56,7 @@ def test_json_holds_the_figures_of_the_heads_that_are_shown(
     assert [(figures["layer"], figures["head"]) for figures in heads] == [(0, head) for head in shown]
     for figures, head in zip(heads, shown, strict=True):
         assert figures["without_it"] == pytest.approx(float(changes[0, head]), abs=1e-6)
-        for name, value in vars(summarise_head(patterns[0, head])).items():
+        for name, value in vars(summarize_head(patterns[0, head])).items():
             assert figures[name] == pytest.approx(value)
 
 

@@ -45,7 +45,7 @@ def assert_all_equal(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> No
         assert_equal(one, other)
 
 
-def randomised(module: nn.Module) -> Any:
+def randomized(module: nn.Module) -> Any:
     for parameter in module.parameters():
         nn.init.normal_(parameter)
     return module.double()
@@ -79,7 +79,7 @@ def test_linear(leading: tuple[int, ...], inputs: int, outputs: int) -> None:
 @over_scales
 def test_layer_norm(leading: tuple[int, ...], width: int, scale: float) -> None:
     layer, x, grad = (
-        randomised(nn.LayerNorm(width, EPS)),
+        randomized(nn.LayerNorm(width, EPS)),
         normal(*leading, width, scale=scale),
         normal(*leading, width),
     )
@@ -93,7 +93,7 @@ def test_layer_norm(leading: tuple[int, ...], width: int, scale: float) -> None:
 @over_widths
 @over_scales
 def test_rms_norm(leading: tuple[int, ...], width: int, scale: float) -> None:
-    layer, x, grad = randomised(RMSNorm(width, EPS)), normal(*leading, width, scale=scale), normal(*leading, width)
+    layer, x, grad = randomized(RMSNorm(width, EPS)), normal(*leading, width, scale=scale), normal(*leading, width)
     weight = layer.weight.detach()
     assert_equal(mathematics.rms_norm(x, weight, EPS), layer(x))
     expected = by_autograd(lambda x, w: F.rms_norm(x, (width,), w, EPS), grad, x, weight)
@@ -166,7 +166,7 @@ def test_activation(
 @over_leading
 @over_scales
 def test_feed_forward(leading: tuple[int, ...], scale: float) -> None:
-    module = randomised(MLP(tiny_config(n_head=1, n_embd=3, mlp_width=7, mlp="gelu", bias=True)))
+    module = randomized(MLP(tiny_config(n_head=1, n_embd=3, mlp_width=7, mlp="gelu", bias=True)))
     parameters = [p.detach() for p in (*module.c_fc.parameters(), *module.c_proj.parameters())]
     x, grad = normal(*leading, 3, scale=scale), normal(*leading, 3)
     assert_equal(mathematics.feed_forward(x, *parameters), module(x))
@@ -179,7 +179,7 @@ def test_feed_forward(leading: tuple[int, ...], scale: float) -> None:
 @over_leading
 @over_scales
 def test_swiglu(leading: tuple[int, ...], scale: float) -> None:
-    module = randomised(SwiGLU(tiny_config(n_head=1, n_embd=3, mlp_width=7, mlp="swiglu")))
+    module = randomized(SwiGLU(tiny_config(n_head=1, n_embd=3, mlp_width=7, mlp="swiglu")))
     weights = [layer.weight.detach() for layer in (module.c_gate, module.c_fc, module.c_proj)]
     x, grad = normal(*leading, 3, scale=scale), normal(*leading, 3)
     assert_equal(mathematics.swiglu(x, *weights), module(x))
@@ -204,7 +204,7 @@ def test_cross_entropy(shape: tuple[int, int, int], scale: float) -> None:
 @pytest.mark.parametrize("length", [1, 6])
 def test_a_layer_norm_gelu_block_is_these_parts(length: int) -> None:
     config = tiny_config(n_head=2, n_embd=6, bias=True, norm="layernorm", mlp="gelu", attention="reference")
-    block, x, grad_y = randomised(Block(config)), normal(2, length, 6), normal(2, length, 6)
+    block, x, grad_y = randomized(Block(config)), normal(2, length, 6), normal(2, length, 6)
     p, m = {name: value.detach() for name, value in block.named_parameters()}, mathematics
 
     def split(x: Tensor) -> Tensor:

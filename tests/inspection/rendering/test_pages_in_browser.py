@@ -189,7 +189,7 @@ def test_surprisal_shows_the_text_and_the_alternatives(tmp_path: Path) -> None:
     actions = """
     const tokens = [...document.querySelectorAll(".token")];
     found.text = [tokens.map((token) => token.textContent), document.querySelectorAll("#text br").length];
-    found.colours = tokens.map((token) => token.style.backgroundColor);
+    found.colors = tokens.map((token) => token.style.backgroundColor);
     found.mean = read("mean");
     found.start = [current(), read("readout"), entries("before"), entries("after"), read("after-title")];
     hover(tokens[0]);
@@ -202,8 +202,8 @@ def test_surprisal_shows_the_text_and_the_alternatives(tmp_path: Path) -> None:
     """
     found, _ = open_page("surprisal", tmp_path, actions)
     assert found["text"] == [LABELS, 1]
-    assert found["colours"][0] == ""
-    assert len(set(found["colours"])) == SIZE
+    assert found["colors"][0] == ""
+    assert len(set(found["colors"])) == SIZE
     assert found["mean"] == "3.900"
     chosen, readout, before, after, title = found["start"]
     assert chosen == ["␣"]

@@ -28,9 +28,9 @@ def by_hand(model: GPT, idx: Tensor) -> dict[str, Tensor]:
         return x @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", torch.zeros(1))
 
     def norm(name: str, hook: str, x: Tensor) -> Tensor:
-        centred = x if c.norm == "rmsnorm" else x - x.mean(-1, keepdim=True)
-        found[f"{hook}.hook_scale"] = ((centred**2).mean(-1, keepdim=True) + c.norm_eps) ** 0.5
-        scaled = centred / found[f"{hook}.hook_scale"] * weights[f"{name}.weight"]
+        centered = x if c.norm == "rmsnorm" else x - x.mean(-1, keepdim=True)
+        found[f"{hook}.hook_scale"] = ((centered**2).mean(-1, keepdim=True) + c.norm_eps) ** 0.5
+        scaled = centered / found[f"{hook}.hook_scale"] * weights[f"{name}.weight"]
         found[f"{hook}.hook_normalized"] = scaled + weights.get(f"{name}.bias", torch.zeros(1))
         return found[f"{hook}.hook_normalized"]
 

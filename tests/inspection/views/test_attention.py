@@ -8,7 +8,7 @@ from torch import Tensor
 from gpt.errors import InputError
 from gpt.inspection.tracing.activation_cache import Edits, run_with_cache
 from gpt.inspection.tracing.edits import Edit, zero
-from gpt.inspection.views.attention import HeadSummary, ablate_heads, attention_patterns, summarise_head
+from gpt.inspection.views.attention import HeadSummary, ablate_heads, attention_patterns, summarize_head
 from inspection.variants import every_variant, some_ids, state_of
 from tiny import sharp_model
 
@@ -35,7 +35,7 @@ HALVES = torch.tensor([[1.0, 0], [0.25, 0.75]])
     ids=["itself", "previous", "first", "uniform", "uneven", "one token"],
 )
 def test_summaries_by_hand(pattern: Tensor, expected: HeadSummary) -> None:
-    summary = summarise_head(pattern)
+    summary = summarize_head(pattern)
     for name, value in vars(expected).items():
         assert getattr(summary, name) == pytest.approx(value, abs=1e-6), name
 

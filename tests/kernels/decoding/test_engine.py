@@ -309,8 +309,8 @@ def test_tokens_are_drawn_as_the_reference_samples_them(sampling: dict[str, Any]
     model, params, uniforms = sharp_model(std=0.15, block_size=150), SamplingParams(**sampling), torch.rand(4, 100)
     seen = torch.zeros(4, 23, dtype=torch.uint8)
     seen[:, 1] = 1
-    penalised = None if params.repetition_penalty == 1.0 else seen
-    rows, logits = generate(model, uniforms, params, seen=penalised, keep_logits=True)
+    penalized = None if params.repetition_penalty == 1.0 else seen
+    rows, logits = generate(model, uniforms, params, seen=penalized, keep_logits=True)
     assert logits is not None
     contexts = [[1] for _ in rows]
     for step in range(100):

@@ -82,7 +82,7 @@ def gradients(outputs: list[Tensor], inputs: list[Tensor], of: list[Tensor]) -> 
 
 
 def norm_of(x: Tensor, gain: Tensor, options: NormOptions) -> Tensor:
-    if options.centred:
+    if options.centered:
         x = x - x.mean(dim=-1, keepdim=True)
     return x / (x.square().mean(dim=-1, keepdim=True) + options.eps).sqrt() * gain
 

@@ -16,7 +16,7 @@ template <class T> struct Rows {
     void prefetch(int k) const { simd::prefetch(data + k * stride, 0), simd::prefetch(data + k * stride, 64); }
 };
 
-// Integers of four bits: of two neighbouring rows the first lies in the lower halves of the bytes.
+// Integers of four bits: of two neighboring rows the first lies in the lower halves of the bytes.
 struct Int4Rows {
     const int8_t* data;
     size_t stride;

@@ -84,7 +84,7 @@ int64_t gpt_decoder_generate(Decoder* d, int count, const int32_t* sequences, in
 }
 
 // As forward; then samples a token from each token's logits with its number in `uniforms` (count), to sampled (count); -1
-// where logits are not finite. The tokens of a sequence are neighbours. seen: (sequences in this pass, vocab_size) before its
+// where logits are not finite. The tokens of a sequence are neighbors. seen: (sequences in this pass, vocab_size) before its
 // first token, or null; overwritten. logits: (count, vocab_size), or null.
 void gpt_decoder_verify(Decoder* d, int count, const int32_t* tokens, const int32_t* sequences, const int32_t* positions,
                         const Sampling* sampling, const float* uniforms, uint8_t* seen, int32_t* sampled, float* logits) {

@@ -25,7 +25,7 @@ inline __m512 load_partial(const float* x, int k, int count) {
     return _mm512_maskz_loadu_ps(left >= 16 ? 0xffff : left > 0 ? (1 << left) - 1 : 0, x + k);
 }
 
-// Digits of a row: (inputs / 64, stride, 64), the first of them in the first of four neighbouring rows. Returns what a
+// Digits of a row: (inputs / 64, stride, 64), the first of them in the first of four neighboring rows. Returns what a
 // unit of the integers stands for; NaN where an element is not finite.
 inline float split_row(int8_t* digits, int stride, const float* x, int inputs) {
     __m512 top = _mm512_setzero_ps(), invalid = top;

@@ -35,7 +35,7 @@ struct Sampling {
     int32_t top_k;
 };
 
-// A token to be sampled. seen: the tokens that are penalised (vocab_size), or null; logits: receives what it is sampled
+// A token to be sampled. seen: the tokens that are penalized (vocab_size), or null; logits: receives what it is sampled
 // from (vocab_size), or null.
 struct Sample {
     Sampling sampling;

@@ -58,7 +58,7 @@ inline void penalize(float* x, int count, float penalty, const uint8_t* seen) {
 }
 
 // Samples by inverse transform of `uniform` in [0, 1); returns the token, or -1 where logits are not finite. `x` is
-// overwritten; seen: the tokens that are penalised, or null.
+// overwritten; seen: the tokens that are penalized, or null.
 inline int sample(float* x, int count, const Sampling& p, float uniform, const uint8_t* seen, float* ranks, int32_t* order) {
     if (!is_finite(x, count)) return -1;
     if (seen) penalize(x, count, p.penalty, seen);

@@ -37,7 +37,7 @@ struct ForwardScratch {
           out(arena.alloc<float>(16 * (size_t)s.head_dim)), inverse_rms(arena.alloc<float>(s.rows())) {}
 };
 
-// One row of scores to weights that are not normalised, after dropout; returns their sum before it, and its logarithm.
+// One row of scores to weights that are not normalized, after dropout; returns their sum before it, and its logarithm.
 inline float softmax_row(element* weights, float* log_sum, const float* scores, int query, int keys, const Dropout& drop, uint32_t stream) {
     using namespace simd;
     floats top = broadcast(-INFINITY), total = {};

@@ -1,4 +1,4 @@
-// One head on its way into attention and back: normalised, rotated and scaled; zeros past its length.
+// One head on its way into attention and back: normalized, rotated and scaled; zeros past its length.
 #pragma once
 #include "matmul_element.h"
 

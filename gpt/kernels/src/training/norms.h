@@ -9,7 +9,7 @@ struct Rows {
 };
 
 struct Norm {
-    bool centred;  // LayerNorm, else RMSNorm
+    bool centered;  // LayerNorm, else RMSNorm
     float eps;
 };
 
@@ -34,7 +34,7 @@ inline void add_forward(float* out, const float* x, const element* y, const Rows
 inline void norm_row(element* normed, float* mean, float* inverse, const float* x, const float* gain, int width, const Norm& norm) {
     using namespace simd;
     floats total = {}, squares = {};
-    for (int c = 0; c < width && norm.centred; c += LANES) total += load(x + c);
+    for (int c = 0; c < width && norm.centered; c += LANES) total += load(x + c);
     const float m = reduce_add(total) / width;
     for (int c = 0; c < width; c += LANES) {
         const floats v = load(x + c) - m;
@@ -72,7 +72,7 @@ inline void add_norm_row_backward(float* dx, element* dy, float* dgain, const fl
         store(dgain + c, fma(d, unit, load(dgain + c)));
         dot = fma(g, unit, dot), total += g;
     }
-    const float along = reduce_add(dot) / width, shift = norm.centred ? reduce_add(total) / width : 0.0f;
+    const float along = reduce_add(dot) / width, shift = norm.centered ? reduce_add(total) / width : 0.0f;
     for (int c = 0; c < width; c += LANES) {
         const floats unit = (load(stream + c) - mean) * inverse, g = load(dnormed + c) * load(gain + c);
         const floats out = fma(g - unit * along - shift, broadcast(inverse), load(dstream + c));

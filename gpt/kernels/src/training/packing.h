@@ -53,7 +53,7 @@ inline void interleave(uint32_t* out, const bf16* even, const bf16* odd) {
 }
 #endif
 
-// For a matmul by x: pairs are of neighbouring rows. x: (rows, cols) -> (rows / 2, cols, 2).
+// For a matmul by x: pairs are of neighboring rows. x: (rows, cols) -> (rows / 2, cols, 2).
 inline const bf16* pack(bf16* out, const bf16* x, int rows, int cols) {
     for (int r = 0; r < rows; r += 2)
         for (int c = 0; c < cols; c += 16)

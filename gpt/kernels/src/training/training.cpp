@@ -39,10 +39,10 @@ struct AddNormArguments {
     float* dgain;
     float eps, dropout;
     uint32_t seed;
-    int32_t rows, width, centred, threads;
+    int32_t rows, width, centered, threads;
 
     Rows shape() const { return {rows, width}; }
-    Norm norm() const { return {centred != 0, eps}; }
+    Norm norm() const { return {centered != 0, eps}; }
 };
 
 struct AddArguments {
