@@ -68,7 +68,7 @@ def training_cases(kernels: Kernels) -> Iterator[Case]:
 
     The limits are two to six times what was measured on AMX, AVX-512 and AVX2, and less than ten times on AMX.
     """
-    is_fast, norm, none = kernels.dtype == torch.bfloat16, NormOptions(centred=False, eps=1e-5), Dropout()
+    is_fast, norm, none = kernels.dtype == torch.bfloat16, NormOptions(centered=False, eps=1e-5), Dropout()
 
     def both(
         name: str, ours: Function, plain: Function, limits: tuple[float, float], *shapes: tuple[int, ...]
