@@ -2,20 +2,31 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from gpt.config import SamplingParams
 from gpt.generation import Piece, SampledToken
 from gpt.serving.engine import ServingEngine
 from gpt.serving.http.delivery import Delivery
 from gpt.serving.http.errors import APIError
-from gpt.serving.http.logprobs import LogprobsStream
-from gpt.serving.request import Request
+from gpt.serving.request import EngineClosedError, QueueFullError, Request
 
 REASONS = {"length": "length", "window": "length", "stop": "stop", "end": "stop"}
 """From why a sequence ended to the protocol's `finish_reason`."""
+
+
+class TokenStream(Protocol):
+    """Holds back tokens until the text they belong to is shown."""
+
+    def feed(self, tokens: Iterable[SampledToken]) -> None:
+        """Add tokens in the order of the text."""
+        ...
+
+    def take(self, length: int) -> Any:
+        """Return, once, what belongs to the first `length` characters."""
+        ...
 
 
 @dataclass
@@ -25,7 +36,7 @@ class Choice:
     Attributes:
         index: in the answer.
         seed: of its generator.
-        logprobs: of its tokens; None where they are not asked for.
+        logprobs: what is shown of its tokens; None where they are not asked for.
         tokens: sampled so far.
         finish: why it ended; None while it goes on.
         request: of the engine.
@@ -33,7 +44,7 @@ class Choice:
 
     index: int
     seed: int
-    logprobs: LogprobsStream | None
+    logprobs: TokenStream | None
     tokens: int = 0
     finish: str | None = None
     request: Request | None = None
@@ -100,8 +111,8 @@ class Answer:
         """Ask the engine for one more choice.
 
         Raises:
-            QueueFullError: too many requests wait.
-            GPTError: see `ServingEngine.submit`.
+            APIError: the engine accepts no more.
+            GPTError: the prompt does not fit, see `ServingEngine.submit`.
         """
 
         def take(pieces: list[Piece]) -> None:
@@ -109,7 +120,12 @@ class Answer:
             self.first = self.first or time.monotonic()
             self.changed.set()
 
-        choice.request = self._engine.submit(prompt, params, self._delivery.to(take))
+        try:
+            choice.request = self._engine.submit(prompt, params, self._delivery.to(take))
+        except QueueFullError as error:
+            raise APIError(429, f"the server is busy: {error}", code="queue_full") from None
+        except EngineClosedError as error:
+            raise APIError(503, str(error)) from None
         self.choices.append(choice)
 
     async def wait(self) -> None:

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from fastapi import FastAPI
 
+from gpt.serving.http.answers import Answers
 from gpt.serving.http.completions import Completions
 from gpt.serving.http.drain import Drain
 from gpt.serving.http.errors import add_error_handlers
@@ -38,7 +39,8 @@ def create_app(
     add_error_handlers(app)
     metrics = Metrics(models)
     heavy = ThreadPoolExecutor(max_workers=1, thread_name_prefix="heavy-work")
-    completions = Completions(models, limits, drain, metrics, heavy)
+    answers = Answers(drain, metrics)
+    completions = Completions(models, limits, answers, heavy)
     app.add_api_route(
         "/v1/completions",
         completions.create,
@@ -47,5 +49,5 @@ def create_app(
         responses={**ANSWERS, **ERRORS},
     )
     add_information(app, models, drain, metrics, ERRORS)
-    add_playground(app, models, heavy)
+    add_playground(app, models, limits, answers, heavy, ERRORS)
     return app

@@ -11,16 +11,26 @@ from concurrent.futures import Executor
 
 from fastapi import FastAPI
 
+from gpt.serving.http.answers import Answers
+from gpt.serving.http.information import Responses
+from gpt.serving.http.limits import Limits
 from gpt.serving.http.models import Models
+from gpt.serving.http.playground.generate import add_generate
 from gpt.serving.http.playground.page import add_page
 
 
-def add_playground(app: FastAPI, models: Models, heavy: Executor) -> None:
+def add_playground(
+    app: FastAPI, models: Models, limits: Limits, answers: Answers, heavy: Executor, errors: Responses
+) -> None:
     """Add the playground's page and endpoints to the server's application.
 
     Args:
         app: of the server.
         models: that can be asked for.
+        limits: of a request.
+        answers: open new ones.
         heavy: computes what the engine does not, one thing after another, since it takes the engine's cores.
+        errors: describe the errors of every endpoint.
     """
     add_page(app)
+    add_generate(app, models, limits, answers, heavy, errors)

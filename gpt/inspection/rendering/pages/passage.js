@@ -1,0 +1,123 @@
+// As in the page of surprisal: the same colour means the same surprise, -log2 of the probability, on every page.
+const MOST_BITS = 8;
+
+/**
+ * Fills `root` with a text that is being written, whose tokens show what else was possible. A token has `id`, `label`,
+ * `text`, `probability` (null where nothing came before it), `own` and `sampled`: the likeliest tokens of the model and
+ * of sampling, as triples of id, label and probability; `isGiven` is set if it is of the prompt, `isPicked` if a
+ * reader chose it. `branch(index, id)` follows a click on an alternative.
+ *
+ * Returns `tokens`, `add(tokens)`, `truncate(length)`, `settle()`, which lets the tab key reach the text, and
+ * `focus(index)`; `settings` is to be set to the words for the sampling parameters.
+ */
+function showPassage(root, branch) {
+  fillFrom(root, "passage");
+  const find = (name) => root.querySelector(`.${name}`);
+  const written = find("written");
+  const idle = ["choice-title", "choice", "sampled-title"].map((name) => [find(name), find(name).textContent]);
+  const tokens = [];
+  const items = []; // their elements
+  let chosen = null;
+  const passage = { tokens, add, truncate, settle, focus, settings: "" };
+
+  const pick = makeChoosable(
+    written,
+    items,
+    Infinity,
+    (index) => {
+      chosen = index;
+      showChoice(index);
+    },
+    (index) => showChoice(index ?? chosen)
+  );
+
+  function add(more) {
+    const isAtEnd = written.scrollTop + written.clientHeight >= written.scrollHeight - 8;
+    written.append(...more.flatMap(appendItem));
+    if (isAtEnd) written.scrollTop = written.scrollHeight;
+  }
+
+  function appendItem(token) {
+    const { label, text, probability } = token;
+    const item = create("span", token.isGiven ? "token given" : "token", text === "\n" ? "⏎" : text || "·");
+    item.classList.toggle("picked", Boolean(token.isPicked));
+    item.classList.toggle("unknown", probability === null);
+    item.setAttribute("role", "button");
+    item.setAttribute("aria-label", probability === null ? label : `${label}, probability ${decimals(probability)}`);
+    item.tabIndex = -1;
+    item.dataset.index = items.length;
+    tokens.push(token);
+    items.push(item);
+    tint(item, items.length - 1);
+    return text === "\n" ? [item, "\n"] : [item];
+  }
+
+  function truncate(length) {
+    tokens.length = items.length = Math.min(length, items.length);
+    while (written.lastChild && written.lastChild !== items.at(-1)) written.lastChild.remove();
+    if (tokens.at(-1)?.text === "\n") written.append("\n");
+    if (chosen !== null && chosen >= length) {
+      chosen = null;
+      showChoice(null);
+    }
+  }
+
+  function settle() {
+    if (!items.length || items.some((item) => item.tabIndex === 0)) return;
+    const first = tokens.findIndex(({ isGiven }) => !isGiven);
+    pick(first < 0 ? items.length - 1 : first);
+  }
+
+  function focus(index) {
+    pick(index);
+    items[index].focus({ preventScroll: true });
+  }
+
+  function tint(item, index) {
+    const { probability } = tokens[index];
+    if (probability !== null) paint(item, -Math.log2(probability) / MOST_BITS);
+  }
+
+  function showChoice(index) {
+    const token = tokens[index];
+    if (!token) {
+      for (const [element, text] of idle) element.textContent = text;
+      for (const name of ["own", "sampled"]) find(name).replaceChildren();
+      return;
+    }
+    find("choice-title").textContent = `${quoted(token.label)} (${index})`;
+    find("choice").textContent = describeChoice(token);
+    find("sampled-title").textContent = `With ${passage.settings}`;
+    for (const name of ["own", "sampled"]) drawChoices(find(name), index, token[name]);
+  }
+
+  function describeChoice({ probability, isGiven, isPicked }) {
+    if (probability === null) return "Nothing that the model saw comes before it, so nothing was expected.";
+    const origin = isGiven ? "; it is part of the prompt" : isPicked ? "; you chose it" : "";
+    return `Its probability was ${decimals(probability)}${origin}.`;
+  }
+
+  /** Bars whose names are buttons that branch. */
+  function drawChoices(list, index, entries) {
+    drawBars(list, entries.map(([, label, share]) => [label, share]), (entry) =>
+      entries[entry][0] === tokens[index].id ? "came" : ""
+    );
+    entries.forEach(([id, label], entry) => {
+      const button = create("button", "", label);
+      button.type = "button";
+      button.setAttribute("aria-label", `continue with ${label}`);
+      button.addEventListener("click", () => branch(index, id));
+      list.children[entry].firstChild.replaceChildren(button);
+    });
+  }
+
+  function draw() {
+    const ticks = [[0, "1"], [0.25, "0.25"], [0.5, "0.06"], [0.75, "0.016"], [1, "0.004"]];
+    drawLegend("probability", ticks, find("probability-legend"));
+    items.forEach(tint);
+  }
+
+  darkTheme.addEventListener("change", draw);
+  draw();
+  return passage;
+}

@@ -1,0 +1,132 @@
+const FIELDS = ["prompt", "count", "temperature", "top-k", "top-p", "seed"];
+
+/**
+ * Fills `root` with a form, and with a text for each of `models`, functions that return the name of a model.
+ * `start` has the values of the form by its fields, and `most`, the greatest count.
+ *
+ * `source.write({ model, prompt, count, temperature, topK, topP, seed, known, signal }, add)` calls `add(tokens)` with
+ * tokens as `showPassage` takes them: those of the prompt but for the first `known`, then `count` that are sampled. The
+ * prompt is a text, or the ids of one. `source.pace`, where it is there, says what computes.
+ *
+ * Returns `panes`, each with `element` and `passage`. `changed(values)` follows the form, `written(text)` each text.
+ */
+function showWrite(root, start, source, models, { changed = () => {}, written = () => {} } = {}) {
+  fillFrom(root, "write");
+  const form = root.querySelector("form");
+  const field = (id) => root.querySelector(`#${id}`);
+  const panes = models.map((model) => buildPane(model));
+  root.querySelector(".panes").append(...panes.map(({ element }) => element));
+
+  function buildPane(model) {
+    const pane = { model, element: create("div", "pane"), running: null };
+    const status = create("output", "status");
+    const body = create("div", "");
+    pane.element.append(status, body);
+    pane.say = (message, isWrong = false) => {
+      status.textContent = message;
+      status.classList.toggle("wrong", isWrong);
+    };
+    pane.passage = showPassage(body, (index, id) => branch(pane, index, id));
+    return pane;
+  }
+
+  /** The settings of the form; null, with the fault shown, where one is wrong. */
+  function readForm() {
+    if (!form.reportValidity()) return null;
+    const [count, temperature, topK, topP, seed] = FIELDS.slice(1).map((id) => Number(field(id).value));
+    return { count, temperature, topK, topP, seed };
+  }
+
+  function startAll() {
+    stop();
+    const settings = readForm();
+    if (!settings) return;
+    for (const pane of panes) {
+      pane.settings = settings;
+      pane.passage.settings = describeSettings(settings);
+      pane.passage.truncate(0);
+      run(pane, field("prompt").value, settings.count, 0);
+    }
+  }
+
+  /** Replaces a token, and continues from there; the random numbers of the seed begin anew. */
+  function branch(pane, index, id) {
+    pane.running?.abort();
+    const { tokens } = pane.passage;
+    const count = pane.settings.count - tokens.slice(0, index + 1).filter(({ isGiven }) => !isGiven).length;
+    pane.passage.truncate(index);
+    run(pane, [...tokens.map((token) => token.id), id], Math.max(0, count), index);
+  }
+
+  /** Lets a text grow, and says how that went. */
+  async function run(pane, prompt, count, known) {
+    const control = new AbortController();
+    pane.running = control;
+    showRunning();
+    pane.say("Writing…");
+    const began = performance.now();
+    let added = 0;
+    const add = (tokens) => {
+      if (control.signal.aborted) return;
+      const isPicked = Array.isArray(prompt) && pane.passage.tokens.length === known;
+      if (isPicked) Object.assign(tokens[0], { isGiven: false, isPicked: true });
+      added += tokens.filter(({ isGiven, isPicked }) => !isGiven && !isPicked).length;
+      pane.passage.add(tokens);
+      if (isPicked) pane.passage.focus(known);
+    };
+    let fault = null;
+    try {
+      const request = { ...pane.settings, model: pane.model(), prompt, count, known, signal: control.signal };
+      await source.write(request, add);
+    } catch (error) {
+      if (error.name !== "AbortError") fault = error.message;
+    }
+    if (pane.running !== control) return; // another run has taken its place
+    pane.running = null;
+    showRunning();
+    pane.say(fault ?? describeRun(added, pane.settings.seed, (performance.now() - began) / 1000), fault !== null);
+    pane.passage.settle();
+    written(pane.passage.tokens.map(({ text }) => text).join(""));
+  }
+
+  function describeRun(count, seed, seconds) {
+    const pace = seconds > 0 ? `, ${Math.round(count / seconds)} per second${source.pace ?? ""}` : "";
+    return `${count} character${count === 1 ? "" : "s"} written with seed ${seed}${pace}.`;
+  }
+
+  function showRunning() {
+    field("stop").disabled = panes.every(({ running }) => !running);
+  }
+
+  function stop() {
+    for (const { running } of panes) running?.abort();
+  }
+
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    startAll();
+  });
+  form.addEventListener("input", () => changed(Object.fromEntries(FIELDS.map((id) => [id, field(id).value]))));
+  field("stop").addEventListener("click", stop);
+  field("another").addEventListener("click", () => {
+    field("seed").value = (Number(field("seed").value) + 1) % 2 ** 32;
+    form.dispatchEvent(new Event("input"));
+    startAll();
+  });
+  document.addEventListener("keydown", (event) => {
+    if (!root.isConnected) return;
+    if (event.key === "Escape") stop();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault(); // a field would submit the form a second time
+      form.requestSubmit();
+    }
+  });
+
+  for (const id of FIELDS) field(id).value = start[id];
+  field("count").max = start.most;
+  return panes;
+}
+
+function describeSettings({ temperature, topK, topP }) {
+  return `temperature ${temperature}${topK ? `, top-k ${topK}` : ""}${topP < 1 ? `, top-p ${topP}` : ""}`;
+}

@@ -1,0 +1,54 @@
+"""An answer as a stream of server-sent events, as it grows."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi.responses import StreamingResponse
+
+from gpt.serving.http.answer import Answer
+from gpt.serving.http.errors import APIError
+
+CHUNK_SECONDS = 0.03
+"""Least time between two chunks of a stream: a reader sees no difference, and fewer take less from the computation."""
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy is to collect the events
+
+
+async def parts(answer: Answer) -> AsyncIterator[dict[str, Any]]:
+    """Yield what the choices of an answer gain, see `Choice.take`.
+
+    Raises:
+        APIError: a choice ended before its time.
+    """
+    clock = asyncio.get_running_loop().time
+    while True:
+        answer.changed.clear()
+        finished, next_time = answer.finished, clock() + CHUNK_SECONDS
+        for choice in answer.choices:
+            if (part := choice.take()) is not None:
+                yield part
+        answer.check()
+        if finished:
+            return
+        await answer.changed.wait()
+        await asyncio.sleep(next_time - clock())
+
+
+def stream(bodies: AsyncIterator[dict[str, Any]]) -> StreamingResponse:
+    """Return the response that sends bodies as they come, and says when there are no more."""
+    return StreamingResponse(_encode(bodies), headers=HEADERS, media_type="text/event-stream")
+
+
+async def _encode(bodies: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+    """Yield the events; an error, too, is one, since the status was sent long ago."""
+    try:
+        async for body in bodies:
+            yield _event(body)
+    except APIError as error:
+        yield _event(error.body)
+    yield "data: [DONE]\n\n"
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body, separators=(',', ':'))}\n\n"

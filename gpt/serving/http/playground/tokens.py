@@ -1,0 +1,88 @@
+"""Tokens with what else was possible in their place, before and after the sampling parameters."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpt.config import SamplingParams
+from gpt.data.tokenizers import Tokenizer
+from gpt.generation import SampledToken
+from gpt.generation.sampling import next_token_probabilities
+from gpt.generation.text import TextStream
+from gpt.inspection.views.tokens import labels_of, most_likely
+
+ALTERNATIVES = 10
+"""To each token."""
+
+
+class DetailStream:
+    """Describes tokens, and holds them back until the text they belong to is shown.
+
+    Args:
+        tokenizer: of the model.
+        vocab_size: of the model; the tokens come with the log-probabilities of so many.
+        params: that they are sampled by, without a repetition penalty.
+        given: tokens at the beginning, which are not sampled.
+        known: tokens at the beginning that are not to be described.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, params: SamplingParams, given: int, known: int) -> None:
+        self._params, self._given, self._known = params, given, known
+        self._text, self._count = TextStream(tokenizer), 0
+        self._labels = labels_of(tokenizer, range(vocab_size))
+        self._held: list[tuple[SampledToken, str]] = []
+
+    def feed(self, tokens: Iterable[SampledToken]) -> None:
+        """Add tokens in the order of the text."""
+        self._held += ((token, self._text.feed(token.id)) for token in tokens)
+
+    def take(self, length: int) -> list[dict[str, Any]]:
+        """Return, once, all tokens so far; a token without a text is the beginning of a character."""
+        held, self._held = self._held, []
+        own, sampled = self._alternatives([token for token, _ in held])
+        begin, self._count = self._count, self._count + len(held)
+        described = [
+            {
+                "id": token.id,
+                "label": self._labels[token.id],
+                "text": text,
+                "probability": None if token.logprob is None else _round(math.exp(token.logprob)),
+                "own": own[row],
+                "sampled": sampled[row],
+                "isGiven": begin + row < self._given,
+            }
+            for row, (token, text) in enumerate(held)
+        ]
+        return described[max(0, self._known - begin) :]
+
+    def _alternatives(self, tokens: list[SampledToken]) -> tuple[list[Any], list[Any]]:
+        """Return the likeliest tokens in place of each, of the model and of sampling, as id, label and probability."""
+        rows = [row for row, token in enumerate(tokens) if token.top]
+        own: list[Any] = [[] for _ in tokens]
+        sampled: list[Any] = [[] for _ in tokens]
+        if rows:
+            logprobs = _matrix([tokens[row] for row in rows], len(self._labels))
+            for lists, probabilities in (
+                (own, logprobs.exp()),
+                (sampled, next_token_probabilities(logprobs, self._params)),
+            ):
+                for row, best in zip(rows, most_likely(probabilities, ALTERNATIVES), strict=True):
+                    lists[row] = [[index, self._labels[index], _round(p)] for index, p in best if p > 0]
+        return own, sampled
+
+
+def _matrix(tokens: list[SampledToken], vocab_size: int) -> Tensor:
+    """Return the log-probabilities (N, V) that tokens come with."""
+    logprobs = torch.empty(len(tokens), vocab_size)
+    for row, token in zip(logprobs, tokens, strict=True):
+        ids, values = zip(*token.top, strict=True)
+        row[list(ids)] = torch.tensor(values)
+    return logprobs
+
+
+def _round(value: float) -> float:
+    """Return a number with the digits that a page may show, which are half the bytes."""
+    return float(f"{value:.5g}")
