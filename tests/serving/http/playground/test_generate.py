@@ -1,0 +1,169 @@
+"""`/api/generate`: the text of the completions endpoint, with what else was possible at each token."""
+
+import json
+import socket
+from typing import Any
+
+import pytest
+import torch
+
+from gpt.config import SamplingParams
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
+from gpt.generation.sampling import next_token_probabilities
+from gpt.inspection.views.tokens import labels_of
+from gpt.model import GPT
+from http_server import PATIENCE, Served
+
+SETTINGS = {"temperature": 0.7, "top_k": 6, "top_p": 0.9}
+FIXED = {"min_p": 0.0, "repetition_penalty": 1.0, "overflow": "slide", "long_prompt": "crop"}
+
+
+def events(served: Served, **body: Any) -> list[dict[str, Any]]:
+    with served.http() as client, client.stream("POST", "/api/generate", json=body) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        *found, done = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+    assert done == "[DONE]"
+    return [json.loads(event) for event in found]
+
+
+def tokens(served: Served, **body: Any) -> list[dict[str, Any]]:
+    return [token for event in events(served, **body) for token in event["tokens"]]
+
+
+def text_of(found: list[dict[str, Any]]) -> str:
+    return "".join(token["text"] for token in found)
+
+
+@pytest.mark.parametrize("settings", [{}, SETTINGS, {"temperature": 0.0}])
+@pytest.mark.parametrize("prompt", ["It was", "", "x" * 100])
+def test_the_text_is_that_of_the_completions_endpoint(
+    server: Served, prompt: str, settings: dict[str, Any], char_model: tuple[GPT, CharTokenizer]
+) -> None:
+    prompt = prompt.replace("x", char_model[1].decode([5]))
+    found = tokens(server, prompt=prompt, max_tokens=90, seed=5, **settings)
+    asked = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, **settings, **FIXED}
+    answer = server.post(prompt=prompt, max_tokens=90, seed=5, **asked)
+    assert text_of([token for token in found if not token["isGiven"]]) == answer.json()["choices"][0]["text"]
+    assert text_of([token for token in found if token["isGiven"]]) == (prompt or "\n")
+
+
+def test_the_probabilities_are_those_of_the_model_and_of_sampling(
+    server: Served, char_model: tuple[GPT, CharTokenizer]
+) -> None:
+    model, tokenizer = char_model
+    found = tokens(server, prompt="It was", max_tokens=40, seed=3, **SETTINGS)
+    ids = [token["id"] for token in found]
+    assert ids[:6] == tokenizer.encode("It was").tolist()
+    labels = labels_of(tokenizer, range(model.vocab_size))
+    with torch.inference_mode():
+        logits = model(torch.tensor([ids]))[0]
+    assert (found[0]["probability"], found[0]["own"], found[0]["sampled"]) == (None, [], [])
+    for position, token in enumerate(found[1:]):
+        own = logits[position].softmax(-1)
+        sampled = next_token_probabilities(logits[position], SamplingParams(**SETTINGS))
+        assert token["label"] == labels[token["id"]]
+        assert token["probability"] == pytest.approx(float(own[token["id"]]), rel=1e-3, abs=1e-5)
+        for name, expected in (("own", own), ("sampled", sampled)):
+            count = min(10, int((expected > 0).sum()))
+            assert [p for _, _, p in token[name]] == pytest.approx(
+                expected.sort(descending=True).values[:count].tolist(), rel=1e-3, abs=1e-5
+            )
+            assert all(label == labels[index] for index, label, _ in token[name])
+            assert all(p == pytest.approx(float(expected[index]), rel=1e-3, abs=1e-5) for index, _, p in token[name])
+        assert len(token["sampled"]) <= 6
+    sampled_ids = [index for token in found[6:] for index, _, _ in token["sampled"] if index == token["id"]]
+    assert sampled_ids == ids[6:]
+
+
+def test_tokens_that_the_page_knows_are_not_sent_again(server: Served) -> None:
+    whole = tokens(server, prompt="It was", max_tokens=8)
+    assert tokens(server, prompt="It was", max_tokens=8, known=4) == whole[4:]
+    assert tokens(server, prompt="It was", max_tokens=0, known=5) == whole[5:6]
+
+
+def test_a_prompt_may_be_token_ids(server: Served, char_model: tuple[GPT, CharTokenizer]) -> None:
+    ids = char_model[1].encode("It was").tolist()
+    assert tokens(server, prompt=ids, max_tokens=8) == tokens(server, prompt="It was", max_tokens=8)
+
+
+def test_what_lies_before_the_window_has_no_probability(server: Served, char_model: tuple[GPT, CharTokenizer]) -> None:
+    window = char_model[0].config.block_size
+    found = tokens(server, prompt="It was\n" * 10, max_tokens=2)
+    unknown = [index for index, token in enumerate(found) if token["probability"] is None]
+    assert unknown == list(range(70 - window + 1))
+    assert text_of(found[:70]) == "It was\n" * 10
+
+
+def test_bytes_that_begin_a_character_have_no_text_of_their_own(
+    byte_server: Served, byte_model: tuple[GPT, ByteTokenizer]
+) -> None:
+    found = tokens(byte_server, prompt="é€", max_tokens=30, seed=1)
+    assert [(token["label"], token["text"]) for token in found[:5]] == [
+        ("c3", ""), ("a9", "é"), ("e2", ""), ("82", ""), ("ac", "€")
+    ]  # fmt: skip
+    assert len(found) == 5 + 30
+    refused = byte_server.http().post("/api/generate", json={"prompt": [0xE2, 0x82], "max_tokens": 1})
+    assert refused.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": "\u0416"}, "prompt"),
+        ({"prompt": [10**6]}, "prompt"),
+        ({"max_tokens": 10**6}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"temperature": 3.0}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"known": -1}, "known"),
+        ({"model": "nobody"}, "model"),
+        ({"stop": ["a"]}, "stop"),
+    ],
+)
+def test_what_is_wrong_is_named(server: Served, wrong: dict[str, Any], param: str) -> None:
+    with server.http() as client:
+        answer = client.post("/api/generate", json={"prompt": "It", **wrong})
+    assert answer.status_code == (404 if param == "model" else 400)
+    assert answer.json()["error"]["param"] == param
+
+
+def ask(served: Served) -> socket.socket:
+    body = json.dumps({"prompt": "It was", "max_tokens": 30}).encode()
+    connection = socket.create_connection(("127.0.0.1", served.port), PATIENCE)
+    connection.sendall(
+        b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+    )
+    served.engine.wait_for_request()
+    return connection
+
+
+@pytest.mark.parametrize("said", [0, 3])
+def test_a_reader_that_goes_away_is_cancelled_within_a_second(manual: Served, said: int) -> None:
+    connection = ask(manual)
+    for _ in range(said):
+        manual.engine.say("a")
+    connection.close()
+    manual.engine.wait_for_cancel(seconds=1.0)
+    assert manual.engine.cancelled == manual.engine.requests
+
+
+def test_the_engine_is_asked_for_what_the_request_says(manual: Served) -> None:
+    with ask(manual) as connection:
+        params = manual.engine.requests[0].params
+        manual.engine.say("a", "length")
+        connection.recv(1)
+    assert (params.max_new_tokens, params.temperature, params.top_k, params.top_p) == (30, 1.0, 0, 1.0)
+    assert (params.stop, params.min_p, params.repetition_penalty, params.seed) == ((), 0.0, 1.0, 0)
+
+
+def test_a_failure_is_an_event_after_the_tokens(manual: Served) -> None:
+    with ask(manual) as connection, connection.makefile("r") as lines:
+        manual.engine.say("a")
+        manual.engine.requests[0].error = ValueError("no more numbers")
+        manual.engine.say("", "error")
+        found = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    assert "no more numbers" in json.loads(found[-2])["error"]["message"]
