@@ -10,7 +10,7 @@ import torch
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import CharTokenizer
 from gpt.generation import generate
-from gpt.inspection.tracing.activation_cache import Edits
+from gpt.inspection.tracing.activation_cache import Edits, run_with_cache
 from gpt.inspection.tracing.edits import zero
 from gpt.inspection.views.attention import attention_view
 from gpt.inspection.views.lens import lens_view
@@ -85,28 +85,47 @@ def test_attention_is_that_of_the_package(variant: dict[str, object], ablate: li
 def test_the_lens_is_that_of_the_package(variant: dict[str, object], ablate: list[list[int]]) -> None:
     model = sharp_model(**variant)
     found = ask(model, f"return source.lens({{ text, ablate: {heads_of(model, ablate)} }});")
-    assert_views(found, lens_view(model, CHARS, IDS, edits=edits_of(model, ablate)))
+    assert_views(found, lens_view(model, CHARS, IDS, 10, edits=edits_of(model, ablate)))
 
 
 @every_variant
 @whole_or_ablated
 def test_surprisal_is_that_of_the_package(variant: dict[str, object], ablate: list[list[int]]) -> None:
     model = sharp_model(**variant)
-    code = (
-        f"return source.surprisal({{ text, ablate: {heads_of(model, ablate)}, temperature: 0.7, topK: 9, topP: 0.8 }});"
-    )
+    code = f"""
+    const filtered = newSource(true, {{ temperature: 0.7, topK: 9, topP: 0.8 }});
+    return filtered.surprisal({{ text, ablate: {heads_of(model, ablate)} }});
+    """
     params = SamplingParams(temperature=0.7, top_k=9, top_p=0.8)
-    expected = surprisal_view(model, CHARS, IDS, params, edits=edits_of(model, ablate))
+    expected = surprisal_view(model, CHARS, IDS, params, 10, edits=edits_of(model, ablate))
     assert_views(ask(model, code), expected)
+
+
+@every_variant
+@whole_or_ablated
+@torch.no_grad()
+def test_a_continuation_is_greedy(variant: dict[str, object], ablate: list[list[int]]) -> None:
+    model = sharp_model(**variant)
+    found = ask(model, f"return source.continuation({{ text, count: 7, ablate: {heads_of(model, ablate)} }});")
+    ids = IDS[-9:].tolist()  # the others leave no room in the window
+    probabilities = []
+    for _ in range(7):
+        logits, _ = run_with_cache(model, torch.tensor([ids]), names=[], edits=edits_of(model, ablate))
+        likely = logits[0, -1].softmax(-1).max(-1)
+        ids.append(int(likely.indices))
+        probabilities.append(float(likely.values))
+    assert found["ids"] == ids[9:]
+    assert found["labels"] == labels_of(CHARS, ids[9:])
+    assert_same(found["probabilities"], probabilities)
 
 
 def test_plain_javascript_reads_the_same() -> None:
     model = sharp_model(**VARIANTS["llama"])
     code = "return [await source.lens({ text }), await source.surprisal({ text })];"
     lens, surprisal = ask(model, code, wasm="false")
-    assert_views(lens, lens_view(model, CHARS, IDS))
+    assert_views(lens, lens_view(model, CHARS, IDS, 10))
     params = SamplingParams(temperature=1.0, top_k=0)
-    assert_views(surprisal, surprisal_view(model, CHARS, IDS, params))
+    assert_views(surprisal, surprisal_view(model, CHARS, IDS, params, 10))
 
 
 @pytest.mark.parametrize(("weights", "tolerance"), [("fp16", 0.01), ("int8", 0.05)])
@@ -197,13 +216,16 @@ def test_a_branch_does_not_compute_its_prompt_again() -> None:
     const [tokens] = await write("the ", 8);
     const prompt = tokens.slice(0, 9).map((token) => token.text).join("") + "a";
     const branched = await write(prompt, 3);
-    const anew = newSource(true);
-    const expected = [];
+    const [anew, expected] = [newSource(true), []];
     await anew.write({ prompt, count: 3, seed: 1, temperature: 0 }, (more) => expected.push(...more));
-    return [...branched, expected];
+    const ids = expected.map((token) => token.id).slice(0, prompt.length);
+    const rest = [];
+    await source.write({ prompt: ids, count: 3, seed: 1, temperature: 0, known: 9 }, (more) => rest.push(...more));
+    return [...branched, expected, rest];
     """
-    branched, steps, expected = ask(model, code)
+    branched, steps, expected, rest = ask(model, code)
     assert branched == expected
+    assert rest == expected[9:]
     assert steps <= 6
 
 
@@ -252,6 +274,7 @@ def test_writing_ends_when_it_is_told_to() -> None:
         ("lens({ text: 'the Zoo #1' })", "The model does not know 'Z', '#', '1'; remove it from the text."),
         ("surprisal({ text: 'a' })", "The text is too short; this view takes at least 2 characters."),
         ("attention({ text: 'a'.repeat(17) })", "The text has 17 characters; the model reads 16."),
+        ("continuation({ text, count: 16 })", "A window of 16 tokens has no room for 16 new ones after a text."),
         ("write({ prompt: '%', count: 1 })", "The model does not know '%'; remove it from the text."),
     ],
 )

@@ -1,6 +1,5 @@
 const SLICE_MILLISECONDS = 12;
-const ALTERNATIVES = 10; // to a character that is written
-const CANDIDATES = 5; // in a view
+const ALTERNATIVES = 10;
 
 /** Calls `task(index)` for 0 to count - 1, with pauses in which the page draws, and in which `signal` can end it. */
 async function inSlices(count, task, signal, onSlice = () => {}) {
@@ -22,9 +21,10 @@ async function inSlices(count, task, signal, onSlice = () => {}) {
  * have the shape that gpt/inspection/views gives them. What is asked for while another answer is computed waits for it.
  */
 class LocalSource {
-  /** `labels` has one for each id. */
-  constructor(model, tokenizer, labels) {
-    Object.assign(this, { model, tokenizer, labels });
+  /** `labels` has one for each id; `sampling` are the settings that `surprisal` shows the effect of. */
+  constructor(model, tokenizer, labels, sampling = {}) {
+    Object.assign(this, { model, tokenizer, labels, sampling });
+    this.pace = ` by ${model.arena.kind}`;
     this.text = new Text(model);
     this.turns = { writing: Promise.resolve(), reading: Promise.resolve() };
   }
@@ -51,12 +51,12 @@ class LocalSource {
   }
 
   /**
-   * Continues a prompt by `count` tokens. `onTokens` gets the tokens of the prompt, then the new ones, several at a
-   * time. Ends with an AbortError when `signal` says so.
+   * Continues a prompt, a text or its ids, by `count` tokens. `onTokens` gets the tokens of the prompt but for the
+   * first `known`, then the new ones, several at a time. Ends with an AbortError when `signal` says so.
    */
-  write({ prompt, count, seed, ablate = [], signal, ...settings }, onTokens) {
+  write({ prompt, count, seed, known = 0, ablate = [], signal, ...settings }, onTokens) {
     return this.inTurn("writing", async () => {
-      const ids = this.encode(prompt);
+      const ids = typeof prompt === "string" ? this.encode(prompt) : prompt;
       this.text.keepBeginningOf(ids, this.ablatedHeads(ablate));
       const show = this.tokenizer.stream();
       const generator = new Twister(seed);
@@ -66,7 +66,8 @@ class LocalSource {
           if (index < ids.length) this.text.append(ids[index]);
           else this.text.sample(settings, generator.uniform());
         }
-        tokens.push({ ...this.tokenAt(index, settings), text: show(this.text.ids[index]), isGiven: index < ids.length });
+        const text = show(this.text.ids[index]);
+        if (index >= known) tokens.push({ ...this.tokenAt(index, settings), text, isGiven: index < ids.length });
       };
       await inSlices(ids.length + count, write, signal, () => onTokens(tokens.splice(0)));
     });
@@ -76,19 +77,38 @@ class LocalSource {
   tokenAt(index, settings) {
     const id = this.text.ids[index];
     const logits = this.text.logits[index];
-    const own = logits && probabilitiesOf(logits);
-    const list = (probabilities) =>
-      byProbability(probabilities)
-        .slice(0, ALTERNATIVES)
-        .filter((other) => probabilities[other] > 0)
-        .map((other) => [other, this.labels[other], probabilities[other]]);
-    return {
-      id,
-      label: this.labels[id],
-      probability: own && own[id],
-      own: own ? list(own) : [],
-      sampled: own ? list(probabilitiesOf(logits, settings)) : [],
-    };
+    const label = this.labels[id];
+    if (!logits) return { id, label, probability: null, own: [], sampled: [] };
+    const own = probabilitiesOf(logits);
+    const sampled = probabilitiesOf(logits, settings);
+    return { id, label, probability: own[id], own: this.mostLikely(own), sampled: this.mostLikely(sampled) };
+  }
+
+  /** The most likely tokens that are possible, as triples of id, label and probability. */
+  mostLikely(probabilities) {
+    const ids = byProbability(probabilities).slice(0, ALTERNATIVES).filter((id) => probabilities[id] > 0);
+    return ids.map((id) => [id, this.labels[id], probabilities[id]]);
+  }
+
+  /** What the model writes after a text when it always takes the most likely token; the text's end is read. */
+  continuation({ text, count, ablate = [], signal }) {
+    return this.inTurn("reading", async () => {
+      const { block_size: size } = this.model.config;
+      if (count >= size) throw new RangeError(`A window of ${size} tokens has no room for ${count} new ones after a text.`);
+      const ids = this.encode(text).slice(count - size);
+      const fixed = { cache: this.model.caches[1], ablated: this.ablatedHeads(ablate) };
+      const [given, probabilities] = [ids.length, []];
+      const step = (index) => {
+        const logits = this.model.step(ids[index], index, { ...fixed, wantLogits: index >= given - 1 });
+        if (!logits) return;
+        const id = logits.indexOf(logits.reduce((most, logit) => Math.max(most, logit), -Infinity));
+        ids.push(id);
+        probabilities.push(probabilitiesOf(logits)[id]);
+      };
+      await inSlices(given + count - 1, step, signal);
+      const written = ids.slice(given);
+      return { ids: written, labels: this.labelsOf(written), probabilities };
+    });
   }
 
   /**
@@ -134,7 +154,8 @@ class LocalSource {
       const options = (index) => ({
         onLens: (row, logits) => {
           const probabilities = probabilitiesOf(logits);
-          top[row].push(this.mostLikely(probabilities, CANDIDATES));
+          const likely = byProbability(probabilities).slice(0, ALTERNATIVES);
+          top[row].push(likely.map((id) => [this.labels[id], probabilities[id]]));
           came[row].push(probabilities[ids[index + 1]] ?? null);
         },
       });
@@ -144,11 +165,11 @@ class LocalSource {
   }
 
   /** How surprised the model is by each character, and what it expected, before and after the sampling settings. */
-  surprisal({ temperature = 1, topK = 0, topP = 1, ...request }) {
-    const settings = { temperature, topK, topP };
+  surprisal(request) {
+    const settings = { temperature: 1, topK: 0, topP: 1, ...this.sampling };
     return this.read(request, 2, (ids) => {
       const [bits, before, after] = [[null], [[]], [[]]];
-      const possible = (probabilities) => this.mostLikely(probabilities, CANDIDATES).filter(([, share]) => share > 0);
+      const possible = (probabilities) => this.mostLikely(probabilities).map(([, ...entry]) => entry);
       const take = (index, logits) => {
         if (index === ids.length - 1) return;
         bits.push(bitsOf(logits, ids[index + 1]));
@@ -162,11 +183,5 @@ class LocalSource {
 
   labelsOf(ids) {
     return ids.map((id) => this.labels[id]);
-  }
-
-  /** Labels and probabilities of the most likely tokens. */
-  mostLikely(probabilities, count) {
-    const ids = byProbability(probabilities).slice(0, count);
-    return ids.map((id) => [this.labels[id], probabilities[id]]);
   }
 }
