@@ -1,5 +1,3 @@
-// As in the page of surprisal: the same colour means the same surprise, -log2 of the probability, on every page.
-const MOST_BITS = 8;
 const FRAME_MILLISECONDS = 12;
 const MOST_PER_FRAME = 64;
 const MOST_ATTENTION = 96;

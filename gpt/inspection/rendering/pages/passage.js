@@ -1,6 +1,3 @@
-// As in the page of surprisal: the same colour means the same surprise, -log2 of the probability, on every page.
-const MOST_BITS = 8;
-
 /**
  * Fills `root` with a text that is being written, whose tokens show what else was possible. A token has `id`, `label`,
  * `text`, `probability` (null where nothing came before it), `own` and `sampled`: the likeliest tokens of the model and

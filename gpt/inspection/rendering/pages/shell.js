@@ -4,7 +4,7 @@
  * - `title`: in the navigation;
  * - `sentence`: what to look for in it;
  * - `show(root, context)`: fills `root`, an element that only this view uses, when the view is first opened. `context`
- *   has `source`, which computes, and `model`, the name of the chosen model. It may return a function, which is called
+ *   has `source`, which computes, `models`, the names of all, and `model`, that of the chosen one. It may return a function, which is called
  *   when the view is opened again, and when another model is chosen while it is open.
  *
  * Only the open view is in the document.

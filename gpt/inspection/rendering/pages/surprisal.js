@@ -1,6 +1,4 @@
 const { labels, bits, before, after } = data;
-// Fixed, so that the same colour means the same surprise on every page.
-const MOST_BITS = 8;
 const tokens = writeText(byId("text"), labels);
 let chosen = 0;
 

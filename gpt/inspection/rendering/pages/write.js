@@ -1,27 +1,27 @@
 const FIELDS = ["prompt", "count", "temperature", "top-k", "top-p", "seed"];
 
 /**
- * Fills `root` with a form, and with a text for each of `models`, functions that return the name of a model.
- * `start` has the values of the form by its fields, and `most`, the greatest count.
+ * Fills `root` with a form, and with a text for each of `models`: `name()` is that of the model, and `heading`, where
+ * there is one, an element to put above. `start` has the values of the form by its fields, and `most`, the greatest count.
  *
  * `source.write({ model, prompt, count, temperature, topK, topP, seed, known, signal }, add)` calls `add(tokens)` with
  * tokens as `showPassage` takes them: those of the prompt but for the first `known`, then `count` that are sampled. The
  * prompt is a text, or the ids of one. `source.pace`, where it is there, says what computes.
  *
- * Returns `panes`, each with `element` and `passage`. `changed(values)` follows the form, `written(text)` each text.
+ * Returns `fill(values)`, which writes into the form. `changed(values)` follows the form, `written(text)` each text.
  */
 function showWrite(root, start, source, models, { changed = () => {}, written = () => {} } = {}) {
   fillFrom(root, "write");
   const form = root.querySelector("form");
   const field = (id) => root.querySelector(`#${id}`);
-  const panes = models.map((model) => buildPane(model));
+  const panes = models.map(buildPane);
   root.querySelector(".panes").append(...panes.map(({ element }) => element));
 
-  function buildPane(model) {
-    const pane = { model, element: create("div", "pane"), running: null };
+  function buildPane({ name, heading = "" }) {
+    const pane = { model: name, element: create("div", "pane"), running: null };
     const status = create("output", "status");
     const body = create("div", "");
-    pane.element.append(status, body);
+    pane.element.append(heading, status, body);
     pane.say = (message, isWrong = false) => {
       status.textContent = message;
       status.classList.toggle("wrong", isWrong);
@@ -77,7 +77,7 @@ function showWrite(root, start, source, models, { changed = () => {}, written = 
     let fault = null;
     try {
       const request = { ...pane.settings, model: pane.model(), prompt, count, known, signal: control.signal };
-      await source.write(request, add);
+      await Promise.race([source.write(request, add), untilAborted(control.signal)]);
     } catch (error) {
       if (error.name !== "AbortError") fault = error.message;
     }
@@ -122,9 +122,18 @@ function showWrite(root, start, source, models, { changed = () => {}, written = 
     }
   });
 
-  for (const id of FIELDS) field(id).value = start[id];
+  function fill(values) {
+    for (const id of FIELDS) field(id).value = values[id];
+  }
+
+  fill(start);
   field("count").max = start.most;
-  return panes;
+  return { fill };
+}
+
+/** Throws once a signal is aborted, whatever else still has to notice it. */
+function untilAborted(signal) {
+  return new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
 }
 
 function describeSettings({ temperature, topK, topP }) {

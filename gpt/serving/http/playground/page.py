@@ -10,12 +10,12 @@ from fastapi.responses import HTMLResponse
 
 from gpt.inspection.rendering.pages import read_part
 
-SHARED_STYLES = ("page.css", "shell.css")
-SHARED_SCRIPTS = ("shared.js", "shell.js")
-SHARED_TEMPLATES: tuple[str, ...] = ()
+SHARED_STYLES = ("page.css", "shell.css", "write.css")
+SHARED_SCRIPTS = ("shared.js", "shell.js", "passage.js", "write.js")
+SHARED_TEMPLATES = ("passage.html", "write.html")
 """What the exported page uses too, in `gpt/inspection/rendering/pages`."""
 STYLES: tuple[str, ...] = ()
-SCRIPTS = ("server_source.js", "start.js")
+SCRIPTS = ("server_source.js", "write_view.js", "compare_view.js", "start.js")
 """In `static/`; views stand in the order of the navigation, and `start.js` comes last."""
 TEMPLATES: tuple[str, ...] = ()
 

@@ -9,6 +9,11 @@ class ServerSource {
     return (await this.get("/v1/models")).data.map(({ id }) => id);
   }
 
+  async write({ count, topK, topP, ...request }, onTokens) {
+    const body = { ...request, max_tokens: count, top_k: topK, top_p: topP };
+    for await (const { tokens } of this.events("/api/generate", body)) onTokens(tokens);
+  }
+
   attention(body) {
     return this.post("/api/attention", body);
   }

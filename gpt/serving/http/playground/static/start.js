@@ -1,19 +1,19 @@
 /** Opens the page: asks for the models, and for the key where the server wants one. */
 async function openPlayground() {
   const source = new ServerSource(recall("key", ""));
-  const context = { source, model: "" };
-  let names;
+  const context = { source, models: [], model: "" };
   try {
-    names = await source.models();
+    context.models = await source.models();
   } catch (error) {
     if (error.status !== 401) throw error;
     askForKey(source.key !== "");
     return;
   }
-  context.model = names.includes(recall("model", "")) ? recall("model") : names[0];
+  const { models } = context;
+  context.model = models.includes(recall("model", "")) ? recall("model") : models[0];
   const shell = startShell(context);
   const select = byId("model");
-  select.replaceChildren(...names.map((name) => new Option(name, name)));
+  select.replaceChildren(...models.map((name) => new Option(name, name)));
   select.value = context.model;
   select.addEventListener("change", () => {
     context.model = select.value;

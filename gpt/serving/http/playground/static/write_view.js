@@ -1,0 +1,26 @@
+const START = { prompt: "", count: 300, temperature: 0.8, "top-k": 0, "top-p": 1, seed: 1337 };
+const MOST_TOKENS = 4096; // as many as the server allows unless it is told otherwise
+
+/** Shows the form of `showWrite` with what was in it last, here or in another view. */
+function showPlaygroundWriter(root, context, models, events = {}) {
+  const start = { ...START, ...recall("write", {}), most: MOST_TOKENS };
+  const writer = showWrite(root, start, context.source, models, {
+    changed: (values) => remember("write", values),
+    ...events,
+  });
+  return () => writer.fill({ ...START, ...recall("write", {}) });
+}
+
+views.push({
+  name: "write",
+  title: "Write",
+  sentence:
+    "The stronger a character's colour, the less likely it was. Look for the first letters of words, where the model " +
+    "has many choices, and for the letters after them, which are almost certain. Point at a character to see what " +
+    "else was possible there.",
+  show(root, context) {
+    return showPlaygroundWriter(root, context, [{ name: () => context.model }], {
+      written: (text) => remember("text", text),
+    });
+  },
+});
