@@ -1,10 +1,11 @@
-"""The C++ engine as a backend: prepared once for a model, then next-token logits, and tokens sampled inside it."""
+"""The C++ engine as a backend: prepared once for a model; it computes next-token logits, and samples tokens itself."""
 
 import ctypes
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,6 +15,7 @@ from gpt.config import ModelConfig, SamplingParams
 from gpt.environment import Settings
 from gpt.generation.backends import TokenIds, Window
 from gpt.generation.backends.paged import PagedSequences
+from gpt.kernels.decoding.c_structs import sample_in_c, sampling_in_c
 from gpt.kernels.decoding.engine import Engine, load_engine
 from gpt.kernels.decoding.layout import Weights
 from gpt.kernels.decoding.weights import check_native_support, lay_out_weights
@@ -23,9 +25,9 @@ from gpt.processor import supported_processors
 from gpt.progress import Report
 
 Version = tuple[ModelConfig, Settings, int]
-"""Of a model and what runs it; the number is a checksum of the weights."""
+"""What a prepared engine depends on; the number is a checksum of the weights."""
 MakeEngine = Callable[[int], Engine]
-"""Makes an engine for so many sequences."""
+"""Makes an engine for a number of sequences."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Prepared:
 
     Attributes:
         library: compiled for this processor.
-        weights: a copy, in its layout.
+        weights: a copy, in the engine's layout.
     """
 
     library: ctypes.CDLL
@@ -42,18 +44,18 @@ class Prepared:
 
 
 _KEPT: WeakKeyDictionary[GPT, tuple[Version, Prepared]] = WeakKeyDictionary()
-"""What `prepare` made for the models that are alive."""
+"""The results of `prepare`, as long as their models are alive."""
 
 
 def prepare(model: GPT, settings: Settings, report: Report) -> Prepared:
     """Return the engine for a model, prepared anew only if the model has changed since the last call.
 
-    To see whether it has, all weights are read once. No count of changes is trusted: torch's misses those by `.data`.
+    All weights are read once to detect a change: torch's version counters miss what is written through `.data`.
 
     Args:
         model: on the CPU.
         settings: where compiled code is kept, and for which processor.
-        report: told of a compilation.
+        report: takes a line if the engine has to be compiled.
 
     Raises:
         DeviceError: the engine is not available here, or not for this model.
@@ -80,11 +82,11 @@ def _checksum(model: GPT) -> int:
 
 
 class NativeBackend:
-    """Next-token logits from an engine, and tokens sampled inside it.
+    """Computes next-token logits by an engine, and samples tokens inside it.
 
     Args:
-        make_engine: called at the first use, when it is known how many sequences there are.
-        model: that the engine runs.
+        make_engine: called at the first use, when the number of sequences is known.
+        model: the one the engine computes.
         slide_chunk: see `Window`; None: a quarter of the window.
         prefill_chunk: most positions computed at a time; None: as many as the engine has room for.
     """
@@ -94,125 +96,140 @@ class NativeBackend:
     ) -> None:
         self.window, self.vocab_size = Window.build(model.config.block_size, slide_chunk), model.vocab_size
         self._make_engine, self._prefill_chunk = make_engine, prefill_chunk
-        self._sequences: PagedSequences | None = None
+        self._paged: PagedSequences | None = None
 
     @property
     def cache_bytes(self) -> int:
-        return self._sequences.nbytes if self._sequences is not None else 0
+        return self._paged.nbytes if self._paged is not None else 0
 
-    def next_logits(self, contexts: Sequence[TokenIds]) -> Tensor:
-        rows, windows = range(len(contexts)), self._windows(contexts)
-        sequences = self._prepare(rows, windows, [1] * len(rows))
-        logits = sequences.engine.forward(*_newest(windows), rows)
-        for row, window in enumerate(windows):
-            sequences.append(row, window[-1:])
+    def next_logits(self, sequences: Sequence[TokenIds]) -> Tensor:
+        indices, windows = range(len(sequences)), self._windows(sequences)
+        paged = self._prepare(indices, windows, [1] * len(indices))
+        logits = paged.engine.forward(*_newest(windows), indices)
+        for index, window in enumerate(windows):
+            paged.append(index, window[-1:])
         return logits
 
-    def room(self, contexts: Sequence[TokenIds]) -> int:
+    def room(self, sequences: Sequence[TokenIds]) -> int:
         """Return how many tokens `generate` can sample before a window has to move."""
-        return self.window.size + 1 - max(len(context) - self.window.start(len(context)) for context in contexts)
+        return self.window.size + 1 - max(len(sequence) - self.window.start(len(sequence)) for sequence in sequences)
 
     def generate(
         self,
-        contexts: Sequence[TokenIds],
+        sequences: Sequence[TokenIds],
         uniforms: Tensor,
         params: SamplingParams,
         seen: Tensor | None,
         keep_logits: bool,
     ) -> tuple[list[list[int]], Tensor | None]:
-        """Sample several tokens after each context; arguments and result are those of `Engine.generate`.
+        """Sample several tokens after each sequence; arguments and result are those of `Engine.generate`.
 
         Raises:
             NotFiniteError: logits are not finite.
         """
-        rows, windows = range(len(contexts)), self._windows(contexts)
-        sequences = self._prepare(rows, windows, [uniforms.size(1)] * len(rows))
+        indices, windows = range(len(sequences)), self._windows(sequences)
+        paged = self._prepare(indices, windows, [uniforms.size(1)] * len(indices))
         tokens, _, positions = _newest(windows)
-        sampled, logits = sequences.engine.generate(rows, tokens, positions, uniforms, params, seen, keep_logits)
-        for row, (token, more) in enumerate(zip(tokens, sampled, strict=True)):
-            sequences.append(row, [token, *more[:-1]])
+        sampled, logits = paged.engine.generate(indices, tokens, positions, uniforms, params, seen, keep_logits)
+        for index, (token, more) in enumerate(zip(tokens, sampled, strict=True)):
+            paged.append(index, [token, *more[:-1]])
         return sampled, logits
 
     def verify(
         self,
-        rows: Sequence[int],
-        contexts: Sequence[TokenIds],
+        indices: Sequence[int],
+        sequences: Sequence[TokenIds],
         drafts: Sequence[Sequence[int]],
         uniforms: Sequence[Sequence[float]],
         params: SamplingParams,
         seen: Tensor | None,
         keep_logits: bool,
     ) -> list[tuple[list[int], Tensor | None]]:
-        """Sample after each context, and after each of its drafts as if those before it were accepted.
+        """Sample after each sequence, and after each of its drafts as if those before it were accepted.
 
         Args:
-            rows: B different rows of this backend's, in order; the others are left alone.
-            contexts: of these rows.
-            drafts: of each, at most as many as its window has room for.
-            uniforms: one for the context and one for each draft.
+            indices: of the B sequences in the batch, in order; the other sequences are left alone.
+            sequences: their tokens.
+            drafts: tokens proposed for each, at most as many as its window has room for.
+            uniforms: for each sequence a number in [0, 1), and one more for each of its drafts.
             params: how to sample.
-            seen: (B, V), see `Engine.generate`; overwritten.
+            seen: (B, V) uint8, 1 for the tokens of each sequence; None without a repetition penalty.
             keep_logits: return them too.
 
         Returns:
-            For each context its tokens, one more than drafts, -1 where logits are not finite; and the
+            For each sequence its sampled tokens, one more than drafts, -1 where logits are not finite; and the
             logits (tokens, V) or None.
         """
-        windows = self._windows(contexts)
+        windows = self._windows(sequences)
         for draft in drafts:
             self._check(draft)
-        sequences = self._prepare(rows, windows, [1 + len(draft) for draft in drafts])
+        sizes = [1 + len(draft) for draft in drafts]
+        paged = self._prepare(indices, windows, sizes)
         tokens: list[int] = []
         sequence_of: list[int] = []
         positions: list[int] = []
-        for row, window, draft in zip(rows, windows, drafts, strict=True):
+        for index, window, draft in zip(indices, windows, drafts, strict=True):
             tokens += [window[-1], *draft]
-            sequence_of += [row] * (1 + len(draft))
+            sequence_of += [index] * (1 + len(draft))
             positions += range(len(window) - 1, len(window) + len(draft))
-        sampled, logits = sequences.engine.verify(
-            tokens, sequence_of, positions, [u for each in uniforms for u in each], params, seen, keep_logits
-        )
-        for row, window, draft in zip(rows, windows, drafts, strict=True):
-            sequences.append(row, [window[-1], *draft])
-        sizes = [1 + len(draft) for draft in drafts]
+        logits = torch.empty(len(tokens), self.vocab_size, dtype=torch.float32) if keep_logits else None
+        logits_of = [None] * len(tokens) if logits is None else list(logits)
+        seen_by = [None] * len(tokens) if seen is None else _seen_by_each(seen, drafts)  # alive until the call is over
+        numbers = itertools.chain.from_iterable(uniforms)
+        samples = list(map(partial(sample_in_c, sampling_in_c(params)), numbers, seen_by, logits_of))
+        sampled = paged.engine.step(tokens, sequence_of, positions, range(len(tokens)), samples)
+        for index, window, draft in zip(indices, windows, drafts, strict=True):
+            paged.append(index, [window[-1], *draft])
         ends = list(itertools.accumulate(sizes))
         return [
             (sampled[end - size : end], None if logits is None else logits[end - size : end])
             for size, end in zip(sizes, ends, strict=True)
         ]
 
-    def select(self, rows: Sequence[int]) -> None:
-        if self._sequences is None:
+    def select(self, indices: Sequence[int]) -> None:
+        if self._paged is None:
             return
-        if len(rows) > self._sequences.engine.sequences:
-            self._sequences = None  # the next call makes a larger engine
+        if len(indices) > self._paged.engine.sequences:
+            self._paged = None  # the next call makes a larger engine
         else:
-            self._sequences.select(rows)
+            self._paged.select(indices)
 
     def _check(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             if not 0 <= token < self.vocab_size:  # the engine would read past its embedding
                 raise outside_vocabulary(token, self.vocab_size)
 
-    def _windows(self, contexts: Sequence[TokenIds]) -> list[TokenIds]:
-        return [self.window.of(context) for context in contexts]
+    def _windows(self, sequences: Sequence[TokenIds]) -> list[TokenIds]:
+        return [self.window.of(sequence) for sequence in sequences]
 
-    def _prepare(self, rows: Sequence[int], windows: Sequence[TokenIds], new: Sequence[int]) -> PagedSequences:
-        """Store all but the newest token of some rows' windows, with room for so many `new` ones after that.
+    def _prepare(self, indices: Sequence[int], windows: Sequence[TokenIds], counts: Sequence[int]) -> PagedSequences:
+        """Store the windows of some sequences but for their newest tokens, and reserve `counts[i]` more positions.
 
         Raises:
             InputError: a token is outside the vocabulary.
         """
-        sequences = self._sequences
-        if sequences is None:
-            sequences = self._sequences = PagedSequences(self._make_engine(len(windows)), self._prefill_chunk)
-        for row, window in zip(rows, windows, strict=True):
-            self._check(sequences.missing(row, window))
-        sequences.store(rows, [window[:-1] for window in windows])
-        sequences.reserve(rows, new)
-        return sequences
+        paged = self._paged
+        if paged is None:
+            paged = self._paged = PagedSequences(self._make_engine(len(windows)), self._prefill_chunk)
+        for index, window in zip(indices, windows, strict=True):
+            self._check(paged.missing(index, window))
+        paged.store(indices, [window[:-1] for window in windows])
+        paged.reserve(indices, counts)
+        return paged
 
 
 def _newest(windows: Sequence[TokenIds]) -> tuple[list[int], list[int], list[int]]:
-    """Return the newest token of each window, its sequence and its position."""
+    """Return the newest token of each window, the index of its sequence, and its position."""
     return [window[-1] for window in windows], list(range(len(windows))), [len(window) - 1 for window in windows]
+
+
+def _seen_by_each(seen: Tensor, drafts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Return the tokens (V,) before each sampled one: those of its sequence, from (B, V), and the drafts up to it."""
+    rows = []
+    for row, draft in zip(seen, drafts, strict=True):
+        rows.append(row)
+        for token in draft:
+            row = row.clone()
+            row[token] = 1
+            rows.append(row)
+    return rows

@@ -212,48 +212,6 @@ class Engine:
         flat = list(sampled)
         return [flat[i : i + steps] for i in range(0, batch * steps, steps)], logits
 
-    def verify(
-        self,
-        tokens: Sequence[int],
-        sequences: Sequence[int],
-        positions: Sequence[int],
-        uniforms: Sequence[float],
-        params: SamplingParams,
-        seen: Tensor | None = None,
-        keep_logits: bool = False,
-    ) -> tuple[list[int], Tensor | None]:
-        """Sample after each of some tokens, all of them given: after drafts, for example.
-
-        Args:
-            tokens: as for `forward`.
-            sequences: as for `forward`.
-            positions: as for `forward`.
-            uniforms: one for each token.
-            params: how to sample.
-            seen: (sequences that occur, V) uint8, as for `generate`, before their first token here; overwritten.
-            keep_logits: return them.
-
-        Returns:
-            The token sampled after each, -1 where the logits are not finite; and the logits (tokens, V) or None.
-        """
-        count = len(tokens)
-        self._check_batch(tokens, sequences, positions)
-        assert len(uniforms) == count
-        self._check_seen(seen, len(set(sequences)))
-        logits = torch.empty(count, self._vocab_size, dtype=torch.float32) if keep_logits else None
-        sampled = (ctypes.c_int32 * count)()
-        self._library.gpt_decoder_verify(
-            self._decoder,
-            count,
-            *map(integers, (tokens, sequences, positions)),
-            ctypes.byref(sampling_in_c(params)),
-            (ctypes.c_float * count)(*uniforms),
-            pointer(seen, torch.uint8),
-            sampled,
-            floats(logits),
-        )
-        return list(sampled), logits
-
     def step(
         self,
         tokens: Sequence[int],

@@ -41,6 +41,7 @@ class NativeBlock(Block):
 
     def __init__(self, block: Block, config: ModelConfig, kernels: Kernels) -> None:
         nn.Module.__init__(self)
+        self.training = block.training
         self.ln_1, self.attn, self.ln_2, self.mlp = block.ln_1, block.attn, block.ln_2, block.mlp
         self._config, self._kernels = config, kernels
         self._norm = NormOptions(config.norm == "layernorm", config.norm_eps)
@@ -127,9 +128,10 @@ def use_native_blocks(model: GPT, compute: Compute, settings: Settings, report: 
 
 
 def replace_blocks(model: GPT, kernels: Kernels) -> None:
-    """Replace every block and the dropout before them; parameters keep their names and identity."""
-    model.drop = NativeDropout(model.config.dropout, kernels)
-    model.h = nn.ModuleList(NativeBlock(block, model.config, kernels) for block in model.h)  # type: ignore[arg-type]
+    """Replace every block and the dropout before them; parameters keep their names and identity, modules their mode."""
+    model.drop = NativeDropout(model.config.dropout, kernels).train(model.drop.training)
+    for index, block in enumerate(model.h):
+        model.h[index] = NativeBlock(block, model.config, kernels)  # type: ignore[arg-type]
 
 
 def _uncovered(config: ModelConfig) -> str | None:

@@ -17,6 +17,7 @@ from gpt.environment import read_settings
 from gpt.errors import DeviceError
 from gpt.generation.sampling import next_token_probabilities
 from gpt.generation.sampling import sample as reference_sample
+from gpt.kernels.decoding.c_structs import sample_in_c, sampling_in_c
 from gpt.kernels.decoding.engine import KV_KINDS, Engine, NotFiniteError, load_engine
 from gpt.kernels.decoding.layout import Matrix
 from gpt.kernels.decoding.weights import lay_out_weights
@@ -277,20 +278,20 @@ def test_the_ends_of_the_range_draw_tokens_that_have_a_share(uniform: float) -> 
         assert token in row.topk(3).indices.tolist()
 
 
-def test_checking_draws_what_generating_draws_and_counts_a_token_as_seen() -> None:
+def test_a_step_over_given_tokens_samples_what_generating_sampled() -> None:
     model, params = sharp_model(std=0.25), SamplingParams(temperature=1.2, repetition_penalty=1.7)
     uniforms = torch.rand(1, 10)
     seen = torch.zeros(1, 23, dtype=torch.uint8)
     seen[0, 1] = 1
-    (tokens,), _ = generate(model, uniforms, params, seen=seen)
+    (tokens,), expected = generate(model, uniforms, params, seen=seen, keep_logits=True)
     assert all(seen[0, token] for token in tokens)
-    fresh = torch.zeros(1, 23, dtype=torch.uint8)
-    again, logits = engine_of(model).verify(
-        [1, *tokens[:-1]], [0] * 10, range(10), uniforms[0].tolist(), params, fresh, keep_logits=True
-    )
-    assert again == tokens
-    assert logits is not None
-    assert logits.shape == (10, 23)
+    given, logits = [1, *tokens[:-1]], torch.empty(10, 23)
+    before = [torch.zeros(23, dtype=torch.uint8).index_fill(0, torch.tensor(given[: end + 1]), 1) for end in range(10)]
+    samples = [
+        sample_in_c(sampling_in_c(params), *one) for one in zip(uniforms[0].tolist(), before, logits, strict=True)
+    ]
+    assert engine_of(model).step(given, [0] * 10, range(10), range(10), samples) == tokens
+    torch.testing.assert_close(logits, expected[:, 0], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

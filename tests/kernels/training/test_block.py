@@ -216,6 +216,15 @@ def test_parameters_keep_their_names_order_and_identity(kernels: Kernels, change
     assert list(model.state_dict()) == keys
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_modules_keep_their_mode(training: bool) -> None:
+    model = build_model(None).train(training)
+    model.h[1].train(not training)
+    before = {name: module.training for name, module in model.named_modules()}
+    replace_blocks(model, kernels=None)
+    assert {name: module.training for name, module in model.named_modules()} == before
+
+
 @needs_compiler
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("changes", VARIANTS[:2])

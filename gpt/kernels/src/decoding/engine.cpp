@@ -83,27 +83,6 @@ int64_t gpt_decoder_generate(Decoder* d, int count, const int32_t* sequences, in
     return failed == INT64_MAX ? 0 : failed.load();
 }
 
-// As forward; then samples a token from each token's logits with its number in `uniforms` (count), to sampled (count); -1
-// where logits are not finite. The tokens of a sequence are neighbors. seen: (sequences in this pass, vocab_size) before its
-// first token, or null; overwritten. logits: (count, vocab_size), or null.
-void gpt_decoder_verify(Decoder* d, int count, const int32_t* tokens, const int32_t* sequences, const int32_t* positions,
-                        const Sampling* sampling, const float* uniforms, uint8_t* seen, int32_t* sampled, float* logits) {
-    const int V = d->m.vocab_size;
-    run(*d, [&](const Worker& w) {
-        for (int i = w.first(count); i < w.end(count); i++) d->embed(i, tokens[i], positions[i]);
-        w.wait();
-        d->pass(w, {count, tokens, sequences, positions});
-        d->head(w, d->all_indices(), count);
-        uint8_t* row_seen = seen;
-        for (int i = 0; i < count; i++) {  // in order, since a token counts as seen for those behind it
-            if (i > 0 && sequences[i] != sequences[i - 1] && row_seen) row_seen += V;
-            if (sequences[i] % w.count != w.index) continue;
-            if (row_seen) row_seen[tokens[i]] = 1;
-            sampled[i] = sample_token(*d, w, i, *sampling, uniforms[i], row_seen, logits ? logits + (size_t)i * V : nullptr);
-        }
-    });
-}
-
 // As forward; then samples a token after each of those that `which` names, every one by parameters of its own, to sampled
 // (wanted); -1 where logits are not finite.
 void gpt_decoder_step(Decoder* d, int count, const int32_t* tokens, const int32_t* sequences, const int32_t* positions, int wanted,
