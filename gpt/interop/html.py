@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
-from gpt.inspection.rendering.pages import fill_page, read_part
+from gpt.inspection.rendering.pages import fill_page, read_part, read_templates
 from gpt.inspection.views.tokens import labels_of
 from gpt.model import GPT
 from gpt.model.quantized import QuantizedLinear, quantize, weights_format
@@ -31,7 +31,7 @@ def render_model_page(
         model: with weights in any format.
         tokenizer: the one it was trained with.
         weights: one of `WEIGHTS`.
-        params: temperature, top-k, seed and length that the page starts with.
+        params: temperature, top-k, top-p, seed and length that the page starts with.
         prompt: that the page starts with.
         title: of the page.
         note: a line below it.
@@ -54,18 +54,21 @@ def render_model_page(
         "labels": labels_of(tokenizer, range(model.vocab_size)),
         "start": {
             "prompt": prompt,
-            **params.model_dump(include={"temperature", "top_k", "seed", "max_new_tokens"}),
+            "count": params.max_new_tokens,
+            "temperature": params.temperature,
+            "top-k": params.top_k,
+            "top-p": params.top_p,
+            "seed": params.seed,
         },
     }
-    attention = read_part("attention.html")
     return fill_page(
         title,
         note,
-        body=_read("play.html").replace("$attention", attention)
+        body=_read("play.html").replace("$templates", read_templates("passage", "write", "attention"))
         + f'<script type="text/plain" id="weights">{base64.b64encode(content).decode()}</script>',
         data=data,
-        script=read_part("shared.js", "attention_view.js") + read_engine() + _read("play.js"),
-        style=read_part("page.css") + _read("play.css"),
+        script=read_part("shared.js", "passage.js", "write.js", "attention_view.js") + read_engine() + _read("play.js"),
+        style=read_part("page.css", "controls.css", "write.css"),
         script_source="'wasm-unsafe-eval'",  # allows WebAssembly, and no other code than the page's own
     )
 

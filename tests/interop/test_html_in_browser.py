@@ -16,10 +16,10 @@ from tiny import sharp_model
 
 CHARS = CharTokenizer("abcdefghijklmnopqrst \n'")
 WRITTEN = (
-    "[...document.querySelectorAll('#written .token')].map((item) => item.textContent).join('').replaceAll('⏎', '\\n')"
+    "[...document.querySelectorAll('.written .token')].map((item) => item.textContent).join('').replaceAll('⏎', '\\n')"
 )
-DONE = "document.getElementById('status').textContent.includes('written with seed')"
-ITEM = "document.querySelectorAll('#written .token')[{}]"
+DONE = "document.querySelector('.status').textContent.includes('written with seed')"
+ITEM = "document.querySelectorAll('.written .token')[{}]"
 Open = Callable[..., Page]
 
 
@@ -45,6 +45,11 @@ def open_page(model: GPT, tmp_path: Path, visit: Open) -> Iterator[Open]:
         assert {url for url in page.requests if not url.startswith("data:")} == {file.as_uri()}
 
 
+def text_of(page: Page, name: str) -> str:
+    """The text of the element of this class."""
+    return page.run(f"document.querySelector('.{name}').textContent")
+
+
 def write(page: Page, prompt: str, **settings: float) -> str:
     """Type a prompt and settings, write by keyboard alone, and return the text."""
     page.run("document.getElementById('prompt').select()")
@@ -67,15 +72,15 @@ def test_webassembly_computes_and_the_pace_is_said(open_page: Open) -> None:
     page = open_page()
     assert page.run("document.getElementById('prompt').value") == "ab"
     write(page, "a")
-    assert page.text("status").startswith("60 characters written with seed 7")
-    assert page.text("status").endswith("per second by WebAssembly.")
+    assert text_of(page, "status").startswith("60 characters written with seed 7")
+    assert text_of(page, "status").endswith("per second by WebAssembly.")
 
 
 def test_it_stops_at_once_and_starts_again(open_page: Open) -> None:
     page = open_page()
     page.run("document.getElementById('count').value = 20000")
     page.point("document.getElementById('write')", click=True)
-    page.wait_for("document.querySelectorAll('#written .token').length > 20")
+    page.wait_for("document.querySelectorAll('.written .token').length > 20")
     page.press("Escape")
     length = len(page.run(WRITTEN))
     assert page.run(DONE)
@@ -89,13 +94,13 @@ def test_a_character_shows_its_alternatives_and_branches(open_page: Open, model:
     page = open_page()
     text = write(page, "the ")
     page.point(ITEM.format(9))
-    assert page.text("choice-title") == f"'{text[9].replace(' ', '␣').replace(chr(10), '⏎')}' (9)"
-    assert page.run("document.querySelectorAll('#own li').length") == 10
-    assert page.run("document.querySelectorAll('#sampled li').length") == 5
-    assert page.text("sampled-title") == "With temperature 0.8, top-k 5"
-    other = page.run("document.querySelector('#own li:not(.came) button').textContent")
+    assert text_of(page, "choice-title") == f"'{text[9].replace(' ', '␣').replace(chr(10), '⏎')}' (9)"
+    assert page.run("document.querySelectorAll('.own li').length") == 10
+    assert page.run("document.querySelectorAll('.sampled li').length") == 5
+    assert text_of(page, "sampled-title") == "With temperature 0.8, top-k 5"
+    other = page.run("document.querySelector('.own li:not(.came) button').textContent")
     page.point(ITEM.format(9), click=True)
-    page.point("document.querySelector('#own li:not(.came) button')", click=True)
+    page.point("document.querySelector('.own li:not(.came) button')", click=True)
     page.wait_for(DONE)
     branched = page.run(WRITTEN)
     assert len(branched) == len(text)
@@ -106,13 +111,13 @@ def test_a_character_shows_its_alternatives_and_branches(open_page: Open, model:
 def test_the_text_is_read_by_keyboard(open_page: Open) -> None:
     page = open_page()
     write(page, "the ", count=12)
-    page.run("document.querySelector('#written [tabindex=\"0\"]').focus()")
+    page.run("document.querySelector('.written [tabindex=\"0\"]').focus()")
     page.press("ArrowRight")
     page.press("ArrowRight")
     page.press("ArrowLeft")
-    assert page.text("choice-title").endswith("(5)")
+    assert text_of(page, "choice-title").endswith("(5)")
     page.press("Tab")
-    assert page.run("document.activeElement.closest('#own') !== null")
+    assert page.run("document.activeElement.closest('.own') !== null")
     page.press("Enter")
     page.wait_for(DONE)
     assert page.run("document.activeElement.dataset.index") == "5"
@@ -135,7 +140,9 @@ def test_a_character_that_the_model_does_not_know_is_named(prompt: str, open_pag
     page.run("document.getElementById('prompt').select()")
     page.type(prompt)
     page.press("Enter", CONTROL)
-    assert page.text("status").startswith("The model does not know '#', '1'" if "#" in prompt else "The model does not")
+    assert text_of(page, "status").startswith(
+        "The model does not know '#', '1'" if "#" in prompt else "The model does not"
+    )
     assert page.run(WRITTEN) == ""
 
 

@@ -68,6 +68,16 @@ def read_part(*names: str) -> str:
     return "".join(resources.files(__name__).joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
+def read_templates(*names: str) -> str:
+    """Return the HTML of these views as templates."""
+    return "".join(as_template(name, read_part(f"{name}.html")) for name in names)
+
+
+def as_template(name: str, content: str) -> str:
+    """Return the element that `fillFrom` of the shared script takes its content from."""
+    return f'<template id="{name}-template">{content}</template>\n'
+
+
 def _to_json(content: object) -> str:
     """Return JSON that cannot end the script element around it."""
     try:

@@ -21,6 +21,11 @@ function create(tag, className, text) {
   return element;
 }
 
+/** Fills an element from a template of the page: `fillFrom(root, "write")` takes the one called write-template. */
+function fillFrom(root, name) {
+  root.replaceChildren(byId(`${name}-template`).content.cloneNode(true));
+}
+
 /** Red, green and blue of a share from 0 to 1; 0 is near the page's background in both themes. */
 function colourOf(share) {
   const clamped = Math.min(1, Math.max(0, share));

@@ -65,8 +65,3 @@ function remember(name, value) {
     // it is forgotten at a reload
   }
 }
-
-/** Fills an element from a template of the page: `fillFrom(root, "write")` takes the one called write-template. */
-function fillFrom(root, name) {
-  root.replaceChildren(byId(`${name}-template`).content.cloneNode(true));
-}

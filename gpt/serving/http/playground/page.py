@@ -8,11 +8,11 @@ from string import Template
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 
-from gpt.inspection.rendering.pages import read_part
+from gpt.inspection.rendering.pages import as_template, read_part, read_templates
 
-SHARED_STYLES = ("page.css", "shell.css", "write.css")
+SHARED_STYLES = ("page.css", "controls.css", "shell.css", "write.css")
 SHARED_SCRIPTS = ("shared.js", "shell.js", "passage.js", "write.js")
-SHARED_TEMPLATES = ("passage.html", "write.html")
+SHARED_TEMPLATES = ("passage", "write")
 """What the exported page uses too, in `gpt/inspection/rendering/pages`."""
 STYLES: tuple[str, ...] = ()
 SCRIPTS = ("server_source.js", "write_view.js", "compare_view.js", "start.js")
@@ -35,13 +35,9 @@ def build_page() -> tuple[str, str]:
     """Return the document, and the content security policy that allows its own script and style, and no other."""
     style = read_part(*SHARED_STYLES) + _read(*STYLES)
     script = read_part(*SHARED_SCRIPTS) + _read(*SCRIPTS)
-    templates = [(name, read_part(name)) for name in SHARED_TEMPLATES] + [(name, _read(name)) for name in TEMPLATES]
+    own = "".join(as_template(name, _read(f"{name}.html")) for name in TEMPLATES)
     document = Template(_read("page.html")).substitute(
-        style=style,
-        script=script,
-        templates="".join(
-            f'<template id="{name.removesuffix(".html")}-template">{text}</template>\n' for name, text in templates
-        ),
+        style=style, script=script, templates=read_templates(*SHARED_TEMPLATES) + own
     )
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src 'self'; "
