@@ -20,6 +20,8 @@ from gpt.files import write_atomic
 _STEP = re.compile(r"step-(\d+)(\.old)?")
 _CANNOT_LOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 """What network filesystems without locks answer."""
+PROBE_SECONDS = 0.5
+"""What `lock` waits, since `is_being_trained` holds the lock of a run that nobody trains for an instant."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class RunFolder:
         """
         try:
             Path(self._lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire(timeout=0)
+            self._lock.acquire(timeout=PROBE_SECONDS)
         except Timeout:
             raise CheckpointError(
                 f"another process is training {self.path}; wait for it, or choose another name with run.name=NAME"
@@ -72,6 +74,21 @@ class RunFolder:
             self._lock.release()
             with suppress(OSError):
                 file.parent.rmdir()  # if the run wrote nothing
+
+    def is_being_trained(self) -> bool:
+        """Return whether a process, this one or another, holds the lock."""
+        if self._lock.is_locked:
+            return True
+        if not Path(self._lock.lock_file).is_file():
+            return False
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            return True
+        except OSError:  # a filesystem without locks, on which nothing can be trained
+            return False
+        self._lock.release()
+        return False
 
     @cached_property
     def _lock(self) -> FileLock:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
     from gpt.serving.http.limits import Limits
     from gpt.serving.http.models import Models
+    from gpt.serving.http.playground.trainings import Trainings
 
+RECIPES, DATA = Path("configs"), Path("data")
+"""Where the page finds configuration files and texts to train from, and keeps what is pasted into it."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -64,6 +68,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="beside them (default: 256)")
     parser.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="of a completion (default: 4096)")
     parser.add_argument("--cache-blocks", type=int, metavar="N", help="of 64 positions (default: a window each)")
+    parser.add_argument("--no-training", action="store_true", help="let nobody start a training from the page")
     parser.add_argument(
         "--drain-seconds", type=float, default=30.0, metavar="S", help="to finish what runs at SIGTERM (default: 30)"
     )
@@ -124,14 +129,25 @@ def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
     return Models(load, make_engine, partial(available_bytes, device), arguments.runs, arguments.checkpoint)
 
 
+def _trainings(models: "Models") -> "Trainings":
+    from gpt.serving.http.playground.corpora import Corpora
+    from gpt.serving.http.playground.recipes import Recipes
+    from gpt.serving.http.playground.runs import Runs
+    from gpt.serving.http.playground.trainings import Trainings
+
+    runs = Runs(models.runs)
+    return Trainings(runs, Recipes(RECIPES, runs), Corpora(DATA), report)
+
+
 async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limits", bound: "socket.socket") -> int:
     from gpt.serving.http.app import create_app
     from gpt.serving.http.drain import Drain
     from gpt.serving.http.errors import APIError
     from gpt.serving.http.server import Server
 
-    drain, key = Drain(), arguments.api_key or read_settings().api_key
-    app = create_app(models, limits, drain, arguments.allow_host, key)
+    trainings = None if arguments.no_training else _trainings(models)
+    drain, key = Drain(trainings), arguments.api_key or read_settings().api_key
+    app = create_app(models, limits, drain, arguments.allow_host, key, trainings)
     try:
         async with models.use(None):  # loaded now, so that the first request does not wait, nor find out what is wrong
             pass

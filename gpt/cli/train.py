@@ -74,3 +74,7 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace) -> int:
         f"per token at step {state.best_step}; sample with: python scripts/sample.py --checkpoint {folder}"
     )
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,15 +15,26 @@ from gpt.serving.http.limits import Limits
 from gpt.serving.http.metrics import Metrics
 from gpt.serving.http.models import Models
 from gpt.serving.http.playground import add_playground
+from gpt.serving.http.playground.runs import Runs, add_runs
+from gpt.serving.http.playground.training import BODY_BYTES, START, add_training
+from gpt.serving.http.playground.trainings import Trainings
 from gpt.serving.http.protocol import Completion, ErrorAnswer
 
 DESCRIPTION = "Text from character-level GPTs, by the OpenAI completions protocol."
 ERRORS: Responses = {"default": {"model": ErrorAnswer, "description": "Error"}}
 ANSWERS: Responses = {200: {"model": Completion, "content": {"text/event-stream": {}}, "description": "Completion"}}
 
+LARGER = {START: BODY_BYTES}
+"""Most bytes of a body by path, where it is more than elsewhere."""
+
 
 def create_app(
-    models: Models, limits: Limits, drain: Drain, hosts: Collection[str] = (), api_key: str | None = None
+    models: Models,
+    limits: Limits,
+    drain: Drain,
+    hosts: Collection[str] = (),
+    api_key: str | None = None,
+    trainings: Trainings | None = None,
 ) -> FastAPI:
     """Return the application; to be called on the event loop.
 
@@ -33,9 +44,10 @@ def create_app(
         drain: ends it.
         hosts: names that the server is known by beside localhost, see `Guard`.
         api_key: that requests are to have; None: none.
+        trainings: that the page can start; None: it cannot.
     """
     app = FastAPI(title="gpt", description=DESCRIPTION, docs_url=None, redoc_url=None)
-    app.add_middleware(Guard, body_bytes=limits.body_bytes, hosts=hosts, api_key=api_key)
+    app.add_middleware(Guard, body_bytes=limits.body_bytes, hosts=hosts, api_key=api_key, larger=LARGER)
     add_error_handlers(app)
     metrics = Metrics(models)
     heavy = ThreadPoolExecutor(max_workers=1, thread_name_prefix="heavy-work")
@@ -50,4 +62,6 @@ def create_app(
     )
     add_information(app, models, drain, metrics, ERRORS)
     add_playground(app, models, limits, answers, heavy, ERRORS)
+    add_runs(app, Runs(models.runs), ERRORS)
+    add_training(app, trainings, drain)
     return app

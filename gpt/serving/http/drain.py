@@ -2,11 +2,23 @@
 
 import asyncio
 import contextlib
+from typing import Protocol
 
 from gpt.serving.http.answer import Answer
 from gpt.serving.http.errors import APIError
 
 POLL_SECONDS = 0.05
+
+
+class Background(Protocol):
+    """Work that goes on beside the requests."""
+
+    @property
+    def running(self) -> bool:
+        """Return whether it has not ended."""
+
+    def close(self) -> None:
+        """Ask it to end."""
 
 
 class Drain:
@@ -15,9 +27,13 @@ class Drain:
     Attributes:
         begun: no new requests are accepted.
         active: answers that are not finished.
+
+    Args:
+        background: is asked to end too, and waited for; it is not ended by force.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, background: Background | None = None) -> None:
+        self._background = background
         self.begun = False
         self.active: set[Answer] = set()
 
@@ -33,9 +49,11 @@ class Drain:
     async def run(self, seconds: float) -> None:
         """Accept no more requests, and return when all have ended; after so many seconds they are cancelled."""
         self.begun = True
+        if self._background is not None:
+            self._background.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self.active:
+                while self.active or (self._background is not None and self._background.running):
                     await asyncio.sleep(POLL_SECONDS)
         for answer in self.active:
             answer.cancel()

@@ -6,7 +6,7 @@ its own that it lets resolve to 127.0.0.1 (DNS rebinding). Its requests name the
 
 import hmac
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -29,13 +29,21 @@ class Guard:
     Args:
         app: that is guarded.
         body_bytes: most bytes of a body.
+        larger: most bytes of a body by path, where that is not `body_bytes`.
         hosts: names beside localhost that the server is known by; an address is always accepted, since a stranger
             cannot let it resolve to something else.
         api_key: None: none is asked for.
     """
 
-    def __init__(self, app: ASGIApp, body_bytes: int, hosts: Collection[str] = (), api_key: str | None = None) -> None:
-        self._app, self._body_bytes, self._key = app, body_bytes, api_key
+    def __init__(
+        self,
+        app: ASGIApp,
+        body_bytes: int,
+        hosts: Collection[str] = (),
+        api_key: str | None = None,
+        larger: Mapping[str, int] | None = None,
+    ) -> None:
+        self._app, self._body_bytes, self._larger, self._key = app, body_bytes, larger or {}, api_key
         self._hosts = {host.lower() for host in hosts} | {"localhost"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,7 +53,7 @@ class Guard:
             if error is not None:
                 await error.response()(scope, receive, send)
                 return
-            receive = self._limited(receive)
+            receive = self._limited(receive, self._most_bytes(scope["path"]))
         await self._app(scope, receive, send)
 
     def _problem(self, method: str, path: str, headers: Headers) -> APIError | None:
@@ -60,15 +68,15 @@ class Guard:
             given = headers.get("authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), self._key.encode()):
                 return APIError(401, "the API key is missing or wrong", code="invalid_api_key")
-        length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > self._body_bytes:
-            return APIError(413, self._too_large())
+        length, most = headers.get("content-length", "0"), self._most_bytes(path)
+        if not length.isdecimal() or int(length) > most:
+            return APIError(413, _too_large(most))
         return None
 
-    def _too_large(self) -> str:
-        return f"the body has more than the {self._body_bytes} bytes that this server accepts"
+    def _most_bytes(self, path: str) -> int:
+        return self._larger.get(path, self._body_bytes)
 
-    def _limited(self, receive: Receive) -> Receive:
+    def _limited(self, receive: Receive, most: int) -> Receive:
         """Return `receive`, which raises HTTPException once a body without a Content-Length is too large."""
         received = 0
 
@@ -76,8 +84,8 @@ class Guard:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self._body_bytes:
-                raise HTTPException(413, self._too_large())
+            if received > most:
+                raise HTTPException(413, _too_large(most))
             return message
 
         return limited
@@ -91,6 +99,10 @@ class Guard:
         except ValueError:
             return False
         return True
+
+
+def _too_large(most: int) -> str:
+    return f"the body has more than the {most} bytes that this server accepts"
 
 
 def _host_of(origin: str) -> str:

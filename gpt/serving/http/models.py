@@ -36,6 +36,11 @@ class Served:
 class Models:
     """The models that can be asked for, by name.
 
+    Attributes:
+        runs: folder of run folders.
+        loaded: models that are loaded now, by name.
+        first: name of the one that is taken where none is named.
+
     Args:
         load: reads a checkpoint folder.
         make_engine: for a model that was loaded.
@@ -54,7 +59,7 @@ class Models:
         checkpoints: Sequence[Path] = (),
     ) -> None:
         self._load, self._make_engine, self._available = load, make_engine, available
-        self._runs = runs
+        self.runs = runs
         self._chosen = {_name(path): path for path in checkpoints}
         if len(self._chosen) < len(checkpoints):
             raise CheckpointError("two checkpoints have the same name; serve them from two servers")
@@ -64,11 +69,11 @@ class Models:
 
     def names(self) -> dict[str, int]:
         """Return when each model that can be asked for was written, in seconds since 1970."""
-        paths = self._chosen or {path.name: path for path in sorted(self._runs.glob("*")) if path.is_dir()}
+        paths = self._chosen or {path.name: path for path in sorted(self.runs.glob("*")) if path.is_dir()}
         names = {}
         for name, path in paths.items():
             with contextlib.suppress(CheckpointError, OSError):  # a run without a checkpoint yet
-                names[name] = int(find_checkpoint(path, self._runs).stat().st_mtime)
+                names[name] = int(find_checkpoint(path, self.runs).stat().st_mtime)
         return names
 
     @contextlib.asynccontextmanager
@@ -100,7 +105,7 @@ class Models:
                 await self._unload(name)
             if name not in self.names():
                 raise APIError(404, f"there is no model {name!r}; /v1/models lists them", "model", "model_not_found")
-            folder = find_checkpoint(self._chosen.get(name, self._runs / name), self._runs)
+            folder = find_checkpoint(self._chosen.get(name, self.runs / name), self.runs)
             await self._make_room(COPIES * sum(file.stat().st_size for file in folder.glob("model.*")))
             try:
                 self.loaded[name] = await asyncio.to_thread(self._read, folder)

@@ -57,6 +57,7 @@ class Server:
             h11_max_incomplete_event_size=HEADER_BYTES,
             http="h11",
             ws="none",
+            proxy_headers=False,  # whose address a request has is what its connection says
         )
         self._server = uvicorn.Server(config)
         self._received: int | None = None

@@ -1,0 +1,135 @@
+"""The curves of a run, from its metrics.jsonl: thinned to what a plot can show, and followed while the run trains."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+MOST_POINTS = 1000
+"""Points of a curve, about as many as a plot has pixels."""
+TAIL_BYTES = 1 << 16
+"""Bytes from the end of a file that are read first to find a step; doubled until it is found."""
+TRAINING = {
+    "loss": "train/loss",
+    "learning_rate": "train/learning_rate",
+    "tokens_per_second": "speed/tokens_per_second",
+    "seconds": "speed/seconds",
+}
+VALIDATION = {"loss": "val/loss", "bits_per_char": "val/bits_per_char", "seconds": "speed/seconds"}
+_STEP = re.compile(rb'\{"step": (\d{1,18}),')
+
+Columns = dict[str, list[float | None]]
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What a run reported, oldest first.
+
+    Attributes:
+        training: columns `step`, `loss` (nats per token), `learning_rate`, `tokens_per_second` and `seconds` (of the
+            whole run); a value that was not finite is None.
+        validation: columns `step`, `loss` (nats per token), `bits_per_char` and `seconds`.
+        every: the training curve has one of so many points, and its last.
+        last_step: of anything that was reported; None: nothing was.
+    """
+
+    training: Columns
+    validation: Columns
+    every: int
+    last_step: int | None
+
+
+def read_curves(file: Path, after: int = -1, most: int = MOST_POINTS) -> Curves:
+    """Read the points after a step.
+
+    Args:
+        file: metrics.jsonl; a missing one is empty.
+        after: only later steps are returned.
+        most: points of each curve.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if not file.is_file():
+        return Curves(_columns([], TRAINING), _columns([], VALIDATION), 1, None)
+    with file.open("rb") as opened:
+        begin = _seek(opened, after)
+        counts, last_step = {False: 0, True: 0}, None
+        for step, line in _lines(opened):
+            last_step = step
+            if step > after:
+                counts[_is_validation(line)] += 1
+        strides = {kind: max(1, -(-count // most)) for kind, count in counts.items()}
+        opened.seek(begin)
+        rows: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
+        seen = {False: 0, True: 0}
+        for step, line in _lines(opened):
+            kind = _is_validation(line)
+            if step <= after or seen[kind] == counts[kind]:  # what has come since it was counted is for the next time
+                continue
+            seen[kind] += 1
+            if (seen[kind] - 1) % strides[kind] == 0 or seen[kind] == counts[kind]:
+                rows[kind] += _parse(line)
+    return Curves(_columns(rows[False], TRAINING), _columns(rows[True], VALIDATION), strides[False], last_step)
+
+
+def last_progress(file: Path) -> tuple[int, float] | None:
+    """Return the last step of the training curve and the seconds of the run until then; None: there is none.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if not file.is_file():
+        return None
+    with file.open("rb") as opened:
+        opened.seek(max(0, opened.seek(0, os.SEEK_END) - TAIL_BYTES))
+        rows = [row for _, line in _lines(opened) for row in _parse(line)]
+    found = [row for row in rows if _is_number(row.get("speed/seconds"))]
+    return (found[-1]["step"], float(found[-1]["speed/seconds"])) if found else None
+
+
+def _seek(file: BinaryIO, after: int) -> int:
+    """Go to a place in a file before all steps after `after`, not far before them, and return it."""
+    size, block = file.seek(0, os.SEEK_END), TAIL_BYTES
+    while after >= 0 and block < size:
+        begin = file.seek(size - block)
+        first = next(iter(_lines(file)), None)
+        if first is not None and first[0] <= after:
+            return file.seek(begin)
+        block *= 2
+    return file.seek(0)
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield the complete lines with their steps; a line that begins in the middle has none and is left out."""
+    for line in file:
+        match = _STEP.match(line)
+        if match and line.endswith(b"\n"):
+            yield int(match[1]), line
+
+
+def _is_validation(line: bytes) -> bool:
+    return b'"val/loss"' in line
+
+
+def _parse(line: bytes) -> list[dict[str, Any]]:
+    """Return the row of a line; none for one that is damaged."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return []
+    return [row]
+
+
+def _columns(rows: list[dict[str, Any]], names: dict[str, str]) -> Columns:
+    columns: Columns = {"step": [row["step"] for row in rows]}
+    for column, name in names.items():
+        columns[column] = [value if _is_number(value := row.get(name)) else None for row in rows]
+    return columns
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300

@@ -1,0 +1,160 @@
+"""The process of a training: the ordinary train command, in a session of its own, which may outlive the server."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import gpt
+from gpt.checkpoint import RunFolder
+from gpt.errors import GPTError
+from gpt.files import write_atomic
+
+CONSOLE = "console.log"
+"""In the run folder: what the command prints."""
+LAUNCHED = "launched.json"
+"""In the run folder: the process and its command, for a server that is started later."""
+LINES, LINE_CHARACTERS = 30, 300
+"""Of the console that are shown."""
+COMMAND = (sys.executable, "-P", "-m", "gpt.cli.train")
+
+
+class BusyError(GPTError):
+    """A training runs already, or the run's name is taken."""
+
+
+class Launcher:
+    """Starts and stops the train command, at most one at a time; the methods block, so they are for threads.
+
+    Args:
+        runs: folder of run folders.
+    """
+
+    def __init__(self, runs: Path) -> None:
+        self._runs, self._lock = runs, threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = False
+        self._last_lines: list[str] = []
+        self.name: str | None = None
+        self.command: list[str] = []
+
+    @property
+    def running(self) -> bool:
+        """Return whether the process that was started here last has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def stopping(self) -> bool:
+        """Return whether it was told to stop."""
+        return self._stopping
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return its exit code, negative for a signal; None where it runs or nothing was started."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self, name: str, arguments: Sequence[str], is_new: bool) -> None:
+        """Start the train command.
+
+        Args:
+            name: of the run.
+            arguments: of the command, checked: they reach no shell.
+            is_new: the run folder must not be there yet.
+
+        Raises:
+            BusyError: another one runs, or the folder is there.
+            GPTError: the folder cannot be written, or the process not be started.
+        """
+        with self._lock:
+            if self.running:
+                raise BusyError(f"{self.name} is being trained; stop it first")
+            folder, command = self._runs / name, [*COMMAND, *arguments]
+            try:
+                folder.mkdir(parents=True, exist_ok=not is_new)
+                with (folder / CONSOLE).open("ab") as console:
+                    process = _launch(command, console.fileno())
+                write_atomic(folder / LAUNCHED, json.dumps({"pid": process.pid, "command": command}).encode())
+            except FileExistsError:
+                raise BusyError(f"{folder} is there already; choose another name") from None
+            except OSError as error:
+                raise GPTError(f"cannot start a training in {folder}: {error.strerror}") from None
+            self._process, self._stopping, self._last_lines = process, False, []
+            self.name, self.command = name, command
+
+    def stop(self) -> None:
+        """Let the process that was started here save a checkpoint and end; a second time has no effect."""
+        with self._lock:
+            if self._process is not None and self.running and not self._stopping:
+                self._stopping = True
+                self._process.send_signal(signal.SIGTERM)  # not SIGINT, which may be ignored where the server runs
+
+    def stop_other(self, name: str) -> bool:
+        """Do the same with the process that an earlier server started; return whether it is known."""
+        pid = launched_process(self._runs / name)
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        return pid is not None
+
+    def lines(self, name: str) -> list[str]:
+        """Return the last lines of a run's console."""
+        folder = self._runs / name
+        lines = last_lines(folder / CONSOLE)
+        if name == self.name and self._process is not None and not self.running:
+            self._last_lines = self._last_lines or lines
+            _remove_unless_begun(folder)
+            return self._last_lines
+        return lines
+
+
+def launched_process(folder: Path) -> int | None:
+    """Return the process that trains a run if a server started it, on systems that tell the command of a process.
+
+    The number alone is not enough: it may be that of another process by now.
+    """
+    try:
+        launched = json.loads((folder / LAUNCHED).read_text(encoding="utf-8"))
+        pid, command = int(launched["pid"]), [str(part) for part in launched["command"]]
+        actual = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    is_it = actual.removesuffix(b"\0").split(b"\0") == [os.fsencode(part) for part in command]
+    return pid if is_it and RunFolder(folder).is_being_trained() else None
+
+
+def last_lines(file: Path) -> list[str]:
+    """Return the last lines of a console; none where there is no file."""
+    try:
+        with file.open("rb") as opened:
+            opened.seek(max(0, opened.seek(0, os.SEEK_END) - LINES * LINE_CHARACTERS))
+            lines = opened.read().decode("utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    return [line[:LINE_CHARACTERS] for line in lines[-LINES:]]
+
+
+def _launch(command: Sequence[str], console: int) -> subprocess.Popen[bytes]:
+    """Start a process that no signal to the server's terminal reaches, and whose `gpt` is this one."""
+    path = [str(Path(gpt.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=console,
+        stderr=console,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+    )
+
+
+def _remove_unless_begun(folder: Path) -> None:
+    """Remove the folder of a training that wrote nothing of its own, such as one without data."""
+    if not (folder / "config.yaml").exists():
+        for name in (CONSOLE, LAUNCHED):
+            (folder / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()

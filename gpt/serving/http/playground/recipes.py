@@ -1,0 +1,163 @@
+"""The recipes that a training can start from, and how long each would take on this machine."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from gpt.accounting.flops import forward_flops, training_flops
+from gpt.accounting.machine import measure_matmul_rate
+from gpt.accounting.parameters import count_parameters
+from gpt.config import Config, ModelConfig, RunConfig, load_config
+from gpt.device import choose_compute
+from gpt.errors import GPTError
+from gpt.progress import silent
+from gpt.serving.http.playground.curves import last_progress
+from gpt.serving.http.playground.runs import Runs
+
+VOCABULARY = 100
+"""Characters that a text is taken to have where it is not read yet; the sizes of a model hardly depend on it."""
+UTILIZATION = (0.1, 0.5)
+"""Model FLOP/s of training as a share of this machine's matmul rate, at worst and at best: small models are at the low
+end, above all where a processor has instructions for bfloat16."""
+START_SECONDS = 10
+"""To load torch, to encode the corpus, to measure the matmul rate."""
+FEWEST_STEPS = 20
+"""From so many steps on, the pace of a run predicts that of another one."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A configuration file that a training can start from.
+
+    Attributes:
+        name: of the file, without its ending.
+        about: the comment at its head.
+        parameters: of the model, with a vocabulary of `VOCABULARY`.
+        n_layer: blocks.
+        n_embd: width.
+        block_size: positions of the window.
+        max_steps: optimizer steps.
+        tokens_per_step: training tokens of a step.
+        seconds: least and most expected on this machine; equal where `like` is not None.
+        like: the run on whose pace that rests; None: it rests on FLOPs and `UTILIZATION`.
+    """
+
+    name: str
+    about: str
+    parameters: int
+    n_layer: int
+    n_embd: int
+    block_size: int
+    max_steps: int
+    tokens_per_step: int
+    seconds: tuple[float, float]
+    like: str | None
+
+
+class Recipes:
+    """Reads a folder of configuration files; the methods block, so they are for threads.
+
+    Args:
+        folder: may be missing, which is as if it were empty.
+        runs: whose pace predicts that of others.
+        measure: returns the matmul rate of a run, in FLOP/s.
+    """
+
+    def __init__(self, folder: Path, runs: Runs, measure: Callable[[RunConfig], float] | None = None) -> None:
+        self._folder, self._runs, self._measure = folder, runs, measure or measure_rate
+
+    def path(self, name: str) -> Path | None:
+        """Return the file of a recipe, which is one of this folder's; None: there is no such recipe."""
+        return next((path for path, _ in self._configs() if path.stem == name), None)
+
+    def describe(self, characters: int) -> list[Recipe]:
+        """Describe all recipes for a corpus of so many characters, the quickest first."""
+        recipes = [self._recipe(path, config, characters) for path, config in self._configs()]
+        return sorted(recipes, key=lambda recipe: recipe.seconds)
+
+    def _configs(self) -> Iterator[tuple[Path, Config]]:
+        """Yield the files that fit any corpus: not those of one vocabulary, and not those that have a mistake."""
+        for path in sorted(self._folder.glob("*.yaml")):
+            try:
+                config = load_config(path).config
+            except GPTError:  # a file that somebody is writing
+                continue
+            if config.model.vocab_size is None:
+                yield path, config
+
+    def _recipe(self, path: Path, config: Config, characters: int) -> Recipe:
+        model, train = config.model, config.train
+        like, pace = self._pace(config)
+        if pace is None:
+            flops, rate = whole_flops(config, characters), self._measure(config.run)
+            low, high = (START_SECONDS + flops / (rate * share) for share in reversed(UTILIZATION))
+        else:
+            low = high = START_SECONDS + pace * train.max_steps
+        return Recipe(
+            name=path.stem,
+            about=_about(path),
+            parameters=_parameters(model),
+            n_layer=model.n_layer,
+            n_embd=model.n_embd,
+            block_size=model.block_size,
+            max_steps=train.max_steps,
+            tokens_per_step=train.batch_size * train.grad_accum_steps * model.block_size,
+            seconds=(low, high),
+            like=like,
+        )
+
+    def _pace(self, config: Config) -> tuple[str | None, float | None]:
+        """Return the newest run that computes the same steps, and its seconds for each, evaluations included."""
+        for name in self._runs.names():
+            folder = self._runs.get(name)
+            try:
+                other, progress = folder.config(), last_progress(folder.metrics)
+            except (GPTError, OSError):
+                continue
+            if other is None or progress is None or progress[0] < FEWEST_STEPS:
+                continue
+            if _work(other) == _work(config):
+                return name, progress[1] / progress[0]
+        return None, None
+
+
+def whole_flops(config: Config, characters: int) -> float:
+    """Count the FLOPs of a whole training: its steps, and its evaluations of what is held out of the corpus."""
+    model, train = config.model.model_copy(update={"vocab_size": VOCABULARY}), config.train
+    steps = train.max_steps * training_flops(model, train.batch_size * train.grad_accum_steps, model.block_size)
+    evaluations = math.ceil(train.max_steps / train.eval_interval) + train.eval_first
+    tokens = min(characters * config.data.val_fraction, train.eval_max_tokens or math.inf)
+    passes = 1 if config.optim.ema_decay is None else 2  # with and without averaging
+    return steps + passes * evaluations * tokens / model.block_size * forward_flops(model, 1, model.block_size)
+
+
+@lru_cache
+def measure_rate(config: RunConfig) -> float:
+    """Measure the matmul rate of a run on this machine, in FLOP/s; a second, once."""
+    try:
+        compute = choose_compute(config.model_copy(update={"threads": None, "deterministic": False}), silent)
+    except GPTError:  # a device that is not here: as on the one that is
+        compute = choose_compute(RunConfig(), silent)
+    return measure_matmul_rate(compute.device, compute.dtype)
+
+
+def _work(config: Config) -> tuple[object, ...]:
+    """Return what decides how long a step takes."""
+    model, train, run = config.model.model_copy(update={"vocab_size": None}), config.train, config.run
+    return (
+        *(model, config.optim.name, config.optim.ema_decay, train.batch_size, train.grad_accum_steps),
+        *(run.device, run.dtype, run.kernels, run.compile, run.threads),
+    )
+
+
+def _about(path: Path) -> str:
+    """Return the first comment of a file that is for a person."""
+    lines = (line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#"))
+    return next((line for line in lines if not line.startswith("yaml-language-server")), "")
+
+
+@lru_cache
+def _parameters(model: ModelConfig) -> int:
+    return count_parameters(model.model_copy(update={"vocab_size": VOCABULARY})).total

@@ -1,0 +1,130 @@
+"""`/api/training`: choose a text and a recipe, start, watch, stop, go on; for this machine's own browser only."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+from fastapi import FastAPI, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gpt.errors import GPTError
+from gpt.serving.http.drain import Drain
+from gpt.serving.http.errors import APIError
+from gpt.serving.http.playground.corpora import TEXT_BYTES, Corpus
+from gpt.serving.http.playground.launcher import BusyError
+from gpt.serving.http.playground.loopback import Loopback
+from gpt.serving.http.playground.recipes import UTILIZATION, VOCABULARY, Recipe
+from gpt.serving.http.playground.trainings import Training, Trainings
+
+START = "/api/training/start"
+"""Takes a text, so its body may be larger than others'."""
+BODY_BYTES = 2 * TEXT_BYTES
+"""JSON escapes some characters of the text."""
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class StartRequest(_Body):
+    """What to train, and on what: a corpus or a text."""
+
+    recipe: Annotated[str, Field(max_length=100)]
+    corpus: Annotated[str, Field(max_length=1000)] | None = None
+    text: str | None = None
+    name: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = None
+
+
+class NameRequest(_Body):
+    """A run."""
+
+    name: Annotated[str, Field(max_length=255)]
+
+
+@dataclass(frozen=True)
+class Status:
+    """What runs, and the token that changes need."""
+
+    token: str
+    training: Training | None
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a training can be made of.
+
+    Attributes:
+        recipes: with the time that each would take, see `Recipe`.
+        corpora: named ones and files.
+        text_bytes: most of a text.
+        utilization: of this machine's matmul rate, at worst and at best: what times rest on without a run to go by.
+        vocabulary: characters that parameters are counted with.
+    """
+
+    recipes: list[Recipe]
+    corpora: list[Corpus]
+    text_bytes: int
+    utilization: tuple[float, float]
+    vocabulary: int
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def add_training(app: FastAPI, trainings: Trainings | None, drain: Drain) -> None:
+    """Add the endpoints of training; with None, each says that it is switched off."""
+    loopback = Loopback()
+
+    def allowed(request: Request) -> Trainings:
+        loopback.check(request)
+        if trainings is None:
+            raise APIError(403, "this server was started with --no-training")
+        return trainings
+
+    async def change(request: Request, kind: type[Body], act: Callable[[Trainings, Body], object]) -> Status:
+        """Do what a body asks for, which is read only when the request may ask for it."""
+        there = allowed(request)
+        loopback.check_change(request)
+        drain.check()
+        try:
+            body = kind.model_validate_json(await request.body())
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"])) or "the body"
+            raise APIError(400, f"{place}: {first['msg']}"[:300], place[:100]) from None
+        try:
+            await asyncio.to_thread(act, there, body)
+        except BusyError as error:
+            raise APIError(409, str(error)) from None
+        except GPTError as error:
+            raise APIError(400, str(error)) from None
+        return await asyncio.to_thread(status, request)
+
+    def status(request: Request) -> Status:
+        return Status(loopback.token, allowed(request).status())
+
+    def choices(request: Request, characters: Annotated[int, Query(ge=0, le=2**40)] = 0) -> Choices:
+        there = allowed(request)
+        recipes, corpora = there.recipes.describe(characters), there.corpora.available()
+        return Choices(recipes, corpora, TEXT_BYTES, UTILIZATION, VOCABULARY)
+
+    async def start(request: Request) -> Status:
+        return await change(request, StartRequest, _start)
+
+    async def stop(request: Request) -> Status:
+        return await change(request, NameRequest, lambda there, body: there.stop(body.name))
+
+    async def resume(request: Request) -> Status:
+        return await change(request, NameRequest, lambda there, body: there.resume(body.name))
+
+    app.add_api_route("/api/training", status, include_in_schema=False)
+    app.add_api_route("/api/training/choices", choices, include_in_schema=False)
+    for path, handler in ((START, start), ("/api/training/stop", stop), ("/api/training/resume", resume)):
+        app.add_api_route(path, handler, methods=["POST"], include_in_schema=False)
+
+
+def _start(trainings: Trainings, body: StartRequest) -> None:
+    if (body.corpus is None) == (body.text is None):
+        raise APIError(400, "give either corpus or text", "corpus")
+    trainings.start(body.recipe, body.corpus, body.text, body.name)

@@ -1,0 +1,70 @@
+"""What a recipe costs: by its FLOPs, or as another run of the same work took."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gpt.accounting.flops import forward_flops, training_flops
+from gpt.config import load_config
+from gpt.serving.http.playground.recipes import START_SECONDS, UTILIZATION, VOCABULARY, Recipes, whole_flops
+from gpt.serving.http.playground.runs import Runs
+from serving.http.playground.training import make_place
+
+CONFIGS = Path(__file__).resolve().parents[4] / "configs"
+
+
+def recipes_of(folder: Path, runs: Path, rate: float = 1e9) -> Recipes:
+    return Recipes(folder, Runs(runs), lambda run: rate)
+
+
+def test_the_shipped_recipes_are_those_that_fit_any_text(tmp_path: Path) -> None:
+    names = {recipe.name for recipe in recipes_of(CONFIGS, tmp_path).describe(10**6)}
+    assert {"quickstart", "shakespeare", "shakespeare_long", "shakespeare_sprint"} < names
+    assert "reference_shapes" not in names  # it has a vocabulary of its own
+    assert all(recipe.about for recipe in recipes_of(CONFIGS, tmp_path).describe(10**6))
+
+
+def test_time_is_flops_by_the_rate_of_this_machine(tmp_path: Path) -> None:
+    place = make_place(tmp_path)
+    config = load_config(place / "configs" / "tiny.yaml").config
+    model = config.model.model_copy(update={"vocab_size": VOCABULARY})
+    steps = 6 * training_flops(model, 4, 16)
+    evaluations = 3 * 100_000 / 16 * forward_flops(model, 1, 16)  # before the first step, after 3 and after 6
+    assert whole_flops(config, 1_000_000) == pytest.approx(steps + evaluations)
+    recipe = recipes_of(place / "configs", tmp_path / "runs", rate=1e9).describe(1_000_000)[0]
+    expected = [START_SECONDS + (steps + evaluations) / (share * 1e9) for share in reversed(UTILIZATION)]
+    assert recipe.seconds == pytest.approx(expected)
+    assert recipe.like is None
+
+
+def test_averaged_weights_are_evaluated_beside_the_others() -> None:
+    long = load_config(CONFIGS / "shakespeare_long.yaml").config
+    plain = long.model_copy(update={"optim": long.optim.model_copy(update={"ema_decay": None})})
+    once = whole_flops(plain, 10**6) - whole_flops(plain, 0)
+    assert whole_flops(long, 10**6) - whole_flops(long, 0) == pytest.approx(2 * once)
+
+
+def test_the_pace_of_a_run_of_the_same_work_says_more_than_flops(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained / "runs", tmp_path / "runs")
+    shutil.copy(trained / "tiny.yaml", tmp_path / "tiny.yaml")
+    metrics = tmp_path / "runs" / "tiny" / "metrics.jsonl"
+    assert recipes_of(tmp_path, tmp_path / "runs").describe(1)[0].like is None  # six steps say little
+    row = {"step": 40, "train/loss": 1.0, "speed/seconds": 20.0}
+    metrics.write_text(json.dumps(row) + "\n")
+    recipe = recipes_of(tmp_path, tmp_path / "runs").describe(1)[0]
+    assert recipe.like == "tiny"
+    assert recipe.seconds == (START_SECONDS + 6 * 0.5, START_SECONDS + 6 * 0.5)
+    text = (tmp_path / "tiny.yaml").read_text()
+    (tmp_path / "tiny.yaml").write_text(text.replace("n_embd: 16", "n_embd: 32"))
+    assert recipes_of(tmp_path, tmp_path / "runs").describe(1)[0].like is None
+
+
+def test_a_recipe_with_a_mistake_is_left_out(tmp_path: Path) -> None:
+    place = make_place(tmp_path)
+    (place / "configs" / "tiny.yaml").write_text("modle: {}")
+    recipes = recipes_of(place / "configs", tmp_path / "runs")
+    assert [recipe.name for recipe in recipes.describe(1)] == ["endless"]
+    assert recipes.path("tiny") is None
+    assert recipes_of(tmp_path / "none", tmp_path / "runs").describe(1) == []

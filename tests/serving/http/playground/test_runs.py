@@ -1,0 +1,150 @@
+"""/api/runs: every number as the run wrote it, and nothing but runs."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt.accounting.parameters import count_parameters
+from gpt.checkpoint import RunFolder
+from gpt.config import load_config
+from gpt.data.tokenizers import CharTokenizer
+from gpt.model import GPT
+from http_server import PATIENCE, Served, make_loaded, real_engine, serve_models
+
+
+@pytest.fixture
+def folder(trained: Path, tmp_path: Path) -> Path:
+    """A runs folder with one finished run, that a test may change."""
+    shutil.copytree(trained / "runs", tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def site(folder: Path, char_model: tuple[GPT, CharTokenizer]) -> Iterator[Served]:
+    with serve_models(folder, make_loaded(*char_model), real_engine) as served:
+        yield served
+
+
+def get(site: Served, path: str, status: int = 200) -> Any:
+    with site.http() as client:
+        answer = client.get(path)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def test_a_finished_run_is_described_by_what_it_wrote(site: Served, folder: Path) -> None:
+    (run,) = get(site, "/api/runs")["runs"]
+    best = json.loads((folder / "tiny" / "best.json").read_text())
+    config = load_config(folder / "tiny" / "config.yaml").config
+    assert (run["name"], run["training"], run["step"], run["max_steps"]) == ("tiny", False, 6, 6)
+    assert (run["best_step"], run["best_val_loss"]) == (best["step"], best["val_loss"])
+    assert run["parameters"] == count_parameters(config.model).total
+    assert run["has_checkpoint"]
+    assert run["seconds_left"] is None
+    assert run["config"]["model.n_embd"] == 16
+    assert run["problem"] is None
+    assert "corpus.txt" not in json.dumps(run)
+
+
+def test_the_curves_are_the_metrics_of_the_run(site: Served, folder: Path) -> None:
+    run = get(site, "/api/runs/tiny")
+    rows = [json.loads(line) for line in (folder / "tiny" / "metrics.jsonl").read_text().splitlines()]
+    training = [row for row in rows if "train/loss" in row]
+    assert run["training_curve"]["step"] == [1, 2, 3, 4, 5, 6]
+    assert run["training_curve"]["loss"] == [row["train/loss"] for row in training]
+    assert run["training_curve"]["learning_rate"] == [row["train/learning_rate"] for row in training]
+    assert run["training_curve"]["tokens_per_second"] == [row["speed/tokens_per_second"] for row in training]
+    assert run["validation_curve"]["step"] == [0, 3, 6]
+    assert run["validation_curve"]["loss"] == [row["val/loss"] for row in rows if "val/loss" in row]
+    assert (run["every"], run["last_step"]) == (1, 6)
+    assert get(site, "/api/runs/tiny?after=3")["training_curve"]["step"] == [4, 5, 6]
+    assert get(site, "/api/runs/tiny?after=3")["validation_curve"]["step"] == [6]
+
+
+def test_samples_are_listed_and_read_by_step(site: Served, folder: Path) -> None:
+    assert get(site, "/api/runs/tiny")["samples"] == [0, 3, 6]
+    text = (folder / "tiny" / "samples" / "step-000003.txt").read_text()
+    assert get(site, "/api/runs/tiny/samples/3") == {"step": 3, "text": text[:-1], "truncated": False}
+    (folder / "tiny" / "samples" / "step-000003.txt").write_text("é" * 20_000)
+    assert get(site, "/api/runs/tiny/samples/3") == {"step": 3, "text": "é" * 10_000, "truncated": True}
+    get(site, "/api/runs/tiny/samples/4", status=404)
+
+
+def test_many_samples_are_thinned_and_the_last_one_stays(site: Served, folder: Path) -> None:
+    for step in range(1000):
+        (folder / "tiny" / "samples" / f"step-{step:06d}.txt").write_text("a")
+    steps = get(site, "/api/runs/tiny")["samples"]
+    assert steps == list(range(4, 1000, 5))
+
+
+def test_a_run_that_trains_says_so_and_when_it_will_be_done(site: Served, folder: Path) -> None:
+    metrics = folder / "tiny" / "metrics.jsonl"
+    lines = [line for line in metrics.read_text().splitlines() if json.loads(line)["step"] <= 4]
+    metrics.write_text("\n".join(lines) + "\n")
+    run = RunFolder(folder / "tiny")
+    run.lock()
+    try:
+        described = get(site, "/api/runs")["runs"][0]
+        assert described["training"]
+        last = json.loads(lines[-1])
+        assert described["seconds_left"] == pytest.approx(last["speed/seconds"] / 4 * 2)
+    finally:
+        run.unlock()
+    assert not get(site, "/api/runs")["runs"][0]["training"]
+
+
+def test_looking_whether_a_run_trains_does_not_keep_it_from_training(folder: Path) -> None:
+    (folder / ".tiny.lock").touch()  # as a killed process leaves it
+    other, run = RunFolder(folder / "tiny"), RunFolder(folder / "tiny")
+    assert not other.is_being_trained()
+    run.lock()
+    assert other.is_being_trained()
+    assert run.is_being_trained()
+    run.unlock()
+    assert not other.is_being_trained()
+
+
+OTHER_FOLDERS = (
+    *("..", ".", "%2e%2e", "..%2Ftiny", "tiny%2F..", "%2Ftmp", "tiny/..", "../runs/tiny"),
+    *("C:", "tiny%00", "missing", ".hidden", "*", "a" * 999),
+)
+
+
+@pytest.mark.parametrize("name", OTHER_FOLDERS)
+def test_no_other_folder_can_be_named(site: Served, folder: Path, name: str) -> None:
+    (folder.parent / "config.yaml").touch()
+    (folder / ".hidden").mkdir()
+    (folder / ".hidden" / "config.yaml").touch()
+    for path in (f"/api/runs/{name}", f"/api/runs/{name}/samples/0"):
+        connection = HTTPConnection("127.0.0.1", site.port, timeout=PATIENCE)  # which sends the path as it is
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        assert answer.status == 404
+        assert "model.n_embd" not in answer.read().decode()
+        connection.close()
+
+
+@pytest.mark.parametrize("query", ["after=x", "after=-2", "after=1e3", f"after={2**62}"])
+def test_a_wrong_query_is_refused(site: Served, query: str) -> None:
+    assert get(site, f"/api/runs/tiny?{query}", status=400)["error"]["param"] == "after"
+
+
+def test_a_damaged_run_is_named_with_its_problem(site: Served, folder: Path) -> None:
+    (folder / "broken").mkdir()
+    (folder / "broken" / "config.yaml").write_text("modle: {}")
+    (folder / "empty").mkdir()
+    runs = {run["name"]: run for run in get(site, "/api/runs")["runs"]}
+    assert set(runs) == {"tiny", "broken"}
+    assert "did you mean model" in runs["broken"]["problem"]
+    assert get(site, "/api/runs/broken")["training_curve"]["step"] == []
+
+
+@pytest.mark.parametrize("pointer", ["{", "[]", '{"step": "x"}', '{"step": 3, "val_loss": "low"}', '{"step": 1e999}'])
+def test_a_damaged_pointer_is_no_best_loss(site: Served, folder: Path, pointer: str) -> None:
+    (folder / "tiny" / "best.json").write_text(pointer)
+    assert get(site, "/api/runs")["runs"][0]["best_val_loss"] is None

@@ -1,0 +1,248 @@
+"""/api/training: a training from a text that was pasted to a finished run, stopped and gone on with on the way."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt.checkpoint import RunFolder, read_checkpoint
+from gpt.config import load_config
+from gpt.data.tokenizers import CharTokenizer
+from gpt.model import GPT
+from gpt.serving.http.playground import corpora, launcher
+from gpt.serving.http.playground.launcher import BusyError, Launcher, launched_process
+from http_server import make_loaded
+from serving.http.playground.training import DEADLINE, TEXT, Site, make_place, training_site
+
+WAITS = "import signal, sys; signal.signal(15, lambda *a: sys.exit(143)); print('ready', flush=True); signal.pause()"
+"""A command that trains nothing, and ends at SIGTERM."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return make_place(tmp_path)
+
+
+@pytest.fixture
+def site(place: Path, runs: Path, char_model: tuple[GPT, CharTokenizer]) -> Iterator[Site]:
+    with training_site(place, make_loaded(*char_model), runs) as site:
+        yield site
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The train command only waits to be stopped."""
+    monkeypatch.setattr(launcher, "COMMAND", (sys.executable, "-c", WAITS))
+
+
+def test_a_pasted_text_is_trained_on_stopped_and_gone_on_with(site: Site) -> None:
+    started = site.post("/start", {"recipe": "endless", "text": TEXT, "name": "mine"})
+    assert started.status_code == 200
+    assert started.json()["training"]["run"]["name"] == "mine"
+    training = site.wait_for(lambda training: training["run"]["step"] >= 3)
+    assert training["state"] == "training"
+    assert training["run"]["seconds_left"] > 0
+    assert any("step " in line for line in training["lines"])
+    assert "run.name=" in training["command"]
+    assert site.post("/start", {"recipe": "tiny", "text": TEXT}).status_code == 409
+    assert site.post("/stop", {"name": "mine"}).json()["training"]["state"] in ("stopping", "ended")
+    ended = site.wait_until_ended()
+    assert ended["exit_code"] == 143
+    assert "saved in" in ended["lines"][-1]
+    run = RunFolder(site.place / "runs" / "mine")
+    found = run.newest_valid()
+    assert found is not None
+    step = int(found[1].state["step"])
+    assert step >= 3
+    assert site.post("/resume", {"name": "mine"}).status_code == 200
+    site.wait_for(lambda training: training["run"]["step"] > step + 3)
+    site.post("/stop", {"name": "mine"})
+    assert site.wait_until_ended()["exit_code"] == 143
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    steps = [row["step"] for row in rows if "train/loss" in row]
+    assert steps == list(range(1, len(steps) + 1))  # of both processes, without a gap
+
+
+def test_a_training_to_its_end_is_an_ordinary_run(site: Site) -> None:
+    site.post("/start", {"recipe": "tiny", "corpus": "books/keys.txt"})
+    assert site.wait_until_ended()["exit_code"] == 0
+    run = RunFolder(site.place / "runs" / "tiny-1")
+    assert run.newest_valid() is not None
+    config = run.config()
+    assert config is not None
+    assert config.data.path == str(site.place / "data" / "books" / "keys.txt")
+    refused = site.post("/resume", {"name": "tiny-1"})
+    assert refused.status_code == 409
+    assert "all its 6 steps" in refused.json()["error"]["message"]
+
+
+def test_a_training_that_cannot_begin_says_why_and_leaves_nothing(site: Site) -> None:
+    (site.place / "data" / "one.txt").write_text("a" * 1000)
+    site.post("/start", {"recipe": "tiny", "corpus": "one.txt"})
+    training = site.wait_until_ended()
+    assert training["exit_code"] == 2
+    assert "1 distinct characters" in training["lines"][-1]
+    assert not (site.place / "runs" / "tiny-1").exists()
+    assert "1 distinct characters" in site.get().json()["training"]["lines"][-1]
+
+
+def test_what_can_be_chosen(site: Site) -> None:
+    choices = site.get("/choices", params={"characters": 10_000}).json()
+    assert [recipe["name"] for recipe in choices["recipes"]] == ["tiny", "endless"]
+    recipe = choices["recipes"][0]
+    assert (recipe["about"], recipe["max_steps"], recipe["tokens_per_step"]) == ("The tiny one.", 6, 64)
+    texts = [(corpus["source"], corpus["file"]) for corpus in choices["corpora"]]
+    assert texts == [("shakespeare", None), ("pydocs", None), ("file", "books/keys.txt")]
+    assert choices["corpora"][2]["characters"] == len(TEXT)
+
+
+@pytest.mark.usefixtures("waiting")
+def test_only_one_trains_at_a_time_wherever_it_was_started(site: Site, place: Path) -> None:
+    other = RunFolder(place / "runs" / "elsewhere")
+    other.lock()
+    other.create(load_config(place / "configs" / "tiny.yaml").config)
+    refused = site.post("/start", {"recipe": "tiny", "text": TEXT})
+    assert refused.status_code == 409
+    assert "elsewhere is being trained" in refused.json()["error"]["message"]
+    training = site.get().json()["training"]
+    assert (training["run"]["name"], training["state"], training["can_stop"]) == ("elsewhere", "training", False)
+    assert "Ctrl-C where it was" in site.post("/stop", {"name": "elsewhere"}).json()["error"]["message"]
+    other.unlock()
+    assert site.post("/start", {"recipe": "tiny", "text": TEXT}).status_code == 200
+    assert site.post("/stop", {"name": "tiny-1"}).status_code == 200
+    assert site.wait_until_ended()["exit_code"] == 143
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"recipe": "tiny"}, "either corpus or text"),
+        ({"recipe": "tiny", "text": TEXT, "corpus": "pydocs"}, "either corpus or text"),
+        ({"recipe": "none", "text": TEXT}, "no recipe"),
+        ({"recipe": "../configs/tiny", "text": TEXT}, "no recipe"),
+        ({"recipe": "tiny", "corpus": "../configs/tiny.yaml"}, "no corpus"),
+        ({"recipe": "tiny", "corpus": "/etc/passwd"}, "no corpus"),
+        ({"recipe": "tiny", "corpus": "books"}, "no corpus"),
+        ({"recipe": "tiny", "corpus": "outside.txt"}, "no corpus"),
+        ({"recipe": "tiny", "text": "short"}, "this recipe needs 170"),
+        ({"recipe": "tiny", "text": " " * 1000}, "empty"),
+        ({"recipe": "tiny", "text": "\0" * 1000}, "empty|NUL"),
+        ({"recipe": "tiny", "text": "\ud800" * 1000}, "surrogate"),
+        ({"recipe": "tiny", "text": TEXT, "name": "../out"}, "name"),
+        ({"recipe": "tiny", "text": TEXT, "name": "-x"}, "name"),
+        ({"recipe": "tiny", "text": TEXT, "name": ".x"}, "name"),
+        ({"recipe": "tiny", "text": TEXT, "name": "a\nb"}, "name"),
+        ({"recipe": "tiny", "text": TEXT, "name": "a" * 65}, "name"),
+        ({"recipe": "tiny", "text": TEXT, "max_steps": 3}, "max_steps"),
+        ({"recipe": "tiny", "text": TEXT, "overrides": ["run.dir=/"]}, "overrides"),
+        ({"recipe": ["tiny"], "text": TEXT}, "recipe"),
+        ([], "object"),
+        (None, "object"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
+    site: Site, body: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "_launch", lambda *arguments: pytest.fail("something was started"))
+    (site.place / "outside.txt").write_text(TEXT)
+    (site.place / "data" / "outside.txt").symlink_to(site.place / "outside.txt")
+    before = sorted(site.place.rglob("*"))
+    answer = site.post("/start", body)
+    assert answer.status_code == 400
+    assert any(part in answer.json()["error"]["message"] for part in message.split("|"))
+    assert sorted(site.place.rglob("*")) == before
+
+
+@pytest.mark.usefixtures("waiting")
+@pytest.mark.parametrize("name", ["123", "1e3", "true", "null", "a.b-c_d", "no", "x" * 64])
+def test_a_name_stays_the_text_that_it_is(site: Site, name: str) -> None:
+    assert site.post("/start", {"recipe": "tiny", "text": TEXT, "name": name}).status_code == 200
+    command = json.loads((site.place / "runs" / name / "launched.json").read_text())["command"]
+    overrides = [part for part in command if "=" in part and part.partition("=")[0].count(".") == 1]
+    config = load_config(site.place / "configs" / "tiny.yaml", overrides).config
+    assert (config.run.name, config.run.dir) == (name, str(site.place / "runs"))
+    assert site.post("/start", {"recipe": "tiny", "text": TEXT, "name": name}).status_code == 409
+
+
+@pytest.mark.usefixtures("waiting")
+def test_a_name_that_is_taken_is_refused(site: Site) -> None:
+    (site.place / "runs" / "mine").mkdir(parents=True)
+    refused = site.post("/start", {"recipe": "tiny", "text": TEXT, "name": "mine"})
+    assert refused.status_code == 409
+    assert "choose another name" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/stop", "/resume"])
+@pytest.mark.parametrize("name", ["none", "..", "../runs", "/", ""])
+def test_only_a_run_can_be_stopped_or_gone_on_with(site: Site, path: str, name: str) -> None:
+    assert site.post(path, {"name": name}).status_code in (404, 409)
+
+
+def test_a_pasted_text_is_one_file_by_its_hash(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = corpora.Corpora(place / "data")
+    name = texts.paste("\ufeffone\r\ntwo")
+    assert name == f"pasted-{hashlib.sha256(b'one' + bytes([10]) + b'two').hexdigest()[:16]}.txt"
+    assert texts.paste("one\ntwo") == name
+    assert (place / "data" / name).read_bytes() == b"one\ntwo"
+    assert texts.available()[-1].begins == "one two"
+    monkeypatch.setattr(corpora, "MOST_PASTED_BYTES", 20)
+    with pytest.raises(corpora.DataError, match="delete some"):
+        texts.paste("x" * 14)
+    assert texts.paste("x" * 13)
+    monkeypatch.setattr(corpora, "TEXT_BYTES", 5)
+    with pytest.raises(corpora.DataError, match="limit of 5"):
+        texts.paste("ééé")
+
+
+@pytest.mark.usefixtures("waiting")
+def test_a_second_stop_does_not_interrupt_the_saving(tmp_path: Path) -> None:
+    started = Launcher(tmp_path)
+    started.start("a", [], is_new=True)
+    with pytest.raises(BusyError):
+        started.start("b", [], is_new=True)
+    while "ready" not in started.lines("a"):
+        time.sleep(0.01)
+    sent: list[int] = []
+    process = started._process
+    assert process is not None
+    process.send_signal, real = sent.append, process.send_signal  # type: ignore[method-assign, assignment]
+    started.stop()
+    started.stop()
+    assert sent == [15]
+    real(15)
+    assert process.wait(DEADLINE) == 143
+    assert not started.running
+
+
+def test_a_number_of_a_process_that_is_not_the_command_is_nobody(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "a")
+    run.path.mkdir()
+    other = subprocess.Popen([sys.executable, "-c", WAITS])
+    run.lock()
+    try:
+        for pid, command in ((other.pid, ["another"]), (os.getpid(), []), (10**8, ["x"]), ("x", 3)):
+            (run.path / "launched.json").write_text(json.dumps({"pid": pid, "command": command}))
+            assert launched_process(run.path) is None
+        (run.path / "launched.json").write_text(json.dumps({"pid": other.pid, "command": other.args}))
+        assert launched_process(run.path) == other.pid
+        run.unlock()
+        assert launched_process(run.path) is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_checkpoint_of_a_stopped_training_is_whole(site: Site) -> None:
+    site.post("/start", {"recipe": "endless", "text": TEXT})
+    site.post("/stop", {"name": "endless-1"})  # at once, while torch is loaded
+    ended = site.wait_until_ended()
+    assert ended["exit_code"] in (143, -15)
+    for folder in RunFolder(site.place / "runs" / "endless-1").checkpoints():
+        read_checkpoint(folder)
