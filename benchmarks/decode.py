@@ -1,10 +1,10 @@
 """`scripts/bench.py decode`: tokens per second by model size, batch, backend and weights, beside peers."""
 
 import argparse
-import itertools
 import math
 import statistics
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from benchmarks.cli_options import add_count, add_measurement, add_variants, at_least, check_installed
 from benchmarks.measure import Row, describe, finish, interleave, make_table, ratios, show_ratios
-from benchmarks.options import (
-    add_count,
-    add_counts,
-    add_measurement,
-    add_peers,
-    add_variants,
-    at_least,
-    check_hugging_face,
-    check_packages,
-)
 from gpt.cli.command import report
 from gpt.config import ModelConfig, SamplingParams
 from gpt.errors import ConfigError
@@ -32,106 +23,92 @@ if TYPE_CHECKING:
 
 SPECULATIVE = ("native-ngram", "native-lookup", "native-int8-ngram", "native-int8-lookup")
 PLAIN = ("eager", "eager-no-cache", "compiled", "native", "native-bf16", "native-int8", "native-int4", "eager-int8")
-PEERS = ("hf", "hf_compiled", "nanogpt", "llama_cpp", "torchao")
 LLAMA = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "tie_weights": False}
 NOTE = (
-    "Tokens/s: sampled tokens of all sequences, median of the rounds, first token included. Prompt/s: prompt tokens,\n"
-    "until every sequence has its first token. Slowest: 99th percentile of the waits for a token, where seen.\n"
-    "Read: matrices, keys and values that a step needs. Of bandwidth: over what a matrix-vector product of as many\n"
-    "bytes reads here. Of peak: FLOP/s over that of a square float32 matmul. Times: seconds over those of our first\n"
-    "row (for a peer: our first row whose weights have as many bits), median of the rounds, and lowest to highest."
+    "Tokens/s: sampled tokens of all sequences, first ones included; median of the rounds. Prompt/s: prompt tokens\n"
+    "per second, until every sequence has its first token. Read: weights, keys and values that a step needs. Of\n"
+    "bandwidth: over what a matrix-vector product of as many bytes reads here. Ratio: time over that of our first row\n"
+    "(for a peer: our first row with as many bits per weight), median of the rounds (lowest-highest)."
 )
 COLUMNS = {
     "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
     "prompt/s": lambda row: _show(row["prompt_tokens_per_second"], 1, ",.0f"),
-    "first ms": lambda row: _show(row["first_seconds"], 1000, ".2f"),
-    "slowest ms": lambda row: _show(row["slowest_wait_seconds"], 1000, ".2f"),
+    "first, ms": lambda row: _show(row["first_seconds"], 1000, ".2f"),
     "read": lambda row: f"{row['bytes_per_second'] / 1e9:.1f} GB/s",
     "of bandwidth": lambda row: f"{row['bandwidth_share']:.1%}",
-    "of peak": lambda row: f"{row['arithmetic_share']:.1%}",
-    "times": lambda row: show_ratios(row["times"]),
-    "of": lambda row: row["times_of"],
+    "ratio": lambda row: show_ratios(row["times"]),
+    "to": lambda row: row["times_of"],
 }
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the options of this measurement."""
-    summary = "Time decoding by several backends and peers in interleaved rounds, on the same weights."
+    summary = "Time decoding by several backends and peers in interleaved rounds, with the same weights."
     example = "--architecture llama --shapes 4/4/128 --batch 1 32 --hf --llama-cpp"
     parser = add_measurement(subparsers, "decode", summary, example)
     shapes = "layers, heads and width of models with random weights (default: 4/4/128 6/6/384)"
     parser.add_argument("--shapes", nargs="+", metavar="L/H/C", help=shapes)
-    trained = "a trained model instead, whose text can be drafted for speculative decoding"
+    trained = "measure a trained model instead, whose text can be drafted for speculative decoding"
     parser.add_argument("--checkpoint", metavar="PATH", type=Path, help=trained)
     add_variants(parser, (*PLAIN, *SPECULATIVE), "native,eager")
     architecture = "of the shapes (default: gpt2)"
     parser.add_argument("--architecture", choices=("gpt2", "llama"), default="gpt2", help=architecture)
-    add_counts(parser, "--batch", [1], "sequences in a batch")
+    add_count(parser, "--batch", [1], "sequences in a batch")
     add_count(parser, "--window", 256, "block_size of the shapes")
     add_count(parser, "--prompt-length", 16, "tokens of the prompt")
     add_count(parser, "--tokens", 240, "tokens sampled after the prompt; 1: prefill only")
     add_count(parser, "--rounds", 5, "rounds")
     temperature = "0: greedy (default: 0.8)"
     parser.add_argument("--temperature", type=at_least(0, float), default=0.8, metavar="X", help=temperature)
-    add_peers(parser, "its model under generate, with a cache")
-    parser.add_argument("--hf-compiled", action="store_true", help="also the same compiled, with a static cache")
-    parser.add_argument("--torchao", action="store_true", help="also models whose weights torchao has quantized")
-    python = "also llama.cpp, float32 and Q8_0, of the Python that has llama_cpp and gguf (default: this one)"
+    parser.add_argument("--hf", action="store_true", help="also measure Hugging Face: `generate` with a cache")
+    python = "also measure llama.cpp, float32 and Q8_0, with the Python that has llama_cpp and gguf (default: this one)"
     parser.add_argument("--llama-cpp", nargs="?", const=sys.executable, metavar="PYTHON", help=python)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure one model size and batch after the other; within one, everybody in interleaved rounds."""
+    """Measure one model size and batch after another; within one, all backends and peers in interleaved rounds."""
     _check(arguments)
     shapes = arguments.shapes or ("4/4/128", "6/6/384")
     configs = {f"{arguments.architecture} {shape}": config_of(shape, arguments) for shape in shapes}
 
-    import torch
-
     from benchmarks.decoders import from_checkpoint, from_shape, ours, peers
-    from gpt.accounting.machine import measure_matmul_rate
     from gpt.device import keep_freed_memory
 
     keep_freed_memory()  # for all alike, as sample.py does
-    facts = describe("decode", arguments)
-    rate = measure_matmul_rate(torch.device("cpu"), torch.float32)
-    if arguments.checkpoint is not None:
-        subjects = [from_checkpoint(arguments.checkpoint, arguments.prompt_length)]
-    else:
-        subjects = [from_shape(name, config, arguments.prompt_length) for name, config in configs.items()]
+    facts, length = describe("decode", arguments), arguments.prompt_length
+    trained = arguments.checkpoint
+    subjects = (
+        [from_checkpoint(trained, length)] if trained else [from_shape(*each, length) for each in configs.items()]
+    )
     tables, results = [], []
     for subject in subjects:
         with ExitStack() as stack:
-            entrants = {name: ours(name, subject) for name in arguments.variants} | peers(
-                subject.model, stack, arguments
-            )
+            entrants = {name: ours(name, subject) for name in arguments.variants}
+            entrants |= peers(subject.model, stack, arguments)
             for batch in arguments.batch:
-                rows = measure(entrants, subject, batch, arguments, rate)
-                sizes = f"{batch} x ({arguments.prompt_length} + {arguments.tokens}) tokens"
+                rows = measure(entrants, subject, batch, arguments)
                 window = subject.model.config.block_size
-                tables.append(make_table(f"{subject.name}, window {window}, {sizes}", rows, COLUMNS, ""))
-                shared = {"model": subject.name, "window": window, "batch": batch, "prompt": arguments.prompt_length}
-                results.append({**shared, "tokens": arguments.tokens, "float32_flops_per_second": rate, "rows": rows})
+                title = f"{subject.name}, window {window}, {batch} x ({length} + {arguments.tokens}) tokens"
+                tables.append(make_table(title, rows, COLUMNS, ""))
+                shared = {"model": subject.name, "window": window, "batch": batch, "prompt": length}
+                results.append({**shared, "tokens": arguments.tokens, "rows": rows})
     tables[-1] = replace(tables[-1], note=NOTE)
     settings = {"temperature": arguments.temperature, "rounds": arguments.rounds}
     return finish(arguments, tables, {**facts, **settings, "results": results})
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raise ConfigError where options do not go together, or a peer is not there."""
-    trained, is_llama = arguments.checkpoint is not None, arguments.architecture == "llama"
-    if trained and (arguments.shapes or any(getattr(arguments, name) for name in PEERS)):
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in ("shapes", *PEERS))
-        raise ConfigError(f"--checkpoint has no peers, and goes without {options}")
+    """Raise ConfigError if options do not go together, or a peer is missing."""
+    trained = arguments.checkpoint is not None
+    if trained and (arguments.shapes or arguments.hf or arguments.llama_cpp):
+        raise ConfigError("--checkpoint has no peers, and goes without --shapes, --hf, --llama-cpp")
     for name in arguments.variants:
         if name in SPECULATIVE and not trained:
             raise ConfigError(f"--variants: {name} needs a --checkpoint, whose text can be drafted")
-    if is_llama and arguments.nanogpt is not None:
-        raise ConfigError("--nanogpt has GPT-2's architecture only; take --architecture gpt2")
     if arguments.llama_cpp is not None:
         length = arguments.prompt_length + arguments.tokens
-        if not is_llama:
+        if arguments.architecture != "llama":
             raise ConfigError("--llama-cpp needs --architecture llama")
         if length > arguments.window:
             raise ConfigError(f"--llama-cpp does not move its window of {arguments.window} tokens; these are {length}")
@@ -139,9 +116,8 @@ def _check(arguments: argparse.Namespace) -> None:
         from benchmarks.llama_cpp import check_llama_cpp
 
         check_llama_cpp(arguments.llama_cpp)
-    check_hugging_face(arguments.hf or arguments.hf_compiled)
-    if arguments.torchao:
-        check_packages("--torchao", "torchao")
+    if arguments.hf:
+        check_installed("--hf", "transformers")
 
 
 def config_of(shape: str, arguments: argparse.Namespace) -> ModelConfig:
@@ -159,9 +135,9 @@ def config_of(shape: str, arguments: argparse.Namespace) -> ModelConfig:
 
 
 def measure(
-    entrants: "dict[str, Entrant]", subject: "Subject", batch: int, arguments: argparse.Namespace, rate: float
+    entrants: "Mapping[str, Entrant]", subject: "Subject", batch: int, arguments: argparse.Namespace
 ) -> dict[str, Row]:
-    """Let everybody decode the same prompts in interleaved rounds, after one that does not count; return JSON rows."""
+    """Let everyone decode the same prompts in interleaved rounds, after one that does not count; return JSON rows."""
     idx = subject.prompts(batch)
     params = SamplingParams(max_new_tokens=arguments.tokens, temperature=arguments.temperature)
     ticks: dict[str, list[list[float]]] = {}
@@ -170,19 +146,18 @@ def measure(
         clock = entrants[name].decode(idx, params.model_copy(update={"seed": number}))
         if number:
             ticks.setdefault(name, []).append(clock)
-    return {name: row_of(name, entrants, ticks, subject.model.config, batch, arguments, rate) for name in entrants}
+    return {name: row_of(name, entrants, ticks, subject.model.config, batch, arguments) for name in entrants}
 
 
 def row_of(
     name: str,
-    entrants: "dict[str, Entrant]",
-    ticks: dict[str, list[list[float]]],
+    entrants: "Mapping[str, Entrant]",
+    ticks: Mapping[str, list[list[float]]],
     config: ModelConfig,
     batch: int,
     arguments: argparse.Namespace,
-    rate: float,
 ) -> Row:
-    """Return what one measured: seconds of each round, its rates, and how many times slower than `times_of` it is."""
+    """Return what was measured of one: seconds of each round, rates, and its ratio to `times_of`."""
     import torch
 
     from gpt.accounting.machine import measure_bandwidth
@@ -194,32 +169,19 @@ def row_of(
     alike = [key for key in ours if one.is_peer and entrants[key].weights == one.weights]
     baseline, median = (alike or ours)[0], statistics.median(seconds[name])
     first = [clock[1] - clock[0] for clock in ticks[name] if len(clock) > 2 or tokens == 1]
-    waits = sorted(after - before for clock in ticks[name] for before, after in itertools.pairwise(clock[1:-1]))
     keys = min(prompt + tokens // 2, config.block_size)
     read, steps = one.matrix_bytes + cache_bytes(config, batch, keys, "fp32"), tokens / median
     return {
         "weights": one.weights,
-        "about": one.about(batch, prompt),
         "tokens_per_second": steps * batch,
         "prompt_tokens_per_second": batch * prompt / statistics.median(first) if first else None,
         "first_seconds": statistics.median(first) if first else None,
-        "slowest_wait_seconds": waits[math.ceil(0.99 * len(waits)) - 1] if waits else None,
         "bytes_per_second": steps * read,
         "bandwidth_share": steps * read / measure_bandwidth(torch.device("cpu"), read),
-        "arithmetic_share": flops_of(config, batch, prompt, tokens, keys) / median / rate,
         "seconds": seconds[name],
         "times_of": baseline,
         "times": ratios(seconds[baseline], seconds[name]),
     }
-
-
-def flops_of(config: ModelConfig, batch: int, prompt: int, tokens: int, keys: int) -> int:
-    """Count the FLOPs of the prompts and of all sampled tokens but the last; the head runs where a token is sampled."""
-    from gpt.accounting.flops import decode_flops, flops_by_part
-
-    parts = flops_by_part(config, batch, prompt, prompt)
-    prefill = parts["linear_layers"] + parts["attention"] + parts["head"] // prompt
-    return prefill + (tokens - 1) * decode_flops(config, batch, keys)
 
 
 def _show(value: float | None, scale: float, form: str) -> str:

@@ -1,126 +1,106 @@
-"""GPT-2 under transformers.Trainer; as a program, one whole training run."""
+"""A model of ours as a model of transformers: GPT-2, or Llama where it has Llama's parts."""
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.data import IterableDataset
+from torch import Tensor
 
-from benchmarks.measure import Row
-from benchmarks.turns import Turns
-from gpt.config import LoadedConfig, ModelConfig, load_config
-from gpt.data import BatchSampler, prepare
-from gpt.environment import read_settings
-from gpt.progress import silent
-from gpt.training.setup import resolve
+from benchmarks.llama_cpp import LLAMA_NAMES, LLAMA_SIZES, is_llama
+from gpt.config import ModelConfig, SamplingParams
+from gpt.errors import ConfigError
+from gpt.model import GPT
 
-
-class Windows(IterableDataset[dict[str, Tensor]]):
-    """The sequences of our batches, one by one; GPT-2 itself shifts the labels by one position."""
-
-    def __init__(self, sampler: BatchSampler, batch_size: int) -> None:
-        super().__init__()
-        self.sampler, self.batch_size = sampler, batch_size
-
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        while True:
-            for sequence in self.sampler.get_batch(self.batch_size)[0]:
-                yield {"input_ids": sequence, "labels": sequence}
+Logits = Callable[[Tensor], Tensor]
+"""Maps ids (1, T) to logits (1, T, V)."""
 
 
-def import_library() -> Any:
-    """Import transformers, with the parts that it would otherwise load late."""
-    library = import_module("transformers")
-    assert library.GPT2LMHeadModel is not None
-    assert library.Trainer is not None
-    library.utils.logging.disable_progress_bar()
-    return library
+def hugging_face(model: GPT, device: str = "cpu") -> Callable[[Tensor, SamplingParams], Tensor]:
+    """Return `generate` of `build_hugging_face`, with a cache."""
+    peer = build_hugging_face(model).to(device)
 
-
-def build_gpt2(config: ModelConfig, activation: str = "gelu_pytorch_tanh") -> Any:
-    """Build GPT2LMHeadModel in the same shape; the default is GPT-2's GELU by torch's kernel: "gelu_new" is slower."""
-    library = import_library()
-    return library.GPT2LMHeadModel(
-        library.GPT2Config(
-            vocab_size=config.vocab_size,
-            n_positions=config.block_size,
-            **{key: getattr(config, key) for key in ("n_embd", "n_layer", "n_head")},
-            activation_function=activation,
-            resid_pdrop=config.dropout,
-            embd_pdrop=config.dropout,
-            attn_pdrop=config.weights_dropout,
-            bos_token_id=None,
-            eos_token_id=None,
-            use_cache=False,
+    def generate(idx: Tensor, params: SamplingParams) -> Tensor:
+        count, sampled = params.max_new_tokens, {"temperature": params.temperature, "top_k": 0}
+        ids: Tensor = peer.generate(
+            idx,
+            attention_mask=torch.ones_like(idx),
+            do_sample=params.temperature > 0,
+            min_new_tokens=count,
+            max_new_tokens=count,
+            use_cache=True,
+            **(sampled if params.temperature else {}),
         )
+        return ids
+
+    return generate
+
+
+def build_hugging_face(model: GPT) -> Any:
+    """Build the model in transformers with the same weights; biases that ours lacks are zero there."""
+    llama = is_llama(model.config)
+    peer = build_llama(model.config) if llama else build_gpt2(model.config)
+    peer.eval().config.use_cache = True
+    missing, unexpected = peer.load_state_dict(llama_weights(model) if llama else gpt2_weights(model), strict=False)
+    assert not unexpected
+    assert all(name.endswith("bias") or (model.config.tie_weights and "lm_head" in name) for name in missing)
+    check_agreement("Hugging Face", lambda idx: peer(idx).logits, model)
+    return peer
+
+
+@torch.inference_mode()
+def check_agreement(name: str, logits: Logits, model: GPT, tolerance: float = 1e-3) -> None:
+    """Raise ConfigError where a peer does not compute the logits of the model."""
+    idx = torch.arange(min(16, model.config.block_size)).remainder(model.vocab_size).unsqueeze(0)
+    difference = float((logits(idx) - model(idx)).abs().max())
+    if not difference <= tolerance:
+        raise ConfigError(f"{name} gives other logits with these weights, by {difference:.2g}")
+
+
+def build_gpt2(config: ModelConfig) -> Any:
+    """Build GPT2LMHeadModel in the same shape."""
+    library, shape = (
+        import_module("transformers"),
+        {key: getattr(config, key) for key in ("n_embd", "n_layer", "n_head")},
     )
+    sizes = {"vocab_size": config.vocab_size, "n_positions": config.block_size, **shape}
+    tokens = {"bos_token_id": None, "eos_token_id": None}
+    return library.GPT2LMHeadModel(library.GPT2Config(**sizes, activation_function="gelu", **tokens))
 
 
-def build_trainer(loaded: LoadedConfig, dtype: str, folder: str, step_done: Callable[[], None]) -> Any:
-    """Build a Trainer with fused AdamW and a cosine schedule that logs, evaluates and saves nothing.
+def build_llama(config: ModelConfig) -> Any:
+    """Build LlamaForCausalLM in the same shape."""
+    library, sizes = (
+        import_module("transformers"),
+        {theirs: getattr(config, ours) for ours, (theirs, _) in LLAMA_SIZES.items()},
+    )
+    rope = {"rope_type": "default", "rope_theta": sizes.pop("rope_theta")}
+    tied = {"tie_word_embeddings": config.tie_weights, "bos_token_id": None, "eos_token_id": None}
+    return library.LlamaForCausalLM(library.LlamaConfig(**sizes, rope_parameters=rope, **tied))
 
-    `dtype` is bfloat16 for its autocast, else float32; `step_done` is called after every step.
+
+def llama_weights(model: GPT) -> dict[str, Tensor]:
+    """Return the weights under Llama's names in transformers; matrices are (out, in) there too."""
+    weights = {}
+    for name, value in model.state_dict().items():
+        *block, module = name.removesuffix(".weight").split(".", 2)
+        prefix = f"model.layers.{block[1]}." if block else "" if module == "lm_head" else "model."
+        weights[f"{prefix}{LLAMA_NAMES[module][0]}.weight"] = value
+    return weights
+
+
+def gpt2_weights(model: GPT) -> dict[str, Tensor]:
+    """Return the weights under GPT-2's names in transformers, which keeps matrices of blocks as (in, out).
+
+    Queries, keys and values are in one matrix.
     """
-    dataset = prepare(loaded.config.data, read_settings(), silent)
-    config, library = resolve(loaded, dataset), import_library()
-    optim, train = config.optim, config.train
-
-    class Steps(library.TrainerCallback):  # type: ignore[name-defined, misc]
-        def on_step_end(self, *arguments: Any, **kwargs: Any) -> None:
-            step_done()
-
-    options = library.TrainingArguments(
-        output_dir=folder,
-        max_steps=train.max_steps,
-        per_device_train_batch_size=train.batch_size,
-        gradient_accumulation_steps=train.grad_accum_steps,
-        optim="adamw_torch_fused",
-        learning_rate=optim.learning_rate,
-        lr_scheduler_type="cosine_with_min_lr",
-        lr_scheduler_kwargs={"min_lr": optim.min_lr},
-        warmup_steps=optim.warmup_steps,
-        adam_beta1=optim.betas[0],
-        adam_beta2=optim.betas[1],
-        weight_decay=optim.weight_decay,
-        max_grad_norm=optim.grad_clip,
-        bf16=dtype == "bfloat16",
-        use_cpu=config.run.device == "cpu" or not torch.cuda.is_available(),
-        seed=config.run.seed,
-        report_to="none",
-        logging_strategy="no",
-        save_strategy="no",
-        disable_tqdm=True,
-    )
-    torch.manual_seed(config.run.seed)
-    torch.set_num_threads(config.run.threads or torch.get_num_threads())
-    windows = Windows(BatchSampler(dataset.train, config.model.block_size, config.run.seed), train.batch_size)
-    return library.Trainer(build_gpt2(config.model), options, train_dataset=windows, callbacks=[Steps()])
-
-
-def train_gpt2(loaded: LoadedConfig, turns: Turns, job: Row) -> None:
-    """Run Trainer's own loop, which tells of every step, for as many as are configured."""
-    trainer = build_trainer(loaded, job["dtype"], loaded.config.run.dir, lambda: turns.progress(0, None))
-    turns.begin(trainer.model, job["dtype"], "eager")
-    trainer.train()
-
-
-def load_gpt2(folder: Path) -> nn.Module:
-    """Load what `main` saved, as a module that returns logits only."""
-    model = import_library().GPT2LMHeadModel.from_pretrained(folder).eval()
-    model.register_forward_hook(lambda module, inputs, output: output.logits)
-    return model
-
-
-def main() -> None:
-    """Train as a configuration file says, in float32, and save the model. Arguments: FILE FOLDER."""
-    trainer = build_trainer(load_config(Path(sys.argv[1])), "float32", sys.argv[2], lambda: None)
-    trainer.train()
-    trainer.save_model(sys.argv[2])
-
-
-if __name__ == "__main__":
-    main()
+    state, weights = model.state_dict(), {}
+    for name, value in state.items():
+        if ".attn.c_k." in name or ".attn.c_v." in name:
+            continue
+        if ".attn.c_q." in name:
+            value = torch.cat([state[name.replace("c_q", part)] for part in ("c_q", "c_k", "c_v")])
+        is_conv1d = name.startswith("h.") and value.dim() == 2
+        prefix = "" if name.startswith("lm_head") else "transformer."
+        weights[prefix + name.replace("c_q", "c_attn")] = value.T if is_conv1d else value
+    return weights

@@ -12,15 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.processes import Ask, json_process
+from benchmarks.processes import json_process
 from gpt.config import ModelConfig, SamplingParams
-from gpt.errors import ConfigError, GPTError
+from gpt.errors import ConfigError
 from gpt.model import GPT
-from gpt.progress import Report
 
 WORKER = Path(__file__).with_name("llama_cpp_worker.py")
 CACHES = ("F16", "F32")
-"""Types of keys and values; which one is faster depends on the model's width."""
+"""Types of the key/value cache; which one is faster depends on the model's width."""
 LLAMA_NAMES = {
     "wte": ("embed_tokens", "token_embd"),
     "ln_f": ("norm", "output_norm"),
@@ -64,64 +63,29 @@ def check_llama_cpp(python: str) -> None:
 
 
 class LlamaCpp:
-    """llama.cpp's decoding loop, by its C interface; keys and values are of the type in `CACHES` that is faster.
-
-    `kind` of the matrices is F32 or Q8_0; `stack` ends the process; `report` is told where llama.cpp dies with the
-    layout of weights that it prefers.
+    """llama.cpp's decoding loop, by its C interface; `kind` of the matrices is F32 or Q8_0; `stack` ends the process.
 
     Raises:
         GPTError: llama.cpp cannot run the model.
     """
 
-    def __init__(self, model: GPT, kind: str, python: str, stack: ExitStack, report: Report) -> None:
+    def __init__(self, model: GPT, kind: str, python: str, stack: ExitStack) -> None:
         archive = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpt-bench-"))) / "model.npz"
         arrays: dict[str, Any] = {"header": json.dumps(gguf_header(model.config)), **gguf_tensors(model)}
         np.savez(archive, **arrays)
         command = [python, "-P", str(WORKER), str(archive), kind, str(torch.get_num_threads())]
-        try:
-            self._ask, weights = self._start([*command, "1"], stack), "repacked"
-        except GPTError as error:
-            report(f"{error}; again without repacked weights")
-            self._ask, weights = self._start([*command, "0"], stack), "as in the file"
-        self._about = f"llama-cpp-python {self._ask(do='version')['version']}, weights {weights}"
-        self._caches: dict[tuple[int, int], str] = {}
-
-    @staticmethod
-    def _start(command: list[str], stack: ExitStack) -> Ask:
-        ask = stack.enter_context(json_process("llama.cpp", command))
-        ask(do="logits", tokens=[0, 0])  # where its AMX kernels die if GCC 12 compiled them
-        return ask
-
-    def about(self, batch: int, prompt: int) -> str:
-        """Return version, and what was chosen for prompts of that size."""
-        cache = self._caches.get((batch, prompt))
-        return self._about if cache is None else f"{self._about}, keys and values {cache}"
+        self._ask = stack.enter_context(json_process("llama.cpp", command))
 
     def logits(self, idx: Tensor) -> Tensor:
         """Map ids (1, T) to logits (1, T, V)."""
-        return torch.tensor([self._ask(do="logits", tokens=idx[0].tolist())["logits"]])
+        return torch.tensor([self._ask(prompts=idx.tolist(), steps=0)["logits"]])
 
-    def greedy(self, idx: Tensor, steps: int) -> Tensor:
-        """Return the likeliest continuations (B, steps) of ids (B, T)."""
-        params = SamplingParams(max_new_tokens=steps, temperature=0)
-        return torch.tensor(self._generate(idx, params, "F32")["tokens"]).T
-
-    def decode(self, idx: Tensor, params: SamplingParams) -> list[float]:
+    def decode(self, idx: Tensor, params: SamplingParams, cache: str) -> list[float]:
         """Sample after ids (B, T); return the clock at the start, after each step, and at the end."""
-        size = (idx.size(0), idx.size(1))
-        if size not in self._caches:
-            seconds = {cache: self._best_seconds(idx, params, cache) for cache in CACHES}
-            self._caches[size] = min(seconds, key=seconds.__getitem__)
-        ticks: list[float] = self._generate(idx, params, self._caches[size])["ticks"]
-        return ticks
-
-    def _best_seconds(self, idx: Tensor, params: SamplingParams, cache: str) -> float:
-        runs = [self._generate(idx, params, cache)["ticks"] for _ in range(2)]
-        return float(min(ticks[-1] - ticks[0] for ticks in runs))
-
-    def _generate(self, idx: Tensor, params: SamplingParams, cache: str) -> dict[str, Any]:
         steps, temperature = params.max_new_tokens, params.temperature
-        return self._ask(do="generate", prompts=idx.tolist(), steps=steps, temperature=temperature, cache=cache)
+        request = {"prompts": idx.tolist(), "steps": steps, "temperature": temperature, "cache": cache}
+        ticks: list[float] = self._ask(**request)["ticks"]
+        return ticks
 
 
 def is_llama(config: ModelConfig) -> bool:
@@ -151,8 +115,8 @@ def gguf_tensors(model: GPT) -> dict[str, NDArray[np.float32]]:
 
 
 def interleave_halves(weight: Tensor, heads: int) -> Tensor:
-    """Reorder the outputs of each head so that pairs that RoPE rotates, `i` and `i + D/2`, become neighbours.
+    """Reorder the outputs of each head so that pairs that RoPE rotates, `i` and `i + D/2`, become neighbors.
 
-    GGUF's `llama` rotates neighbours, as Meta's own weights do. (H D, C) -> the same shape.
+    GGUF's `llama` rotates neighbors, as Meta's own weights do. (H D, C) -> the same shape.
     """
     return weight.view(heads, 2, -1, weight.size(1)).transpose(1, 2).reshape(weight.shape)

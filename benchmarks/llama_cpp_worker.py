@@ -5,7 +5,6 @@ It imports nothing of this package, so that it runs wherever `llama_cpp`, `gguf`
     FILE     numpy's archive of tensors, with the header as JSON under `header`
     TYPE     of the matrices, F32 or Q8_0
     THREADS  for prefill and decoding
-    REPACK   1: let llama.cpp lay out weights for this processor, its default; 0: not
 """
 
 import json
@@ -76,19 +75,18 @@ class Context:
         logits = llama_cpp.llama_get_logits(self._handle)
         return np.ctypeslib.as_array(logits, (slot if every else len(tokens), self._vocab_size))
 
-    def generate(self, prompts: list[list[int]], steps: int, temperature: float) -> dict[str, Any]:
-        """Return tokens (steps, B), and the clock at the start, after each step, and at the end."""
-        ticks, sampled, sampler = [time.perf_counter()], [], make_sampler(temperature)
+    def generate(self, prompts: list[list[int]], steps: int, temperature: float) -> list[float]:
+        """Sample `steps` tokens after each prompt; return the clock at the start, after each step, and at the end."""
+        ticks, sampler = [time.perf_counter()], make_sampler(temperature)
         length, tokens = len(prompts[0]), prompts
         slots = range(len(prompts)) if length == 1 else range(length - 1, length * len(prompts), length)
         for step in range(steps):
             self.forward(tokens, 0 if step == 0 else length + step - 1)
             ids = [llama_cpp.llama_sampler_sample(sampler, self._handle, slot) for slot in slots]
-            sampled.append(ids)
             ticks.append(time.perf_counter())
             tokens, slots = [[token] for token in ids], range(len(ids))
         llama_cpp.llama_sampler_free(sampler)
-        return {"tokens": sampled, "ticks": [*ticks, time.perf_counter()]}
+        return [*ticks, time.perf_counter()]
 
 
 def make_sampler(temperature: float) -> Any:
@@ -104,32 +102,29 @@ def make_sampler(temperature: float) -> Any:
 
 def main() -> None:
     """Answer requests until the input ends; a context is kept for the next request of the same size."""
-    archive, kind, threads, repack = Path(sys.argv[1]), GGMLQuantizationType[sys.argv[2]], *map(int, sys.argv[3:])
+    archive, kind, threads = Path(sys.argv[1]), GGMLQuantizationType[sys.argv[2]], int(sys.argv[3])
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever the library prints is no answer
+    os.dup2(2, 1)  # whatever the library prints is not an answer
     path = archive.with_suffix(f".{kind.name}.gguf")
     write_gguf(archive, kind, path)
     llama_cpp.llama_backend_init()
-    params = llama_cpp.llama_model_default_params()
-    params.use_extra_bufts = bool(repack)
-    model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
     if not model:
         sys.exit(f"llama.cpp does not load {path}")
     contexts: dict[tuple[int, int, str], Context] = {}
     for line in sys.stdin:
         request = json.loads(line)
-        prompts, steps = request.get("prompts") or [request.get("tokens", [0])], request.get("steps", 0)
+        prompts, steps = request["prompts"], request["steps"]
         size = (len(prompts), len(prompts[0]) + steps, request.get("cache", "F32"))
         if size not in contexts:
             for old in contexts.values():
                 old.close()
             contexts = {size: Context(model, size[0], size[1], threads, size[2])}
-        if request["do"] == "version":
-            answer = {"version": llama_cpp.__version__}
-        elif request["do"] == "logits":
-            answer = {"logits": contexts[size].forward(prompts, 0, every=True).tolist()}
+        context = contexts[size]
+        if steps == 0:
+            answer = {"logits": context.forward(prompts, 0, every=True).tolist()}
         else:
-            answer = contexts[size].generate(prompts, steps, request["temperature"])
+            answer = {"ticks": context.generate(prompts, steps, request["temperature"])}
         print(json.dumps(answer), file=out, flush=True)
 
 

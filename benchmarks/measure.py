@@ -23,7 +23,7 @@ from gpt.progress import Report
 
 PAUSE = 0.3
 """Seconds before each measurement, in which the threads of the previous one go to sleep."""
-PACKAGES = ("torch", "transformers", "accelerate", "gpt")
+PACKAGES = ("torch", "transformers", "llama_cpp_python", "gpt")
 Row = dict[str, Any]
 
 

@@ -1,4 +1,4 @@
-"""nanoGPT from a checkout: its model and its training step, its recipe for a CPU, and the checkpoint that leaves."""
+"""nanoGPT from a checkout: its model, a step of its training loop, its data, and its checkpoint."""
 
 import contextlib
 import importlib.util
@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import Row
-from benchmarks.turns import Turns
-from gpt.config import LoadedConfig, ModelConfig
+from benchmarks.processes import time_process
+from benchmarks.step_timer import StepTimer
+from gpt.config import LoadedConfig
 from gpt.data import BatchSampler, Dataset, prepare
 from gpt.device import choose_device
 from gpt.environment import read_settings
@@ -39,18 +39,13 @@ def import_nanogpt(checkout: Path) -> Any:
 
 
 def build_nanogpt(checkout: Path, shape: dict[str, Any]) -> Any:
-    """Build its model."""
+    """Build its model from the arguments of its GPTConfig."""
     module = import_nanogpt(checkout)
     with contextlib.redirect_stdout(sys.stderr):  # it prints its number of parameters
         return module.GPT(module.GPTConfig(**shape))
 
 
-def shape_of(config: ModelConfig) -> dict[str, Any]:
-    """Return the arguments of its GPTConfig."""
-    return {key: getattr(config, key) for key in SHAPE}
-
-
-def train_nanogpt(loaded: LoadedConfig, turns: Turns, job: Row) -> None:
+def train_nanogpt(loaded: LoadedConfig, timer: StepTimer, checkout: Path, dtype: str) -> None:
     """Train as an iteration of nanoGPT's train.py does, with its model and optimizer, on our batches, without end.
 
     Its train.py never uses autocast on a CPU: bfloat16 there is what it would be with it.
@@ -59,39 +54,40 @@ def train_nanogpt(loaded: LoadedConfig, turns: Turns, job: Row) -> None:
     config, device = resolve(loaded, dataset), choose_device(loaded.config.run.device)
     optim, train = config.optim, config.train
     torch.set_num_threads(config.run.threads or torch.get_num_threads())
-    model = build_nanogpt(Path(job["checkout"]), shape_of(config.model)).to(device)
+    model = build_nanogpt(checkout, {key: getattr(config.model, key) for key in SHAPE}).to(device)
     optimizer = model.configure_optimizers(optim.weight_decay, optim.learning_rate, optim.betas, device.type)
     sampler = BatchSampler(dataset.train, config.model.block_size, config.run.seed)
-    turns.begin(model, job["dtype"], "eager")
+    timer.begin(model, dtype, "eager")
     while True:
         for _ in range(train.grad_accum_steps):
             inputs, targets = sampler.get_batch(train.batch_size)
-            with torch.autocast(device.type, torch.bfloat16, enabled=job["dtype"] == "bfloat16"):
+            with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
                 loss = model(inputs.to(device), targets.contiguous().to(device))[1] / train.grad_accum_steps
             loss.backward()
         if optim.grad_clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), optim.grad_clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        turns.progress(0, None)
+        timer.progress(0, None)
 
 
-def copy_checkout(checkout: Path, folder: Path, dataset: Dataset) -> Path:
-    """Copy a checkout to run in, with the text where its prepare.py looks for it; return the folder of its data."""
-    shutil.copytree(checkout, folder, ignore=shutil.ignore_patterns(".git", "__pycache__"))
-    data = folder / "data" / "shakespeare_char"
-    data.mkdir(parents=True, exist_ok=True)
+def prepare_nanogpt(checkout: Path, dataset: Dataset, folder: Path) -> Path:
+    """Copy a checkout into a folder, and run its prepare.py there on our text; return the copy.
+
+    Raises:
+        GPTError: its prepare.py fails, or does not encode and split the text as this package does.
+    """
+    place = folder / "nanogpt"
+    shutil.copytree(checkout, place, ignore=shutil.ignore_patterns(".git", "__pycache__"))
+    data = place / "data" / "shakespeare_char"
     text = dataset.tokenizer.decode(dataset.train) + dataset.tokenizer.decode(dataset.val)
     (data / "input.txt").write_text(text, encoding="utf-8")
-    return data
-
-
-def check_same_tokens(data: Path, dataset: Dataset) -> None:
-    """Raise DataError where its prepare.py did not encode and split the text as this package does."""
+    time_process([sys.executable, "prepare.py"], folder / "caches", data)
     for name, ours in (("train", dataset.train), ("val", dataset.val)):
         if not np.array_equal(np.fromfile(data / f"{name}.bin", dtype=np.uint16), ours):
             needs = "both need data.tokenizer=char, data.val_fraction=0.1"
             raise DataError(f"nanoGPT's {name}.bin has other tokens; {needs}")
+    return place
 
 
 def load_nanogpt(folder: Path) -> "AllLogits":

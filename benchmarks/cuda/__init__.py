@@ -1,1 +1,1 @@
-"""Everything that needs a GPU, in one command: `make cuda`, or `python -m benchmarks.cuda --help`."""
+"""Tests and measurements that need a GPU, in one command: `make cuda`, or `python -m benchmarks.cuda --help`."""

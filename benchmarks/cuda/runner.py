@@ -1,4 +1,4 @@
-"""Stages one after the other, each in a process of its own: what one breaks on the device is whole for the next."""
+"""Run the stages one after another, each in its own process, so that a crash on the device ends only one stage."""
 
 import contextlib
 import subprocess
@@ -11,24 +11,24 @@ from typing import Any
 
 import torch
 
-from benchmarks.cuda import outcome
-from benchmarks.cuda.outcome import Outcome, failed
-from benchmarks.cuda.sizes import Size
+from benchmarks.cuda import stage_result
+from benchmarks.cuda.stage_result import StageResult, failed
+from benchmarks.cuda.workload import Workload
 from benchmarks.measure import describe_machine
 from benchmarks.processes import environment
 
 MINUTES = {"tests": 5, "equality": 4, "memory": 3, "decoding": 8, "recipes": 10, "race": 10}
-"""Every stage in order, and the longest it may take; together 40."""
+"""Every stage in order, and its time limit; 40 in total."""
 
 Command = Callable[[str], Sequence[str]]
 
 
-def run_stage(name: str, size: Size, folder: Path) -> bool:
+def run_stage(name: str, workload: Workload, folder: Path) -> bool:
     """Run one stage here and write what it found; return whether all was well."""
     module = import_module(f"benchmarks.cuda.stages.{name}")
     start = time.perf_counter()
-    found: Outcome = module.run(size)
-    outcome.write(folder, name, found, _about(size.device, time.perf_counter() - start))
+    found: StageResult = module.run(workload)
+    stage_result.write(folder, name, found, _about(workload.device, time.perf_counter() - start))
     return not found.problems
 
 
@@ -46,13 +46,13 @@ def run_all(names: Sequence[str], command: Command, device: str, folder: Path) -
     """
     good = True
     for name in names:
-        result = folder / f"{outcome.PREFIX}{name}.json"
+        result = folder / f"{stage_result.PREFIX}{name}.json"
         result.unlink(missing_ok=True)
         print(f"{name} ...", file=sys.stderr, flush=True)
         start = time.perf_counter()
         reason = _start(command(name), 60 * MINUTES[name])
         if not result.is_file():
-            outcome.write(folder, name, failed(name, reason), _about(device, time.perf_counter() - start))
+            stage_result.write(folder, name, failed(name, reason), _about(device, time.perf_counter() - start))
         good &= reason == ""
     return good
 
@@ -70,7 +70,7 @@ def _start(command: Sequence[str], limit: float) -> str:
         process.kill()
         raise
     sys.stderr.write(log)
-    last = next((line for line in reversed(log.splitlines()) if line.strip()), "it said nothing")
+    last = next((line for line in reversed(log.splitlines()) if line.strip()), "it printed nothing")
     return "" if process.returncode == 0 else f"ended with {process.returncode}: {last.strip()[:300]}"
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.races import NANOGPT_CONFIG
+from benchmarks.training_runs import NANOGPT_CONFIG
 
 MODEL = """
 from dataclasses import dataclass

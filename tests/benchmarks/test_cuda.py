@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.cuda import __main__, outcome, runner
-from benchmarks.cuda.outcome import Outcome
-from benchmarks.cuda.runs import Run
-from benchmarks.cuda.sizes import FULL, TINY
+from benchmarks.cuda import __main__, runner, stage_result
+from benchmarks.cuda.stage_result import StageResult
 from benchmarks.cuda.stages import decoding, equality, memory, race, recipes, tests
+from benchmarks.cuda.training_runs import Run
+from benchmarks.cuda.workload import FULL, TINY
 from benchmarks.processes import Line
 from gpt.generation import Completion, SampledToken
 
@@ -145,10 +145,10 @@ def script(folder: Path, code: str) -> list[str]:
     """A process that stands for a stage: `write(name, problems)` leaves its result."""
     path = folder / "stage.py"
     path.write_text(
-        "import sys\nfrom pathlib import Path\nfrom benchmarks.cuda import outcome, runner\n"
+        "import sys\nfrom pathlib import Path\nfrom benchmarks.cuda import runner, stage_result\n"
         "def write(name, problems):\n"
-        "    found = outcome.Outcome('T', ('a', 'b'), [('x', '1')], {}, problems)\n"
-        f"    outcome.write(Path({str(folder)!r}), name, found, runner._about('cpu', 1.0))\n"
+        "    found = stage_result.StageResult('T', ('a', 'b'), [('x', '1')], {}, problems)\n"
+        f"    stage_result.write(Path({str(folder)!r}), name, found, runner._about('cpu', 1.0))\n"
         f"{code}\n",
         encoding="utf-8",
     )
@@ -163,7 +163,7 @@ def test_a_stage_that_fails_is_reported_and_the_others_go_on(folder: Path) -> No
     }
     good = runner.run_all(list(codes), lambda name: script(folder, codes[name]), "cpu", folder)
     assert not good
-    table = outcome.render(folder, ["tests", "equality", "memory", "race"])
+    table = stage_result.render(folder, ["tests", "equality", "memory", "race"])
     assert "**Failed:** ended with 134: error: a device-side assert" in table
     assert "**Failed:** losses differ" in table
     assert table.count("| x | 1 |") == 2
@@ -174,14 +174,14 @@ def test_a_stage_that_fails_is_reported_and_the_others_go_on(folder: Path) -> No
 def test_a_stage_that_takes_too_long_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(runner.MINUTES, "tests", 1 / 120)
     assert not runner.run_all(["tests"], lambda _: script(folder, "import time; time.sleep(60)"), "cpu", folder)
-    assert "it took more than" in outcome.render(folder, ["tests"])
+    assert "it took more than" in stage_result.render(folder, ["tests"])
 
 
 def test_an_older_result_does_not_stand_for_a_stage_that_died(folder: Path) -> None:
-    outcome.write(folder, "tests", Outcome("old", ("a",), [("b",)]), runner._about("cpu", 1.0))
+    stage_result.write(folder, "tests", StageResult("old", ("a",), [("b",)]), runner._about("cpu", 1.0))
     runner.run_all(["tests"], lambda _: script(folder, "sys.exit(9)"), "cpu", folder)
-    assert "ended with 9" in outcome.render(folder, ["tests"])
-    assert "old" not in outcome.render(folder, ["tests"])
+    assert "ended with 9" in stage_result.render(folder, ["tests"])
+    assert "old" not in stage_result.render(folder, ["tests"])
 
 
 def test_all_stages_take_at_most_forty_minutes() -> None:

@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from benchmarks import llama_cpp
-from benchmarks.decoders import check_agreement, check_greedy
-from benchmarks.llama_cpp import LlamaCpp, check_llama_cpp
+from benchmarks.hugging_face import check_agreement
+from benchmarks.llama_cpp import CACHES, LlamaCpp, check_llama_cpp
 from gpt.config import SamplingParams
 from gpt.errors import ConfigError, GPTError
-from gpt.progress import silent
 from tiny import sharp_model
 
 LLAMA = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "mlp_width": 96}
@@ -25,18 +24,10 @@ needs_llama_cpp = pytest.mark.skipif(
 
 FAKE = """
 import json, sys
-kind, repack = sys.argv[2], sys.argv[4]
 for line in sys.stdin:
     request = json.loads(line)
-    if repack == "1" and kind == "Q8_0":
-        sys.exit("no tiles")
-    if request["do"] == "version":
-        print(json.dumps({"version": "1.2"}), flush=True)
-    elif request["do"] == "logits":
-        print(json.dumps({"logits": [[0.0]]}), flush=True)
-    else:
-        seconds = {"F16": 1.0, "F32": 2.0}[request["cache"]]
-        print(json.dumps({"tokens": [[1]], "ticks": [0.0, seconds]}), flush=True)
+    seconds = {"F16": 1.0, "F32": 2.0}[request["cache"]] if request["steps"] else 0.0
+    print(json.dumps({"ticks": [0.0, seconds]} if request["steps"] else {"logits": [[0.0]]}), flush=True)
 """
 
 
@@ -54,30 +45,17 @@ def _fake_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_fake_worker")
-def test_a_process_that_dies_is_started_again_without_repacked_weights(stack: ExitStack) -> None:
-    lines: list[str] = []
-    peer = LlamaCpp(sharp_model(**LLAMA), "Q8_0", sys.executable, stack, lines.append)
-    assert len(lines) == 1
-    assert "no tiles" in lines[0]
-    assert peer.about(1, 2) == "llama-cpp-python 1.2, weights as in the file"
-
-
-@pytest.mark.usefixtures("_fake_worker")
-def test_the_quicker_type_of_cache_is_kept(stack: ExitStack) -> None:
-    peer = LlamaCpp(sharp_model(**LLAMA), "F32", sys.executable, stack, silent)
-    assert peer.decode(torch.zeros(2, 3, dtype=torch.int64), SamplingParams(max_new_tokens=1)) == [0.0, 1.0]
-    assert peer.about(2, 3) == "llama-cpp-python 1.2, weights repacked, keys and values F16"
-    assert peer.greedy(torch.zeros(1, 3, dtype=torch.int64), 1).tolist() == [[1]]
+def test_each_request_names_its_type_of_cache(stack: ExitStack) -> None:
+    peer, idx = LlamaCpp(sharp_model(**LLAMA), "F32", sys.executable, stack), torch.zeros(2, 3, dtype=torch.int64)
+    assert [peer.decode(idx, SamplingParams(max_new_tokens=1), cache) for cache in CACHES] == [[0.0, 1.0], [0.0, 2.0]]
 
 
 @pytest.mark.usefixtures("_fake_worker")
 def test_other_logits_are_refused(stack: ExitStack) -> None:
     model = sharp_model(**LLAMA)
-    peer = LlamaCpp(model, "F32", sys.executable, stack, silent)
+    peer = LlamaCpp(model, "F32", sys.executable, stack)
     with pytest.raises(ConfigError, match=r"llama.cpp gives other logits"):
         check_agreement("llama.cpp", peer.logits, model)
-    with pytest.raises(ConfigError, match=r"llama.cpp gives other greedy tokens"):
-        check_greedy(peer, model)
 
 
 def test_a_python_without_it_is_one_line(tmp_path: Path) -> None:
@@ -87,12 +65,11 @@ def test_a_python_without_it_is_one_line(tmp_path: Path) -> None:
 
 @needs_llama_cpp
 @pytest.mark.parametrize("changes", [{}, {"n_kv_head": 2}, {"tie_weights": True}], ids=str)
-def test_float32_gives_our_logits_and_greedy_tokens(stack: ExitStack, changes: dict[str, object]) -> None:
+def test_float32_gives_our_logits(stack: ExitStack, changes: dict[str, object]) -> None:
     model = sharp_model(**LLAMA, **changes)
-    peer = LlamaCpp(model, "F32", sys.executable, stack, silent)
+    peer = LlamaCpp(model, "F32", sys.executable, stack)
     check_agreement("llama.cpp", peer.logits, model, 1e-4)
-    check_greedy(peer, model)
-    ticks = peer.decode(torch.zeros(3, 4, dtype=torch.int64), SamplingParams(max_new_tokens=5))
+    ticks = peer.decode(torch.zeros(3, 4, dtype=torch.int64), SamplingParams(max_new_tokens=5), "F32")
     assert len(ticks) == 7
     assert sorted(ticks) == ticks
 
@@ -100,5 +77,6 @@ def test_float32_gives_our_logits_and_greedy_tokens(stack: ExitStack, changes: d
 @needs_llama_cpp
 def test_a_file_that_it_does_not_load_is_an_error(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_cpp, "gguf_tensors", lambda model: {})
+    peer = LlamaCpp(sharp_model(**LLAMA), "F32", sys.executable, stack)
     with pytest.raises(GPTError, match=r"llama.cpp: .*does not load"):
-        LlamaCpp(sharp_model(**LLAMA), "F32", sys.executable, stack, silent)
+        peer.logits(torch.zeros(1, 3, dtype=torch.int64))

@@ -1,1 +1,1 @@
-"""One module for each stage; its `run(size)` measures, and returns an `Outcome`."""
+"""One module for each stage; its `run(workload)` measures, and returns a `StageResult`."""

@@ -1,4 +1,4 @@
-"""Whether the device computes what the CPU does: losses of the first steps in float32, and greedy texts."""
+"""The device compared with the CPU: losses of the first steps in float32, and greedy texts."""
 
 import json
 import tempfile
@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.cuda.outcome import Outcome
-from benchmarks.cuda.runs import CONFIGS, open_data
-from benchmarks.cuda.sizes import Size
+from benchmarks.cuda.stage_result import StageResult
+from benchmarks.cuda.training_runs import CONFIGS, open_data
+from benchmarks.cuda.workload import Workload
 from gpt.checkpoint import load_trained
 from gpt.cli.command import report
 from gpt.config import SamplingParams, load_config
@@ -26,36 +26,38 @@ CLOSE = 1e-3
 """Log-probabilities nearer than that are a tie, which rounding decides."""
 
 
-def run(size: Size) -> Outcome:
+def run(workload: Workload) -> StageResult:
     """Compare; a difference beyond the tolerance is a problem."""
     rows: list[tuple[str, ...]] = []
     facts: dict[str, Any] = {}
     problems: list[str] = []
     with tempfile.TemporaryDirectory(prefix="gpt-cuda-") as folder:
         for recipe, tolerance in TOLERANCES.items():
-            ours, theirs = (train(recipe, device, size, Path(folder)) for device in ("cpu", size.device))
+            ours, theirs = (train(recipe, device, workload, Path(folder)) for device in ("cpu", workload.device))
             largest = largest_difference(ours, theirs)
-            rows.append((f"{recipe}: largest difference of {len(ours)} losses", f"{largest:.2e}", f"{tolerance:.0e}"))
+            rows.append(
+                (f"{recipe}: largest difference of {len(ours)} losses, nats", f"{largest:.2e}", f"{tolerance:.0e}")
+            )
             facts[recipe] = {"cpu": ours, "device": theirs}
             if not largest <= tolerance:
-                problems.append(f"{recipe}: losses differ by {largest:.2e}, more than {tolerance:.0e}")
-        for backend in size.backends:
-            texts = compare_texts(Path(folder), size, backend)
+                problems.append(f"{recipe}: losses differ by {largest:.2e} nats, more than {tolerance:.0e}")
+        for backend in workload.backends:
+            texts = compare_texts(Path(folder), workload, backend)
             equal = sum(text["equal"] for text in texts)
             rows.append((f"greedy texts, {backend}, that are equal", f"{equal} of {len(texts)}", "all but ties"))
             facts[f"greedy, {backend}"] = texts
             problems += [f"{backend}: {text['reason']}" for text in texts if not text["close"]]
-    header = ("CPU against device", "measured", "tolerance")
-    return Outcome("Equality with the CPU, float32", header, rows, facts, problems)
+    header = ("device compared with CPU", "measured", "tolerance")
+    return StageResult("Equality with the CPU, float32", header, rows, facts, problems)
 
 
-def train(recipe: str, device: str, size: Size, folder: Path) -> list[float]:
+def train(recipe: str, device: str, workload: Workload, folder: Path) -> list[float]:
     """Return the loss of each of the first steps on a device; the run stays in the folder."""
-    name, steps = f"{recipe}-{device}", size.equality_steps
+    name, steps = f"{recipe}-{device}", workload.equality_steps
     loaded = load_config(
         CONFIGS / f"{recipe}.yaml",
         [
-            *(*size.data, *size.overrides, f"run.device={device}", f"run.dir={folder}", f"run.name={name}"),
+            *(*workload.data, *workload.overrides, f"run.device={device}", f"run.dir={folder}", f"run.name={name}"),
             *("run.dtype=float32", "run.compile=false", "run.kernels=torch", "train.sample_tokens=0"),
             *(f"train.max_steps={steps}", f"train.eval_interval={steps}", "train.log_interval=1"),
             *("train.eval_first=false", "optim.warmup_steps=2", "optim.decay_steps=null"),
@@ -72,12 +74,12 @@ def largest_difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
     return max(abs(one - other) for one, other in zip(ours, theirs, strict=True))
 
 
-def compare_texts(folder: Path, size: Size, backend: str) -> list[dict[str, Any]]:
+def compare_texts(folder: Path, workload: Workload, backend: str) -> list[dict[str, Any]]:
     """Compare greedy texts of the model that the CPU trained: there, eagerly, and on the device by a backend."""
-    prompts = _prompts(open_data(size))
-    params = SamplingParams(temperature=0, max_new_tokens=size.greedy_tokens, logprobs=2)
+    prompts = _prompts(open_data(workload))
+    params = SamplingParams(temperature=0, max_new_tokens=workload.greedy_tokens, logprobs=2)
     completions = []
-    for device, kind in (("cpu", "eager"), (size.device, backend)):
+    for device, kind in (("cpu", "eager"), (workload.device, backend)):
         loaded = load_trained(folder / "shakespeare-cpu", folder, torch.device(device))
         runtime = build_runtime(loaded.model, DecodeOptions(kind))
         completions.append(complete(loaded.model, loaded.tokenizer, prompts, params, runtime=runtime))
@@ -91,7 +93,8 @@ def compare(ours: Completion, theirs: Completion) -> dict[str, Any]:
     if place is None:
         return {"equal": True, "close": True, "reason": ""}
     (_, best), (_, second) = ours.tokens[place].top[:2]
-    reason = f"the text after {ours.prompt!r} differs at token {place}, where the best is ahead by {best - second:.1e}"
+    lead = f"the best token leads by {best - second:.1e} nats"
+    reason = f"the text after {ours.prompt!r} differs at token {place}, where {lead}"
     return {"equal": False, "close": best - second < CLOSE, "reason": reason}
 
 

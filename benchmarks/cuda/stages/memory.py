@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.cuda.outcome import Outcome
-from benchmarks.cuda.runs import CONFIGS, open_data
-from benchmarks.cuda.sizes import Size
+from benchmarks.cuda.stage_result import StageResult
+from benchmarks.cuda.training_runs import CONFIGS, open_data
+from benchmarks.cuda.workload import Workload
 from gpt.accounting.allocations import AllocationMode
 from gpt.accounting.memory import inference_memory, training_memory
 from gpt.cache import KVCache
@@ -40,12 +40,14 @@ class Pair:
         return self.measured / self.predicted
 
 
-def run(size: Size) -> Outcome:
+def run(workload: Workload) -> StageResult:
     """Measure an eager training step and a prefill of each recipe; a ratio out of bounds is a problem."""
     pairs = []
-    dataset = open_data(size)
+    dataset = open_data(workload)
     for name in RECIPES:
-        loaded = load_config(CONFIGS / f"{name}.yaml", [*size.data, *size.overrides, f"run.device={size.device}"])
+        loaded = load_config(
+            CONFIGS / f"{name}.yaml", [*workload.data, *workload.overrides, f"run.device={workload.device}"]
+        )
         config = resolve(loaded, dataset)
         compute = choose_compute(config.run, report)
         pairs.append(training_pair(name, config, compute, dataset))
@@ -55,7 +57,7 @@ def run(size: Size) -> Outcome:
         f"{p.what}: measured {p.ratio:.2f} times what was predicted" for p in pairs if not LOWEST <= p.ratio <= HIGHEST
     ]
     facts = {p.what: {"predicted": p.predicted, "measured": p.measured} for p in pairs}
-    return Outcome("Peak memory", ("work", "predicted", "measured", "ratio"), rows, facts, problems)
+    return StageResult("Peak memory", ("work", "predicted", "measured", "ratio"), rows, facts, problems)
 
 
 def training_pair(name: str, config: Config, compute: Compute, dataset: Dataset) -> Pair:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.cuda.outcome import Outcome
-from benchmarks.cuda.runs import CONFIGS, Run, open_data, train_ours
-from benchmarks.cuda.sizes import Size
-from benchmarks.nanogpt import check_same_tokens, copy_checkout, load_nanogpt
+from benchmarks.cuda.stage_result import StageResult
+from benchmarks.cuda.training_runs import CONFIGS, Run, open_data, train_ours
+from benchmarks.cuda.workload import Workload
+from benchmarks.nanogpt import load_nanogpt, prepare_nanogpt
 from benchmarks.processes import Line, time_process
-from benchmarks.races import NANOGPT_CONFIG, loss_of
+from benchmarks.training_runs import NANOGPT_CONFIG, loss_of
 from gpt.accounting.flops import training_flops
 from gpt.accounting.machine import measure_matmul_rate
 from gpt.config import Config, load_config
@@ -27,27 +27,29 @@ EVALUATION = re.compile(r"^step (\d+): train loss [\d.]+, val loss ([\d.]+)")
 ITERATION = re.compile(r"^iter (\d+): loss [\d.]+, time ([\d.]+)ms")
 
 
-def run(size: Size) -> Outcome:
-    """Train with both from cold caches of compiled code; the goal is nanoGPT's best loss."""
-    dataset, config = open_data(size), load_config(RECIPE, [*size.data, *size.overrides]).config
+def run(workload: Workload) -> StageResult:
+    """Train with both from cold caches of compiled code; the target is nanoGPT's best loss."""
+    dataset, config = open_data(workload), load_config(RECIPE, [*workload.data, *workload.overrides]).config
     runs: dict[str, Run] = {}
     problems = []
     with tempfile.TemporaryDirectory(prefix="gpt-cuda-") as folder:
-        runs["gpt"] = train_ours(RECIPE, size, dataset, Path(folder) / "gpt")
-        if size.nanogpt is not None:
+        runs["gpt"] = train_ours(RECIPE, workload, dataset, Path(folder) / "gpt")
+        if workload.nanogpt is not None:
             try:
-                runs["nanoGPT"] = train_nanogpt(size.nanogpt, size, dataset, Path(folder))
+                runs["nanoGPT"] = train_nanogpt(workload.nanogpt, workload, dataset, Path(folder))
             except GPTError as error:  # what ours did is kept
                 problems.append(f"nanoGPT: {error}")
-    rate = measure_matmul_rate(torch.device(size.device), torch.bfloat16, size.matmul_size)
+    rate = measure_matmul_rate(torch.device(workload.device), torch.bfloat16, workload.matmul_size)
     goal = min(loss for _, loss in runs.get("nanoGPT", runs["gpt"]).evaluations)
-    rows = [(name, *cells(one, goal, utilisation(one, config, dataset, rate))) for name, one in runs.items()]
-    if size.nanogpt is None:
+    rows = [(name, *cells(one, goal, utilization(one, config, dataset, rate))) for name, one in runs.items()]
+    if workload.nanogpt is None:
         rows.append(("nanoGPT, not run: no NANOGPT=PATH", *"------"))
-    header = ("trainer", "seconds", f"seconds to {goal:.4f}", "own best", "loss, judged alike", "tokens/s", "MFU")
+    header = ("trainer", "s", f"s to {goal:.4f}", "own best loss", "loss, same evaluation", "tokens/s", "MFU")
     facts = {name: asdict(one) for name, one in runs.items()} | {"goal": goal, "bfloat16_matmul_rate": rate}
-    title = "nanoGPT's GPU recipe; the goal is nanoGPT's own best estimate, or ours where it did not run"
-    return Outcome(title, header, rows, facts, problems)
+    title = (
+        "nanoGPT's GPU recipe, losses in nats per token; the target is nanoGPT's best estimate, or ours without nanoGPT"
+    )
+    return StageResult(title, header, rows, facts, problems)
 
 
 def cells(one: Run, goal: float, mfu: float) -> tuple[str, ...]:
@@ -58,26 +60,23 @@ def cells(one: Run, goal: float, mfu: float) -> tuple[str, ...]:
     return f"{one.seconds:.1f}", shown, f"{own:.4f}", f"{one.loss:.4f}", f"{one.tokens_per_second:,.0f}", f"{mfu:.1%}"
 
 
-def utilisation(one: Run, config: Config, dataset: Dataset, rate: float) -> float:
+def utilization(one: Run, config: Config, dataset: Dataset, rate: float) -> float:
     """Return model FLOPs per second over those of a square matmul in bfloat16 (2204.02311, appendix B)."""
     model = config.model.model_copy(update={"vocab_size": dataset.tokenizer.vocab_size})
     return training_flops(model, 1, model.block_size) / model.block_size * one.tokens_per_second / rate
 
 
-def train_nanogpt(checkout: Path, size: Size, dataset: Dataset, folder: Path) -> Run:
+def train_nanogpt(checkout: Path, workload: Workload, dataset: Dataset, folder: Path) -> Run:
     """Run its train.py with its own configuration for a GPU, in a copy of the checkout.
 
     Raises:
         GPTError: it fails, or prepares other tokens.
     """
-    place = folder / "nanogpt"
-    data = copy_checkout(checkout, place, dataset)
-    time_process([sys.executable, "prepare.py"], folder / "caches", data)
-    check_same_tokens(data, dataset)
-    command = [sys.executable, "train.py", NANOGPT_CONFIG, *size.nanogpt_options]
+    place = prepare_nanogpt(checkout, dataset, folder)
+    command = [sys.executable, "train.py", NANOGPT_CONFIG, *workload.nanogpt_options]
     seconds, lines = time_process(command, folder / "nanogpt-caches", place)
     model = load_nanogpt(place)
-    loss = loss_of(model, dataset, model.block_size, size.device)
+    loss = loss_of(model, dataset, model.block_size, workload.device)
     return read_log(seconds, lines, loss, tokens_per_iteration(lines))
 
 

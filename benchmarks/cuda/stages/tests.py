@@ -4,8 +4,8 @@ import re
 import subprocess
 import sys
 
-from benchmarks.cuda.outcome import Outcome
-from benchmarks.cuda.sizes import ROOT, Size
+from benchmarks.cuda.stage_result import StageResult
+from benchmarks.cuda.workload import ROOT, Workload
 from benchmarks.processes import environment
 
 OPTIONS = ("-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib", "-o", "timeout=0", "-rA")
@@ -13,10 +13,10 @@ OPTIONS = ("-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importli
 COUNT = re.compile(r"(\d+) (passed|failed|error|skipped)")
 
 
-def run(size: Size) -> Outcome:
+def run(workload: Workload) -> StageResult:
     """Run `tests/cuda`; each failure is a problem."""
-    command = [sys.executable, "-m", "pytest", *OPTIONS, "-k", size.tests, str(ROOT / "tests" / "cuda")]
-    variables = {**environment(), "GPT_TEST_DEVICE": size.device}
+    command = [sys.executable, "-m", "pytest", *OPTIONS, "-k", workload.tests, str(ROOT / "tests" / "cuda")]
+    variables = {**environment(), "GPT_TEST_DEVICE": workload.device}
     result = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     lines = result.stdout.splitlines()
     counts = {what: int(number) for number, what in COUNT.findall(lines[-1] if lines else "")}
@@ -26,4 +26,4 @@ def run(size: Size) -> Outcome:
     if not counts.get("passed"):
         problems.append("no test passed")
     rows = [(what, str(number)) for what, number in counts.items()]
-    return Outcome("tests/cuda", ("tests", "number"), rows, {"counts": counts, "output": lines[-40:]}, problems)
+    return StageResult("tests/cuda", ("tests", "number"), rows, {"counts": counts, "output": lines[-40:]}, problems)

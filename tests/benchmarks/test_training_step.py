@@ -10,31 +10,31 @@ import pytest
 import torch
 
 from benchmarks.measure import Row
-from benchmarks.step import row_of, start_workers, step_flops
-from benchmarks.turns import Turns
+from benchmarks.step_timer import StepTimer
+from benchmarks.training_step import row_of, start_workers, step_flops
 from gpt.config import Config
 from gpt.errors import GPTError
 from tiny import tiny_config
 
 
-def test_steps_are_timed_and_the_wait_between_turns_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_timed_and_the_wait_between_rounds_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     now, asked, answers = 0.0, iter(["\n", "\n", ""]), io.StringIO()
 
     def wait() -> str:
         nonlocal now
-        now += 100  # others take their turns
+        now += 100  # other variants run
         return next(asked)
 
     monkeypatch.setattr("time.perf_counter", lambda: now)
     monkeypatch.setattr("sys.stdin.readline", wait, raising=False)
-    turns = Turns(1, 2, answers)
-    turns.begin(torch.nn.Linear(2, 3), "float32", "eager")
+    rounds = StepTimer(1, 2, answers)
+    rounds.begin(torch.nn.Linear(2, 3), "float32", "eager")
     for step in range(1, 5):
         now += step
-        turns.progress(step, None)
+        rounds.progress(step, None)
     now += 5
     with pytest.raises(SystemExit):
-        turns.progress(5, None)
+        rounds.progress(5, None)
     lines = [json.loads(line) for line in answers.getvalue().splitlines()]
     assert [line["milliseconds"] for line in lines] == [[1000], [2000, 3000], [4000, 5000]]
     assert lines[0]["parameters"] == 9
@@ -62,8 +62,8 @@ def test_a_row_by_hand() -> None:
     config = Config.model_validate({"train": {"batch_size": 3, "grad_accum_steps": 2}})
     config = config.model_copy(update={"model": tiny_config(mlp="swiglu")})
     shared = {"dtype": "bfloat16", "blocks": "eager", "parameters": 5, "peak_bytes": 350}
-    turns = [{**shared, "milliseconds": [10, 30, 20]}, {**shared, "milliseconds": [40, 40, 40]}]
-    row = row_of(config, {"bfloat16": {256: 2e9, 512: 4e9}, "float32": {256: 1e9, 512: 0.5e9}}, False, turns)
+    rounds = [{**shared, "milliseconds": [10, 30, 20]}, {**shared, "milliseconds": [40, 40, 40]}]
+    row = row_of(config, {"bfloat16": {256: 2e9, 512: 4e9}, "float32": {256: 1e9, 512: 0.5e9}}, False, rounds)
     assert row["round_medians"] == [20, 40]
     assert row["milliseconds"]["median"] == 35
     assert row["tokens_per_second"] == pytest.approx(3 * 2 * 16 / 0.035)

@@ -1,4 +1,4 @@
-"""How much is measured: all of it, or so little that a test can run every stage on a CPU."""
+"""How much the stages measure: the full amount, or so little that a test can run every stage on a CPU."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,25 +8,25 @@ Overrides = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Size:
-    """What a stage is to do.
+class Workload:
+    """What the stages train, decode and compare.
 
     Attributes:
         device: cuda or cpu.
-        data: overrides of every recipe that say which text is learned.
-        overrides: further ones.
+        data: overrides of every recipe that choose the corpus.
+        overrides: further overrides of every recipe.
         equality_steps: steps whose losses are compared with the CPU's.
         greedy_tokens: length of the texts that are compared.
-        backends: that decode.
-        shapes: of decoded models, L/H/C.
-        window: of decoded models.
-        batches: rows decoded at once.
-        tokens: decoded after a prompt.
-        rounds: turns of everybody in decoding.
+        backends: of ours that decode.
+        shapes: layers/heads/width of decoded models.
+        window: block_size of decoded models.
+        batches: numbers of sequences decoded at once.
+        tokens: sampled after each prompt.
+        rounds: of decoding.
         nanogpt: a checkout, or None.
         nanogpt_options: further options of its train.py.
-        tests: pytest's expression of which tests run; empty: all.
-        matmul_size: of the matmul that utilisation is measured against.
+        tests: pytest's -k expression; empty: all tests run.
+        matmul_size: of the square matmul that utilization is measured against.
     """
 
     device: str = "cuda"
@@ -46,8 +46,8 @@ class Size:
     matmul_size: int = 8192
 
 
-FULL = Size()
-TINY = Size(
+FULL = Workload()
+TINY = Workload(
     device="cpu",
     data=("data.source=file", f"data.path={ROOT / 'LICENSE'}"),
     overrides=(
@@ -65,18 +65,11 @@ TINY = Size(
     tokens=8,
     rounds=1,
     nanogpt_options=(
-        *(
-            "--compile=False",
-            "--device=cpu",
-            "--max_iters=4",
-            "--eval_interval=2",
-            "--eval_iters=2",
-            "--log_interval=1",
-        ),
-        *("--n_layer=1", "--n_head=2", "--n_embd=32", "--block_size=32", "--batch_size=2"),
+        *("--compile=False", "--device=cpu", "--max_iters=4", "--eval_interval=2", "--eval_iters=2"),
+        *("--n_layer=1", "--n_head=2", "--n_embd=32", "--block_size=32", "--batch_size=2", "--log_interval=1"),
         "--always_save_checkpoint=True",
     ),
     tests="views or beams",
     matmul_size=64,
 )
-SIZES = {"full": FULL, "tiny": TINY}
+WORKLOADS = {"full": FULL, "tiny": TINY}

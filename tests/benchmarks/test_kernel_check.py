@@ -9,9 +9,9 @@ import torch
 from native_support import needs_compiler
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import check, check_cases
-from benchmarks.check import best_seconds, run
-from benchmarks.check_cases import Case, decoding_cases, optimizer_case, training_cases
+from benchmarks import kernel_cases, kernel_check
+from benchmarks.kernel_cases import Case, decoding_cases, optimizer_case, training_cases
+from benchmarks.kernel_check import best_seconds, run
 from gpt.environment import read_settings
 from gpt.kernels.training.bindings import KERNELS, Kernels
 from gpt.processor import supported_processors
@@ -42,8 +42,8 @@ def test_a_kernel_that_is_ten_times_slower_ends_with_1_and_its_name(
     def timed(call: Callable[[], object]) -> float:
         return seconds if call is ours else 0.001
 
-    monkeypatch.setattr(check_cases, "all_cases", lambda report: [Case("norm", ours, reference, 3.0)])
-    monkeypatch.setattr(check, "best_seconds", timed)
+    monkeypatch.setattr(kernel_cases, "all_cases", lambda report: [Case("norm", ours, reference, 3.0)])
+    monkeypatch.setattr(kernel_check, "best_seconds", timed)
     threads = torch.get_num_threads()
     assert run(ARGUMENTS) == code
     torch.set_num_threads(threads)
@@ -52,7 +52,7 @@ def test_a_kernel_that_is_ten_times_slower_ends_with_1_and_its_name(
 
 @needs_compiler
 def test_every_training_kernel_is_timed_beside_what_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_cases, "ROWS", 16)
+    monkeypatch.setattr(kernel_cases, "ROWS", 16)
     called: set[str] = set()
     call = Kernels.call
     monkeypatch.setattr(Kernels, "call", lambda self, name, **rest: called.add(name) or call(self, name, **rest))
@@ -82,7 +82,7 @@ def test_muon_is_timed_against_as_many_flops() -> None:
 
 @needs_compiler
 def test_each_kind_of_weights_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_cases, "DECODED", 2)
+    monkeypatch.setattr(kernel_cases, "DECODED", 2)
     cases = list(decoding_cases())
     assert [case.name for case in cases[:2]] == ["decoding, float32, batch 1", "decoding, float32, batch 32"]
     assert len(cases) == 8

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from native_support import needs_compiler
 
-from benchmarks.command import main
-from benchmarks.step import spinning
+from benchmarks.cli import main
 
-HF = ["--hf"] if find_spec("accelerate") and find_spec("transformers") else []
+HF = ["--hf"] if find_spec("transformers") else []
 QUICK = ["--warmup", "1", "--steps", "2", "--rounds", "1", "--matmul-sizes", "32"]
 
 
@@ -25,13 +24,13 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-COMMANDS = ["", "train", "train recipe", "train step", "train busy", "train race", "decode", "start", "check"]
+COMMANDS = ["", "train", "train recipe", "train step", "train race", "decode", "start", "check"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_ends_with_an_example_and_needs_no_torch(command: str) -> None:
     code = (
-        "import sys\nfrom benchmarks.command import main\n"
+        "import sys\nfrom benchmarks.cli import main\n"
         "try: main(sys.argv[1:])\nexcept SystemExit: pass\n"
         "sys.exit('torch' in sys.modules)"
     )
@@ -58,10 +57,9 @@ LLAMA = "decode --architecture llama"
         (f"{STEP} --json nowhere/x.json", "there is no such folder"),
         (f"{RECIPE} run.seed=1", "run.seed has no effect here"),
         (f"{RECIPE} --seeds 1 -2", "--seeds"),
-        ("train busy --config tiny.yaml --spinning 0", "--spinning: 0, expected at least 1"),
-        (f"{RACE}", "nobody to race against"),
+        (f"{RACE}", "required: --nanogpt"),
         (f"{RACE} --nanogpt nowhere", "is not a checkout of nanoGPT"),
-        (f"{RACE} --hf --peer-steps 0", "--peer-steps: 0"),
+        (f"{RACE} --peer-steps 0", "--peer-steps: 0"),
         ("decode --variants nativ", "there is no 'nativ', only eager,"),
         ("decode --variants native-ngram", "--variants: native-ngram needs a --checkpoint"),
         ("decode --shapes 4/4", "--shapes 4/4: expected layers/heads/width such as 4/4/128"),
@@ -72,9 +70,8 @@ LLAMA = "decode --architecture llama"
         ("decode --llama-cpp", "--llama-cpp needs --architecture llama"),
         (f"{LLAMA} --llama-cpp nowhere", "pip install llama-cpp-python gguf"),
         (f"{LLAMA} --llama-cpp x --window 20", "does not move its window of 20"),
-        (f"{LLAMA} --nanogpt tiny", "--nanogpt"),
         ("decode --checkpoint nowhere", "nowhere"),
-        ("decode --checkpoint nowhere --hf-compiled", "--checkpoint has no peers"),
+        ("decode --checkpoint nowhere --hf", "--checkpoint has no peers"),
         ("decode --checkpoint nowhere --llama-cpp", "--checkpoint has no peers"),
         ("start --checkpoint nowhere", "--checkpoint nowhere: there is no such folder"),
     ],
@@ -91,23 +88,17 @@ def test_mistakes_are_one_line(command: str, message: str, workplace: Path, caps
     assert error_line.count("\n") == 1
 
 
-def test_nanogpt_has_no_llama(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["decode", "--architecture", "llama", "--nanogpt", str(checkout)]) == 2
-    assert "--nanogpt has GPT-2's architecture only" in capsys.readouterr().err
-
-
 def test_a_command_that_fails_is_one_line(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["start", "--checkpoint", "."]) == 2
     assert "ended with 2" in capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("option", ["--hf", "--torchao"])
 def test_a_peer_that_is_not_installed_is_one_line(
-    option: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("benchmarks.options.find_spec", lambda name: None)
-    assert main(["decode", option]) == 2
-    assert f"error: {option} needs " in capsys.readouterr().err
+    monkeypatch.setattr("benchmarks.cli_options.find_spec", lambda name: None)
+    assert main(["decode", "--hf"]) == 2
+    assert "error: --hf needs transformers; pip install transformers" in capsys.readouterr().err
 
 
 def test_a_variant_that_cannot_run_here_is_one_line(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,17 +112,16 @@ def test_a_recipe_is_timed_and_judged(workplace: Path, capsys: pytest.CaptureFix
     found = last_line(capsys)
     assert found == json.loads((workplace / "out.json").read_text())
     assert found["overrides"] == ["train.max_steps=4"]
-    assert [one["seed"] for one in found["runs"]] == [5]
-    assert 0 < found["loss"]["mean"] < 5
+    assert [one["seed"] for one in found["runs"]["gpt"]] == [5]
+    assert 0 < found["total"]["gpt"]["loss"]["mean"] < 5
     assert not (workplace / "runs").exists()
 
 
 def test_a_step_is_timed_beside_its_peers(workplace: Path, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["--config", "tiny.yaml", "--variants", "torch", "--nanogpt", str(checkout), *HF, *QUICK]
+    command = ["--config", "tiny.yaml", "--variants", "torch", "--nanogpt", str(checkout), *QUICK]
     assert main(["train", "step", *command]) == 0
     found = last_line(capsys)
-    peers = ["Hugging Face float32"] if HF else []
-    assert list(found["variants"]) == ["torch", *peers, "nanoGPT float32", "nanoGPT bfloat16"]
+    assert list(found["variants"]) == ["torch", "nanoGPT float32", "nanoGPT bfloat16"]
     for row in found["variants"].values():
         assert row["milliseconds"]["median"] > 0
         assert row["peak_bytes"] > 0
@@ -140,33 +130,18 @@ def test_a_step_is_timed_beside_its_peers(workplace: Path, checkout: Path, capsy
     assert found["tokens_per_step"] == 4 * 16
 
 
-def test_a_step_is_timed_beside_a_spinning_process(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    turns = ["--warmup", "1", "--steps", "2", "--rounds", "2", "--spinning", "1"]
-    assert main(["train", "busy", "--config", "tiny.yaml", "--variants", "torch,float32", *turns]) == 0
-    found = last_line(capsys)
-    assert list(found["variants"]) == ["torch", "float32"]
-    for row in found["variants"].values():
-        assert len(row["quiet_milliseconds"]) == len(row["busy_milliseconds"]) == len(row["times"]) == 2
-        assert row["times"][0] == pytest.approx(row["busy_milliseconds"][0] / row["quiet_milliseconds"][0])
-
-
-def test_spinning_processes_end_with_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-    popen = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda command: started.append(popen(command)) or started[-1])
-    with spinning(2):
-        assert [process.poll() for process in started] == [None, None]
-    assert all(process.returncode for process in started)
-
-
 def test_a_race_is_run_and_judged(workplace: Path, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["--config", "tiny.yaml", "--nanogpt", str(checkout), *HF, "--peer-steps", "3"]
+    command = ["--config", "tiny.yaml", "--nanogpt", str(checkout), "--peer-steps", "3"]
     assert main(["train", "race", *command]) == 0
     found = last_line(capsys)
-    assert len(found["contenders"]) == (3 if HF else 2)
-    for one in found["contenders"].values():
-        assert 0 < one["loss"]["mean"] < 6
-        assert one["seconds"]["mean"] > 0
+    assert list(found["runs"]) == ["gpt", "nanoGPT"]
+    for (one,) in found["runs"].values():
+        assert 0 < one["loss"] < 6
+        assert one["seconds"] > 0
+    ours, theirs = (found["runs"][name][0] for name in ("gpt", "nanoGPT"))
+    assert ours["common_loss"] == ours["loss"], "its window is the shorter one"
+    assert theirs["common_loss"] != theirs["loss"]
+    assert found["times"]["nanoGPT"] == [theirs["seconds"] / ours["seconds"]]
 
 
 # --- decoding ------------------------------------------------------------------------------------
@@ -178,7 +153,7 @@ SMALL = ["--tokens", "5", "--rounds", "1"]
 def test_decoding_is_timed_beside_peers(capsys: pytest.CaptureFixture[str]) -> None:
     variants = "native,eager,eager-no-cache,native-int8,native-int4"
     command = ["--shapes", "1/2/16", "2/2/32", "--window", "24", "--batch", "1", "3", "--variants", variants, *SMALL]
-    assert main(["decode", *command, *HF[:1]]) == 0
+    assert main(["decode", *command, *HF]) == 0
     found = last_line(capsys)
     assert [(result["model"], result["batch"]) for result in found["results"]] == [
         ("gpt2 1/2/16", 1),
@@ -193,7 +168,7 @@ def test_decoding_is_timed_beside_peers(capsys: pytest.CaptureFixture[str]) -> N
         assert result["rows"]["native"]["first_seconds"] > 0
 
 
-@pytest.mark.skipif(not HF, reason="transformers and accelerate are not installed")
+@pytest.mark.skipif(not HF, reason="transformers is not installed")
 @pytest.mark.parametrize("temperature", ["0", "0.8"])
 def test_llamas_shape_is_prefilled_beside_hugging_face(temperature: str, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--shapes", "2/2/32", "--window", "32", "--prompt-length", "20", "--batch", "2", "--tokens", "1"]

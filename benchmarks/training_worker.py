@@ -1,7 +1,7 @@
-"""A process that trains for `train step` and `train busy`: the warm-up at the first request, then a turn for each.
+"""A process that trains for `train step`: warm-up steps at the first request, then a number of steps for each.
 
-Its argument is a job as JSON: `trainer` (gpt, nanogpt or hugging_face), `config`, `overrides`, `warmup`, `steps`, and
-for peers `dtype` and `checkout`.
+Its argument is a job as JSON: `trainer` (gpt or nanogpt), `config`, `overrides`, `warmup`, `steps`, and
+for nanoGPT `dtype` and `checkout`.
 """
 
 import json
@@ -10,10 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.hugging_face import train_gpt2
-from benchmarks.measure import Row
 from benchmarks.nanogpt import train_nanogpt
-from benchmarks.turns import Turns
+from benchmarks.step_timer import StepTimer
 from gpt.cli.command import report
 from gpt.config import LoadedConfig, load_config
 from gpt.environment import read_settings
@@ -27,30 +25,30 @@ STEPS_ONLY = (*(f"train.{key}=1000000" for key in LONG), "train.eval_first=false
 """Overrides: no evaluation and no log line before the process is ended."""
 
 
-def train_gpt(loaded: LoadedConfig, turns: Turns, job: Row) -> None:
+def train_gpt(loaded: LoadedConfig, timer: StepTimer) -> None:
     """Run `Trainer.run`, which tells its monitor of every step."""
     trainer = open_session(loaded, read_settings(), report)
-    trainer.monitor = turns
+    trainer.monitor = timer
     is_native = isinstance(trainer.model.h[0], NativeBlock)
     blocks = "native" if is_native else "compiled" if is_compiled(trainer.model) else "eager"
-    turns.begin(trainer.model, str(trainer.compute.dtype).removeprefix("torch."), blocks)
+    timer.begin(trainer.model, str(trainer.compute.dtype).removeprefix("torch."), blocks)
     trainer.run()
 
 
-TRAINERS = {"gpt": train_gpt, "nanogpt": train_nanogpt, "hugging_face": train_gpt2}
-
-
 def main() -> int:
-    """Train in turns, until the input ends."""
+    """Train until the input ends."""
     job, answers = json.loads(sys.argv[1]), os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever else is printed is no answer
+    os.dup2(2, 1)  # whatever else is printed is not an answer
     sys.stdin.readline()
-    turns = Turns(job["warmup"], job["steps"], answers)
+    timer = StepTimer(job["warmup"], job["steps"], answers)
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as folder:
         overrides = [*job["overrides"], *STEPS_ONLY, f"run.dir={folder}", "run.name=bench"]
         try:
             loaded = load_config(Path(job["config"]), overrides)
-            TRAINERS[job["trainer"]](loaded, turns, job)
+            if job["trainer"] == "gpt":
+                train_gpt(loaded, timer)
+            else:
+                train_nanogpt(loaded, timer, Path(job["checkout"]), job["dtype"])
         except GPTError as error:
             print(json.dumps({"error": str(error)}), file=answers, flush=True)
             return error.exit_code

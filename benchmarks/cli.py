@@ -2,25 +2,25 @@
 
 from collections.abc import Sequence
 
-from benchmarks import check, decode, races, start, step
+from benchmarks import cold_start, decode, kernel_check, training_runs, training_step
 from gpt.cli.command import CommandParser, add_command, run_command
 
 EXAMPLE = "python scripts/bench.py train step --config configs/shakespeare.yaml --variants native,torch"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what the arguments say; return 0, 1 where `check` found a slow kernel, 2 on a user's mistake, 130."""
+    """Run one measurement; return 0, 1 if `check` found a slow kernel, 2 on a user's mistake, 130 on Ctrl-C."""
     return run_command(lambda: _run(argv))
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    parser = CommandParser("Measure speed. Each measurement ends with a line of JSON.", EXAMPLE)
+    parser = CommandParser("Measure speed. Each measurement ends with one line of JSON.", EXAMPLE)
     kinds = parser.add_subparsers(required=True, metavar="WHAT", title="what to measure (each has its own --help)")
     train = add_command(kinds, "train", "Measure training.", EXAMPLE)
     trainings = train.add_subparsers(required=True, metavar="MEASUREMENT", title="each has its own --help")
-    for module in (races, step):
+    for module in (training_runs, training_step):
         module.add_parsers(trainings)
-    for measurement in (decode, start, check):
+    for measurement in (decode, cold_start, kernel_check):
         measurement.add_parser(kinds)
     arguments = parser.parse_args(argv)
     return int(arguments.run(arguments))

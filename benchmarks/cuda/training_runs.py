@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.cuda.sizes import ROOT, Size
+from benchmarks.cuda.workload import ROOT, Workload
 from benchmarks.processes import time_process
-from benchmarks.races import NAME, loss_of, train_command
+from benchmarks.training_runs import NAME, loss_of, train_command
 from gpt.checkpoint import load_trained
 from gpt.cli.command import report
 from gpt.config import load_config
@@ -45,24 +45,24 @@ class Run:
         return next((seconds for seconds, value in self.evaluations if value <= loss), None)
 
 
-def open_data(size: Size) -> Dataset:
+def open_data(workload: Workload) -> Dataset:
     """Return the text to train on."""
-    return prepare(load_config(CONFIGS / "shakespeare.yaml", size.data).config.data, read_settings(), report)
+    return prepare(load_config(CONFIGS / "shakespeare.yaml", workload.data).config.data, read_settings(), report)
 
 
-def train_ours(config: Path, size: Size, dataset: Dataset, folder: Path) -> Run:
+def train_ours(config: Path, workload: Workload, dataset: Dataset, folder: Path) -> Run:
     """Run `scripts/train.py` on a recipe, into a folder."""
-    overrides = (*size.data, *size.overrides, f"run.device={size.device}")
+    overrides = (*workload.data, *workload.overrides, f"run.device={workload.device}")
     seconds, lines = time_process(train_command(str(config), overrides, folder), folder / "caches")
     evaluations = [(line.seconds, float(m.group(2))) for line in lines if (m := EVALUATION.match(line.text))]
     metrics = [json.loads(line) for line in (folder / NAME / "metrics.jsonl").read_text("utf-8").splitlines()]
     logged = [row for row in metrics if "speed/tokens_per_second" in row]
-    loaded = load_trained(folder / NAME, folder, torch.device(size.device))
-    loss = loss_of(loaded.model, dataset, loaded.config.model.block_size, size.device)
+    loaded = load_trained(folder / NAME, folder, torch.device(workload.device))
+    loss = loss_of(loaded.model, dataset, loaded.config.model.block_size, workload.device)
     return Run(
         seconds,
         evaluations,
         statistics.median(row["speed/tokens_per_second"] for row in logged),
         loss,
-        max(int(row["speed/memory_bytes"]) for row in logged) if size.device == "cuda" else None,
+        max(int(row["speed/memory_bytes"]) for row in logged) if workload.device == "cuda" else None,
     )

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cli_options import add_count, add_measurement
 from benchmarks.measure import describe, finish, interleave, make_table, ratios, show_ratios
-from benchmarks.options import add_count, add_measurement
 from benchmarks.processes import environment, failure, script_command
 from gpt.cli.command import report
 from gpt.errors import ConfigError, GPTError

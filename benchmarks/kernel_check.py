@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.cli_options import add_measurement
 from benchmarks.measure import Row, describe, finish, make_table
-from benchmarks.options import add_measurement
 from gpt.cli.command import report
 
 SECONDS, TRIES = 0.1, 3
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Return 1 where a kernel fails; its name is on standard error."""
     import torch
 
-    from benchmarks.check_cases import all_cases
+    from benchmarks.kernel_cases import all_cases
 
     torch.set_num_threads(1)
     facts, rows = describe("check", arguments), {}

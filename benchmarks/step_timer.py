@@ -1,4 +1,4 @@
-"""Timing the steps of a training loop, in turns that somebody else asks for."""
+"""A clock for the steps of a training loop, read by another process."""
 
 import json
 import sys
@@ -11,11 +11,11 @@ from gpt.accounting.machine import peak_memory_bytes
 from gpt.training.monitor import Monitor
 
 
-class Turns(Monitor):
-    """Times the steps of a training loop, which calls `progress` after each: `warmup` of them, then `steps` a turn.
+class StepTimer(Monitor):
+    """Times the steps of a training loop, which calls `progress` after each.
 
-    After each turn it writes a line of JSON to `answers`; a line on standard input begins the next, and its end raises
-    SystemExit.
+    It writes a line of JSON to `answers` after `warmup` steps, and then after every `steps`; training pauses until a
+    line on standard input asks for more. The end of the input raises SystemExit.
     """
 
     def __init__(self, warmup: int, steps: int, answers: TextIO) -> None:
@@ -23,14 +23,14 @@ class Turns(Monitor):
         self._milliseconds: list[float] = []
 
     def begin(self, model: torch.nn.Module, dtype: str, blocks: str) -> None:
-        """Note what is trained, in which type, and how its blocks run."""
+        """Start the clock; what is trained, in which type and by which blocks becomes part of every answer."""
         parameters = list(model.parameters())
         count, self._is_cuda = sum(parameter.numel() for parameter in parameters), parameters[0].is_cuda
         self._about = {"dtype": dtype, "blocks": blocks, "parameters": count}
         self._last = time.perf_counter()
 
     def progress(self, step: int, loss: float | None) -> None:
-        """Note the time of a step; at the end of a turn, answer and wait, which counts in no step."""
+        """Note the time of a step; answer and wait when all requested steps are done, off the clock."""
         if self._is_cuda:
             torch.cuda.synchronize()
         now = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What a stage found, as a file and as a table."""
+"""The result of a stage, as a JSON file and as a Markdown table."""
 
 import json
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ PREFIX = "cuda_"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StageResult:
     """Result of one stage.
 
     Attributes:
-        title: what its table shows, with the units.
+        title: of the table, with units.
         header: of the table.
         rows: of the table.
-        facts: every number, for a program.
-        problems: what did not hold, a line each; none: all is well.
+        facts: every number, for programs.
+        problems: expectations that were not met, one line each.
     """
 
     title: str
@@ -31,19 +31,19 @@ class Outcome:
     problems: Sequence[str] = ()
 
 
-def failed(stage: str, reason: str) -> Outcome:
-    """Return the outcome of a stage that did not end."""
-    return Outcome(stage, (), (), problems=[reason])
+def failed(stage: str, reason: str) -> StageResult:
+    """Return the result of a stage that did not finish."""
+    return StageResult(stage, (), (), problems=[reason])
 
 
-def write(folder: Path, stage: str, outcome: Outcome, about: dict[str, Any]) -> None:
+def write(folder: Path, stage: str, result: StageResult, about: dict[str, Any]) -> None:
     """Write `cuda_<stage>.json` into a folder, `about` first: machine, versions, seconds."""
-    text = json.dumps({"benchmark": f"{PREFIX}{stage}", **about, **asdict(outcome)}, indent=1)
+    text = json.dumps({"benchmark": f"{PREFIX}{stage}", **about, **asdict(result)}, indent=1)
     write_atomic(folder / f"{PREFIX}{stage}.json", f"{text}\n".encode())
 
 
 def render(folder: Path, stages: Sequence[str]) -> str:
-    """Render the results in a folder as Markdown, these stages in this order."""
+    """Render the results in a folder as Markdown, in the order of `stages`."""
     parts = []
     for stage in stages:
         path = folder / f"{PREFIX}{stage}.json"

@@ -1,4 +1,4 @@
-"""Options that several measurements share, with checks that come before anything is measured."""
+"""Options that several measurements share, checked before anything is measured."""
 
 import argparse
 from collections.abc import Callable, Collection
@@ -8,8 +8,6 @@ from typing import Any
 
 from gpt.cli.command import add_command
 from gpt.errors import ConfigError
-
-Parse = Callable[[str], Any]
 
 
 def add_measurement(subparsers: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:
@@ -22,19 +20,17 @@ def add_measurement(subparsers: Any, name: str, summary: str, example: str) -> a
     return parser
 
 
-def add_count(parser: argparse.ArgumentParser, name: str, default: int, meaning: str) -> None:
-    """Add an option whose value is at least 1."""
-    parser.add_argument(name, type=at_least(1), default=default, metavar="N", help=f"{meaning} (default: {default})")
-
-
-def add_counts(parser: argparse.ArgumentParser, name: str, default: list[int], meaning: str, lowest: int = 1) -> None:
-    """Add an option with several values, none of which is below `lowest`."""
-    shown = f"{meaning} (default: {' '.join(map(str, default))})"
-    parser.add_argument(name, type=at_least(lowest), nargs="+", default=default, metavar="N", help=shown)
+def add_count(
+    parser: argparse.ArgumentParser, name: str, default: int | list[int], meaning: str, lowest: int = 1
+) -> None:
+    """Add an option that is a number, or several if the default is a list, none of them below `lowest`."""
+    shown, nargs = (str(default), None) if isinstance(default, int) else (" ".join(map(str, default)), "+")
+    help_text = f"{meaning} (default: {shown})"
+    parser.add_argument(name, type=at_least(lowest), nargs=nargs, default=default, metavar="N", help=help_text)
 
 
 def add_variants(parser: argparse.ArgumentParser, known: Collection[str], default: str) -> None:
-    """Add `--variants`: names out of `known`, with commas between them."""
+    """Add `--variants`: names out of `known`, separated by commas."""
 
     def names_of(text: str) -> list[str]:
         names = [name.strip() for name in text.split(",")]
@@ -47,11 +43,14 @@ def add_variants(parser: argparse.ArgumentParser, known: Collection[str], defaul
     parser.add_argument("--variants", type=names_of, default=default, metavar="A,B,...", help=meaning)
 
 
-def add_peers(parser: argparse.ArgumentParser, hugging_face: str, files: Collection[str] = ("model.py",)) -> None:
-    """Add `--hf`, with what it means, and `--nanogpt`, whose checkout must have `files`."""
-    parser.add_argument("--hf", action="store_true", help=f"also Hugging Face: {hugging_face}")
-    meaning = "also nanoGPT, from this checkout"
-    parser.add_argument("--nanogpt", type=lambda path: checkout(path, files), metavar="PATH", help=meaning)
+def add_nanogpt(
+    parser: argparse.ArgumentParser, files: Collection[str] = ("model.py",), required: bool = False
+) -> None:
+    """Add `--nanogpt`, a checkout that must contain `files`."""
+    meaning = "nanoGPT, from this checkout"
+    parser.add_argument(
+        "--nanogpt", type=lambda path: checkout(path, files), metavar="PATH", required=required, help=meaning
+    )
 
 
 def checkout(path: str | Path, files: Collection[str]) -> Path:
@@ -62,7 +61,7 @@ def checkout(path: str | Path, files: Collection[str]) -> Path:
     return Path(path).absolute()
 
 
-def at_least(lowest: int, number: type[int] | type[float] = int) -> Parse:
+def at_least(lowest: float, number: type[int] | type[float] = int) -> Callable[[str], float]:
     """Return a parser of numbers that are not below `lowest`."""
 
     def parse(text: str) -> float:
@@ -70,7 +69,7 @@ def at_least(lowest: int, number: type[int] | type[float] = int) -> Parse:
             raise argparse.ArgumentTypeError(f"{text}, expected at least {lowest}")
         return number(text)
 
-    parse.__name__ = "number"  # argparse names it where the text is none
+    parse.__name__ = "number"  # argparse names it in its message if the text is not a number
     return parse
 
 
@@ -82,20 +81,14 @@ def json_file(path: str) -> Path:
 
 
 def check_overrides(arguments: argparse.Namespace, *own_keys: str) -> None:
-    """Raise ConfigError for overrides of keys that the measurement sets itself."""
+    """Raise ConfigError if an override sets a key that the measurement sets itself."""
     for override in arguments.overrides:
         key = override.partition("=")[0].strip()
         if key in ("run.dir", "run.name", *own_keys):
             raise ConfigError(f"{key} has no effect here; the measurement sets it")
 
 
-def check_hugging_face(wanted: bool) -> None:
-    """Raise ConfigError where it is wanted and not installed."""
-    if wanted:
-        check_packages("--hf", "transformers", "accelerate")
-
-
-def check_packages(option: str, *needed: str) -> None:
-    """Raise ConfigError where packages that an option needs are not installed."""
-    if missing := [name for name in needed if find_spec(name) is None]:
+def check_installed(option: str, *packages: str) -> None:
+    """Raise ConfigError if packages that an option needs are not installed."""
+    if missing := [name for name in packages if find_spec(name) is None]:
         raise ConfigError(f"{option} needs {' and '.join(missing)}; pip install {' '.join(missing)}")

@@ -1,0 +1,151 @@
+"""`scripts/bench.py train step`: milliseconds and memory of a training step, beside nanoGPT."""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cli_options import add_count, add_measurement, add_nanogpt, add_variants, check_overrides
+from benchmarks.measure import Row, describe, finish, interleave, make_table, ratios, show_ratios, summarize
+from benchmarks.processes import Ask, json_process
+from gpt.cli.command import report
+from gpt.cli.tables import human_bytes, human_count
+from gpt.config import Config, ModelConfig, load_config
+from gpt.environment import read_settings
+
+EAGER = ("run.kernels=torch", "run.compile=false")
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "config": (),
+    "native": ("run.kernels=native",),
+    "torch": EAGER,
+    "compiled": ("run.kernels=torch", "run.compile=true"),
+    "float32": (*EAGER, "run.dtype=float32"),
+}
+"""Overrides by name; `config` is the run as its file has it."""
+NOTE = (
+    "ms: milliseconds of the median step, batches included, and 10th to 90th percentile. Of peak: FLOP/s of the\n"
+    "model's matmuls over the best rate measured here in the step's own dtype, and in float32. Memory: peak of the\n"
+    "whole process. Ratio: time over that of the first row, median of the rounds (lowest-highest)."
+)
+COLUMNS = {
+    "blocks": lambda row: f"{row['blocks']} {row['dtype']}",
+    "ms": lambda row: f"{row['milliseconds']['median']:.1f}",
+    "10-90%": lambda row: f"{row['milliseconds']['low']:.1f}-{row['milliseconds']['high']:.1f}",
+    "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
+    "of peak": lambda row: f"{row['share_of_matmul_rate']:.1%}",
+    "of fp32 peak": lambda row: f"{row['share_of_float32_rate']:.1%}",
+    "memory": lambda row: human_bytes(row["peak_bytes"]),
+    "ratio": lambda row: show_ratios(row["times_slower"]),
+}
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Add the options of this measurement."""
+    summary = "Time a training step of several variants, and of nanoGPT, in interleaved rounds, and measure its memory."
+    example = "--config configs/shakespeare.yaml --variants native,torch,compiled,float32 --nanogpt ../nanoGPT"
+    parser = add_measurement(subparsers, "train step", summary, example)
+    add_nanogpt(parser)
+    add_count(parser, "--matmul-sizes", [512, 1024, 2048, 4096], "of the square matmuls that give the machine's peak")
+    add_variants(parser, VARIANTS, "config")
+    add_count(parser, "--warmup", 10, "steps that do not count")
+    add_count(parser, "--steps", 20, "steps of each variant in a round")
+    add_count(parser, "--rounds", 5, "rounds")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Start all processes, then measure them in interleaved rounds."""
+    check_overrides(arguments)
+    loaded = load_config(Path(arguments.config), arguments.overrides)
+
+    from gpt.data import prepare
+    from gpt.training.setup import resolve
+
+    config = resolve(loaded, prepare(loaded.config.data, read_settings(), report))
+    facts, rates = describe("train step", arguments, config.run), measure_rates(config, arguments.matmul_sizes)
+    answers: dict[str, list[Row]] = {}
+    with ExitStack() as stack:
+        jobs = jobs_of(arguments)
+        workers = start_workers(jobs, arguments, stack)
+        for _, name in interleave(list(workers), arguments.rounds, report):
+            answers.setdefault(name, []).append(workers[name]())
+    rows = {name: row_of(config, rates, jobs[name]["trainer"] != "gpt", rounds) for name, rounds in answers.items()}
+    baseline = next(iter(rows))
+    for row in rows.values():
+        row["times_slower"] = ratios(rows[baseline]["round_medians"], row["round_medians"])
+    tokens = tokens_of(config)
+    title = f"{arguments.config}: one step, {tokens:,} tokens, {human_count(step_flops(config, False), 'FLOP')}"
+    columns = {f"{n:,}": lambda row, n=n: human_count(row[n], "FLOP/s") for n in arguments.matmul_sizes}
+    tables = [make_table(title, rows, COLUMNS, NOTE), make_table("Square matmuls by size", rates, columns, "")]
+    settings = {name: getattr(arguments, name) for name in ("warmup", "steps", "rounds")}
+    result = {"tokens_per_step": tokens, "matmul_flops_per_second": rates, "baseline": baseline, "variants": rows}
+    return finish(arguments, tables, {**facts, **settings, **result})
+
+
+def measure_rates(config: Config, sizes: Sequence[int]) -> dict[str, dict[int, float]]:
+    """Measure FLOP/s of square matmuls by dtype and size; the first dtype is the one that the run computes in."""
+    import torch
+
+    from gpt.accounting.machine import measure_matmul_rate
+    from gpt.device import choose_compute
+
+    report("measuring the rate of matmuls")
+    compute = choose_compute(config.run.model_copy(update={"deterministic": False}), report)
+    types = dict.fromkeys((compute.dtype, torch.bfloat16, torch.float32))
+    return {str(t).removeprefix("torch."): {n: measure_matmul_rate(compute.device, t, n) for n in sizes} for t in types}
+
+
+def jobs_of(arguments: argparse.Namespace) -> dict[str, Row]:
+    """Return a worker's job for each variant, and for nanoGPT in two dtypes."""
+    jobs: dict[str, Row] = {}
+    for name in arguments.variants:
+        title = f"{name}, again" if name in jobs else name  # beside itself, it shows the noise
+        jobs[title] = {"trainer": "gpt", "overrides": [*arguments.overrides, *VARIANTS[name]]}
+    for dtype in ("float32", "bfloat16") if arguments.nanogpt else ():
+        shared = {"overrides": arguments.overrides, "checkout": str(arguments.nanogpt)}
+        jobs[f"nanoGPT {dtype}"] = {"trainer": "nanogpt", "dtype": dtype, **shared}
+    return jobs
+
+
+def start_workers(jobs: Mapping[str, Row], arguments: argparse.Namespace, stack: ExitStack) -> dict[str, Ask]:
+    """Start a process for each job and wait for its warm-up; `stack` ends them."""
+    workers, shared = {}, {name: getattr(arguments, name) for name in ("config", "warmup", "steps")}
+    for name, job in jobs.items():
+        report(f"warming up {name}")
+        command = [sys.executable, "-m", "benchmarks.training_worker", json.dumps({**job, **shared})]
+        workers[name] = stack.enter_context(json_process(name, command))
+        workers[name]()
+    return workers
+
+
+def row_of(config: Config, rates: Mapping[str, Mapping[int, float]], is_peer: bool, rounds: Sequence[Row]) -> Row:
+    """Return what a process answered, once for each round, for JSON."""
+    last, spread = rounds[-1], summarize([one for answer in rounds for one in answer["milliseconds"]])
+    seconds, flops = spread["median"] / 1000, step_flops(config, is_peer)
+    return {
+        **{key: last[key] for key in ("dtype", "blocks", "parameters", "peak_bytes")},
+        "milliseconds": spread,
+        "round_medians": [statistics.median(answer["milliseconds"]) for answer in rounds],
+        "tokens_per_second": tokens_of(config) / seconds,
+        "model_flops": flops,
+        "share_of_matmul_rate": flops / seconds / max(rates[last["dtype"]].values()),
+        "share_of_float32_rate": flops / seconds / max(rates["float32"].values()),
+    }
+
+
+def tokens_of(config: Config) -> int:
+    """Return the tokens of a step."""
+    return config.train.batch_size * config.train.grad_accum_steps * config.model.block_size
+
+
+def step_flops(config: Config, is_peer: bool) -> int:
+    """Return the model FLOPs of a step; a peer has the same shape, but GPT-2's parts."""
+    from gpt.accounting.flops import training_flops
+
+    keys = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size", "dropout")
+    model = ModelConfig(**{key: getattr(config.model, key) for key in keys}) if is_peer else config.model
+    return training_flops(model, tokens_of(config) // model.block_size, model.block_size)
