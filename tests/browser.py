@@ -112,9 +112,9 @@ class Page:
             assert time.monotonic() < until, f"never true: {condition}"
             time.sleep(0.02)
 
-    def text(self, identifier: str) -> str:
+    def text(self, selector: str) -> str:
         """Return the text of an element."""
-        return self.run(f"document.getElementById({json.dumps(identifier)}).textContent")
+        return self.run(f"document.querySelector({json.dumps(selector)}).textContent")
 
     def type(self, text: str) -> None:
         """Insert text where the focus is."""

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Iterator
 from importlib import resources
+from string import Template
 from typing import Any
 
 import torch
@@ -20,6 +21,10 @@ WEIGHTS = ("fp16", "int8", "float32")
 """Formats of the weights in a page; int8 is of the blocks' linear layers, and the rest is then fp16."""
 ENGINE = ("kernel.js", "weights.js", "model.js", "sampling.js", "text.js", "source.js")
 """The parts that compute, in order; they touch no document and run outside a browser too."""
+STYLES = ("page.css", "controls.css", "shell.css", "write.css")
+SCRIPTS = ("shared.js", "shell.js", "passage.js", "write.js", "reading_form.js", "attention_view.js")
+TEMPLATES = ("passage", "write", "reading_form", "attention")
+"""What the page shares with others, in `gpt/inspection/rendering/pages`."""
 
 
 def render_model_page(
@@ -61,14 +66,15 @@ def render_model_page(
             "seed": params.seed,
         },
     }
+    encoded = base64.b64encode(content).decode()
+    body = Template(_read("body.html")).substitute(templates=read_templates(*TEMPLATES), weights=encoded)
     return fill_page(
         title,
         note,
-        body=_read("play.html").replace("$templates", read_templates("passage", "write", "attention"))
-        + f'<script type="text/plain" id="weights">{base64.b64encode(content).decode()}</script>',
-        data=data,
-        script=read_part("shared.js", "passage.js", "write.js", "attention_view.js") + read_engine() + _read("play.js"),
-        style=read_part("page.css", "controls.css", "write.css"),
+        body,
+        data,
+        script=read_part(*SCRIPTS) + read_engine() + _read("page.js"),
+        style=read_part(*STYLES),
         script_source="'wasm-unsafe-eval'",  # allows WebAssembly, and no other code than the page's own
     )
 

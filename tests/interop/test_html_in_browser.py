@@ -45,11 +45,6 @@ def open_page(model: GPT, tmp_path: Path, visit: Open) -> Iterator[Open]:
         assert {url for url in page.requests if not url.startswith("data:")} == {file.as_uri()}
 
 
-def text_of(page: Page, name: str) -> str:
-    """The text of the element of this class."""
-    return page.run(f"document.querySelector('.{name}').textContent")
-
-
 def write(page: Page, prompt: str, **settings: float) -> str:
     """Type a prompt and settings, write by keyboard alone, and return the text."""
     page.run("document.getElementById('prompt').select()")
@@ -62,6 +57,11 @@ def write(page: Page, prompt: str, **settings: float) -> str:
     return page.run(WRITTEN)
 
 
+def open_view(page: Page, name: str) -> None:
+    """Open a view by a click on its name."""
+    page.point(f"document.querySelector('#views [href=\"#{name}\"]')", click=True)
+
+
 @pytest.mark.parametrize("settings", [{"temperature": 0}, {"temperature": 0.8, "top_k": 5, "seed": 11}])
 def test_it_writes_what_pytorch_writes(settings: dict[str, float], open_page: Open, model: GPT) -> None:
     text = write(open_page(), "the ", count=200, **settings)
@@ -72,8 +72,8 @@ def test_webassembly_computes_and_the_pace_is_said(open_page: Open) -> None:
     page = open_page()
     assert page.run("document.getElementById('prompt').value") == "ab"
     write(page, "a")
-    assert text_of(page, "status").startswith("60 characters written with seed 7")
-    assert text_of(page, "status").endswith("per second by WebAssembly.")
+    assert page.text(".status").startswith("60 characters written with seed 7")
+    assert page.text(".status").endswith("per second by WebAssembly.")
 
 
 def test_it_stops_at_once_and_starts_again(open_page: Open) -> None:
@@ -94,10 +94,10 @@ def test_a_character_shows_its_alternatives_and_branches(open_page: Open, model:
     page = open_page()
     text = write(page, "the ")
     page.point(ITEM.format(9))
-    assert text_of(page, "choice-title") == f"'{text[9].replace(' ', '␣').replace(chr(10), '⏎')}' (9)"
+    assert page.text(".choice-title") == f"'{text[9].replace(' ', '␣').replace(chr(10), '⏎')}' (9)"
     assert page.run("document.querySelectorAll('.own li').length") == 10
     assert page.run("document.querySelectorAll('.sampled li').length") == 5
-    assert text_of(page, "sampled-title") == "With temperature 0.8, top-k 5"
+    assert page.text(".sampled-title") == "With temperature 0.8, top-k 5"
     other = page.run("document.querySelector('.own li:not(.came) button').textContent")
     page.point(ITEM.format(9), click=True)
     page.point("document.querySelector('.own li:not(.came) button')", click=True)
@@ -115,7 +115,7 @@ def test_the_text_is_read_by_keyboard(open_page: Open) -> None:
     page.press("ArrowRight")
     page.press("ArrowRight")
     page.press("ArrowLeft")
-    assert text_of(page, "choice-title").endswith("(5)")
+    assert page.text(".choice-title").endswith("(5)")
     page.press("Tab")
     assert page.run("document.activeElement.closest('.own') !== null")
     page.press("Enter")
@@ -125,12 +125,14 @@ def test_the_text_is_read_by_keyboard(open_page: Open) -> None:
 
 def test_attention_is_shown_over_the_text(open_page: Open) -> None:
     page = open_page()
-    write(page, "the ", count=4)
+    text = write(page, "the ", count=4)
+    open_view(page, "attention")
     page.wait_for("document.querySelectorAll('#heads .thumbnail').length > 0")
+    assert page.run("document.querySelector('textarea').value") == text
     assert page.run("document.querySelectorAll('#heads .thumbnail').length") == 8
-    assert page.text("matrix-title") == "Layer 0, head 0"
+    assert page.text("#matrix-title") == "Layer 0, head 0"
     page.point("document.querySelectorAll('#heads .thumbnail')[6]", click=True)
-    assert page.text("matrix-title") == "Layer 1, head 2"
+    assert page.text("#matrix-title") == "Layer 1, head 2"
     assert page.run("document.querySelectorAll('#text .token').length") == 8
 
 
@@ -140,7 +142,7 @@ def test_a_character_that_the_model_does_not_know_is_named(prompt: str, open_pag
     page.run("document.getElementById('prompt').select()")
     page.type(prompt)
     page.press("Enter", CONTROL)
-    assert text_of(page, "status").startswith(
+    assert page.text(".status").startswith(
         "The model does not know '#', '1'" if "#" in prompt else "The model does not"
     )
     assert page.run(WRITTEN) == ""

@@ -1,3 +1,12 @@
+/** How the view is named, and what to look for in it. */
+const WRITE_VIEW = {
+  name: "write",
+  title: "Write",
+  sentence:
+    "The stronger a character's color, the less likely it was. Look for the first letters of words, where the model " +
+    "has many choices, and for the letters after them, which are almost certain. Point at a character to see what " +
+    "else was possible there.",
+};
 const FIELDS = ["prompt", "count", "temperature", "top-k", "top-p", "seed"];
 
 /**

@@ -12,12 +12,7 @@ function showPlaygroundWriter(root, context, models, events = {}) {
 }
 
 views.push({
-  name: "write",
-  title: "Write",
-  sentence:
-    "The stronger a character's colour, the less likely it was. Look for the first letters of words, where the model " +
-    "has many choices, and for the letters after them, which are almost certain. Point at a character to see what " +
-    "else was possible there.",
+  ...WRITE_VIEW,
   show(root, context) {
     return showPlaygroundWriter(root, context, [{ name: () => context.model }], {
       written: (text) => remember("text", text),
