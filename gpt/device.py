@@ -1,4 +1,4 @@
-"""What a run computes on and in: device, dtype, compiler, threads, memory allocator."""
+"""How a run computes: device, dtype, compiler, threads, memory allocator."""
 
 import ctypes
 import os
@@ -23,7 +23,7 @@ class Compute:
     Attributes:
         device: where tensors live.
         dtype: type of matmuls under autocast; float32 means no autocast.
-        fast_dtype: type of the fastest matmuls of the device, for those that need little precision.
+        fast_dtype: type of the device's fastest matmuls, for those that need little precision.
     """
 
     device: torch.device
@@ -41,12 +41,12 @@ class Compute:
 
 
 def choose_compute(config: RunConfig, report: Report, processor: Processor | None = None) -> Compute:
-    """Resolve every `auto`, and set torch's thread count and determinism.
+    """Resolve `auto` settings, and set torch's thread count and determinism.
 
     Args:
         config: the `run` section.
         report: takes lines for the user.
-        processor: class of the CPU to use; None: the best that it belongs to.
+        processor: processor class to use; None: this CPU's best.
 
     Raises:
         DeviceError: the requested device is not available.
@@ -55,7 +55,7 @@ def choose_compute(config: RunConfig, report: Report, processor: Processor | Non
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     if config.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it from there only
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads only the environment
         torch.use_deterministic_algorithms(True)
     device = choose_device(config.device)
     fast = _fast_dtype(device, processor)
@@ -67,7 +67,7 @@ def choose_compute(config: RunConfig, report: Report, processor: Processor | Non
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of that name; `auto`: CUDA, then MPS, then CPU.
+    """Return the device with a given name; `auto`: CUDA, then MPS, then CPU.
 
     Raises:
         DeviceError: this torch sees no such device.
@@ -122,8 +122,8 @@ def widest_dtype(device: torch.device) -> torch.dtype:
 def keep_freed_memory() -> None:
     """Let the C library keep freed memory for later tensors.
 
-    A training step allocates the same tensors again and again, and every batch of sequences its caches. By default
-    glibc returns large blocks to the system, which clears every page again: up to a quarter of the time of a step.
+    A training step allocates the same tensors again and again, as does every batch its caches. By default
+    glibc returns large blocks to the system, which clears every page anew: up to a quarter of a step's time.
     """
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt

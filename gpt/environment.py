@@ -11,14 +11,14 @@ _TRUE = {"1", "true", "yes", "on"}
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings from environment variables.
+    """The values of the environment variables.
 
     Attributes:
         data_dir: folder with corpora, from `GPT_DATA_DIR`; None when unset or empty.
         cache_dir: folder for files that can be rebuilt, such as compiled kernels; from `XDG_CACHE_HOME`, else ~/.cache.
         offline: never use the network, from `GPT_OFFLINE` (1, true, yes, on).
         processor: class of processors to compute for, from `GPT_PROCESSOR`; None: this machine's best.
-        api_key: that a server asks for, from `GPT_API_KEY`; None when unset or empty.
+        api_key: key that a server requires of its clients, from `GPT_API_KEY`; None when unset or empty.
     """
 
     data_dir: Path | None
@@ -29,10 +29,10 @@ class Settings:
 
 
 def read_settings(offline: bool = False) -> Settings:
-    """Read the environment once; callers pass the result on. `offline=True` overrides the environment.
+    """Read the environment, once; callers pass the result on. `offline=True` overrides the environment.
 
     Raises:
-        ConfigError: a folder begins with the ~ of a user who has no home folder.
+        ConfigError: a folder begins with `~` or `~user`, and there is no such home folder.
     """
     data_dir = os.environ.get("GPT_DATA_DIR")
     return Settings(
@@ -53,4 +53,4 @@ def expand_home(path: str, name: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise ConfigError(f"{name}: {path} is below no home folder; write the whole path") from None
+        raise ConfigError(f"{name}: {path} has no home folder; write the whole path") from None

@@ -6,7 +6,7 @@ Command lines print them as one line and exit with `exit_code`; anything that is
 
 
 class GPTError(Exception):
-    """Base of every error that a user can cause and mend."""
+    """Base class of the errors that a user can cause and fix."""
 
     exit_code = 2
 
@@ -24,11 +24,11 @@ class CheckpointError(GPTError):
 
 
 class DeviceError(GPTError):
-    """The device, dtype or compiler that was asked for is not there."""
+    """The requested device, dtype or compiler is not available."""
 
 
 class InputError(GPTError, ValueError):
-    """Token ids or shapes that the model cannot take."""
+    """The model cannot take these token ids or shapes."""
 
 
 class GenerationError(GPTError):
@@ -36,6 +36,6 @@ class GenerationError(GPTError):
 
 
 class NonFiniteError(GPTError):
-    """The loss or a gradient became NaN or infinite; the weights are those before the update."""
+    """The loss or a gradient became NaN or infinite; the weights are as before the update."""
 
     exit_code = 3

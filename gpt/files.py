@@ -1,4 +1,4 @@
-"""Write files so that a crash, a full disk or a second process never leaves half of one."""
+"""Write files so that a crash, a full disk or a second process never leaves half a file."""
 
 import hashlib
 import os
@@ -29,7 +29,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Flush a folder's entries to disk, so that a rename in it survives a power cut."""
-    if os.name == "nt":  # Windows cannot open a folder for this
+    if os.name == "nt":  # Windows cannot open folders
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -45,15 +45,15 @@ def sync_file(path: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the hex sha256 of a file, which is read in pieces."""
+    """Return the hex sha256 of a file, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def release_cached_pages(path: Path) -> None:
-    """Drop a file that is on disk from the page cache.
+    """Drop a file's pages from the page cache; they must be on disk already.
 
-    Cached pages are mapped a megabyte at a time, so that reading small windows would make most of the file resident.
+    Cached pages are mapped a megabyte at a time, so reading small windows would make most of the file resident.
     """
     if hasattr(os, "posix_fadvise"):
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Classes of processors: the dtype of their fastest matmuls, and the compiler flags for their instructions."""
+"""Processor classes: the dtype of their fastest matmuls, and the compiler flags for their instructions."""
 
 import platform
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from gpt.errors import DeviceError
 
 @dataclass(frozen=True)
 class Processor:
-    """A class of processors with the same instructions.
+    """Processors with the same instructions.
 
     Attributes:
         name: shown to users, and a value of `GPT_PROCESSOR`.
-        flags: let GCC and Clang use these instructions and no others.
+        flags: make GCC and Clang use these instructions and no others.
         matmul_dtype: type of matmuls in training: bfloat16 if there are instructions for it. Without them torch
             computes bfloat16 element by element, up to 150 times slower than float32.
     """
@@ -24,7 +24,7 @@ class Processor:
     matmul_dtype: torch.dtype = torch.float32
 
 
-# Named on every x86 processor: some systems' compilers take newer ones for granted.
+# named for every x86 processor, because some systems' compilers take newer ones for granted
 _BASE = ("-march=x86-64",) if platform.machine() in ("x86_64", "AMD64") else ()
 _AVX2 = (*_BASE, "-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
@@ -39,14 +39,14 @@ NEON = Processor("NEON", ())
 GENERIC = Processor("generic", (*_BASE, "-DGPT_LANES=4"))
 
 PROCESSORS = {p.name: p for p in (AMX, AVX512_BF16, AVX512, AVX2, NEON, GENERIC)}
-"""All classes by name, the fastest first; a processor that has one has those of its family below it."""
+"""All classes by name, the fastest first; a processor of one class also belongs to those of its family below it."""
 
 
 def supported_processors(best: str | None = None) -> list[Processor]:
-    """Return the classes that this machine's processor belongs to, the best first; `GENERIC` is always the last.
+    """Return the classes of this machine's processor, the best first; `GENERIC` is always the last.
 
     Args:
-        best: name of the first class to return, to test what other processors do; None: all.
+        best: name of the first class to return, for testing what other processors do; None: all.
 
     Raises:
         DeviceError: there is no such class, or this processor does not belong to it.
@@ -66,5 +66,5 @@ def supported_processors(best: str | None = None) -> list[Processor]:
     if best not in PROCESSORS:
         raise DeviceError(f"processor {best!r}: expected one of {', '.join(PROCESSORS)}")
     if best not in names:
-        raise DeviceError(f"this processor is no {best}; it can act as {', '.join(names)}")
+        raise DeviceError(f"this processor is not of class {best}; it can act as {', '.join(names)}")
     return supported[names.index(best) :]

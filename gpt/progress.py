@@ -1,11 +1,11 @@
-"""Lines for the user; the caller decides where they go."""
+"""Progress messages for the user; the caller decides where they go."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
 
 Report = Callable[[str], None]
-"""Takes one line for the user."""
+"""Receives one line for the user."""
 
 
 def silent(line: str) -> None:

@@ -61,7 +61,7 @@ def test_the_class_of_processors_is_named_or_left_open(
 @pytest.mark.parametrize("name", ["GPT_DATA_DIR", "XDG_CACHE_HOME"])
 def test_the_home_of_nobody_is_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "~nosuchuser/x")
-    with pytest.raises(ConfigError, match=f"{name}: ~nosuchuser/x is below no home folder"):
+    with pytest.raises(ConfigError, match=f"{name}: ~nosuchuser/x has no home folder"):
         read_settings()
 
 

@@ -61,7 +61,7 @@ def test_bfloat16_is_for_those_that_multiply_it() -> None:
 def test_a_class_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "x86_64", "avx2")
     assert supported("AVX2") == [AVX2, GENERIC]
-    with pytest.raises(DeviceError, match=r"^this processor is no AVX-512; it can act as AVX2, generic$"):
+    with pytest.raises(DeviceError, match=r"^this processor is not of class AVX-512; it can act as AVX2, generic$"):
         supported("AVX-512")
     with pytest.raises(DeviceError, match=r"^processor 'avx': expected one of AMX, "):
         supported("avx")

@@ -1,4 +1,4 @@
-"""Bytes that tensors hold while some code runs, seen at the level of PyTorch's operators."""
+"""Bytes held by tensors while some code runs, counted at the level of PyTorch's operators."""
 
 import weakref
 from types import TracebackType
@@ -12,14 +12,14 @@ from torch.utils._pytree import tree_leaves
 
 
 class AllocationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the storages that operators make while it is entered: each once, until it is freed.
+    """Counts the storages that operators allocate inside this context: each once, until it is freed.
 
-    A view adds nothing, since it has the storage of what it views; nor does a tensor from before.
-    What an operator needs inside itself and gives back is not seen.
+    A view adds nothing, since it shares its base's storage; neither does a tensor allocated earlier.
+    Scratch memory that an operator allocates and frees itself is not seen.
 
     Attributes:
         live: bytes of the counted storages that are still held.
-        peak: most bytes that were live at once, since it was entered or since `restart_peak`.
+        peak: most bytes live at once, since the context was entered or since `restart_peak`.
     """
 
     def __init__(self) -> None:
@@ -28,14 +28,14 @@ class AllocationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known: dict[int, weakref.ref[UntypedStorage]] = {}
 
     def restart_peak(self) -> None:
-        """Look for the peak of what comes from here on."""
+        """Measure the peak from here on."""
         self.peak = self.live
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         for tensor in _tensors((args, kwargs)):
-            self._remember(tensor.untyped_storage(), 0)  # it was there before; what was counted stays counted
+            self._remember(tensor.untyped_storage(), 0)  # allocated earlier; what was counted stays counted
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
             storage = tensor.untyped_storage()
@@ -43,7 +43,7 @@ class AllocationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _remember(self, storage: UntypedStorage, size: int) -> None:
-        key = storage._cdata  # of the C++ object, which several Python objects may stand for
+        key = storage._cdata  # the C++ object's, for which several Python objects may stand
         if key in self._known:
             return
 
@@ -57,10 +57,10 @@ class AllocationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Rehearsal:
-    """A context in which the real code runs on tensors that have shapes and no memory.
+    """A context in which the real code runs on tensors with shapes but without memory.
 
-    Whatever is made inside, models included, is fake; `allocations` counts what it would have held.
-    A number read back from a tensor is 0.
+    Every tensor made inside, a model's included, is fake; `allocations` counts what it would have held.
+    Reading a number from a tensor gives 0.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Rehearsal:
 
 
 class _ZeroReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The model checks its ids, and a fake tensor has no values to check; 0 is an id of every vocabulary."""
+    """The model checks token ids, and a fake tensor has no values; 0 is an id of every vocabulary."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

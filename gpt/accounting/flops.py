@@ -1,4 +1,4 @@
-"""Floating point operations of a model, counted from its configuration: a multiply-add is two."""
+"""Count the FLOPs of a model from its configuration; a multiply-add counts as two."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from gpt.config import ModelConfig
 
 
 def matmul_parameters(config: ModelConfig) -> int:
-    """Count the weights that every token is multiplied by: linear layers and head; no embeddings, norms or biases."""
+    """Count the weights that multiply every token: linear layers and head; no embeddings, norms or biases."""
     assert config.vocab_size is not None
     attention = config.n_embd * (2 * config.n_embd + 2 * config.kv_heads * config.head_dim)
     mlp = config.n_embd * config.mlp_hidden * (3 if config.mlp == "swiglu" else 2)
@@ -32,7 +32,7 @@ def flops_by_part(config: ModelConfig, batch: int, new: int, keys: int) -> dict[
 
 
 def forward_flops(config: ModelConfig, batch: int, length: int) -> int:
-    """Count the FLOPs of one forward pass over (batch, length) tokens; also of a prefill of an empty cache."""
+    """Count the FLOPs of one forward pass over (batch, length) tokens, or of a prefill of an empty cache."""
     return sum(flops_by_part(config, batch, length, length).values())
 
 
@@ -53,18 +53,18 @@ def training_flops(config: ModelConfig, batch: int, length: int) -> int:
 
 @dataclass(frozen=True)
 class GenerationFlops:
-    """What `new` tokens after a prompt cost with and without a cache, batch 1.
+    """The FLOPs of `new` tokens after a prompt, with and without a cache, at batch size 1.
 
-    Step i, counted from 1, reads prompt + i tokens: naively all of them go through the model, with a cache
+    Step i, counted from 1, reads prompt + i tokens: without a cache all of them go through the model, with one
     only the newest. The count thus begins where the first new token is fed back, which is the first pass
     that a cache makes cheap, and ends with the last one fed back: prompt + `new` positions with a cache. A
     generator that stops at `new` tokens makes the pass of the prompt, from which the first comes, and does
     not feed the last one back: prompt + `new` - 1 positions.
 
     Attributes:
-        config: of the model.
-        prompt: its tokens.
-        new: tokens generated.
+        config: the model's architecture.
+        prompt: length of the prompt in tokens.
+        new: number of generated tokens.
     """
 
     config: ModelConfig
@@ -81,14 +81,14 @@ class GenerationFlops:
 
     @property
     def prefill(self) -> int:
-        """Return the FLOPs of the prompt's own pass, which only the cached way makes apart."""
+        """Return the FLOPs of the pass over the prompt, which only decoding with a cache needs."""
         return forward_flops(self.config, 1, self.prompt)
 
     @property
     def naive(self) -> int:
         """Return the FLOPs without a cache; cubic in `new` through attention.
 
-        The FLOPs of a pass over L tokens are a L + b L^2, and the steps' L follow one another.
+        A pass over L tokens takes a L + b L^2 FLOPs, and L grows by one in each step.
         """
         a, b = 2 * matmul_parameters(self.config), 4 * self.config.n_embd * self.config.n_layer
         squares = _sum_of_squares(self.prompt + self.new) - _sum_of_squares(self.prompt)

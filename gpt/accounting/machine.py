@@ -1,4 +1,4 @@
-"""Rates of this machine and memory of this process: matmul rate, bandwidth, peak bytes."""
+"""Measure this machine's rates and this process's memory: matmul rate, bandwidth, peak bytes."""
 
 import contextlib
 import math
@@ -13,15 +13,15 @@ import torch
 def measure_matmul_rate(
     device: torch.device, dtype: torch.dtype, size: int | None = None, repeats: int = 3, seconds: float = 0.5
 ) -> float:
-    """Measure the FLOP/s of a square matmul, the best of a few: what utilization is measured against.
+    """Measure the FLOP/s of a square matmul, the best of a few: the reference for utilization.
 
     Args:
         device: to measure.
-        dtype: of the factors.
-        size: rows and columns; None: 8192 on CUDA, else 2048. Fewer where a matmul of so many would take longer than
-            `seconds`, as in a type that the processor has no instructions for.
-        repeats: of which the best counts.
-        seconds: of one matmul, at most.
+        dtype: type of the factors.
+        size: rows and columns; None: 8192 on CUDA, else 2048. Fewer where such a matmul would take longer than
+            `seconds`, as in a type for which the processor has no instructions.
+        repeats: number of tries, of which the best counts.
+        seconds: most time of one matmul.
     """
     size = size or (8192 if device.type == "cuda" else 2048)
     tried = min(size, 128)
@@ -31,7 +31,7 @@ def measure_matmul_rate(
 
 
 def _time_matmul(device: torch.device, dtype: torch.dtype, size: int, repeats: int) -> float:
-    """Return the seconds of the best of some square matmuls, after one that may also pay for initialization."""
+    """Return the seconds of the fastest of some square matmuls, after one that may also pay for initialization."""
     a = torch.randn(size, size, device=device, generator=torch.Generator(device).manual_seed(0)).to(dtype)
     best = math.inf
     for _ in range(repeats + 1):
@@ -44,14 +44,14 @@ def _time_matmul(device: torch.device, dtype: torch.dtype, size: int, repeats: i
 
 
 def measure_bandwidth(device: torch.device, nbytes: int, seconds: float = 0.3) -> float:
-    """Measure the bytes/s of a matrix-vector product with a float32 matrix of `nbytes`, the best of many in that time.
+    """Measure the bytes/s of a matrix-vector product with a float32 matrix of `nbytes`, the best of many.
 
-    That is how decoding reads the weights. A small matrix stays in the processor's cache, as the weights
-    of a small model do, so the size is to be theirs. Other work on the machine can spoil a single try.
+    Decoding reads the weights in this way. A small matrix stays in the processor's cache, as the weights
+    of a small model do, so choose their size. Other work on the machine can spoil a single try.
     """
     width = 1024
     rows = max(1, nbytes // (width * torch.float32.itemsize))
-    matrix = torch.ones(rows, width, device=device)  # zeros may be pages that are not there
+    matrix = torch.ones(rows, width, device=device)  # pages of zeros may not be allocated at all
     vector = torch.ones(width, device=device)
     best, end = 0.0, time.perf_counter() + seconds
     while best == 0.0 or time.perf_counter() < end:
@@ -64,7 +64,7 @@ def measure_bandwidth(device: torch.device, nbytes: int, seconds: float = 0.3) -
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Return the most bytes this process has held: on the CUDA device, else resident."""
+    """Return the peak memory of this process in bytes: on the CUDA device, else resident."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with contextlib.suppress(OSError):  # Linux; its rusage would begin with the peak of the parent process

@@ -1,6 +1,6 @@
 """Memory of training and inference in bytes, predicted by running the real code on fake tensors.
 
-Eager PyTorch: no compiler merges anything. What an operator needs inside itself, the allocator's
+This is eager PyTorch: no compiler fuses anything. Scratch memory inside operators, the allocator's
 rounding and the libraries' own memory come on top.
 """
 
@@ -20,7 +20,7 @@ from gpt.model import GPT
 
 
 class Optimizer(Protocol):
-    """What `training_memory` uses of an optimizer."""
+    """The part of an optimizer's interface that `training_memory` uses."""
 
     def step(self) -> object:
         """Update the parameters from their gradients."""
@@ -36,8 +36,8 @@ class TrainingMemory:
         buffers: tables that are not trained.
         optimizer: the optimizer's state.
         gradients: float32, held from the backward pass to the next step.
-        activations: live when the forward pass ends, for the backward pass to use.
-        peak: most bytes live at once in a step, with everything above that is live then.
+        activations: kept by the forward pass for the backward pass.
+        peak: most bytes live at once during a step, including all of the above that is live then.
     """
 
     weights: int
@@ -49,7 +49,7 @@ class TrainingMemory:
 
     @property
     def persistent(self) -> int:
-        """Return what is held all the time: weights, buffers and optimizer state."""
+        """Return the bytes held all the time: weights, buffers and optimizer state."""
         return self.weights + self.buffers + self.optimizer
 
 
@@ -59,9 +59,9 @@ class InferenceMemory:
 
     Attributes:
         weights: float32 parameters, and buffers.
-        cache: keys and values of `block_size` positions in every row, allocated from the start.
+        cache: keys and values of `block_size` positions of every sequence, allocated at the start.
         prefill_peak: most bytes live while all tokens go through the model at once.
-        decode_peak: most bytes live while the last of them does, the others being in the cache.
+        decode_peak: most bytes live while the last token goes through, the others being in the cache.
     """
 
     weights: int
@@ -86,7 +86,7 @@ def training_memory(
         length: tokens T of a sequence.
         compute: device and dtype of the matmuls.
         build_optimizer: makes the optimizer of a model; it is stepped in the rehearsal too.
-        micro_batches: of one step; from the second on, gradients are there during the forward pass.
+        micro_batches: number in one step; from the second on, gradients exist during the forward pass.
     """
     with Rehearsal() as rehearsal, compute.device:
         allocations = rehearsal.allocations
@@ -95,7 +95,7 @@ def training_memory(
         optimizer = build_optimizer(model)
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()  # makes its state
+        optimizer.step()  # makes the optimizer's state
         model.zero_grad(set_to_none=True)
         state = allocations.live - held
         inputs, targets = (torch.zeros(batch, length, dtype=torch.int64) for _ in range(2))
@@ -112,7 +112,7 @@ def training_memory(
 def _forward_and_backward(
     model: GPT, inputs: Tensor, targets: Tensor, compute: Compute, allocations: AllocationMode
 ) -> int:
-    """Do what a training step does with one micro-batch; return the bytes live between the two passes."""
+    """Run the forward and backward pass of one micro-batch; return the bytes live between the two."""
     loss = summed_loss(model, inputs, targets, compute) / targets.numel()
     live = allocations.live
     loss.backward()  # type: ignore[no-untyped-call]
@@ -121,13 +121,13 @@ def _forward_and_backward(
 
 @torch.no_grad()
 def inference_memory(config: ModelConfig, batch: int, length: int, device: torch.device) -> dict[str, InferenceMemory]:
-    """Predict prefill and decoding in float32, for every type that a cache can have, by its name.
+    """Predict the memory of prefill and decoding in float32, by the type of the cache.
 
     Args:
         config: with `vocab_size` set.
-        batch: rows B.
-        length: tokens T of a row, at most `block_size`.
-        device: where.
+        batch: sequences B.
+        length: tokens T of a sequence, at most `block_size`.
+        device: where to allocate.
     """
     with Rehearsal() as rehearsal, device:
         model = GPT(config).eval()

@@ -1,6 +1,6 @@
-"""Whether a model, a training step or a cache fits into memory, from its sizes alone, before any of it is allocated.
+"""Check that a model, a training step or a cache fits into memory, before any of it is allocated.
 
-What is counted is the least that PyTorch or the native kernels can do with: sizes that are refused cannot work, and
+The checks count the least memory that PyTorch or the native kernels need: sizes that are refused cannot work, and
 sizes that are not refused may still not fit.
 """
 
@@ -22,12 +22,12 @@ BLOCK_BYTES = 32 << 10
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Return the bytes that can still be allocated; None where the system does not say."""
+    """Return the bytes that can still be allocated; None where the system does not tell."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     limits = []
-    with contextlib.suppress(OSError, ValueError):  # the limit of a container, where there is one
+    with contextlib.suppress(OSError, ValueError):  # the container's limit, if any
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     try:
         meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
@@ -43,10 +43,10 @@ def require_memory(needed: int, what: str, remedy: str, device: torch.device) ->
     """Raise unless `needed` bytes can be allocated.
 
     Args:
-        needed: bytes, at least.
-        what: needs them, for the message.
+        needed: least number of bytes.
+        what: what needs them, for the message.
         remedy: what to lower.
-        device: where.
+        device: where to allocate.
 
     Raises:
         DeviceError: there are fewer.
@@ -58,7 +58,7 @@ def require_memory(needed: int, what: str, remedy: str, device: torch.device) ->
 
 
 def model_bytes(config: ModelConfig) -> int:
-    """Return the bytes of a model's float32 matrices and of its modules; `vocab_size` is set."""
+    """Return the bytes of a model's float32 matrices and of its modules; `vocab_size` must be set."""
     assert config.vocab_size is not None
     embeddings = 0 if config.tie_weights else config.vocab_size
     positions = config.block_size if config.position == "learned" else 0
@@ -67,7 +67,7 @@ def model_bytes(config: ModelConfig) -> int:
 
 
 def table_bytes(config: ModelConfig) -> int:
-    """Return the bytes of the tables of positions, which are computed, not trained, and not in a checkpoint."""
+    """Return the bytes of the position tables, which are computed, not trained, and not in a checkpoint."""
     widths = {"rope": 2 * config.head_dim, "sinusoidal": config.n_embd, "learned": 0}
     return 4 * config.block_size * widths[config.position]
 
@@ -75,7 +75,7 @@ def table_bytes(config: ModelConfig) -> int:
 def training_bytes(config: Config, compute: Compute) -> int:
     """Return the least bytes of a training step: weights, gradients, optimizer state and activations.
 
-    Of the activations it counts the inputs of the matmuls, from which the gradients of the weights are computed.
+    Of the activations only the inputs of the matmuls count, from which the gradients of the weights are computed.
     """
     model, train = config.model, config.train
     tokens = train.batch_size * model.block_size
@@ -87,7 +87,7 @@ def training_bytes(config: Config, compute: Compute) -> int:
 
 
 def require_countable(config: ModelConfig, batch: int = 1, length: int = 1) -> None:
-    """Raise unless a forward pass can be traced without data: torch counts bytes in 64 bits, and blocks are objects.
+    """Raise unless a forward pass can be traced without data: torch counts bytes in 64 bits, and blocks take memory.
 
     Raises:
         DeviceError: the model or the (batch, length) tokens are too large.
@@ -95,31 +95,31 @@ def require_countable(config: ModelConfig, batch: int = 1, length: int = 1) -> N
     assert config.vocab_size is not None
     widest = max(config.vocab_size, config.mlp_hidden, config.n_head * length)
     if model_bytes(config) + 8 * batch * length * widest * config.n_layer >= 2**63:
-        raise DeviceError("a model or batch of 8 EiB and more cannot be counted; lower its sizes")
+        raise DeviceError("a model or batch of 8 EiB or more cannot be counted; lower its sizes")
     objects = config.n_layer * BLOCK_BYTES
     require_memory(objects, f"a model of {config.n_layer:,} blocks", "model.n_layer", torch.device("cpu"))
 
 
 def require_model_memory(config: ModelConfig, device: torch.device) -> None:
-    """Raise DeviceError unless a model can be built; `vocab_size` is set."""
+    """Raise DeviceError unless there is memory for a model; `vocab_size` must be set."""
     remedy = "model.block_size or the size of the model"
     require_memory(model_bytes(config) + table_bytes(config), "the model", remedy, device)
 
 
 def require_training_memory(config: Config, compute: Compute) -> None:
-    """Raise DeviceError unless a training step can be made."""
+    """Raise DeviceError unless there is memory for a training step."""
     remedy = "train.batch_size, model.block_size or the size of the model"
     require_memory(training_bytes(config, compute), "a training step", remedy, compute.device)
 
 
 def require_cache_memory(config: ModelConfig, sequences: int, kv_dtype: str, device: torch.device) -> None:
-    """Raise DeviceError unless the keys and values of some sequences can be there; they are allocated at once."""
+    """Raise DeviceError unless there is memory for the keys and values of some sequences, all allocated at once."""
     needed = cache_bytes(config, sequences, config.block_size, kv_dtype)
     require_memory(needed, f"a {kv_dtype} cache of {sequences:,} sequences", "their number", device)
 
 
 def require_forward_memory(config: ModelConfig, batch: int, device: torch.device) -> None:
-    """Raise DeviceError unless (batch, block_size) tokens and their logits can be there."""
+    """Raise DeviceError unless there is memory for a forward pass over (batch, block_size) tokens and its logits."""
     assert config.vocab_size is not None
     needed = batch * config.block_size * (4 * config.vocab_size + 2 * torch.int64.itemsize)
     require_memory(needed, f"a forward pass over {batch:,} sequences", "the batch size", device)

@@ -1,4 +1,4 @@
-"""Parameters of a model, counted from its modules: no formula here knows the architecture."""
+"""Count the parameters of a model from its modules: no formula here knows the architecture."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from gpt.model import GPT
 from gpt.model.layers import RMSNorm
 
 PROJECTIONS = {"c_q": "queries", "c_k": "keys", "c_v": "values", "c_proj": "projection"}
-"""Linear layers of attention, and what each is for."""
+"""Linear layers of attention, and the purpose of each."""
 
 COMPONENTS = (
     "token embedding",
@@ -23,7 +23,7 @@ COMPONENTS = (
     "final norm",
     "head",
 )
-"""What every parameter is part of, in the order of the forward pass."""
+"""Components of a model, in the order of the forward pass; every parameter belongs to one."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Component:
 
     Attributes:
         name: one of `COMPONENTS`.
-        per_block: parameters in one block; None for what is outside the blocks.
+        per_block: parameters in one block; None outside the blocks.
         count: parameters in all.
-        share: of the whole model, in percent.
+        share: percentage of the whole model.
     """
 
     name: str
@@ -57,11 +57,11 @@ class ParameterCount:
     """All parameters of a model.
 
     Attributes:
-        total: trainable numbers, a tied matrix once.
-        components: by part.
-        tensors: by tensor.
+        total: trainable parameters, a tied matrix counted once.
+        components: parameters by component.
+        tensors: parameters by tensor.
         tied: whether the head is the token embedding, and therefore counts 0.
-        buffers: numbers of the tables that are not trained (rotary and sinusoidal positions).
+        buffers: numbers in tables that are not trained (rotary and sinusoidal positions).
     """
 
     total: int
@@ -81,13 +81,13 @@ class ParameterCount:
 
     @property
     def read_per_token(self) -> int:
-        """Return the parameters that a decode step reads: all but the tables of which it looks up a row."""
+        """Return the parameters that a decode step reads: all but the tables in which it looks up one row."""
         lookups = self.count_of("added positions") + (0 if self.tied else self.count_of("token embedding"))
         return self.total - lookups
 
 
 def count_parameters(config: ModelConfig) -> ParameterCount:
-    """Count a model of that configuration, built on the meta device: shapes without memory."""
+    """Count the parameters of a configuration, whose model is built on the meta device: shapes without memory."""
     with torch.device("meta"):
         model = GPT(config)
     parameters = dict(model.named_parameters())
@@ -111,7 +111,7 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
 
 
 def _component_of(name: str, model: nn.Module) -> str:
-    """Return the component of the parameter of that name."""
+    """Return the component to which a parameter belongs, by its name."""
     path, _, kind = name.rpartition(".")
     if isinstance(model.get_submodule(path), nn.LayerNorm | RMSNorm):
         return "norms of the blocks" if path.startswith("h.") else "final norm"

@@ -43,14 +43,14 @@ PUBLISHED: dict[str, ModelConfig] = {
         tie_weights=False,
     ),
 }
-"""By the name their authors gave them."""
+"""Architectures by the names their authors gave them."""
 
 
 def find_published(name: str) -> ModelConfig:
-    """Return the configuration of that name.
+    """Return a published configuration by name.
 
     Raises:
-        ConfigError: there is none; says which there are, and the nearest.
+        ConfigError: there is none of that name; the message lists all, and the most similar.
     """
     if name in PUBLISHED:
         return PUBLISHED[name]

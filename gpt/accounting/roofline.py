@@ -1,4 +1,4 @@
-"""How fast a machine could decode: the roofline of one step (Williams et al. 2009, doi 10.1145/1498765.1498785)."""
+"""Bound the speed of decoding by the roofline of one step (Williams et al. 2009, doi 10.1145/1498765.1498785)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,20 +24,20 @@ class Machine:
 
     @property
     def ridge(self) -> float:
-        """Return the FLOPs per byte from which arithmetic is the limit, and no longer memory."""
+        """Return the arithmetic intensity, in FLOPs per byte, above which arithmetic is the limit and not memory."""
         return self.matmul_rate / self.bandwidth
 
 
 @dataclass(frozen=True)
 class DecodeBound:
-    """Least time of one decode step, one token for each row.
+    """The least time of one decode step, one token for each sequence.
 
     Attributes:
-        batch: rows B.
-        weight_bytes: read once for all rows.
-        cache_bytes: keys and values of all rows.
-        flops: of all rows.
-        machine: on which.
+        batch: sequences B.
+        weight_bytes: bytes of weights, read once for all sequences.
+        cache_bytes: bytes of the keys and values of all sequences.
+        flops: FLOPs of all sequences.
+        machine: peak rates of the machine.
     """
 
     batch: int
@@ -53,12 +53,12 @@ class DecodeBound:
 
     @property
     def limit(self) -> str:
-        """Return what binds: memory or arithmetic."""
+        """Return what limits the step: "memory" or "arithmetic"."""
         return "memory" if self.intensity < self.machine.ridge else "arithmetic"
 
     @property
     def seconds(self) -> float:
-        """Return the slower of reading and computing, as if each hid the other."""
+        """Return the longer of the times for reading and for computing, which overlap."""
         reading = (self.weight_bytes + self.cache_bytes) / self.machine.bandwidth
         return max(reading, self.flops / self.machine.matmul_rate)
 
@@ -76,14 +76,14 @@ def weight_bytes(config: ModelConfig, kind: str) -> int:
 def decode_bounds(
     config: ModelConfig, batches: Sequence[int], keys: int, kind: str, machine: Machine
 ) -> list[DecodeBound]:
-    """Compute the bounds of decode steps with `keys` positions in each row, for several batches.
+    """Compute the bounds of decode steps with `keys` positions in each sequence, for several batch sizes.
 
     Args:
         config: with `vocab_size` set.
-        batches: rows B of each.
-        keys: positions S of each row, the new one included.
+        batches: batch sizes B.
+        keys: positions S of each sequence, the new one included.
         kind: type of weights and cache: fp32, bf16 or fp16.
-        machine: on which.
+        machine: peak rates of the machine.
     """
     weights = weight_bytes(config, kind)
     return [

@@ -1,4 +1,4 @@
-"""A cache seen so that every step has the same shapes: for compilers and CUDA graphs."""
+"""A view of a cache in which every step has the same shapes, for compilers and CUDA graphs."""
 
 import torch
 from torch import Tensor
@@ -10,14 +10,14 @@ from gpt.cache.stores import Store
 class FixedView:
     """A `KVCache` whose lengths are a tensor, and whose layers are always read whole, behind a mask.
 
-    It stores in the memory of the cache and does not count: the caller fills `lengths` before a step, and
+    It writes into the memory of the cache but does not count: the caller sets `lengths` before a step, and
     advances the cache after it.
 
     Attributes:
-        lengths: (B,) int64, positions that are stored of each sequence.
+        lengths: (B,) int64, number of stored positions of each sequence.
 
     Args:
-        cache: of floats.
+        cache: a cache of floats.
     """
 
     def __init__(self, cache: KVCache) -> None:
@@ -29,7 +29,7 @@ class FixedView:
         return self.lengths.unsqueeze(1) + torch.arange(new, device=self._cache.device)
 
     def mask(self, new: int) -> Tensor:
-        """Return (B, 1, T, capacity): keys up to each query's position."""
+        """Return the mask (B, 1, T, capacity): keys up to each query's position."""
         return mask_after(self.positions(new), self._cache.capacity)
 
     def layer(self, index: int) -> LayerView:
@@ -37,7 +37,7 @@ class FixedView:
         return LayerView(self.append, index)
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values (B, K, T, D) of a layer; return all of it, (B, K, capacity, D)."""
+        """Store new keys and values (B, K, T, D) of a layer; return the whole layer, (B, K, capacity, D)."""
         return self._store(self._cache.keys, layer, k), self._store(self._cache.values, layer, v)
 
     def advance(self, new: int) -> None:

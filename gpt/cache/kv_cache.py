@@ -1,4 +1,4 @@
-"""Keys and values of the positions a model has seen, so that each is computed once."""
+"""A key/value cache: the keys and values of the positions a model has seen, so that each is computed once."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -14,30 +14,30 @@ from gpt.errors import InputError
 class KVCache:
     """A preallocated cache for a batch of sequences, which may have different lengths.
 
-    Passed to `GPT.forward`, which appends the positions of its tokens. To prefill sequences of different
-    lengths, pad them at the end, run the model, and `truncate` to the true lengths: what lies past the
-    length of a sequence is never read, and overwritten by what comes next.
+    `GPT.forward` appends the positions of its tokens to it. To prefill sequences of different lengths, pad
+    them at the end, run the model, and `truncate` to the true lengths: what lies past the length of a
+    sequence is never read, and is overwritten by what comes next.
 
     Attributes:
-        lengths: positions stored, per sequence.
+        lengths: number of stored positions of each sequence.
         capacity: most positions of a sequence.
-        keys: the store of all layers' keys.
-        values: the same of values.
-        device: where it lives.
+        keys: store of all layers' keys.
+        values: store of all layers' values.
+        device: where its tensors live.
 
     Args:
-        config: of the model.
+        config: the model's architecture.
         batch: sequences B.
         capacity: None: `block_size`.
         kv_dtype: fp32, bf16, fp16 or int8.
-        device: where it lives.
+        device: where its tensors live.
 
     Raises:
         InputError: `capacity` is not between 1 and `block_size`.
     """
 
     _ragged: dict[tuple[int, ...], Tensor]
-    """The last positions of sequences of different lengths, by what was asked for."""
+    """The latest positions of sequences of different lengths, by lengths and number of new tokens."""
 
     def __init__(
         self,
@@ -71,13 +71,13 @@ class KVCache:
         if self._is_uniform:
             return torch.arange(new, device=self.device) + longest
         asked = (new, *self.lengths)
-        if asked not in self._ragged:  # every layer asks, and the lengths are to be copied once
+        if asked not in self._ragged:  # every layer asks, but the lengths are copied to the device once
             lengths = torch.tensor(self.lengths).to(self.device, non_blocking=True)
             self._ragged = {asked: lengths.unsqueeze(1) + torch.arange(new, device=self.device)}
         return self._ragged[asked]
 
     def mask(self, new: int) -> Tensor | None:
-        """Return None where plain causal attention is right, else (B, 1, T, S): keys up to each query's position."""
+        """Return None for plain causal attention, else the mask (B, 1, T, S): keys up to each query's position."""
         return None if self._is_uniform else mask_after(self.positions(new), max(self.lengths) + new)
 
     def layer(self, index: int) -> "LayerView":
@@ -144,7 +144,7 @@ def mask_after(positions: Tensor, keys: int) -> Tensor:
 
 
 def cache_bytes(config: ModelConfig, batch: int, capacity: int, kv_dtype: str) -> int:
-    """Return the bytes of a cache of that shape, without allocating it."""
+    """Return the bytes of a cache without allocating it."""
     vectors = 2 * config.n_layer * batch * config.kv_heads * capacity  # keys and values
     scale = torch.float16.itemsize if kv_dtype == "int8" else 0
     return vectors * (config.head_dim * KV_DTYPES[kv_dtype].itemsize + scale)

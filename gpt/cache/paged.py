@@ -1,4 +1,4 @@
-"""Paged key/value caches: which blocks of memory a sequence has, and which it shares (Kwon et al. 2023, 2309.06180).
+"""Paged key/value caches: the memory blocks of a sequence, some of them shared (Kwon et al. 2023, 2309.06180).
 
 A physical block holds the keys and values of `block_size` neighboring positions. This module only counts; the
 backend owns the memory.
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 
 class OutOfBlocksError(Exception):
-    """There are fewer free blocks than were asked for; nothing has changed."""
+    """Too few blocks are free; nothing has changed."""
 
 
 class BlockPool:
-    """Reference counts of physical blocks, and full ones by the tokens that they hold.
+    """Reference counts of physical blocks, and an index of full blocks by their tokens.
 
-    The keys and values of a position depend on all tokens up to it, so a full block is known by every token from the
-    start of its sequence to its end. A block that nobody references any more is free, and can be found by its tokens
+    The keys and values of a position depend on all tokens up to it, so a full block is identified by every token from
+    the start of its sequence to the block's end. A block without references is free, and can be found by its tokens
     until its memory is needed: the one released first is overwritten first.
 
     Args:
@@ -58,12 +58,12 @@ class BlockPool:
         return block
 
     def reference(self, block: int) -> None:
-        """Count one more reference to a block in use."""
+        """Add a reference to a block in use."""
         assert self._references[block] > 0
         self._references[block] += 1
 
     def release(self, block: int) -> None:
-        """Count one reference less; without any the block is free."""
+        """Drop a reference to a block; without any it is free."""
         assert self._references[block] > 0
         self._references[block] -= 1
         if self._references[block] == 0:
@@ -77,20 +77,20 @@ class BlockPool:
         return self._references[block] > 1
 
     def remember(self, block: int, prefix: tuple[int, ...]) -> None:
-        """Let a full block in use be found by its tokens and all tokens before them; the first such block is kept."""
+        """Index a full block in use by its tokens and all tokens before them, unless another block has the same."""
         assert self._references[block] > 0
         if prefix not in self._by_prefix:
             assert block not in self._prefixes
             self._by_prefix[prefix], self._prefixes[block] = block, prefix
 
     def forget(self, block: int) -> None:
-        """Let a block no longer be found: it is about to be written."""
+        """Remove a block from the index: it is about to be written."""
         prefix = self._prefixes.pop(block, None)
         if prefix is not None:
             del self._by_prefix[prefix]
 
     def find(self, prefix: tuple[int, ...]) -> int | None:
-        """Return the block that ends with these tokens, with one reference more; None where there is none."""
+        """Return the block that ends with these tokens, and add a reference to it; None if there is none."""
         block = self._by_prefix.get(prefix)
         if block is not None:
             self._references[block] += 1
@@ -105,10 +105,10 @@ class BlockTable:
 
     Attributes:
         blocks: physical blocks; the last ones may be reserved and empty.
-        tokens: whose keys and values are stored.
+        tokens: those whose keys and values are stored.
 
     Args:
-        pool: that blocks come from.
+        pool: source of the blocks.
     """
 
     def __init__(self, pool: BlockPool) -> None:
@@ -117,10 +117,10 @@ class BlockTable:
         self.tokens: list[int] = []
 
     def match(self, tokens: Sequence[int]) -> None:
-        """Let a sequence whose blocks are all full share those that the pool has of the tokens after them.
+        """Append blocks of the pool that hold the sequence's next tokens; its own blocks must all be full.
 
         Args:
-            tokens: of the whole sequence; those stored are its beginning.
+            tokens: the whole sequence, which begins with the stored tokens.
         """
         size = self._pool.block_size
         assert len(self.tokens) == size * len(self.blocks)
@@ -132,7 +132,7 @@ class BlockTable:
             self.tokens += tokens[end - size : end]
 
     def fork(self) -> "BlockTable":
-        """Return a sequence with the same tokens, which shares all blocks."""
+        """Return a copy of the sequence, which shares all blocks."""
         other = BlockTable(self._pool)
         other.blocks, other.tokens = self.blocks[: self._blocks_for(len(self.tokens))], list(self.tokens)
         for block in other.blocks:
@@ -140,10 +140,10 @@ class BlockTable:
         return other
 
     def reserve(self, length: int) -> list[tuple[int, int]]:
-        """Reserve blocks of its own for the positions after the stored ones, up to `length` in all.
+        """Reserve unshared blocks for the positions after the stored ones, up to `length` in total.
 
         Returns:
-            Copies to make before they are written: pairs of a block and the one whose contents it takes over.
+            Copies to make before the blocks are written: pairs of a target and a source block.
 
         Raises:
             OutOfBlocksError: there are not enough free blocks; nothing has changed.
@@ -176,7 +176,7 @@ class BlockTable:
         """Forget all but the first `length` positions, and release what they do not need."""
         del self.tokens[length:]
         kept = self._blocks_for(len(self.tokens))
-        for block in reversed(self.blocks[kept:]):  # the later a block, the fewer can use it again: it goes first
+        for block in reversed(self.blocks[kept:]):  # later blocks are shared less, so release them first
             self._pool.release(block)
         del self.blocks[kept:]
 

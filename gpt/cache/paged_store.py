@@ -1,4 +1,4 @@
-"""Keys and values in physical blocks, for models in PyTorch; `gpt.cache.paged` keeps their books."""
+"""Keys and values in physical blocks, for models in PyTorch; `gpt.cache.paged` keeps track of the blocks."""
 
 from collections.abc import Sequence
 
@@ -13,11 +13,11 @@ class PagedStore:
     """The memory of all blocks.
 
     Args:
-        config: of the model.
-        blocks: physical ones.
+        config: the model's architecture.
+        blocks: number of physical blocks.
         block_size: positions in each.
-        dtype: of keys and values.
-        device: where they live.
+        dtype: type of keys and values.
+        device: where the tensors live.
     """
 
     def __init__(
@@ -28,18 +28,18 @@ class PagedStore:
         self.keys, self.values = (torch.zeros(shape, dtype=dtype, device=device) for _ in "kv")
 
     def view(self, tables: Sequence[Sequence[int]], stored: Sequence[int], new: int) -> "PagedView":
-        """Return some sequences as a cache for a pass over the next `new` tokens of each.
+        """Return a cache of some sequences, for a pass over the next `new` tokens of each.
 
         Args:
             tables: the blocks of each sequence, with room for the new tokens.
-            stored: positions of each that are stored.
-            new: T.
+            stored: number of stored positions of each sequence.
+            new: number of new tokens T.
         """
         return PagedView(self, tables, stored, new)
 
 
 class PagedView:
-    """What a model sees of a batch of sequences in one pass; their blocks are gathered for each layer."""
+    """The cache that a model sees in one pass over a batch; its blocks are gathered for each layer."""
 
     def __init__(self, store: PagedStore, tables: Sequence[Sequence[int]], stored: Sequence[int], new: int) -> None:
         self._store, size = store, store.block_size
@@ -60,7 +60,7 @@ class PagedView:
         return self._positions
 
     def mask(self, new: int) -> Tensor:
-        """Return (B, 1, T, S): keys up to each query's position."""
+        """Return the mask (B, 1, T, S): keys up to each query's position."""
         return mask_after(self.positions(new), self._slots.size(1))
 
     def layer(self, index: int) -> LayerView:
@@ -68,7 +68,7 @@ class PagedView:
         return LayerView(self.append, index)
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values (B, K, T, D) of a layer; return all of it, (B, K, S, D), 0 past each length."""
+        """Store new keys and values (B, K, T, D) of a layer; return all of it (B, K, S, D), 0 past each length."""
         return self._append(self._store.keys[layer], k), self._append(self._store.values[layer], v)
 
     def advance(self, new: int) -> None:
@@ -76,5 +76,5 @@ class PagedView:
 
     def _append(self, stored: Tensor, x: Tensor) -> Tensor:
         stored[self._written] = x.transpose(1, 2).flatten(0, 1).to(stored.dtype)
-        found = stored[self._slots].masked_fill(self._hidden, 0.0)  # what others have there may be NaN
+        found = stored[self._slots].masked_fill(self._hidden, 0.0)  # other sequences' values there may be NaN
         return found.transpose(1, 2).to(x.dtype)

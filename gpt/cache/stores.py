@@ -26,7 +26,7 @@ class Store(Protocol):
         ...
 
     def read(self, layer: int, length: int, dtype: torch.dtype) -> Tensor:
-        """Return the first `length` positions, (B, K, length, D); positions never written mean nothing."""
+        """Return the first `length` positions, (B, K, length, D); positions never written are undefined."""
         ...
 
     def select(self, rows: Tensor, length: int) -> Self:
@@ -116,6 +116,6 @@ def build_store(config: ModelConfig, batch: int, capacity: int, kv_dtype: str, d
 
 
 def _quantize(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return integers, and scales (..., 1) in float16, rounded before they are divided by."""
+    """Return integers, and scales (..., 1) in float16, rounded before the division."""
     scales = (x.abs().amax(dim=-1, keepdim=True).float() / 127).clamp(min=1e-6).half()
     return (x.float() / scales.float()).round().clamp(-127, 127).to(torch.int8), scales

@@ -51,7 +51,7 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
     Args:
         model: in eval mode.
         tokenizer: the tokenizer of the model.
-        text: of any length.
+        text: any length.
         stride: tokens between windows, see `sliding_batches`; a small one is slow but gives every token a long
             context. None: `block_size`, for adjacent blocks.
 

@@ -25,7 +25,7 @@ class SampledToken(NamedTuple):
     """A token that was sampled.
 
     Attributes:
-        id: of the token.
+        id: token id.
         logprob: log-probability, in nats, under the model's own distribution (temperature 1, no
             filter); None unless `params.logprobs` asks for it.
         top: the most likely tokens and their log-probabilities, `params.logprobs` of them.
@@ -45,7 +45,7 @@ class Decoder(ABC):
     Args:
         backend: computes the logits; not used before.
         prompts: token ids, at least one each.
-        params: of all sequences.
+        params: sampling parameters of all sequences.
 
     Raises:
         GenerationError: a prompt is empty.
@@ -92,7 +92,7 @@ class StepDecoder(Decoder):
     Args:
         backend: computes the logits; not used before.
         prompts: token ids, at least one each.
-        params: of all sequences.
+        params: sampling parameters of all sequences.
         seeds: one per sequence.
     """
 
@@ -146,7 +146,7 @@ class MultiStepDecoder(Decoder):
     Args:
         backend: not used before.
         prompts: token ids, at least one each.
-        params: of all sequences.
+        params: sampling parameters of all sequences.
         seeds: one per sequence.
 
     Raises:
@@ -217,7 +217,7 @@ def describe(tokens: Sequence[int], logits: Tensor | None, count: int | None) ->
     Args:
         tokens: B ids.
         logits: (B, V) that each was sampled from; None only where `count` is.
-        count: of the most likely tokens beside each; None: the tokens alone.
+        count: number of most likely tokens to list beside each; None: the tokens alone.
     """
     if logits is None or count is None:
         return list(map(SampledToken, tokens))

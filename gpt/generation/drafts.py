@@ -24,7 +24,7 @@ class Drafter(Protocol):
         """Return tokens that may come next.
 
         Args:
-            index: of the sequence.
+            index: which sequence.
             sequence: all of it; it only grows between calls.
             uniforms: the numbers that will decide the next tokens, at most one for each draft.
         """
@@ -35,7 +35,7 @@ class NgramDrafter:
     """Proposes what usually followed in the training text.
 
     Args:
-        table: of the same vocabulary.
+        table: n-grams over the same vocabulary.
     """
 
     def __init__(self, table: NgramTable) -> None:
@@ -81,7 +81,7 @@ class ModelDrafter:
     """Proposes what a smaller model samples with the same numbers: where both distributions agree, so do the samples.
 
     Args:
-        make_backend: of the draft model, for one sequence.
+        make_backend: makes a backend of the draft model, for one sequence.
         params: how to sample.
     """
 

@@ -21,9 +21,9 @@ class Completion:
     Attributes:
         prompt: as it was given.
         text: what follows the prompt.
-        seed: of its generator.
+        seed: seed of its generator.
         finish: why it ended.
-        tokens: that were sampled, those of a stop string included.
+        tokens: the sampled tokens, those of a stop string included.
     """
 
     prompt: str
@@ -39,10 +39,10 @@ def generate_tokens(
     """Yield the token ids after a prompt as they are sampled; the end token, if any, is the last.
 
     Args:
-        model: that generates.
+        model: the model to sample from.
         prompt: at least one id.
         params: `stop` is text and has no effect here.
-        runtime: of this model; None: the fastest there is.
+        runtime: prepared from this model; None: the fastest available.
 
     Raises:
         GenerationError: the prompt is empty, or the logits are not finite.
@@ -60,10 +60,10 @@ class TextBatch:
     """Texts after several prompts, generated as one batch; iterating, once, yields their pieces as they come.
 
     Args:
-        runtime: of the model.
+        runtime: prepared from the model.
         tokenizer: the one the model was trained with.
-        prompts: of any lengths up to `block_size`.
-        params: of all of them.
+        prompts: any lengths up to `block_size`.
+        params: sampling parameters of all prompts.
         seeds: one each; None: `params.seed` for all.
 
     Raises:
@@ -142,7 +142,7 @@ def stream(
     from call to call, and made anew when they have changed; to be sure of that, each call reads all weights once.
 
     Args:
-        model: that generates.
+        model: the model to sample from.
         tokenizer: the one the model was trained with.
         prompt: may be empty: it then starts after a line end.
         runtime: of this model, from `build_runtime`, with the weights of that moment: many calls then cost nothing

@@ -16,9 +16,9 @@ class Piece(NamedTuple):
     """What one sampled token adds to the text after a prompt.
 
     Attributes:
-        row: of the batch, the index of the prompt.
+        row: index of the prompt in the batch.
         text: what may be shown now; empty where it is held back.
-        token: that was sampled; None where there is none, as with `max_new_tokens` 0.
+        token: the sampled token; None where there is none, as with `max_new_tokens` 0.
         finish: why the sequence ends with this piece; None while it goes on.
     """
 
@@ -34,9 +34,9 @@ class PieceStream:
     Args:
         tokenizer: the one the model was trained with.
         params: say where the sequence ends.
-        row: of its batch.
+        row: its index in the batch.
         prompt_length: in tokens.
-        block_size: of the model.
+        block_size: the model's context length.
     """
 
     def __init__(

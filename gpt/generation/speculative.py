@@ -43,7 +43,7 @@ class SpeculativeDecoder(MultiStepDecoder):
         backend: not used before, with room for `MOST_DRAFTS` more tokens per sequence.
         drafter: proposes tokens.
         prompts: token ids, at least one each.
-        params: of all sequences.
+        params: sampling parameters of all sequences.
         seeds: one per sequence.
 
     Raises:

@@ -37,8 +37,8 @@ def render_model_page(
         tokenizer: the one it was trained with.
         weights: one of `WEIGHTS`.
         params: temperature, top-k, top-p, seed and length that the page starts with.
-        prompt: that the page starts with.
-        title: of the page.
+        prompt: the prompt the page starts with.
+        title: the page's title.
         note: a line below it.
 
     Raises:

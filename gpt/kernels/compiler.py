@@ -22,7 +22,7 @@ class Compiler:
     """A compiler that runs.
 
     Attributes:
-        command: that calls it.
+        command: how to call it.
         version: what it says of itself.
         is_zig: it spells the name of a base architecture in its own way.
     """

@@ -23,7 +23,7 @@ class StoredLibrary:
     name: whichever of two processes writes last, what is named is complete.
 
     Attributes:
-        folder: that holds it.
+        folder: holds the library.
         key: changes with all that the library is made from.
     """
 

@@ -30,11 +30,11 @@ class ServingEngine:
         tokenizer: the one it was trained with.
         max_sequences: computed at a time.
         max_waiting: requests that may wait beside them.
-        cache_blocks: of 64 positions; None: as many as `max_sequences` full windows need.
+        cache_blocks: number of blocks of 64 positions; None: enough for `max_sequences` full windows.
         backend: "native" is the C++ engine, on a CPU; "eager" is PyTorch; "auto" is native where it is available.
         prefill_chunk: most tokens of prompts that a step computes: with fewer, the others wait less for a long prompt.
-        kv_dtype: of keys and values: fp32, bf16, int8 (native) or fp16 (PyTorch); a narrower one makes a batch faster.
-        report: told of a compilation.
+        kv_dtype: type of keys and values: fp32, bf16, int8 (native) or fp16 (PyTorch); narrower is faster in a batch.
+        report: receives a line when something is compiled.
 
     Raises:
         DeviceError: the native backend was asked for, and is not available.
@@ -75,7 +75,7 @@ class ServingEngine:
 
         Args:
             prompt: may be empty: it then starts after a line end.
-            params: of this request alone.
+            params: sampling parameters of this request.
             on_pieces: called from the engine's thread with all new pieces of a step; the last one says why the text
                 ends. It must not wait. If it raises an exception, the request is cancelled and it is not called again.
 

@@ -22,10 +22,10 @@ class EngineStats(NamedTuple):
     Attributes:
         running: sequences in the batch.
         waiting: requests that are not in it yet.
-        blocks_in_use: of the cache.
-        blocks: of the cache, in all.
+        blocks_in_use: cache blocks in use.
+        blocks: cache blocks in total.
         tokens_generated: so far.
-        prompt_tokens_reused: that were not computed, because their keys and values were there.
+        prompt_tokens_reused: prompt tokens found in the cache, so far.
         preemptions: so far.
     """
 
@@ -47,9 +47,9 @@ class EngineCore:
 
     Args:
         runner: computes steps.
-        tokenizer: of the model.
-        block_size: of the model.
-        max_sequences: that run at a time.
+        tokenizer: the model's tokenizer.
+        block_size: the model's context length.
+        max_sequences: most sequences in the running batch.
         prefill_chunk: most tokens of prompts that a step computes.
     """
 

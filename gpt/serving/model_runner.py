@@ -30,7 +30,7 @@ class Runner(Protocol):
     """Computes steps; the keys and values lie in blocks, of which each sequence has a table.
 
     Attributes:
-        blocks: that there are.
+        blocks: number of blocks in the cache.
     """
 
     blocks: int
@@ -45,7 +45,7 @@ class NativeRunner:
 
     Args:
         engine: with a row for each running sequence, and room for all tokens of a step.
-        vocab_size: of the model.
+        vocab_size: the model's vocabulary size.
     """
 
     def __init__(self, engine: Engine, vocab_size: int) -> None:
@@ -92,8 +92,8 @@ class EagerRunner:
 
     Args:
         model: on any device.
-        blocks: of the cache.
-        dtype: of keys and values.
+        blocks: number of blocks in the cache.
+        dtype: type of keys and values.
     """
 
     def __init__(self, model: GPT, blocks: int, dtype: torch.dtype = torch.float32) -> None:
@@ -132,13 +132,13 @@ def build_runner(
     """Return what computes steps of a model.
 
     Args:
-        model: on the CPU for the native engine.
+        model: must be on the CPU for the native engine.
         backend: "native", "eager", or "auto": native where it is available.
-        max_sequences: that run at a time.
-        prefill_chunk: most tokens of a step besides one of each sequence.
-        blocks: of the cache; None: as many as full windows of all sequences need.
-        report: told of a compilation.
-        kv_dtype: of keys and values: fp32, bf16, int8 in the native engine, fp16 in PyTorch.
+        max_sequences: most sequences in the running batch.
+        prefill_chunk: most tokens in a step besides one of each sequence.
+        blocks: number of blocks in the cache; None: enough for full windows of all sequences.
+        report: receives a line when something is compiled.
+        kv_dtype: type of keys and values: fp32, bf16, int8 in the native engine, fp16 in PyTorch.
 
     Raises:
         DeviceError: the native engine was asked for, and is not available.

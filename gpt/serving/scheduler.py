@@ -15,12 +15,12 @@ class Scheduler:
     Attributes:
         waiting: not admitted yet, or preempted.
         running: from the oldest to the newest.
-        reused_tokens: that did not have to be computed, because their blocks were found.
+        reused_tokens: tokens whose blocks were found, so that they did not have to be computed.
         preemptions: so far.
 
     Args:
         pool: with at least the blocks of one full window.
-        max_sequences: that run at a time.
+        max_sequences: most sequences in the running batch.
         prefill_chunk: most tokens of prompts, or of windows that have moved, that a step computes.
     """
 

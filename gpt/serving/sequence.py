@@ -15,19 +15,19 @@ class Sequence:
     """A request as it is computed.
 
     Attributes:
-        request: that it answers.
-        tokens: of the prompt, and those sampled so far.
-        start: of its window, whose tokens the model sees.
+        request: the request it answers.
+        tokens: those of the prompt, and those sampled so far.
+        start: where its window begins, the tokens that the model sees.
         table: where the keys and values of the window lie, from its start.
-        row: of the batch, while it is running.
+        row: its index in the running batch.
         random: the numbers that its tokens are sampled by.
         since: the step from which on it has waited for its next token.
 
     Args:
         request: see above.
-        tokenizer: of the model.
-        block_size: of the model.
-        pool: that blocks come from.
+        tokenizer: the model's tokenizer.
+        block_size: the model's context length.
+        pool: source of the blocks.
     """
 
     def __init__(self, request: Request, tokenizer: Tokenizer, block_size: int, pool: BlockPool) -> None:

@@ -51,9 +51,9 @@ def write_outputs(
 
     Args:
         arguments: with the options of `add_output_options`.
-        kind: of page.
+        kind: which page.
         view: what it shows.
-        title: of the page.
+        title: the page's title.
         source: the checkpoint, for the page.
         draw: returns a figure, given the module `gpt.inspection.rendering.pictures`.
 

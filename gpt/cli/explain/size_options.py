@@ -14,7 +14,7 @@ def check_range(option: str, value: int, least: int, most: int | None = None, re
 
     Args:
         option: its name.
-        value: that was given.
+        value: the value given.
         least: smallest allowed value.
         most: largest allowed value.
         reason: where the range comes from, if it is not obvious.

@@ -14,7 +14,7 @@ class UncachedBackend:
     """The reference: the whole window through the model for every token.
 
     Args:
-        model: that computes, without dropout in either mode.
+        model: computes the logits, without dropout in either mode.
         slide_chunk: see `Window`; None: a quarter of the window.
     """
 
@@ -40,9 +40,9 @@ class CachedBackend:
     """Computes each position once: prefill what is new to the cache, then one token per sequence.
 
     Args:
-        model: that computes, without dropout in either mode.
+        model: computes the logits, without dropout in either mode.
         slide_chunk: see `Window`; None: a quarter of the window.
-        kv_dtype: of the cache: fp32, bf16, fp16 or int8.
+        kv_dtype: type of the cache: fp32, bf16, fp16 or int8.
         prefill_chunk: most positions of a prompt computed at a time; None: all.
     """
 

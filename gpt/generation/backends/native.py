@@ -54,7 +54,7 @@ def prepare(model: GPT, settings: Settings, report: Report) -> Prepared:
 
     Args:
         model: on the CPU.
-        settings: where compiled code is kept, and for which processor.
+        settings: say where compiled code is kept, and for which processor.
         report: takes a line if the engine has to be compiled.
 
     Raises:

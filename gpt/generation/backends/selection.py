@@ -43,7 +43,7 @@ class DecodeOptions:
     Attributes:
         backend: one of `BACKENDS`.
         cache: keep keys and values; False computes the whole window for every token.
-        kv_dtype: of keys and values: fp32, bf16, fp16 or int8.
+        kv_dtype: type of keys and values: fp32, bf16, fp16 or int8.
         prefill_chunk: most positions of a prompt computed at a time; None: all.
     """
 
@@ -74,8 +74,8 @@ class Runtime(ABC):
     """A model prepared for decoding.
 
     Attributes:
-        model: that is decoded from.
-        name: of backend, weights and cache, for messages.
+        model: the model to decode.
+        name: backend, weights and cache, for messages.
     """
 
     def __init__(self, model: GPT, backend: str, options: DecodeOptions) -> None:
@@ -104,7 +104,7 @@ class EagerRuntime(Runtime):
 
     Args:
         model: on any device.
-        options: of the cache, and of the backend, which is eager unless it is "compiled".
+        options: cache and backend; any backend but "compiled" means eager.
     """
 
     def __init__(self, model: GPT, options: DecodeOptions) -> None:
@@ -123,9 +123,9 @@ class NativeRuntime(Runtime):
 
     Args:
         model: on the CPU.
-        options: of the cache.
-        settings: where compiled code is kept.
-        report: told of a compilation.
+        options: cache options.
+        settings: say where compiled code is kept.
+        report: receives a line when something is compiled.
         make_drafter: for speculative decoding; None: plain decoding.
 
     Raises:
@@ -168,10 +168,10 @@ def build_runtime(
     """Prepare a model for decoding on this machine.
 
     Args:
-        model: that is decoded from.
+        model: the model to decode.
         options: None: the fastest, with a cache.
         settings: None: those of the environment.
-        report: told of a compilation, and why there is no native engine where there could be one.
+        report: receives lines about compilation, and why a native engine that could be here is not.
         make_drafter: for speculative decoding, by the native engine; None: plain decoding.
 
     Raises:

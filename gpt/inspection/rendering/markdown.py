@@ -7,7 +7,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: 
     """Return a table without a line break at its end; the indentation of a cell is kept.
 
     Args:
-        header: of the columns.
+        header: column names.
         rows: as wide as the header; a | in a cell is escaped.
         align: < or > for each column; none: as the reader has it.
     """

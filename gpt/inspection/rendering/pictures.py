@@ -27,7 +27,7 @@ def attention_picture(view: View, layer: int | None = None, head: int | None = N
     """Draw one head, all heads of one layer, or every head of every layer.
 
     Args:
-        view: of `attention_view`.
+        view: result of `attention_view`.
         layer: None: all of them, one a row.
         head: needs `layer`; None: all of them, side by side.
 
@@ -59,7 +59,7 @@ def lens_picture(view: View) -> Any:
     """Draw layers against positions: the most likely next token, colored by its probability.
 
     Args:
-        view: of `lens_view`.
+        view: result of `lens_view`.
 
     Raises:
         GPTError: matplotlib is not installed.
@@ -95,7 +95,7 @@ def surprisal_picture(view: View) -> Any:
     """Draw the bits of each token.
 
     Args:
-        view: of `surprisal_view`.
+        view: result of `surprisal_view`.
 
     Raises:
         GPTError: matplotlib is not installed.

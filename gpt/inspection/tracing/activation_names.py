@@ -133,7 +133,7 @@ def select(table: Mapping[str, Activation], names: str | Iterable[str] | None) -
     """Return the full names that are meant, in the order they are computed.
 
     Args:
-        table: of `activations`.
+        table: result of `activations`.
         names: full names, aliases, or patterns such as `blocks.*.attn.hook_pattern`; None: all.
 
     Raises:

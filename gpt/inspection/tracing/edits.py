@@ -27,7 +27,7 @@ class Edit:
         Args:
             name: full name, for messages.
             activation: what `x` is.
-            x: of any shape; the change gets a copy, all of it or one head.
+            x: any shape; the change receives a copy, all of it or one head.
 
         Raises:
             InputError: there is no such head, or the change gives no tensor of that shape and type.

@@ -27,7 +27,7 @@ class TappedCore(nn.Module):
     """Attention written out, with a tap of every tensor that a fused kernel does not keep.
 
     Args:
-        dropout: of the weights, while training.
+        dropout: dropout probability of the weights, while training.
         tap: gets names within a block, such as `attn.hook_pattern`.
     """
 

@@ -27,8 +27,8 @@ class Operation:
         caller: qualified name of the Python function that called it.
         source: file, relative to the package's parent, and line.
         result: shape of the tensor.
-        dtype: of the tensor, such as float32.
-        nbytes: of the tensor's elements.
+        dtype: type of the tensor, such as float32.
+        nbytes: size of the tensor's elements.
         is_view: it shares the memory of an input.
         flops: as torch's counter has them.
         parameters: names of the parameters it reads.

@@ -58,10 +58,10 @@ class TensorRow:
         symbols: symbolic shape, such as `B H T S`; a size that is no dimension of the model stays a number.
         shape: actual shape.
         dtype: such as float32.
-        nbytes: of its elements.
+        nbytes: size of its elements.
         is_view: it shares its memory with another tensor.
         parameters: what the operation reads of the model.
-        flops: of the operation, a multiply-add counted as two; matmuls only.
+        flops: FLOPs of the operation, a multiply-add counted as two; matmuls only.
         source: file and line that made it.
         layer: number of its block, or None.
     """
@@ -154,7 +154,7 @@ class Probe:
     """A model of the same kind on the meta device, by whose sizes dimensions are told apart.
 
     Args:
-        model: that is traced.
+        model: the model to trace.
         queries: tokens of the pass; one token is a dimension of size 1.
         past: positions in the cache.
     """

@@ -23,7 +23,7 @@ class HeadSummary:
         previous: weight on the position before it.
         first: weight on the first position.
         distance: positions it looks back.
-        entropy: of the weights, in bits; 0 looks at one key.
+        entropy: entropy of the weights, in bits; 0 looks at one key.
     """
 
     itself: float

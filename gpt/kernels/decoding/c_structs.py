@@ -68,7 +68,7 @@ def pointer(x: Tensor | None, dtype: torch.dtype) -> ctypes.c_void_p:
 
     Args:
         x: contiguous, on the CPU.
-        dtype: of the elements that C reads there.
+        dtype: element type that C reads there.
     """
     if x is None:
         return ctypes.c_void_p(None)

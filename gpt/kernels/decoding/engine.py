@@ -71,14 +71,14 @@ class Engine:
     Args:
         library: from `load_engine`.
         weights: kept, not copied.
-        sequences: that there is a block table for.
-        tokens_per_sequence: that a pass is to have room for.
-        kv_dtype: of keys and values, one of `KV_KINDS`.
-        blocks: physical ones; None: as many as all sequences need without sharing.
+        sequences: number of sequences, each with a block table.
+        tokens_per_sequence: number of tokens of each that fit into one pass.
+        kv_dtype: type of keys and values, one of `KV_KINDS`.
+        blocks: number of physical blocks; None: as many as all sequences need without sharing.
 
     Attributes:
-        blocks_per_sequence: most that one can have.
-        blocks: physical ones.
+        blocks_per_sequence: most blocks of one sequence.
+        blocks: number of physical blocks.
 
     Raises:
         DeviceError: the engine cannot be made, for example because the memory does not suffice.
@@ -142,8 +142,8 @@ class Engine:
 
         Args:
             tokens: ids, at most `max_tokens` of them.
-            sequences: of each; the tokens of a sequence are neighbors and in order.
-            positions: of each in its sequence; all positions before are stored.
+            sequences: the sequence of each token; tokens of one sequence are adjacent and in order.
+            positions: position of each token in its sequence; all earlier positions are stored.
             wanted: indices of the tokens after which logits are wanted.
 
         Returns:
@@ -174,12 +174,12 @@ class Engine:
         """Sample several tokens for every sequence, each from the logits after the one before.
 
         Args:
-            sequences: B different ones.
-            tokens: the newest of each, not stored yet.
-            positions: theirs; the last token that is sampled may lie outside the window.
-            uniforms: (B, steps) float32 in [0, 1), one for every token.
+            sequences: B different sequences.
+            tokens: the newest token of each, not stored yet.
+            positions: positions of these tokens; the last sampled token may lie outside the window.
+            uniforms: (B, steps) float32 in [0, 1), one for each token.
             params: how to sample.
-            seen: (B, V) uint8, 1 for tokens that the repetition penalty is for; kept up to date.
+            seen: (B, V) uint8, 1 for tokens to which the repetition penalty applies; kept up to date.
             keep_logits: return them.
 
         Returns:

@@ -26,7 +26,7 @@ class Matrix:
             (outputs / 64, inputs / 64, 4, 16, 16, 4), see `in_tiles`.
         scales: (outputs / 64, inputs / group, 64) float32 that weights are multiplied by; None: 1.
         bias: (outputs,) float32, padded, or None.
-        kind: of the weights.
+        kind: number of the weights' type.
         outputs: without padding.
         inputs: features of the input.
         group: inputs that share a scale.
@@ -89,8 +89,8 @@ class LayerWeights:
 
     Attributes:
         qkv: queries, keys and values in one matrix.
-        projection: of attention's result.
-        gate: of a gated feed-forward network; None elsewhere.
+        projection: attention's output projection.
+        gate: gate projection of a gated feed-forward network; None elsewhere.
         up: into its hidden layer.
         down: out of it.
         norms: gain and bias of both norms, the biases None where there are none.

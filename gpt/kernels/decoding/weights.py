@@ -33,7 +33,7 @@ def lay_out_weights(model: GPT, processor: Processor | None = None) -> Weights:
 
     Args:
         model: in eval mode.
-        processor: that the engine is compiled for, if it may have a layout of its own; None: the common one.
+        processor: the engine is compiled for it, and may want a layout of its own; None: the common layout.
 
     Raises:
         DeviceError: it is not on the CPU, or it is not what its configuration builds.

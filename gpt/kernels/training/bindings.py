@@ -79,9 +79,9 @@ class Kernels:
     """The compiled library for one class of processors and one type of activations.
 
     Args:
-        dtype: of what enters a matmul: float32, or bfloat16, which not every processor has instructions for.
-        settings: where the library is kept, and for which processor it is.
-        report: told of a compilation.
+        dtype: type of the matmuls' inputs: float32, or bfloat16, for which not every processor has instructions.
+        settings: say where the library is kept, and for which processor it is.
+        report: receives a line when something is compiled.
         processors: to choose from, the best first; None: what this machine has.
 
     Attributes:

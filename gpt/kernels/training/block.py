@@ -35,7 +35,7 @@ class NativeBlock(Block):
 
     Args:
         block: to replace; its modules are shared, so that parameters and their names stay.
-        config: of its model.
+        config: its model's architecture.
         kernels: compiled.
     """
 
@@ -108,8 +108,8 @@ def use_native_blocks(model: GPT, compute: Compute, settings: Settings, report: 
     Args:
         model: in float32.
         compute: where and in what type it trains.
-        settings: where the compiled library is kept, and for which processor it is.
-        report: told of a compilation.
+        settings: say where the compiled library is kept, and for which processor it is.
+        report: receives a line when something is compiled.
 
     Returns:
         The instructions that the kernels use, for a person.

@@ -24,7 +24,7 @@ class Dropout:
     """Which elements a call drops: the same seed drops the same ones.
 
     Attributes:
-        probability: of an element.
+        probability: probability of dropping an element.
         seed: 32 bits.
     """
 
@@ -74,8 +74,8 @@ def add_norm(
         x: (..., C) float32, C a multiple of 16.
         y: (..., C), of the kernels' type; or None: nothing is added.
         gain: (C,) float32.
-        options: which norm.
-        dropout: of y.
+        options: kind of norm.
+        dropout: dropout of y.
 
     Returns:
         The stream (..., C) float32 and the norm (..., C), of the kernels' type.
@@ -117,10 +117,10 @@ def attention(
         qkv: queries, keys and values side by side, (B, T, 3 C) of the kernels' type; C / heads a multiple of 32, at
             most 256.
         heads: H, of all three.
-        gains: of the RMSNorm of each query and key head, (D,) float32 each, or None.
+        gains: gains of the RMSNorm on each query and key head, (D,) float32 each, or None.
         rotation: cos and sin, each (T, D) float32, or None.
-        eps: of those norms.
-        dropout: of the attention weights.
+        eps: eps of those norms.
+        dropout: dropout of the attention weights.
 
     Returns:
         (B, T, C), of the type of qkv.
