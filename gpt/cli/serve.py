@@ -158,6 +158,8 @@ async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limit
     host, port = bound.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     server = Server(app, drain, arguments.drain_seconds, report)
-    code = await server.run(bound, lambda: report(f"serving {models.first} at {url}/v1; reference at {url}/docs"))
+    code = await server.run(
+        bound, lambda: report(f"serving {models.first}: playground {url}/, API {url}/v1, its reference {url}/docs")
+    )
     await models.close()
     return code

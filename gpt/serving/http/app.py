@@ -61,7 +61,7 @@ def create_app(
         responses={**ANSWERS, **ERRORS},
     )
     add_information(app, models, drain, metrics, ERRORS)
-    add_playground(app, models, limits, answers, heavy, ERRORS)
+    add_playground(app, models, limits, answers, heavy, ERRORS, needs_key=api_key is not None)
     add_runs(app, Runs(models.runs), ERRORS)
     add_training(app, trainings, drain)
     return app

@@ -20,7 +20,14 @@ from gpt.serving.http.playground.page import add_page
 
 
 def add_playground(
-    app: FastAPI, models: Models, limits: Limits, answers: Answers, heavy: Executor, errors: Responses
+    app: FastAPI,
+    models: Models,
+    limits: Limits,
+    answers: Answers,
+    heavy: Executor,
+    errors: Responses,
+    *,
+    needs_key: bool,
 ) -> None:
     """Add the playground's page and endpoints to the server's application.
 
@@ -31,6 +38,7 @@ def add_playground(
         answers: open new ones.
         heavy: computes what the engine does not, one thing after another, since it takes the engine's cores.
         errors: describe the errors of every endpoint.
+        needs_key: requests are to have an API key, which the page asks its reader for.
     """
-    add_page(app)
+    add_page(app, {"needsKey": needs_key, "mostTokens": limits.max_tokens})
     add_generate(app, models, limits, answers, heavy, errors)

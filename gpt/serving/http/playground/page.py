@@ -2,8 +2,10 @@
 
 import base64
 import hashlib
+import json
 from importlib import resources
 from string import Template
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
@@ -20,9 +22,14 @@ SCRIPTS = ("server_source.js", "write_view.js", "compare_view.js", "start.js")
 TEMPLATES: tuple[str, ...] = ()
 
 
-def add_page(app: FastAPI) -> None:
-    """Add `GET /`."""
-    document, policy = build_page()
+def add_page(app: FastAPI, facts: dict[str, Any]) -> None:
+    """Add `GET /`.
+
+    Args:
+        app: of the server.
+        facts: that the scripts find in `data`.
+    """
+    document, policy = build_page(facts)
     headers = {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
 
     async def show_page() -> HTMLResponse:
@@ -31,13 +38,13 @@ def add_page(app: FastAPI) -> None:
     app.add_api_route("/", show_page, include_in_schema=False)
 
 
-def build_page() -> tuple[str, str]:
+def build_page(facts: dict[str, Any]) -> tuple[str, str]:
     """Return the document, and the content security policy that allows its own script and style, and no other."""
     style = read_part(*SHARED_STYLES) + _read(*STYLES)
     script = read_part(*SHARED_SCRIPTS) + _read(*SCRIPTS)
     own = "".join(as_template(name, _read(f"{name}.html")) for name in TEMPLATES)
     document = Template(_read("page.html")).substitute(
-        style=style, script=script, templates=read_templates(*SHARED_TEMPLATES) + own
+        style=style, script=script, data=json.dumps(facts), templates=read_templates(*SHARED_TEMPLATES) + own
     )
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src 'self'; "

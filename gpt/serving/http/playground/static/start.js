@@ -1,12 +1,17 @@
 /** Opens the page: asks for the models, and for the key where the server wants one. */
 async function openPlayground() {
-  const source = new ServerSource(recall("key", ""));
+  const key = recall("key", "");
+  if (data.needsKey && !key) {
+    askForKey("");
+    return;
+  }
+  const source = new ServerSource(key);
   const context = { source, models: [], model: "" };
   try {
     context.models = await source.models();
   } catch (error) {
     if (error.status !== 401) throw error;
-    askForKey(source.key !== "");
+    askForKey("That key is not the server's.");
     return;
   }
   const { models } = context;
@@ -23,9 +28,9 @@ async function openPlayground() {
   byId("model-label").hidden = false;
 }
 
-function askForKey(wasWrong) {
+function askForKey(reason) {
   byId("key-form").hidden = false;
-  sayOnPage(wasWrong ? "That key is not the server's." : "", true);
+  sayOnPage(reason, true);
   byId("key").focus();
 }
 
@@ -41,6 +46,7 @@ function start() {
 byId("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   remember("key", byId("key").value);
+  sayOnPage("");
   byId("key-form").hidden = true;
   start();
 });

@@ -1,9 +1,8 @@
 const START = { prompt: "", count: 300, temperature: 0.8, "top-k": 0, "top-p": 1, seed: 1337 };
-const MOST_TOKENS = 4096; // as many as the server allows unless it is told otherwise
 
 /** Shows the form of `showWrite` with what was in it last, here or in another view. */
 function showPlaygroundWriter(root, context, models, events = {}) {
-  const start = { ...START, ...recall("write", {}), most: MOST_TOKENS };
+  const start = { ...START, ...recall("write", {}), most: data.mostTokens };
   const writer = showWrite(root, start, context.source, models, {
     changed: (values) => remember("write", values),
     ...events,

@@ -1,0 +1,199 @@
+"""The playground's writing views in a browser: by mouse, by keyboard, and side by side."""
+
+from collections.abc import Callable
+
+import pytest
+
+from browser import CONTROL, Page
+from http_server import Serve, Served, real_engine
+
+Open = Callable[..., Page]
+ITEM = "document.querySelectorAll('.written .token')[{}]"
+
+
+def text_of(page: Page, selector: str) -> str:
+    return page.run(f"document.querySelector({selector!r}).textContent")
+
+
+def written(page: Page, pane: int = 0) -> str:
+    """The text of a pane, its line ends as such."""
+    tokens = f"[...document.querySelectorAll('.pane')[{pane}].querySelectorAll('.written .token')]"
+    return page.run(f"{tokens}.map((item) => item.textContent.replace('⏎', '\\n')).join('')")
+
+
+def fill(page: Page, **values: object) -> None:
+    for name, value in values.items():
+        page.run(f"document.getElementById('{name.replace('_', '-')}').select()")
+        page.type(str(value))
+
+
+def wait_until_written(page: Page) -> None:
+    said = "[...document.querySelectorAll('.pane .status')].map((status) => status.textContent)"
+    page.wait_for(f"{said}.every((text) => text.includes('written with seed'))")
+
+
+def write(page: Page, **values: object) -> str:
+    """Fill in the form, write by keyboard alone, and return the text."""
+    fill(page, **values)
+    page.press("Enter", CONTROL)
+    wait_until_written(page)
+    return written(page)
+
+
+def complete(served: Served, model: str, prompt: str, **settings: object) -> str:
+    fixed = {"min_p": 0.0, "repetition_penalty": 1.0, "top_k": 0, "top_p": 1.0}
+    answer = served.post(model=model, prompt=prompt, **{**fixed, **settings})
+    return answer.json()["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 0.0}, {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "seed": 11}])
+def test_it_writes_what_the_completions_endpoint_writes(open_page: Open, two_models: Served, settings: dict) -> None:
+    text = write(open_page(), prompt="It was", count=150, **settings)
+    first = two_models.models.first
+    assert text == "It was" + complete(two_models, first, "It was", max_tokens=150, **{"seed": 1337, **settings})
+
+
+def test_another_model_is_chosen_for_all_views(open_page: Open, two_models: Served) -> None:
+    page = open_page()
+    names = page.run("[...document.getElementById('model').options].map((option) => option.value)")
+    assert sorted(names) == ["first", "second"]
+    assert names[0] == two_models.models.first
+    page.run("document.getElementById('model').focus()")
+    page.press("ArrowDown")
+    text = write(page, prompt="It was", count=40, temperature=0)
+    assert text == "It was" + complete(two_models, names[1], "It was", max_tokens=40, temperature=0.0)
+
+
+def test_text_streams_and_stops_at_once(open_page: Open, serve: Serve) -> None:
+    with serve() as manual:
+        page = open_page(served=manual)
+        fill(page, prompt="It")
+        page.point("document.getElementById('write')", click=True)
+        manual.engine.wait_for_request()
+        page.wait_for("document.querySelectorAll('.written .token.given').length === 2")
+        for count in (1, 2, 3):
+            manual.engine.say("a")
+            page.wait_for(f"document.querySelectorAll('.written .token:not(.given)').length === {count}")
+            assert page.run("document.getElementById('stop').disabled") is False
+        page.press("Escape")
+        manual.engine.wait_for_cancel(seconds=1.0)
+        assert page.run("document.getElementById('stop').disabled") is True
+        assert text_of(page, ".pane .status").startswith("3 characters written with seed 1337")
+
+
+def test_a_second_text_takes_the_place_of_one_that_is_being_written(open_page: Open, serve: Serve) -> None:
+    with serve() as manual:
+        page = open_page(served=manual)
+        page.press("Enter", CONTROL)
+        manual.engine.wait_for_request()
+        page.point("document.getElementById('another')", click=True)
+        manual.engine.wait_for_request()
+        manual.engine.wait_for_cancel(seconds=1.0)
+        assert manual.engine.cancelled == manual.engine.requests[:1]
+        assert [request.params.seed for request in manual.engine.requests] == [1337, 1338]
+        manual.engine.say("ab", "length", request=1)
+        wait_until_written(page)
+        assert text_of(page, ".pane .status").startswith("1 character written with seed 1338")
+
+
+def test_a_character_shows_its_alternatives_and_branches(open_page: Open, two_models: Served) -> None:
+    page = open_page()
+    text = write(page, prompt="It was", count=40, temperature=0.9, top_k=5)
+    page.point(ITEM.format(12))
+    assert text_of(page, ".choice-title").endswith(" (12)")
+    assert page.run("document.querySelectorAll('.own li').length") == 10
+    assert page.run("document.querySelectorAll('.sampled li').length") <= 5
+    assert text_of(page, ".sampled-title") == "With temperature 0.9, top-k 5"
+    came = page.run("document.querySelector('.own .came').textContent")
+    assert came.startswith(text[12].replace(" ", "␣").replace("\n", "⏎"))
+    page.point(ITEM.format(12), click=True)
+    other = text_of(page, ".own li:not(.came) button").replace("␣", " ").replace("⏎", "\n")
+    page.point("document.querySelector('.own li:not(.came) button')", click=True)
+    page.wait_for("document.querySelector('.picked') !== null")
+    wait_until_written(page)
+    branch = text[:12] + other
+    settings = {"max_tokens": 46 - len(branch), "temperature": 0.9, "top_k": 5, "seed": 1337}
+    assert written(page) == branch + complete(two_models, two_models.models.first, branch, **settings)
+    assert text_of(page, ".choice").endswith("; you chose it.")
+
+
+def test_it_is_used_by_keyboard_alone(open_page: Open) -> None:
+    page = open_page()
+    page.run("document.getElementById('prompt').focus()")
+    page.type("It was")
+    for _ in range(6):
+        page.press("Tab")
+    assert page.run("document.activeElement.id") == "write"
+    page.press("Enter")
+    wait_until_written(page)
+    for _ in range(2):  # Stop is disabled, Next seed is not
+        page.press("Tab")
+    assert page.run("document.activeElement.closest('.written') !== null")
+    page.press("ArrowRight")
+    page.press("ArrowRight")
+    assert text_of(page, ".choice-title").endswith("(8)")
+    page.press("Tab")
+    assert page.run("document.activeElement.closest('.own') !== null")
+    page.press("Enter")
+    page.wait_for("document.querySelector('.picked') !== null")
+    wait_until_written(page)
+    assert page.run("document.activeElement.dataset.index") == "8"
+
+
+def test_two_models_write_side_by_side_with_one_seed(open_page: Open, two_models: Served) -> None:
+    page = open_page("compare")
+    left = write(page, prompt="It was", count=60, temperature=0.8, seed=3)
+    right = written(page, 1)
+    chosen = page.run("[...document.querySelectorAll('.pane select')].map((select) => select.value)")
+    assert sorted(chosen) == ["first", "second"]
+    for name, text in zip(chosen, (left, right), strict=True):
+        assert text == "It was" + complete(two_models, name, "It was", max_tokens=60, temperature=0.8, seed=3)
+    assert left != right
+
+
+def test_a_reload_keeps_the_prompt_and_the_settings(open_page: Open) -> None:
+    page = open_page()
+    fill(page, prompt="It was", temperature=0.3, seed=99)
+    page.send("Page.reload")
+    page.wait_for("document.readyState === 'complete' && document.getElementById('prompt')?.value === 'It was'")
+    assert page.run("document.getElementById('temperature').value") == "0.3"
+    page.run("location.hash = '#compare'")
+    page.wait_for("document.querySelector('.view-compare') !== null")
+    assert page.run("document.getElementById('seed').value") == "99"
+
+
+def test_a_character_that_the_model_does_not_know_is_named(open_page: Open) -> None:
+    page = open_page()
+    fill(page, prompt="It \u0416")
+    page.press("Enter", CONTROL)
+    page.wait_for("document.querySelector('.pane .status.wrong') !== null")
+    assert "\u0416" in text_of(page, ".pane .status")
+    assert ["400" in line for line in page.console] == [True]  # the browser itself notes every refused request
+    page.console.clear()
+
+
+def test_the_key_is_asked_for_and_kept(open_page: Open, serve: Serve) -> None:
+    with serve(real_engine, api_key="sesame") as served:
+        page = open_page(served=served)
+        for key in ("wrong", "sesame"):
+            page.wait_for("document.activeElement.id === 'key'")
+            page.type(key)
+            page.press("Enter")
+            page.wait_for("document.querySelector('#page-status.wrong, .view') !== null")
+            page.run("document.getElementById('key').value = ''")
+            page.run("document.getElementById('page-status').classList.remove('wrong')")
+        assert len(write(page, prompt="It", count=5)) == 7
+        page.send("Page.reload")
+        page.wait_for("document.querySelector('.view') !== null")
+        assert ["401" in line for line in page.console] == [True]  # of the wrong key
+        page.console.clear()
+
+
+@pytest.mark.parametrize("view", ["write", "compare"])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
+def test_nothing_is_wider_than_the_window(open_page: Open, view: str, width: int, dark: bool) -> None:
+    page = open_page(view, width=width, dark=dark)
+    write(page, prompt="It was", count=100)
+    assert page.run("document.documentElement.scrollWidth") <= width
+    lightness = page.run("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
+    assert (sum(lightness) < 100) == dark
