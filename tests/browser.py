@@ -27,6 +27,7 @@ class Page:
         self.requests: list[str] = []
         self._number = 0
         self._pending = b""
+        self._session: str | None = None
         self._start(browser, profile)
         target = self.send("Target.createTarget", {"url": "about:blank"})["targetId"]
         self._session = self.send("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
@@ -63,7 +64,6 @@ class Page:
         os.close(read_commands)
         os.close(write_answers)
         self._commands, self._answers = commands, answers
-        self._session: str | None = None
 
     def __enter__(self) -> Self:
         return self

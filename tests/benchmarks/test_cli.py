@@ -11,6 +11,7 @@ import pytest
 from native_support import needs_compiler
 
 from benchmarks.cli import main
+from programs import find_browser
 
 HF = ["--hf"] if find_spec("transformers") else []
 QUICK = ["--warmup", "1", "--steps", "2", "--rounds", "1", "--matmul-sizes", "32"]
@@ -24,7 +25,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-COMMANDS = ["", "train", "train recipe", "train step", "train race", "decode", "start", "check"]
+COMMANDS = ["", "train", "train recipe", "train step", "train race", "decode", "start", "page", "check"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -186,6 +187,18 @@ def test_a_trained_model_is_decoded_with_and_without_drafts(trained: Path, capsy
     (result,) = last_line(capsys)["results"]
     assert list(result["rows"]) == variants.split(",")
     assert result["rows"]["native-int8-ngram"]["weights"] == "int8"
+
+
+def test_an_exported_page_is_timed_in_a_browser(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    find_browser()
+    run = ["page", "--checkpoint", str(trained / "runs" / "tiny"), "--tokens", "40", "--rounds", "2"]
+    assert main([*run, "--variants", "int8,float32"]) == 0
+    rows = last_line(capsys)["rows"]
+    assert list(rows) == ["int8", "float32"]
+    assert all(
+        len(row["characters_per_second"]) == 2 and min(row["characters_per_second"]) > 0 for row in rows.values()
+    )
+    assert rows["int8"]["bytes"] < rows["float32"]["bytes"]
 
 
 def test_a_cold_start_is_timed_beside_importing_torch(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
