@@ -19,6 +19,7 @@ from gpt.generation import Piece, SampledToken
 from gpt.model import GPT
 from gpt.serving import EngineStats, QueueFullError, Request, ServingEngine
 from gpt.serving.http.app import create_app
+from gpt.serving.http.connections import build_config
 from gpt.serving.http.drain import Drain
 from gpt.serving.http.limits import Limits
 from gpt.serving.http.models import Models
@@ -75,6 +76,7 @@ class Served:
         drain: that ends it.
         models: of it.
         loop: that it runs on.
+        connections: that are open.
         engine: of the first model, once that is loaded.
     """
 
@@ -82,6 +84,7 @@ class Served:
     drain: Drain
     models: Models
     loop: asyncio.AbstractEventLoop
+    connections: set[Any]
     engines: list[Any] = field(default_factory=list)
 
     @property
@@ -91,6 +94,19 @@ class Served:
     @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
+
+    def wait_until(self, is_true: Callable[[], bool]) -> None:
+        """Wait until something is true on the event loop."""
+        settled = threading.Event()
+
+        def look() -> None:
+            if is_true():
+                settled.set()
+            else:
+                self.loop.call_later(0.01, look)
+
+        self.loop.call_soon_threadsafe(look)
+        assert settled.wait(PATIENCE)
 
     def client(self) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE)
@@ -127,10 +143,10 @@ def serve_models(
         drain = Drain()
         models = Models(loaded, keep, available, folder)
         app = create_app(models, limits, drain, **app_options)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1, http="h11"))
+        server = uvicorn.Server(build_config(app, limits, "critical", timeout_graceful_shutdown=1))
         serving = asyncio.create_task(server.serve([bound]))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        served.append(Served(url, drain, models, asyncio.get_running_loop(), engines))
+        served.append(Served(url, drain, models, asyncio.get_running_loop(), server.server_state.connections, engines))
         async with models.use(None):
             pass
         while not server.started:

@@ -157,7 +157,7 @@ async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limit
         report(f"warning: whoever reaches {arguments.host} can use this server; --api-key KEY asks for a key")
     host, port = bound.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    server = Server(app, drain, arguments.drain_seconds, report)
+    server = Server(app, drain, limits, arguments.drain_seconds, report)
     code = await server.run(
         bound, lambda: report(f"serving {models.first}: playground {url}/, API {url}/v1, its reference {url}/docs")
     )

@@ -14,6 +14,9 @@ from gpt.serving.http.protocol import CompletionRequest
 RETRY_SECONDS = 1
 """What a client is told to wait where the server is busy; the official client does."""
 
+MESSAGE_LENGTH = 500
+"""Most characters of a message, which may quote the request."""
+
 
 class APIError(Exception):
     """An answer that is not the one asked for.
@@ -35,7 +38,9 @@ class APIError(Exception):
         kind = {401: "authentication_error", 429: "rate_limit_error"}.get(
             self.status, "invalid_request_error" if self.status < 500 else "server_error"
         )
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        return {
+            "error": {"message": self.message[:MESSAGE_LENGTH], "type": kind, "param": self.param, "code": self.code}
+        }
 
     @property
     def headers(self) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from pydantic import ValidationError
 
@@ -13,7 +13,7 @@ from gpt.generation.text import encode_prompt
 from gpt.model import GPT
 from gpt.serving.http.errors import APIError
 from gpt.serving.http.limits import Limits
-from gpt.serving.http.protocol import CompletionRequest, Ids
+from gpt.serving.http.protocol import CompletionRequest, Ids, Prompt
 
 DEFAULT_MAX_TOKENS = 16
 """Of the protocol."""
@@ -50,7 +50,7 @@ def read_jobs(
     Raises:
         APIError: it cannot be answered.
     """
-    prompts = _texts(request.prompt, tokenizer)
+    prompts = _prompts(request.prompt)
     limits.check(request, len(prompts))
     if (request.logprobs or 0) > tokenizer.vocab_size:
         raise APIError(
@@ -59,7 +59,8 @@ def read_jobs(
     params = _params(request, defaults)
     seeds = _seeds(request)
     jobs = []
-    for prompt in prompts:
+    for given in prompts:
+        prompt = given if isinstance(given, str) else _decode(given, tokenizer)
         try:
             ids = encode_prompt(tokenizer, prompt, params, model.config.block_size)
         except (DataError, GenerationError) as error:
@@ -91,15 +92,15 @@ def _seeds(request: CompletionRequest) -> list[int]:
     return [(first + index) % 2**63 for index in range(request.n or 1)]
 
 
-def _texts(prompt: str | list[str] | Ids | list[Ids], tokenizer: Tokenizer) -> list[str]:
-    """Return the prompts as texts."""
+def _prompts(prompt: Prompt) -> Sequence[str | Ids]:
+    """Return the prompts of a request as a list."""
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
         raise APIError(400, "prompt: the list is empty; give at least one", "prompt")
     if isinstance(prompt[0], int):
-        return [_decode(prompt, tokenizer)]
-    return [part if isinstance(part, str) else _decode(part, tokenizer) for part in prompt]
+        return [prompt]
+    return cast("Sequence[str | Ids]", prompt)
 
 
 def _decode(ids: Sequence[int], tokenizer: Tokenizer) -> str:

@@ -15,20 +15,28 @@ class Limits:
         max_tokens: of a completion.
         choices: completions of a request, over all its prompts.
         logprobs: alternatives per token.
+        logprob_values: log-probabilities of an answer, which holds them until it is read.
         stops: stop strings.
         stop_characters: of each of them.
         running: sequences that are computed at a time.
         waiting: sequences that wait beside them.
+        connections: open at a time.
+        request_seconds: from the opening of a connection, or the last answer on it, to the end of a request.
+        stall_seconds: in which a client reads at least 16 KiB of what waits for it, or all of it.
     """
 
     body_bytes: int = 1 << 20
     max_tokens: int = 4096
     choices: int = 64
     logprobs: int = 20
+    logprob_values: int = 1 << 18
     stops: int = 16
     stop_characters: int = 256
     running: int = 64
     waiting: int = 256
+    connections: int = 1024
+    request_seconds: float = 20.0
+    stall_seconds: float = 15.0
 
     def check(self, request: CompletionRequest, prompts: int) -> None:
         """Make sure that a request stays within them.
@@ -37,8 +45,12 @@ class Limits:
             APIError: it does not, or asks for something that this server does not support.
         """
         _at_most("max_tokens", request.max_tokens or 0, self.max_tokens)
-        _at_most("n", prompts * (request.n or 1), self.choices, "completions, of all prompts")
+        choices = prompts * (request.n or 1)
+        _at_most("n", choices, self.choices, "completions, of all prompts")
         _at_most("logprobs", request.logprobs or 0, self.logprobs)
+        if request.logprobs is not None:
+            values = choices * (request.max_tokens or 0) * (1 + request.logprobs)
+            _at_most("logprobs", values, self.logprob_values, "log-probabilities in all")
         stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
         _at_most("stop", len(stops), self.stops, "stop strings")
         _at_most("stop", max(map(len, stops), default=0), self.stop_characters, "characters of a stop string")

@@ -4,7 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Ids = list[Annotated[int, Field(ge=0)]]
+# a body can have a million wrong values: the first one is enough
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
+Prompt = str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True, max_length=4096)]
 
 
 class _Body(BaseModel):
@@ -20,7 +23,7 @@ class StreamOptions(_Body):
 class CompletionRequest(_Body):
     """A request for completions. What is left out is as in the `sample` section of the model's configuration."""
 
-    prompt: str | list[str] | Ids | list[Ids] = Field(description="A text, or token ids, or several of either.")
+    prompt: Prompt = Field(description="A text, or token ids, or several of either.")
     model: str | None = Field(None, description="One of /v1/models; left out: the server's first.")
     max_tokens: int | None = Field(None, ge=0, description="Tokens to generate; left out: 16.")
     n: int | None = Field(None, ge=1, description="Completions per prompt; number i has seed + i.")
@@ -28,7 +31,7 @@ class CompletionRequest(_Body):
     stream_options: StreamOptions | None = None
     echo: bool | None = Field(None, description="Begin the text with the prompt.")
     logprobs: int | None = Field(None, ge=0, description="Log-probabilities (nats) of tokens and of this many others.")
-    stop: str | list[str] | None = Field(None, description="Stop before any of these texts.")
+    stop: str | Texts | None = Field(None, description="Stop before any of these texts.")
     seed: int | None = Field(None, description="Same seed, same text; left out: random.")
     temperature: float | None = Field(None, ge=0, le=2, description="0: always the most likely token.")
     top_p: float | None = Field(None, gt=0, le=1, description="Keep the most likely tokens up to this probability.")

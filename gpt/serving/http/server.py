@@ -11,12 +11,16 @@ import uvicorn
 
 from gpt.errors import GPTError
 from gpt.progress import Report
+from gpt.serving.http.connections import build_config
 from gpt.serving.http.drain import Drain
+from gpt.serving.http.limits import Limits
 
 CLOSE_SECONDS = 3
 """What a client has to read the rest of its answer once that is complete."""
-HEADER_BYTES = 32 << 10
-"""Most bytes of the headers of a request."""
+SEND_BYTES = 128 << 10
+"""Of an answer that the system keeps for a client that reads slowly; left alone, Linux keeps megabytes for each."""
+FILES = 512
+"""Files and sockets that may be open beside the connections."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -29,11 +33,24 @@ def bind(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         bound = socket.socket(family, socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)  # also of the connections that it accepts
         bound.bind(address)
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no name of a host"
         raise GPTError(f"cannot listen at {host}, port {port}: {reason}; choose another --host or --port") from None
     return bound
+
+
+def allow_files(count: int) -> None:
+    """Let this process have so many files open, as far as the system permits it."""
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class Server:
@@ -42,24 +59,15 @@ class Server:
     Args:
         app: an ASGI application.
         drain: of the application.
+        limits: of its connections.
         drain_seconds: what running requests have to finish after a signal.
         report: told that it drains.
     """
 
-    def __init__(self, app: Any, drain: Drain, drain_seconds: float, report: Report) -> None:
+    def __init__(self, app: Any, drain: Drain, limits: Limits, drain_seconds: float, report: Report) -> None:
         self._drain, self._drain_seconds, self._report = drain, drain_seconds, report
-        config = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=CLOSE_SECONDS,
-            h11_max_incomplete_event_size=HEADER_BYTES,
-            http="h11",
-            ws="none",
-            proxy_headers=False,  # whose address a request has is what its connection says
-        )
-        self._server = uvicorn.Server(config)
+        allow_files(limits.connections + FILES)
+        self._server = uvicorn.Server(build_config(app, limits, timeout_graceful_shutdown=CLOSE_SECONDS))
         self._received: int | None = None
         self._draining: asyncio.Task[None] | None = None
 

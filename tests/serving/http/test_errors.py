@@ -10,8 +10,13 @@ import openai
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from gpt.config import SamplingParams
+from gpt.serving.http.errors import APIError
+from gpt.serving.http.jobs import read_jobs
 from gpt.serving.http.limits import Limits
+from gpt.serving.http.protocol import CompletionRequest
 from http_server import PATIENCE, ManualEngine, Serve, Served, real_engine
 
 OK = {"prompt": "It was", "max_tokens": 3}
@@ -121,6 +126,34 @@ def test_a_body_that_is_no_request_is_refused(server: Served, content: bytes) ->
         answer = client.post("/v1/completions", content=content, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("field", ["prompt", "stop"])
+@pytest.mark.parametrize("value", [[1, "a"] * 1000, [{}] * 1000, [[-1]] * 1000, [[1, None]] * 1000, [[]] * 5000])
+def test_of_a_million_wrong_values_the_first_is_enough(field: str, value: list) -> None:
+    """Reporting each takes seconds, in which the server would answer nobody."""
+    with pytest.raises(ValidationError) as caught:
+        CompletionRequest.model_validate({**OK, field: value})
+    assert caught.value.error_count() < 10
+
+
+def test_prompts_that_are_too_many_are_not_read() -> None:
+    request = CompletionRequest(prompt=[[1]] * 65)
+    with pytest.raises(APIError, match="65 completions"):
+        read_jobs(request, Limits(), None, None, SamplingParams())  # type: ignore[arg-type]  # neither is needed
+
+
+def test_an_error_quotes_no_more_of_a_request_than_a_person_reads(server: Served) -> None:
+    for name, status in (("model", 404), ("a" * 100_000, 400)):
+        answer = server.post(**OK, **{name: "a" * 100_000})
+        assert answer.status_code == status
+        assert len(answer.content) < 1000
+
+
+def test_an_answer_holds_a_limited_number_of_logprobs(server: Served) -> None:
+    wrong = server.post(prompt="It", n=64, max_tokens=300, logprobs=20)
+    assert "log-probabilities in all" in assert_is_error(wrong, 400, "logprobs")
+    assert server.post(prompt="It", n=2, max_tokens=300, logprobs=20).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", None])

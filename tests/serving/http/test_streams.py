@@ -3,7 +3,6 @@
 import json
 import socket
 import struct
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -127,13 +126,4 @@ def test_many_clients_that_vanish_leave_nothing_behind(manual: Served) -> None:
     for _ in connections:
         manual.engine.wait_for_cancel(seconds=PATIENCE)
     assert set(map(id, manual.engine.cancelled)) == set(map(id, manual.engine.requests))
-    settled = threading.Event()
-
-    def look() -> None:
-        if manual.drain.active:
-            manual.loop.call_later(0.01, look)
-        else:
-            settled.set()
-
-    manual.loop.call_soon_threadsafe(look)
-    assert settled.wait(PATIENCE)
+    manual.wait_until(lambda: not manual.drain.active)
