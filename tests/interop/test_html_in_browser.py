@@ -95,12 +95,12 @@ def test_a_character_shows_its_alternatives_and_branches(open_page: Open, model:
     text = write(page, "the ")
     page.point(ITEM.format(9))
     assert page.text(".choice-title") == f"'{text[9].replace(' ', '␣').replace(chr(10), '⏎')}' (9)"
-    assert page.run("document.querySelectorAll('.own li').length") == 10
-    assert page.run("document.querySelectorAll('.sampled li').length") == 5
-    assert page.text(".sampled-title") == "With temperature 0.8, top-k 5"
-    other = page.run("document.querySelector('.own li:not(.came) button').textContent")
+    assert page.run("document.querySelectorAll('.pairs li').length") == 10
+    assert page.run("document.querySelectorAll('.pairs li:not(.dropped)').length") == 5
+    assert page.text(".sampling") == "temperature 0.8, top-k 5"
+    other = page.run("document.querySelector('.pairs li:not(.came) button').textContent")
     page.point(ITEM.format(9), click=True)
-    page.point("document.querySelector('.own li:not(.came) button')", click=True)
+    page.point("document.querySelector('.pairs li:not(.came) button')", click=True)
     page.wait_for(DONE)
     branched = page.run(WRITTEN)
     assert len(branched) == len(text)
@@ -117,7 +117,7 @@ def test_the_text_is_read_by_keyboard(open_page: Open) -> None:
     page.press("ArrowLeft")
     assert page.text(".choice-title").endswith("(5)")
     page.press("Tab")
-    assert page.run("document.activeElement.closest('.own') !== null")
+    assert page.run("document.activeElement.closest('.pairs') !== null")
     page.press("Enter")
     page.wait_for(DONE)
     assert page.run("document.activeElement.dataset.index") == "5"

@@ -4,18 +4,18 @@
  * of sampling, as triples of id, label and probability; `isGiven` is set if it is of the prompt, `isPicked` if a
  * reader chose it. `branch(index, id)` follows a click on an alternative.
  *
- * Returns `tokens`, `add(tokens)`, `truncate(length)`, `settle()`, which lets the tab key reach the text, and
- * `focus(index)`; `settings` is to be set to the words for the sampling parameters.
+ * Returns `tokens`, `add(tokens)`, `truncate(length)`, `settle()`, which lets the tab key reach the text, `focus(index)`,
+ * and `mark(index)`, which draws a line above one token; `settings` is to be set to the words for the sampling parameters.
  */
 function showPassage(root, branch) {
   fillFrom(root, "passage");
   const find = (name) => root.querySelector(`.${name}`);
   const written = find("written");
-  const idle = ["choice-title", "choice", "sampled-title"].map((name) => [find(name), find(name).textContent]);
+  const idle = ["choice-title", "choice"].map((name) => [find(name), find(name).textContent]);
   const tokens = [];
   const items = []; // their elements
   let chosen = null;
-  const passage = { tokens, add, truncate, settle, focus, settings: "" };
+  const passage = { tokens, add, truncate, settle, focus, mark, settings: "" };
 
   const pick = makeChoosable(
     written,
@@ -70,6 +70,11 @@ function showPassage(root, branch) {
     items[index].focus({ preventScroll: true });
   }
 
+  function mark(index) {
+    written.querySelector(".parting")?.classList.remove("parting");
+    items[index]?.classList.add("parting");
+  }
+
   function tint(item, index) {
     const { probability } = tokens[index];
     if (probability !== null) paint(item, -Math.log2(probability) / MOST_BITS);
@@ -77,15 +82,15 @@ function showPassage(root, branch) {
 
   function showChoice(index) {
     const token = tokens[index];
+    find("possible").hidden = !token?.own.length;
     if (!token) {
       for (const [element, text] of idle) element.textContent = text;
-      for (const name of ["own", "sampled"]) find(name).replaceChildren();
       return;
     }
     find("choice-title").textContent = `${quoted(token.label)} (${index})`;
     find("choice").textContent = describeChoice(token);
-    find("sampled-title").textContent = `With ${passage.settings}`;
-    for (const name of ["own", "sampled"]) drawChoices(find(name), index, token[name]);
+    find("sampling").textContent = passage.settings;
+    find("pairs").replaceChildren(...token.own.map((entry) => buildAlternative(index, entry)));
   }
 
   function describeChoice({ probability, isGiven, isPicked }) {
@@ -94,18 +99,30 @@ function showPassage(root, branch) {
     return `Its probability was ${decimals(probability)}${origin}.`;
   }
 
-  /** Bars whose names are buttons that branch. */
-  function drawChoices(list, index, entries) {
-    drawBars(list, entries.map(([, label, share]) => [label, share]), (entry) =>
-      entries[entry][0] === tokens[index].id ? "came" : ""
+  /** An item with two bars, and a name that branches; sampling changes no order, and so has no others. */
+  function buildAlternative(index, [id, label, probability]) {
+    const [, , sampled = 0] = tokens[index].sampled.find(([other]) => other === id) ?? [];
+    const button = create("button", "", label);
+    button.type = "button";
+    button.setAttribute("aria-label", `continue with ${label}`);
+    button.addEventListener("click", () => branch(index, id));
+    const bars = create("span", "pair");
+    bars.append(buildBar("own", probability), buildBar("fill", sampled));
+    const item = create("li", sampled ? "" : "dropped");
+    item.classList.toggle("came", id === tokens[index].id);
+    item.append(
+      button,
+      bars,
+      create("span", "value", decimals(probability)),
+      create("span", "value sampled", sampled ? decimals(sampled) : "never")
     );
-    entries.forEach(([id, label], entry) => {
-      const button = create("button", "", label);
-      button.type = "button";
-      button.setAttribute("aria-label", `continue with ${label}`);
-      button.addEventListener("click", () => branch(index, id));
-      list.children[entry].firstChild.replaceChildren(button);
-    });
+    return item;
+  }
+
+  function buildBar(name, share) {
+    const fill = create("span", name);
+    fill.style.width = `${100 * share}%`;
+    return fill;
   }
 
   function draw() {

@@ -4,8 +4,9 @@
  * - `title`: in the navigation;
  * - `sentence`: what to look for in it;
  * - `show(root, context)`: fills `root`, an element that only this view uses, when the view is first opened. `context`
- *   has `source`, which computes, `models`, the names of all, and `model`, that of the chosen one. It may return a function, which is called
- *   when the view is opened again, and when another model is chosen while it is open.
+ *   has `source`, which computes, `models`, the names of all, `model`, that of the chosen one, and `text`, the one
+ *   written last. It may return a function, which is called when the view is opened again, and when another model is
+ *   chosen while it is open.
  *
  * Only the open view is in the document.
  */
@@ -29,6 +30,7 @@ function startShell(context) {
       if (place === index) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     });
+    links[index].scrollIntoView({ block: "nearest", inline: "nearest" });
     document.title = `${view.title} · gpt`;
     const isNew = !opened.has(view.name);
     if (isNew) opened.set(view.name, { section: buildSection(view) });

@@ -81,6 +81,7 @@ function showWrite(root, start, source, models, { changed = () => {}, written = 
       if (isPicked) Object.assign(tokens[0], { isGiven: false, isPicked: true });
       added += tokens.filter(({ isGiven, isPicked }) => !isGiven && !isPicked).length;
       pane.passage.add(tokens);
+      if (panes.length === 2) markParting(panes.map(({ passage }) => passage));
       if (isPicked) pane.passage.focus(known);
     };
     let fault = null;
@@ -138,6 +139,13 @@ function showWrite(root, start, source, models, { changed = () => {}, written = 
   fill(start);
   field("count").max = start.most;
   return { fill };
+}
+
+/** Marks where two texts part. */
+function markParting(passages) {
+  const [first, second] = passages.map(({ tokens }) => tokens);
+  const parting = first.findIndex(({ id }, index) => index < second.length && id !== second[index].id);
+  for (const passage of passages) passage.mark(parting);
 }
 
 /** Throws once a signal is aborted, whatever else still has to notice it. */

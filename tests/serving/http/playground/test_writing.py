@@ -101,14 +101,14 @@ def test_a_character_shows_its_alternatives_and_branches(open_page: Open, two_mo
     text = write(page, prompt="It was", count=40, temperature=0.9, top_k=5)
     page.point(ITEM.format(12))
     assert text_of(page, ".choice-title").endswith(" (12)")
-    assert page.run("document.querySelectorAll('.own li').length") == 10
-    assert page.run("document.querySelectorAll('.sampled li').length") <= 5
-    assert text_of(page, ".sampled-title") == "With temperature 0.9, top-k 5"
-    came = page.run("document.querySelector('.own .came').textContent")
+    assert page.run("document.querySelectorAll('.pairs li').length") == 10
+    assert page.run("document.querySelectorAll('.pairs li:not(.dropped)').length") <= 5
+    assert text_of(page, ".sampling") == "temperature 0.9, top-k 5"
+    came = page.run("document.querySelector('.pairs .came').textContent")
     assert came.startswith(text[12].replace(" ", "␣").replace("\n", "⏎"))
     page.point(ITEM.format(12), click=True)
-    other = text_of(page, ".own li:not(.came) button").replace("␣", " ").replace("⏎", "\n")
-    page.point("document.querySelector('.own li:not(.came) button')", click=True)
+    other = text_of(page, ".pairs li:not(.came) button").replace("␣", " ").replace("⏎", "\n")
+    page.point("document.querySelector('.pairs li:not(.came) button')", click=True)
     page.wait_for("document.querySelector('.picked') !== null")
     wait_until_written(page)
     branch = text[:12] + other
@@ -133,7 +133,7 @@ def test_it_is_used_by_keyboard_alone(open_page: Open) -> None:
     page.press("ArrowRight")
     assert text_of(page, ".choice-title").endswith("(8)")
     page.press("Tab")
-    assert page.run("document.activeElement.closest('.own') !== null")
+    assert page.run("document.activeElement.closest('.pairs') !== null")
     page.press("Enter")
     page.wait_for("document.querySelector('.picked') !== null")
     wait_until_written(page)
@@ -149,6 +149,9 @@ def test_two_models_write_side_by_side_with_one_seed(open_page: Open, two_models
     for name, text in zip(chosen, (left, right), strict=True):
         assert text == "It was" + complete(two_models, name, "It was", max_tokens=60, temperature=0.8, seed=3)
     assert left != right
+    parting = next(index for index, (one, other) in enumerate(zip(left, right, strict=True)) if one != other)
+    marked = page.run("[...document.querySelectorAll('.parting')].map((item) => Number(item.dataset.index))")
+    assert marked == [parting, parting]
 
 
 def test_a_reload_keeps_the_prompt_and_the_settings(open_page: Open) -> None:

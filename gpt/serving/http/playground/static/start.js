@@ -6,7 +6,7 @@ async function openPlayground() {
     return;
   }
   const source = new ServerSource(key);
-  const context = { source, models: [], model: "" };
+  const context = { source, models: [], model: "", text: recall("text", "") };
   try {
     context.models = await source.models();
   } catch (error) {

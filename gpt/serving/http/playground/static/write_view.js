@@ -14,7 +14,10 @@ views.push({
   ...WRITE_VIEW,
   show(root, context) {
     return showPlaygroundWriter(root, context, [{ name: () => context.model }], {
-      written: (text) => remember("text", text),
+      written: (text) => {
+        context.text = text;
+        remember("text", text);
+      },
     });
   },
 });
