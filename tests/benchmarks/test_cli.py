@@ -11,6 +11,7 @@ import pytest
 from native_support import needs_compiler
 
 from benchmarks.cli import main
+from benchmarks.processes import ROOT
 from programs import find_browser
 
 HF = ["--hf"] if find_spec("transformers") else []
@@ -26,6 +27,12 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 COMMANDS = ["", "train", "train recipe", "train step", "train race", "decode", "start", "page", "check"]
+
+
+def test_the_script_runs() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "bench.py"), "--help"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "Measure speed." in result.stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)
