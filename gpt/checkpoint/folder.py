@@ -37,11 +37,11 @@ class Checkpoint:
     """The contents of a checkpoint.
 
     Attributes:
-        model: weights by name; a tied weight has one name.
+        model: weights by name; a tied weight appears once.
         training: optimizer, scaler and generator states: tensors and plain values.
         state: step, losses and counters, as JSON values.
         config: the resolved configuration.
-        tokenizer: the tokenizer of the weights.
+        tokenizer: the tokenizer that belongs to the weights.
         ngrams: n-gram table of the training text, or None.
     """
 
@@ -93,13 +93,13 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         tokenizer = tokenizer_from_dict(json.loads(files[name]))
         name = NGRAMS
         ngrams = NgramTable.from_tensors(safetensors.torch.load(files[name])) if name in files else None
-    except Exception as error:  # foreign bytes make an unpickler raise anything
+    except Exception as error:  # an unpickler may raise anything on foreign bytes
         if name not in files:
             raise CheckpointError(f"{folder / MANIFEST} does not list {name}") from None
         raise CheckpointError(f"{folder / name} cannot be read: {_reason(error)}") from None
     for name, value in (("optimizer.pt", training), ("state.json", state)):
         if not isinstance(value, dict):
-            raise CheckpointError(f"{folder / name} cannot be read: it holds no names and values")
+            raise CheckpointError(f"{folder / name} cannot be read: it is not a mapping")
     return Checkpoint(model, training, state, config, tokenizer, ngrams)
 
 
@@ -118,7 +118,7 @@ def _serialize(checkpoint: Checkpoint) -> dict[str, bytes]:
 
 
 def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files and then their manifest, each flushed to disk."""
+    """Write the files, then their manifest, and flush each to disk."""
     manifest = {
         "format": FORMAT,
         "files": {
@@ -132,7 +132,7 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _move_into_place(temporary: Path, folder: Path) -> None:
-    """Rename the folder; an existing one is first moved aside, under a name that readers still find."""
+    """Rename the folder; an existing one is first moved aside, under a name where readers still find it."""
     aside = folder.with_name(folder.name + ".old")
     if folder.exists():  # otherwise `aside` may be the only copy, left by a crash before the next rename
         shutil.rmtree(aside, ignore_errors=True)

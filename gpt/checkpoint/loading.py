@@ -45,7 +45,7 @@ def load_trained(path: Path | None, runs: Path, device: torch.device, weights: s
         path: see `find_checkpoint`; None: the newest run.
         runs: folder of run folders.
         device: device of the model.
-        weights: format to convert them to, see `gpt.quantize`; None: as saved.
+        weights: format to convert to, see `gpt.quantize`; None: as saved.
 
     Raises:
         CheckpointError: there is no checkpoint, it is damaged, or its weights do not fit its configuration.
@@ -80,11 +80,11 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
             f"{folder}: config.yaml has n_layer {config.n_layer}, model.safetensors {len(blocks)} blocks"
         )
     with torch.random.fork_rng(devices=[]):  # the initial weights are discarded; the generator stays as it was
-        try:  # on the meta device, where wrong sizes in config.yaml allocate nothing
+        try:  # on the meta device wrong sizes in config.yaml allocate nothing
             check_weights(_build(config, checkpoint.model, "meta"), checkpoint.model, folder)
         except RuntimeError as error:
             raise CheckpointError(f"{folder / 'config.yaml'} has sizes that no tensor can have: {error}") from None
-        require_model_memory(config, torch.device("cpu"))  # of its tables of positions nothing was compared
+        require_model_memory(config, torch.device("cpu"))  # nothing has checked the size of the position tables
         model = _build(config, checkpoint.model, "cpu")
     model.load_state_dict(checkpoint.model, strict=False)
     return model

@@ -1,4 +1,4 @@
-"""Text in and out of a model: the token ids of a prompt, and whole characters from a stream of token ids."""
+"""Convert text for a model: a prompt to token ids, and a stream of token ids to whole characters."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,9 +7,9 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.errors import DataError, GenerationError
 
 FIRST_TEXT = "\n"
-"""Where an empty prompt starts: after a line end, or, where the vocabulary has none, after id 0."""
+"""An empty prompt starts after a newline, or after id 0 if the vocabulary has none."""
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
-"""Shown for an id that the tokenizer does not have; a model's vocabulary may be larger."""
+"""Stands for ids that the tokenizer does not have; a model's vocabulary may be larger."""
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str, params: SamplingParams, block_size: int) -> list[int]:
@@ -45,10 +45,10 @@ def _first_ids(tokenizer: Tokenizer, params: SamplingParams) -> list[int]:
 class TextStream:
     """Detokenizes ids as they come and watches for stop strings.
 
-    Text that could be the beginning of a stop string is held back until it is clear that it is not.
+    Text that may begin a stop string is held back until it is clear that it does not.
 
     Attributes:
-        stopped: a stop string was reached; nothing more may be fed.
+        stopped: whether a stop string was reached; then nothing more may be fed.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
@@ -94,5 +94,5 @@ def decode_text(tokenizer: Tokenizer, ids: Iterable[int], stop: Sequence[str] = 
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of `text` that `stop` begins with."""
+    """Return the length of the longest suffix of `text` that is a prefix of `stop`."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
