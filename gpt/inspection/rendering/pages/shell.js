@@ -31,6 +31,7 @@ function startShell(context) {
       else link.removeAttribute("aria-current");
     });
     links[index].scrollIntoView({ block: "nearest", inline: "nearest" });
+    document.body.dataset.view = view.name;
     document.title = `${view.title} · gpt`;
     const isNew = !opened.has(view.name);
     if (isNew) opened.set(view.name, { section: buildSection(view) });

@@ -15,6 +15,7 @@ from gpt.serving.http.answers import Answers
 from gpt.serving.http.information import Responses
 from gpt.serving.http.limits import Limits
 from gpt.serving.http.models import Models
+from gpt.serving.http.playground.facts import add_facts
 from gpt.serving.http.playground.generate import add_generate
 from gpt.serving.http.playground.page import add_page
 
@@ -41,4 +42,5 @@ def add_playground(
         needs_key: requests are to have an API key, which the page asks its reader for.
     """
     add_page(app, {"needsKey": needs_key, "mostTokens": limits.max_tokens})
+    add_facts(app, models, answers, errors)
     add_generate(app, models, limits, answers, heavy, errors)

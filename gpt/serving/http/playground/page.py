@@ -16,7 +16,7 @@ SHARED_STYLES = ("page.css", "controls.css", "shell.css", "write.css")
 SHARED_SCRIPTS = ("shared.js", "shell.js", "passage.js", "write.js")
 SHARED_TEMPLATES = ("passage", "write")
 """What the exported page uses too, in `gpt/inspection/rendering/pages`."""
-STYLES: tuple[str, ...] = ()
+STYLES = ("playground.css",)
 SCRIPTS = ("server_source.js", "write_view.js", "compare_view.js", "start.js")
 """In `static/`; views stand in the order of the navigation, and `start.js` comes last."""
 TEMPLATES: tuple[str, ...] = ()

@@ -60,6 +60,7 @@ def test_another_model_is_chosen_for_all_views(open_page: Open, two_models: Serv
     assert names[0] == two_models.models.first
     page.run("document.getElementById('model').focus()")
     page.press("ArrowDown")
+    page.wait_for("document.getElementById('facts').textContent.includes('in 2 layers of 4 heads')")
     text = write(page, prompt="It was", count=40, temperature=0)
     assert text == "It was" + complete(two_models, names[1], "It was", max_tokens=40, temperature=0.0)
 

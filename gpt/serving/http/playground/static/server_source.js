@@ -9,6 +9,11 @@ class ServerSource {
     return (await this.get("/v1/models")).data.map(({ id }) => id);
   }
 
+  /** What the page says about a model. */
+  facts(model) {
+    return this.get(`/api/models/${encodeURI(model)}`);
+  }
+
   async write({ count, topK, topP, ...request }, onTokens) {
     const body = { ...request, max_tokens: count, top_k: topK, top_p: topP };
     for await (const { tokens } of this.events("/api/generate", body)) onTokens(tokens);
@@ -30,7 +35,7 @@ class ServerSource {
     return this.post("/api/trace", body);
   }
 
-  async get(path, signal) {
+  async get(path, signal = null) {
     return (await this.ask(path, { signal })).json();
   }
 

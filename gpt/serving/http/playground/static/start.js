@@ -16,6 +16,7 @@ async function openPlayground() {
   }
   const { models } = context;
   context.model = models.includes(recall("model", "")) ? recall("model") : models[0];
+  await showFacts(context);
   const shell = startShell(context);
   const select = byId("model");
   select.replaceChildren(...models.map((name) => new Option(name, name)));
@@ -24,8 +25,35 @@ async function openPlayground() {
     context.model = select.value;
     remember("model", context.model);
     shell.refresh();
+    showFacts(context);
   });
   byId("model-label").hidden = false;
+}
+
+/** Says what the chosen model is, and keeps it in `context.facts`; null where it cannot be loaded. */
+async function showFacts(context) {
+  const { model } = context;
+  byId("facts").textContent = `Loading ${model}…`;
+  try {
+    const facts = await context.source.facts(model);
+    if (context.model !== model) return;
+    context.facts = facts;
+    byId("facts").textContent = describeFacts(facts);
+    sayOnPage("");
+  } catch (error) {
+    if (context.model !== model) return;
+    context.facts = null;
+    byId("facts").textContent = "";
+    sayOnPage(error.message, true);
+  }
+}
+
+function describeFacts({ parameters, n_layer: layers, n_head: heads, block_size: window, vocab_size: size, token }) {
+  const count = (number, name) => `${number.toLocaleString("en")} ${name}${number === 1 ? "" : "s"}`;
+  return (
+    `${count(parameters, "parameter")} in ${count(layers, "layer")} of ${count(heads, "head")}; ` +
+    `it sees ${count(window, token)} at a time, and knows ${size.toLocaleString("en")} different ones.`
+  );
 }
 
 function askForKey(reason) {
