@@ -5,7 +5,7 @@
  * reader chose it. `branch(index, id)` follows a click on an alternative.
  *
  * Returns `tokens`, `add(tokens)`, `truncate(length)`, `settle()`, which lets the tab key reach the text, `focus(index)`,
- * and `mark(index)`, which draws a line above one token; `settings` is to be set to the words for the sampling parameters.
+ * and `mark(index)`, which draws a bar before one token; `settings` is to be set to the words for the sampling parameters.
  */
 function showPassage(root, branch) {
   fillFrom(root, "passage");

@@ -2,8 +2,8 @@ views.push({
   name: "compare",
   title: "Compare",
   sentence:
-    "Two models continue one prompt with the same random numbers. Look for where their texts part, at the line above " +
-    "a character, and for how much fainter, that is likelier, the better model's characters are.",
+    "Two models continue one prompt with the same random numbers. Look for where their texts part, at the bar between " +
+    "two characters, and for how much fainter, that is likelier, the better model's characters are.",
   show(root, context) {
     const { models, model } = context;
     const other = models.find((name) => name !== model) ?? model;
