@@ -90,6 +90,7 @@ class Answer:
         choices: in order.
         changed: is set when a choice has grown.
         prompt_tokens: of the prompts, each counted once.
+        values: tokens and log-probabilities that it may come to hold.
         begun: when it was asked for, by the monotonic clock.
         first: when its first token came, by the same; None: not yet.
 
@@ -97,12 +98,13 @@ class Answer:
         engine: that generates.
         delivery: from its thread.
         prompt_tokens: see above.
+        values: see above.
     """
 
-    def __init__(self, engine: ServingEngine, delivery: Delivery, prompt_tokens: int) -> None:
+    def __init__(self, engine: ServingEngine, delivery: Delivery, prompt_tokens: int, values: int) -> None:
         self.choices: list[Choice] = []
         self.changed = asyncio.Event()
-        self.prompt_tokens = prompt_tokens
+        self.prompt_tokens, self.values = prompt_tokens, values
         self.begun = time.monotonic()
         self.first: float | None = None
         self._engine, self._delivery = engine, delivery

@@ -1,13 +1,15 @@
 """All answers that are being generated: from their beginning until what they hold is freed."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 
 from gpt.serving.engine import ServingEngine
 from gpt.serving.http.answer import Answer
 from gpt.serving.http.delivery import Delivery
 from gpt.serving.http.drain import Drain
+from gpt.serving.http.errors import APIError
+from gpt.serving.http.jobs import Job
 from gpt.serving.http.metrics import Metrics
 
 CLIENT_GONE = 499
@@ -26,25 +28,32 @@ class Answers:
     Args:
         drain: knows whether requests are accepted.
         metrics: count them.
+        most_values: that they hold together, see `Limits.values`.
     """
 
-    def __init__(self, drain: Drain, metrics: Metrics) -> None:
-        self._drain, self._metrics = drain, metrics
+    def __init__(self, drain: Drain, metrics: Metrics, most_values: int) -> None:
+        self._drain, self._metrics, self._most_values = drain, metrics, most_values
         self._delivery = Delivery(asyncio.get_running_loop())
 
     def check(self) -> None:
         """Refuse a new request once the server is being stopped; see `Drain.check`."""
         self._drain.check()
 
-    def open(self, engine: ServingEngine, prompt_tokens: int, cleanup: AsyncExitStack) -> Answer:
+    def open(self, engine: ServingEngine, jobs: Sequence[Job], cleanup: AsyncExitStack) -> Answer:
         """Return an answer without choices.
 
         Args:
             engine: that generates.
-            prompt_tokens: of the prompts, each counted once.
+            jobs: that it will be asked to do.
             cleanup: frees what the answer holds.
+
+        Raises:
+            APIError: it would hold too much beside the others.
         """
-        answer = Answer(engine, self._delivery, prompt_tokens)
+        values = sum(job.values for job in jobs)
+        if values + sum(other.values for other in self._drain.active) > self._most_values:
+            raise APIError(429, "the server is busy: it holds as many answers as it accepts", code="queue_full")
+        answer = Answer(engine, self._delivery, sum(len(job.ids) for job in jobs), values)
         cleanup.callback(self._end, answer)
         self._drain.active.add(answer)
         return answer

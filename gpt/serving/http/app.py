@@ -51,7 +51,7 @@ def create_app(
     add_error_handlers(app)
     metrics = Metrics(models)
     heavy = ThreadPoolExecutor(max_workers=1, thread_name_prefix="heavy-work")
-    answers = Answers(drain, metrics)
+    answers = Answers(drain, metrics, limits.values)
     completions = Completions(models, limits, answers, heavy)
     app.add_api_route(
         "/v1/completions",

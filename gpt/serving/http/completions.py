@@ -45,7 +45,7 @@ class Completions:
         served = await cleanup.enter_async_context(self._models.use(body.model))
         loaded = served.loaded
         jobs = read_jobs(body, self._limits, loaded.model, loaded.tokenizer, loaded.config.sample)
-        answer = self._answers.open(served.engine, sum(len(job.ids) for job in jobs), cleanup)
+        answer = self._answers.open(served.engine, jobs, cleanup)
         for job in jobs:
             scored = await self._score(loaded.model, loaded.tokenizer, job, body)
             self._start(answer, job, body, loaded.tokenizer, scored)

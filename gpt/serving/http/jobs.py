@@ -34,6 +34,12 @@ class Job(NamedTuple):
     ids: list[int]
     params: list[SamplingParams]
 
+    @property
+    def values(self) -> int:
+        """Return how many tokens and log-probabilities the completions may have."""
+        logprobs = self.params[0].logprobs
+        return len(self.params) * self.params[0].max_new_tokens * (1 if logprobs is None else 2 + logprobs)
+
 
 def read_jobs(
     request: CompletionRequest, limits: Limits, model: GPT, tokenizer: Tokenizer, defaults: SamplingParams

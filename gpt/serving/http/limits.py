@@ -15,7 +15,8 @@ class Limits:
         max_tokens: of a completion.
         choices: completions of a request, over all its prompts.
         logprobs: alternatives per token.
-        logprob_values: log-probabilities of an answer, which holds them until it is read.
+        logprob_values: log-probabilities of an answer.
+        values: tokens and log-probabilities of all answers that are under way: they are held until they are read.
         stops: stop strings.
         stop_characters: of each of them.
         running: sequences that are computed at a time.
@@ -30,6 +31,7 @@ class Limits:
     choices: int = 64
     logprobs: int = 20
     logprob_values: int = 1 << 18
+    values: int = 1 << 22
     stops: int = 16
     stop_characters: int = 256
     running: int = 64

@@ -156,6 +156,23 @@ def test_an_answer_holds_a_limited_number_of_logprobs(server: Served) -> None:
     assert server.post(prompt="It", n=2, max_tokens=300, logprobs=20).status_code == 200
 
 
+def test_answers_under_way_hold_a_limited_number_of_tokens_and_logprobs(serve: Serve) -> None:
+    with serve(limits=Limits(values=1000)) as served:
+        assert_is_error(served.post(prompt="It", n=2, max_tokens=501), 429)
+        assert_is_error(served.post(prompt="It", n=2, max_tokens=100, logprobs=4), 429)
+        waiting = threading.Thread(target=served.post, kwargs={"prompt": "It", "max_tokens": 100, "logprobs": 4})
+        waiting.start()
+        served.engine.wait_for_request()
+        assert_is_error(served.post(prompt="It", max_tokens=401), 429)
+        served.engine.say("a", "length")
+        waiting.join()
+        waiting = threading.Thread(target=served.post, kwargs={"prompt": "It", "max_tokens": 1000})
+        waiting.start()
+        served.engine.wait_for_request()
+        served.engine.say("a", "length", request=-1)
+        waiting.join()
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", None])
 def test_a_body_that_does_not_say_it_is_json_is_refused(server: Served, kind: str | None) -> None:
     """Browsers send these for pages of other sites without asking first."""

@@ -78,7 +78,7 @@ class Generate:
         request = CompletionRequest(**body.model_dump(exclude={"known"}), **FIXED)
         (job,) = read_jobs(request, self._limits, loaded.model, loaded.tokenizer, loaded.config.sample)
         params = job.params[0].model_copy(update={"logprobs": loaded.model.vocab_size})
-        answer = self._answers.open(served.engine, len(job.ids), cleanup)
+        answer = self._answers.open(served.engine, [job], cleanup)
         given = await self._score(loaded, job, params)
         details = DetailStream(loaded.tokenizer, loaded.model.vocab_size, params, len(given), body.known)
         choice = Choice(0, params.seed, details)
