@@ -18,13 +18,13 @@ from gpt.model import GPT
 from gpt.model.quantized import QuantizedLinear, quantize, weights_format
 
 WEIGHTS = ("fp16", "int8", "float32")
-"""Formats of the weights in a page; int8 is of the blocks' linear layers, and the rest is then fp16."""
+"""Formats of the weights in a page; with int8, the blocks' linear layers are int8 and the rest is fp16."""
 ENGINE = ("kernel.js", "weights.js", "model.js", "sampling.js", "text.js", "source.js")
-"""The parts that compute, in order; they touch no document and run outside a browser too."""
+"""The parts that compute, in order; they use no document, so that they run outside a browser too."""
 STYLES = ("page.css", "controls.css", "shell.css", "write.css")
 SCRIPTS = ("shared.js", "shell.js", "passage.js", "write.js", "reading_form.js", "attention_view.js")
 TEMPLATES = ("passage", "write", "reading_form", "attention")
-"""What the page shares with others, in `gpt/inspection/rendering/pages`."""
+"""Scripts that the page shares with others, in `gpt/inspection/rendering/pages`."""
 
 
 def render_model_page(
@@ -39,12 +39,12 @@ def render_model_page(
         params: temperature, top-k, top-p, seed and length that the page starts with.
         prompt: the prompt the page starts with.
         title: the page's title.
-        note: a line below it.
+        note: a line below the title.
 
     Raises:
         DataError: the prompt has characters outside the vocabulary.
-        InputError: a weight is not finite, or not in this format; int8 is asked for of a model that was quantized
-            to another format.
+        InputError: a weight is not finite, also once converted; or int8 is asked for, but the model is quantized to
+            another format.
     """
     tokenizer.encode(prompt)
     if weights == "int8" and weights_format(model) != "int8":
@@ -75,12 +75,12 @@ def render_model_page(
         data,
         script=read_part(*SCRIPTS) + read_engine() + _read("page.js"),
         style=read_part(*STYLES),
-        script_source="'wasm-unsafe-eval'",  # allows WebAssembly, and no other code than the page's own
+        script_source="'wasm-unsafe-eval'",  # allows WebAssembly, but no code other than the page's own
     )
 
 
 def read_engine() -> str:
-    """Return the JavaScript that computes."""
+    """Return the JavaScript of the parts that compute."""
     return "".join(map(_read, ENGINE))
 
 
@@ -102,7 +102,7 @@ def _pack(model: GPT, weights: str) -> tuple[list[dict[str, Any]], bytes]:
 
 
 def _tensors(model: GPT) -> Iterator[tuple[str, Tensor, Tensor | None]]:
-    """Yield name, values and, with int8 values, scales (rows, 1); quantized weights of other formats as floats."""
+    """Yield name, values and, for int8 values, scales (rows, 1); weights quantized to other formats as floats."""
     for name, module in model.named_modules():
         if isinstance(module, QuantizedLinear) and module.bits == 8:
             yield f"{name}.weight", module.integers, module.scales
@@ -115,7 +115,7 @@ def _tensors(model: GPT) -> Iterator[tuple[str, Tensor, Tensor | None]]:
 
 
 def _to_bytes(name: str, tensor: Tensor, kind: str) -> bytes:
-    """Return little-endian values, row after row."""
+    """Return the values as little-endian bytes, row by row."""
     dtype = {"int8": torch.int8, "fp16": torch.float16, "float32": torch.float32}[kind]
     values = tensor.detach().cpu().to(dtype)
     if not values.isfinite().all():

@@ -1,1 +1,1 @@
-"""C++ kernels for processors on which they are faster than torch."""
+"""C++ kernels, for processors on which they are faster than torch."""

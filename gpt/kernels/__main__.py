@@ -10,7 +10,7 @@ from gpt.processor import supported_processors
 
 
 def compile_all(settings: Settings) -> None:
-    """Compile what the cache does not have.
+    """Compile the libraries that the cache does not have.
 
     Raises:
         DeviceError: there is no compiler, or it fails.

@@ -1,4 +1,4 @@
-"""Compiling a C++ source into a shared library, once per source, compiler and class of processors.
+"""Compile a C++ source into a shared library, once per source, compiler and processor class.
 
 The library has a C interface and is loaded by ctypes: without torch's headers it compiles in
 seconds, and it does not depend on torch's binary interface.
@@ -17,7 +17,7 @@ import torch
 
 from gpt.errors import DeviceError
 from gpt.kernels.compiler import Compiler, find_compiler
-from gpt.kernels.library_cache import SUFFIX, StoredLibrary, writable_folder
+from gpt.kernels.library_cache import SUFFIX, CachedLibrary, writable_folder
 from gpt.processor import Processor
 from gpt.progress import Report, silent
 
@@ -32,21 +32,21 @@ def load_library(
     flags: Sequence[str] = (),
     compiler: Compiler | None = None,
 ) -> ctypes.CDLL:
-    """Load the library built from a source; it is compiled first where the cache does not have it.
+    """Load the library built from a source, and compile it first if the cache does not have it.
 
-    Two processes may do this at once: each compiles into a file of its own, and renames it.
+    Two processes may do this at once: each compiles into its own file and renames it.
 
     Args:
         source: path below `src`, such as "decoding/engine.cpp", or an absolute one.
         processor: to compile for; its `matmul_dtype` is a macro of the source, `GPT_BFLOAT16`.
-        cache: folder that keeps libraries; where it cannot be written, the system's temporary folder does.
-        report: told before and after a compilation, and of a damaged library.
-        flags: for the compiler, after those it always gets.
+        cache: folder that keeps libraries; if it cannot be written, the system's temporary folder does.
+        report: receives lines before and after a compilation, and about a damaged library.
+        flags: for the compiler, after those of every library.
         compiler: to use; None: the preferred one of this machine.
 
     Raises:
-        DeviceError: there is no compiler, it fails (its message is kept in a log, and as long as that is there and
-            nothing has changed, it is not tried again), the disk is full, or the library cannot be loaded.
+        DeviceError: there is no compiler, it fails (its messages are kept in a log, and while that exists and nothing
+            has changed, it is not tried again), the disk is full, or the library cannot be loaded.
     """
     compiler = compiler or find_compiler()
     if compiler is None:
@@ -62,52 +62,52 @@ def load_library(
         _share_openmp_of_torch()
         return ctypes.CDLL(str(library))
     except OSError as error:
-        raise DeviceError(f"{library} cannot be loaded: {error}; remove it to have it made again") from None
+        raise DeviceError(f"{library} cannot be loaded: {error}; remove it to have it compiled again") from None
 
 
 def _find_or_compile(
     command: list[str], compiler: Compiler, source: str, title: str, folder: Path, report: Report
 ) -> Path:
     key = f"{Path(source).stem}-{_fingerprint([*command, source, compiler.version], SOURCES / source)}"
-    library = StoredLibrary(folder, key).find()  # perhaps put there by somebody else, and not to be written
+    library = CachedLibrary(folder, key).find()  # perhaps put there by someone else, and read-only
     if library is not None:
         return library
-    place = StoredLibrary(writable_folder(folder), key)
-    library = place.find()
+    cached = CachedLibrary(writable_folder(folder), key)
+    library = cached.find()
     if library is not None:
         return library
-    if place.log.is_file():
-        raise DeviceError(f"{_failure(source, place)}; it is tried again when that file is gone")
-    damaged = ", which is damaged in the cache" if place.manifest.exists() else ""
+    if cached.log.is_file():
+        raise DeviceError(f"{_failure(source, cached)}; it is tried again when that file is gone")
+    damaged = ", which is damaged in the cache" if cached.manifest.exists() else ""
     report(f"compiling {title}{damaged}: once, by {compiler.name}, {compiler.duration}")
     start = time.monotonic()
-    library = _compile([*command, str(SOURCES / source)], source, place)
+    library = _compile([*command, str(SOURCES / source)], source, cached)
     report(f"compiled {title} in {time.monotonic() - start:.1f} s; kept as {library}")
     return library
 
 
-def _compile(command: list[str], source: str, place: StoredLibrary) -> Path:
-    handle, name = tempfile.mkstemp(dir=place.folder, suffix=SUFFIX)
+def _compile(command: list[str], source: str, cached: CachedLibrary) -> Path:
+    handle, name = tempfile.mkstemp(dir=cached.folder, suffix=SUFFIX)
     os.close(handle)
     try:
         result = subprocess.run([*command, "-o", name], capture_output=True, text=True, errors="replace", check=False)
         if result.returncode != 0:
-            place.log.write_text(result.stdout + result.stderr, encoding="utf-8")
-            raise DeviceError(_failure(source, place))
-        return place.store(Path(name))
+            cached.log.write_text(result.stdout + result.stderr, encoding="utf-8")
+            raise DeviceError(_failure(source, cached))
+        return cached.store(Path(name))
     finally:
         Path(name).unlink(missing_ok=True)
 
 
 def _share_openmp_of_torch() -> None:
-    """Let libraries loaded from now on use the OpenMP library that torch brings, on Linux; see `parallel.h`."""
+    """Make libraries loaded from now on use torch's OpenMP library, on Linux; see `parallel.h`."""
     package = Path(torch.__file__).parent
     for path in [*package.glob("lib/libgomp*.so*"), *package.parent.glob("torch.libs/libgomp*.so*")]:
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
 
-def _failure(source: str, place: StoredLibrary) -> str:
-    return f"the C++ compiler failed on {source}; what it said is in {place.log}"
+def _failure(source: str, cached: CachedLibrary) -> str:
+    return f"the C++ compiler failed on {source}; its messages are in {cached.log}"
 
 
 def _fingerprint(parts: Sequence[str], source: Path) -> str:

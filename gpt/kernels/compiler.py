@@ -1,4 +1,4 @@
-"""The C++ compiler of this machine, and how it is called.
+"""The C++ compiler of this machine, and how to call it.
 
 GCC and Clang are called alike. Without either, the package `ziglang` brings a Clang from the package index.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 NAMES = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-shared", "-Wno-psabi")
-"""For every library. Multiplications and additions are fused where possible: Clang's default differs from GCC's."""
+"""Flags of every library. Fuse multiplications and additions where possible: Clang's default differs from GCC's."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Compiler:
 
     Attributes:
         command: how to call it.
-        version: what it says of itself.
-        is_zig: it spells the name of a base architecture in its own way.
+        version: the compiler's own description.
+        is_zig: whether it is Zig, which spells the names of base architectures in its own way.
     """
 
     command: tuple[str, ...]
@@ -37,7 +37,7 @@ class Compiler:
 
     @property
     def duration(self) -> str:
-        """Return how long a library takes, in words."""
+        """Return how long compiling a library takes, in words."""
         return "a minute or two with its own C++ library" if self.is_zig else "a few seconds"
 
     def arguments(self, flags: Sequence[str]) -> list[str]:
@@ -67,7 +67,7 @@ def find_compiler() -> Compiler | None:
 
 
 def _compiler_at(path: str) -> Compiler | None:
-    """Return the compiler at a path if it tells its version: the `c++` of macOS may only say where to get one."""
+    """Return the compiler at a path if it reports a version; the `c++` of macOS may only say where to get one."""
     try:
         result = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     except OSError:

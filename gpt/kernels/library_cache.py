@@ -1,6 +1,6 @@
 """Compiled libraries on disk, verified before they are loaded.
 
-Loading a library of which a part is missing ends the process by a bus error.
+Loading a truncated library would end the process with a bus error.
 """
 
 import os
@@ -16,15 +16,15 @@ SUFFIX = ".dll" if sys.platform == "win32" else ".so"
 
 
 @dataclass(frozen=True)
-class StoredLibrary:
-    """A library's place in a folder, full or empty.
+class CachedLibrary:
+    """The place of a library in a folder; the library may be missing.
 
-    `<key>.sha256` names the file and its checksum, as the tool sha256sum writes it. The checksum is part of the file's
-    name: whichever of two processes writes last, what is named is complete.
+    `<key>.sha256` has the file's name and checksum, in the format of sha256sum. The file's name includes the checksum,
+    so that the named file is complete whichever of two processes writes last.
 
     Attributes:
         folder: holds the library.
-        key: changes with all that the library is made from.
+        key: changes with everything the library is built from.
     """
 
     folder: Path
@@ -32,16 +32,16 @@ class StoredLibrary:
 
     @property
     def manifest(self) -> Path:
-        """Return the path of the file with its name and checksum."""
+        """Return the path of the file that has its name and checksum."""
         return self.folder / f"{self.key}.sha256"
 
     @property
     def log(self) -> Path:
-        """Return the path of the compiler's messages, a file that exists only after it failed."""
+        """Return the path of the compiler's messages, which exists only after a failure."""
         return self.folder / f"{self.key}.log"
 
     def find(self) -> Path | None:
-        """Return the library; None where there is none, or it is not what was stored."""
+        """Return the library's path; None if it is missing or has changed since it was stored."""
         try:
             checksum, name = self.manifest.read_text(encoding="utf-8").split()
         except (OSError, ValueError):
@@ -57,7 +57,7 @@ class StoredLibrary:
         """
         checksum = sha256_of(built)
         library = self.folder / f"{self.key}-{checksum[:8]}{SUFFIX}"
-        if not _has_checksum(library, checksum):  # Windows replaces no library that is in use
+        if not _has_checksum(library, checksum):  # Windows does not replace a library in use
             os.replace(built, library)
         write_atomic(self.manifest, f"{checksum}  {library.name}\n".encode())
         self.log.unlink(missing_ok=True)
@@ -72,7 +72,7 @@ def _has_checksum(path: Path, checksum: str) -> bool:
 
 
 def writable_folder(folder: Path) -> Path:
-    """Return the folder, or one of this user's among the temporary files where it cannot be written."""
+    """Return the folder, or if it cannot be written one of this user's among the temporary files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -81,7 +81,7 @@ def writable_folder(folder: Path) -> Path:
 
 
 def _user_temporary_folder() -> Path:
-    """Return one folder per user, so that a library is compiled once; never one that others can write to."""
+    """Return this user's temporary folder, so that a library is compiled once; never one that others can write to."""
     user = os.getuid() if hasattr(os, "getuid") else 0
     folder = Path(tempfile.gettempdir()) / f"gpt-kernels-{user}"
     try:

@@ -21,7 +21,7 @@ class Format:
 
     Attributes:
         bits: width of an integer, 8 or 4.
-        group: inputs that share a scale; None: all inputs of an output.
+        group: number of inputs that share a scale; None: all inputs of an output.
     """
 
     bits: int

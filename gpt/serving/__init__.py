@@ -1,4 +1,4 @@
-"""Serving: many requests at a time by one engine, whose batch they join and leave at every step."""
+"""Serve many requests at a time with one engine, whose batch they join and leave at every step."""
 
 from gpt.serving.engine import ServingEngine
 from gpt.serving.engine_core import EngineStats

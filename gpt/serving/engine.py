@@ -1,4 +1,4 @@
-"""The engine: requests come in from any thread, and one thread of its own computes them."""
+"""The engine: any thread submits requests, and the engine's own thread computes them."""
 
 import threading
 from collections.abc import Callable
@@ -17,28 +17,28 @@ from gpt.serving.request import EngineClosedError, QueueFullError, Request
 
 
 class ServingEngine:
-    """Answers many requests at a time; each gets the tokens that it would get alone.
+    """Answers many requests at a time; each gets the same tokens as it would alone.
 
-    Requests join and leave the batch at every step. Keys and values lie in blocks of 64 positions, which requests with
-    equal beginnings share, and which are found again as long as nothing else needed their memory.
+    Requests join and leave the batch at every step. Keys and values are stored in blocks of 64 positions, which are
+    shared by requests with a common prefix, and found again by later requests until their memory is needed.
 
     Attributes:
-        failure: what ended the engine; None while it works. All its requests then have finish "error".
+        failure: the exception that ended the engine, and all requests with finish "error"; None while it works.
 
     Args:
         model: on any device; the native backend copies its weights.
         tokenizer: the one it was trained with.
-        max_sequences: computed at a time.
-        max_waiting: requests that may wait beside them.
+        max_sequences: most sequences computed at a time.
+        max_waiting: most requests that wait besides.
         cache_blocks: number of blocks of 64 positions; None: enough for `max_sequences` full windows.
         backend: "native" is the C++ engine, on a CPU; "eager" is PyTorch; "auto" is native where it is available.
-        prefill_chunk: most tokens of prompts that a step computes: with fewer, the others wait less for a long prompt.
+        prefill_chunk: most prompt tokens computed in a step; with fewer, others wait less for a long prompt.
         kv_dtype: type of keys and values: fp32, bf16, int8 (native) or fp16 (PyTorch); narrower is faster in a batch.
         report: receives a line when something is compiled.
 
     Raises:
         DeviceError: the native backend was asked for, and is not available.
-        GenerationError: an argument is out of its range, or the blocks do not suffice for one window.
+        GenerationError: an argument is out of its range, or the blocks are too few for one window.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ServingEngine:
         runner = build_runner(model, backend, max_sequences, prefill_chunk, cache_blocks, report, kv_dtype)
         self._core = EngineCore(runner, tokenizer, self._block_size, max_sequences, prefill_chunk)
         self.failure: BaseException | None = None
-        self._changed = threading.Condition()  # guards what is below
+        self._changed = threading.Condition()  # guards the attributes below
         self._submitted: list[Request] = []
         self._cancelled: list[Request] = []
         self._is_closed = self._is_stopping = False
@@ -71,20 +71,20 @@ class ServingEngine:
         self._thread.start()
 
     def submit(self, prompt: str, params: SamplingParams, on_pieces: Callable[[list[Piece]], None]) -> Request:
-        """Ask for a text after a prompt; may be called from any thread.
+        """Submit a prompt to be continued; may be called from any thread.
 
         Args:
             prompt: may be empty, and then starts after a newline.
             params: sampling parameters of this request.
             on_pieces: called from the engine's thread with all new pieces of a step; the last one says why the text
-                ends. It must not wait. If it raises an exception, the request is cancelled and it is not called again.
+                ends. It must not block. If it raises an exception, the request is cancelled and it is not called again.
 
         Returns:
-            What `cancel` takes.
+            The request, for `cancel`.
 
         Raises:
-            QueueFullError: too many requests wait.
-            EngineClosedError: the engine was closed, or has failed.
+            QueueFullError: too many requests are waiting.
+            EngineClosedError: the engine was closed or has failed.
             DataError: the prompt has characters outside the vocabulary.
             GenerationError: the prompt is empty or too long, and `params` refuses that.
         """
@@ -96,24 +96,24 @@ class ServingEngine:
             if self._is_closed:
                 raise EngineClosedError("the engine is closed")
             if self._stats.waiting + len(self._submitted) >= self._max_waiting:
-                raise QueueFullError(f"{self._max_waiting} requests wait already; try again later")
+                raise QueueFullError(f"{self._max_waiting} requests are waiting already; try again later")
             self._submitted.append(request)
             self._changed.notify_all()
         return request
 
     def cancel(self, request: Request) -> None:
-        """End a request before the next step, whether it runs or waits; may be called from any thread."""
+        """End a request before the next step, whether running or waiting; may be called from any thread."""
         with self._changed:
             self._cancelled.append(request)
             self._changed.notify_all()
 
     def stats(self) -> EngineStats:
-        """Return what the engine does now; may be called from any thread."""
+        """Return the engine's current statistics; may be called from any thread."""
         with self._changed:
             return self._stats._replace(waiting=self._stats.waiting + len(self._submitted))
 
     def close(self, drain_seconds: float = 0.0) -> None:
-        """Accept no more requests, give those there are so long to finish, cancel the others, and end the thread."""
+        """Refuse new requests, give the others this many seconds to finish, cancel the rest, and end the thread."""
         with self._changed:
             self._is_closed = True
             self._changed.wait_for(lambda: self._is_idle and not self._submitted, drain_seconds)
@@ -136,7 +136,7 @@ class ServingEngine:
             raise
 
     def _take(self) -> bool:
-        """Wait for something to do, and take in what other threads have asked for; return whether to go on."""
+        """Wait for work, and process what other threads have submitted or cancelled; return whether to continue."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_stopping or self._submitted or self._cancelled or not self._is_idle)
             submitted, self._submitted = self._submitted, []
@@ -151,7 +151,7 @@ class ServingEngine:
         return not self._is_stopping
 
     def _deliver(self, delivered: list[Delivery]) -> None:
-        """Publish the state of now, then hand pieces to those who asked for them."""
+        """Publish the current statistics, then pass the pieces to the callbacks of their requests."""
         with self._changed:
             self._stats = self._core.stats()
             self._is_idle = not self._core.requests
@@ -159,7 +159,7 @@ class ServingEngine:
         for request, pieces in delivered:
             try:
                 request.on_pieces(pieces)
-            except Exception:  # whoever reads them has gone
+            except Exception:  # the reader has gone
                 self._core.end(request, "cancelled")
 
     def _end_all(self, finish: Finish) -> None:

@@ -1,4 +1,4 @@
-"""The heart of the engine, without threads: requests in, one step after another, pieces out."""
+"""The core of the engine, without threads: requests in, step by step, pieces out."""
 
 from typing import NamedTuple
 
@@ -17,16 +17,16 @@ from gpt.serving.sequence import Sequence
 
 
 class EngineStats(NamedTuple):
-    """What an engine is doing, and has done.
+    """What an engine is doing and has done.
 
     Attributes:
-        running: sequences in the batch.
-        waiting: requests that are not in it yet.
+        running: number of sequences in the batch.
+        waiting: number of requests not in the batch yet.
         blocks_in_use: cache blocks in use.
         blocks: cache blocks in total.
-        tokens_generated: so far.
+        tokens_generated: number of tokens sampled so far.
         prompt_tokens_reused: prompt tokens found in the cache, so far.
-        preemptions: so far.
+        preemptions: number of preemptions so far.
     """
 
     running: int
@@ -39,18 +39,18 @@ class EngineStats(NamedTuple):
 
 
 Delivery = tuple[Request, list[Piece]]
-"""The pieces that a request has gained."""
+"""A request and its new pieces."""
 
 
 class EngineCore:
-    """Computes the tokens of many requests, which join and leave between two steps.
+    """Computes the tokens of many requests, which join and leave between steps.
 
     Args:
         runner: computes steps.
         tokenizer: the model's tokenizer.
         block_size: the model's context length.
         max_sequences: most sequences in the running batch.
-        prefill_chunk: most tokens of prompts that a step computes.
+        prefill_chunk: most prompt tokens computed in a step.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class EngineCore:
 
     @property
     def requests(self) -> list[Request]:
-        """Requests that have not ended."""
+        """Return the number of requests that have not ended."""
         return list(self._sequences)
 
     def stats(self) -> EngineStats:
-        """Return what is done now."""
+        """Return the current statistics."""
         scheduler = self._scheduler
         return EngineStats(
             len(scheduler.running),
@@ -81,7 +81,7 @@ class EngineCore:
         )
 
     def add(self, request: Request) -> list[Delivery]:
-        """Let a request wait for its turn; return its only piece if it asks for no tokens."""
+        """Queue a request; return its only piece if it asks for no tokens."""
         if request.params.max_new_tokens == 0:
             return [(request, [Piece(0, "", None, "length")])]
         sequence = Sequence(request, self._tokenizer, self._block_size, self._pool)
@@ -90,7 +90,7 @@ class EngineCore:
         return []
 
     def end(self, request: Request, finish: Finish) -> list[Delivery]:
-        """End a request, and return its last piece; none if it has ended before."""
+        """End a request and return its last piece, or None if it has ended before."""
         sequence = self._sequences.pop(request, None)
         if sequence is None:
             return []
@@ -99,7 +99,7 @@ class EngineCore:
 
     @torch.inference_mode()
     def step(self) -> list[Delivery]:
-        """Compute one step, and return what requests have gained by it."""
+        """Compute one step, and return the new pieces of each request."""
         chunks = self._scheduler.schedule()
         sampled = self._runner.run(chunks) if chunks else {}
         delivered: list[Delivery] = []

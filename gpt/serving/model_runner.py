@@ -1,4 +1,4 @@
-"""What computes a step: the native engine, or PyTorch."""
+"""Runners, which compute the steps of a batch: by the native engine, or in PyTorch."""
 
 from collections.abc import Sequence as Items
 from typing import Protocol
@@ -23,11 +23,11 @@ from gpt.serving.sequence import Chunk, Sequence
 
 BACKENDS = ("auto", "native", "eager")
 Sampled = dict[Sequence, SampledToken | None]
-"""A token for each sequence that was sampled, None where its logits are not finite."""
+"""The token of each sampled sequence; None if its logits are not finite."""
 
 
 class Runner(Protocol):
-    """Computes steps; the keys and values lie in blocks, of which each sequence has a table.
+    """Computes steps; keys and values are stored in blocks, of which each sequence has a table.
 
     Attributes:
         blocks: number of blocks in the cache.
@@ -36,7 +36,7 @@ class Runner(Protocol):
     blocks: int
 
     def run(self, chunks: Items[Chunk]) -> Sampled:
-        """Store the keys and values of each chunk's tokens, and sample after those that say so."""
+        """Store the keys and values of each chunk's tokens, and sample after chunks with `samples`."""
         ...
 
 
@@ -44,7 +44,7 @@ class NativeRunner:
     """Computes a step in one call of the native engine.
 
     Args:
-        engine: with a row for each running sequence, and room for all tokens of a step.
+        engine: must have a sequence for each running one, and room for all tokens of a step.
         vocab_size: the model's vocabulary size.
     """
 
@@ -73,7 +73,7 @@ class NativeRunner:
         }
 
     def _logits(self, sequence: Sequence) -> Tensor | None:
-        """Return memory for the logits of a sequence that wants their logarithms."""
+        """Return memory for the logits of a sequence if it asks for log-probabilities."""
         return None if sequence.params.logprobs is None else torch.empty(self._vocab_size, dtype=torch.float32)
 
     def _seen(self, sequence: Sequence) -> Tensor | None:
@@ -86,9 +86,9 @@ class NativeRunner:
 
 
 class EagerRunner:
-    """Computes a step in PyTorch: all sequences that need one token as one batch, every longer chunk by itself.
+    """Computes a step in PyTorch: all sequences that need one token as one batch, each longer chunk by itself.
 
-    The reference, and what runs on a GPU. Logits depend on what else is in the batch by their rounding only.
+    The reference, and the runner on a GPU. Logits depend on the rest of the batch by rounding only.
 
     Args:
         model: on any device.
@@ -112,7 +112,7 @@ class EagerRunner:
         return sampled
 
     def _forward(self, batch: Items[Chunk]) -> Tensor:
-        """Return the logits (B, T, V) after the tokens of chunks of one length."""
+        """Return the logits (B, T, V) after the tokens of chunks of equal length."""
         idx = torch.tensor([chunk.tokens for chunk in batch], device=self._store.device)
         tables = [chunk.sequence.table.blocks for chunk in batch]
         cache = self._store.view(tables, [chunk.sequence.stored for chunk in batch], idx.size(1))
@@ -129,7 +129,7 @@ def build_runner(
     report: Report,
     kv_dtype: str = "fp32",
 ) -> Runner:
-    """Return what computes steps of a model.
+    """Return a runner for a model.
 
     Args:
         model: must be on the CPU for the native engine.
@@ -142,7 +142,7 @@ def build_runner(
 
     Raises:
         DeviceError: the native engine was asked for, and is not available.
-        GenerationError: there is no such backend or cache, or the blocks do not suffice for one window.
+        GenerationError: there is no such backend or cache, or the blocks are too few for one window.
     """
     window = -(-model.config.block_size // BLOCK)
     blocks = max_sequences * window if blocks is None else blocks
@@ -171,7 +171,7 @@ def _eager_runner(model: GPT, blocks: int, kv_dtype: str) -> EagerRunner:
 
 
 def _arguments(sequence: Sequence, seen: Tensor | None, logits: Tensor | None) -> CSample:
-    """Return what the next token of a sequence is sampled by."""
+    """Return the arguments for sampling the next token of a sequence."""
     return sample_in_c(sampling_in_c(sequence.params), sequence.random.peek(1)[0], seen, logits)
 
 

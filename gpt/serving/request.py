@@ -1,4 +1,4 @@
-"""A request: what was asked for, and who is told of the answer."""
+"""A request: a prompt, how to continue it, and a callback for the answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,27 +8,27 @@ from gpt.errors import GenerationError
 from gpt.generation import Piece
 
 OnPieces = Callable[[list[Piece]], None]
-"""Called from the engine's thread with all new pieces of a step; what it raises ends the request."""
+"""Called from the engine's thread with all new pieces of a step; an exception from it ends the request."""
 
 
 class QueueFullError(GenerationError):
-    """As many requests wait as the engine accepts; a later one may find room."""
+    """The engine's queue is full; a later request may find room."""
 
 
 class EngineClosedError(GenerationError):
-    """The engine accepts no more requests: it was closed, or has failed."""
+    """The engine accepts no more requests: it was closed or has failed."""
 
 
 @dataclass(eq=False)
 class Request:
-    """What was submitted.
+    """A submitted request.
 
     Attributes:
         prompt: as it was given.
         prompt_ids: its tokens.
         params: how to sample, and where to stop.
-        on_pieces: is called with each new piece.
-        error: why it failed, before its last piece has finish "error".
+        on_pieces: called with the new pieces of each step.
+        error: why the request failed; set before its last piece, which has finish "error".
     """
 
     prompt: str

@@ -1,4 +1,4 @@
-"""Which sequences run, and what a step computes of each (continuous batching: Yu et al., 2022, Orca)."""
+"""Decide which sequences run, and what each step computes of them (continuous batching: Yu et al. 2022, Orca)."""
 
 from collections import deque
 
@@ -7,21 +7,21 @@ from gpt.serving.sequence import Chunk, Sequence
 
 
 class Scheduler:
-    """Sequences that wait, in the order of arrival, and those that run.
+    """The waiting sequences, in order of arrival, and the running ones.
 
-    A sequence is admitted when there are blocks for its tokens. Where a running one needs a block and none is free, the
-    one that came last is preempted: it gives its blocks back, waits before all others, and is computed again.
+    A sequence is admitted when there are blocks for its tokens. If a running one needs a block and none is free, the
+    newest is preempted: it returns its blocks, moves to the head of the queue, and is recomputed later.
 
     Attributes:
-        waiting: not admitted yet, or preempted.
-        running: from the oldest to the newest.
+        waiting: those not admitted yet, or preempted.
+        running: those in the batch, from oldest to newest.
         reused_tokens: tokens whose blocks were found, so that they did not have to be computed.
-        preemptions: so far.
+        preemptions: number of preemptions so far.
 
     Args:
-        pool: with at least the blocks of one full window.
+        pool: must have at least the blocks of one full window.
         max_sequences: most sequences in the running batch.
-        prefill_chunk: most tokens of prompts, or of windows that have moved, that a step computes.
+        prefill_chunk: most tokens of prompts, or of windows that have moved, computed in a step.
     """
 
     def __init__(self, pool: BlockPool, max_sequences: int, prefill_chunk: int) -> None:
@@ -32,23 +32,23 @@ class Scheduler:
         self._step = self.reused_tokens = self.preemptions = 0
 
     def add(self, sequence: Sequence) -> None:
-        """Let a sequence wait behind all others."""
+        """Append a sequence to the queue."""
         self.waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Give back the blocks of a sequence that waits or runs, and forget it."""
+        """Remove a waiting or running sequence, and release its blocks."""
         if sequence in self.running:
             self._stop(sequence)
         else:
             self.waiting.remove(sequence)
 
     def schedule(self) -> list[Chunk]:
-        """Return what the next step computes, with blocks reserved for it; nothing where a sequence had to give way."""
+        """Return the chunks of the next step, with blocks reserved for them; none of a sequence that was preempted."""
         self._step += 1
         self._admit()
         counts = self._counts()
         chunks = []
-        for sequence in list(self.running):  # from the oldest, so that a preempted one is not among the chunks
+        for sequence in list(self.running):  # oldest first, so that a preempted sequence has no chunk yet
             count = counts[sequence]
             if count and self._reserve(sequence, count):
                 window, stored = sequence.window(), sequence.stored
@@ -56,13 +56,13 @@ class Scheduler:
         return chunks
 
     def store(self, chunk: Chunk) -> None:
-        """Count the tokens of a chunk as stored, once they are computed."""
+        """Mark the tokens of a chunk as stored, once they are computed."""
         chunk.sequence.table.append(chunk.tokens)
         if chunk.samples:
             chunk.sequence.since = self._step
 
     def _admit(self) -> None:
-        """Let waiting sequences run, in their order, as long as there are rows, and blocks for all of their tokens."""
+        """Admit waiting sequences in order, while the batch has room and there are blocks for all their tokens."""
         while self.waiting and self._rows:
             sequence = self.waiting[0]
             self._match(sequence)
@@ -77,8 +77,8 @@ class Scheduler:
     def _counts(self) -> dict[Sequence, int]:
         """Return how many tokens of each running sequence to compute.
 
-        Those that need one token get it. The others share `prefill_chunk`, longest wait first; one whose
-        next block is being computed for another sequence waits for it.
+        Those that need one token get it. The others share `prefill_chunk`, longest wait first; a sequence whose
+        next block is being computed for another one waits for that.
         """
         counts: dict[Sequence, int] = {}
         left = self._prefill_chunk
@@ -96,14 +96,14 @@ class Scheduler:
         return counts
 
     def _match(self, sequence: Sequence) -> None:
-        """Share the blocks that the pool has of a sequence; its last token is computed in any case."""
+        """Share the pool's blocks that match a sequence, whose last token is computed in any case."""
         before = sequence.stored
         if before % self._pool.block_size == 0:
             sequence.table.match(sequence.window()[:-1])
         self.reused_tokens += sequence.stored - before
 
     def _next_block(self, sequence: Sequence) -> tuple[int, ...]:
-        """Return the tokens up to the end of the block that is computed next, if it can be shared."""
+        """Return the tokens up to the end of the block to compute next, if that can be shared."""
         size = self._pool.block_size
         end = (sequence.stored // size + 1) * size
         return tuple(sequence.window()[:end]) if end < len(sequence.tokens) - sequence.start else ()
@@ -113,7 +113,7 @@ class Scheduler:
         return -(-len(sequence.window()) // self._pool.block_size) - len(sequence.table.blocks)
 
     def _reserve(self, sequence: Sequence, count: int) -> bool:
-        """Get blocks for the next tokens of a sequence, by preemption if need be; return whether it still runs."""
+        """Reserve blocks for a sequence's next tokens, by preemption if necessary; return whether it still runs."""
         while sequence in self.running:
             try:
                 copies = sequence.table.reserve(sequence.stored + count)
@@ -129,7 +129,7 @@ class Scheduler:
         self.waiting.appendleft(sequence)
 
     def _stop(self, sequence: Sequence) -> None:
-        """Take a sequence out of the batch."""
+        """Remove a sequence from the batch."""
         self.running.remove(sequence)
         self._rows.append(sequence.row)
         sequence.table.truncate(0)

@@ -1,4 +1,4 @@
-"""A sequence of a batch: the tokens of a request so far, and where its keys and values lie."""
+"""A sequence of a batch: the tokens of a request so far, and the blocks of its keys and values."""
 
 from typing import NamedTuple
 
@@ -12,19 +12,19 @@ from gpt.serving.request import Request
 
 
 class Sequence:
-    """A request as it is computed.
+    """A request in progress.
 
     Attributes:
         request: the request it answers.
         tokens: those of the prompt, and those sampled so far.
         start: where its window begins, the tokens that the model sees.
-        table: where the keys and values of the window lie, from its start.
+        table: blocks of the window's keys and values.
         row: its index in the running batch.
-        random: the numbers that its tokens are sampled by.
-        since: the step from which on it has waited for its next token.
+        random: the numbers by which its tokens are sampled.
+        since: the step since which it has waited for its next token.
 
     Args:
-        request: see above.
+        request: the request to answer.
         tokenizer: the model's tokenizer.
         block_size: the model's context length.
         pool: source of the blocks.
@@ -41,12 +41,12 @@ class Sequence:
 
     @property
     def stored(self) -> int:
-        """Number of positions of the window whose keys and values are stored."""
+        """Return the number of positions of the window whose keys and values are stored."""
         return len(self.table.tokens)
 
     @property
     def pending(self) -> int:
-        """Number of tokens to compute before the next one can be sampled; at least 1."""
+        """Return the number of tokens to compute before the next one can be sampled; at least 1."""
         return len(self.tokens) - self.start - self.stored
 
     def window(self) -> list[int]:
@@ -54,7 +54,7 @@ class Sequence:
         return self.tokens[self.start :]
 
     def append(self, token: SampledToken) -> Piece:
-        """Add a sampled token, move the window if need be, and return what the token adds to the text."""
+        """Add a sampled token, move the window if necessary, and return what the token adds to the text."""
         self.random.advance(1)
         self.tokens.append(token.id)
         start = self._window.start(len(self.tokens))
@@ -69,12 +69,12 @@ class Sequence:
 
 
 class Chunk(NamedTuple):
-    """What a step computes of a sequence.
+    """The part of a sequence that a step computes.
 
     Attributes:
-        sequence: whose blocks are reserved.
-        tokens: the next ones of its window that are not stored.
-        samples: whether they are all there are, so that a token is sampled after them.
+        sequence: a sequence with reserved blocks.
+        tokens: the next tokens of its window that are not stored.
+        samples: whether these are the last ones, so that a token is sampled after them.
     """
 
     sequence: Sequence

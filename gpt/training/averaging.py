@@ -14,7 +14,7 @@ class WeightAverage:
 
     Args:
         model: its weights change only inside `applied` and in `load_state_dict`.
-        decay: weight of the old average; at most (1 + t) / (10 + t) in step t, so that the average is short at first.
+        decay: weight of the old average; at most (1 + t) / (10 + t) in step t, so that it is short at first.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -30,7 +30,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Give the model the averaged weights inside this context."""
+        """Put the averaged weights into the model inside this context."""
         self._swap()
         try:
             yield
@@ -38,12 +38,12 @@ class WeightAverage:
             self._swap()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the weights before averaging: the model in a checkpoint has the average."""
+        """Return the weights before averaging; the model in a checkpoint has the average."""
         return {name: weight.detach().clone() for name, weight in self._weights.items()}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Make the model's present weights the average, and copy those of the state into the model.
+        """Take the model's present weights as the average, and copy those of the state into the model.
 
         Raises:
             KeyError, ValueError: the state belongs to another model, or to a run without an average.

@@ -1,4 +1,4 @@
-"""torch.compile for each block of a model: blocks are alike, so that their code is compiled once."""
+"""Apply torch.compile to each block of a model; blocks are alike, so their code is compiled once."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +15,7 @@ from gpt.progress import Report
 def should_compile(choice: str | bool, device: torch.device, processor: Processor, report: Report) -> bool:
     """Return whether to compile.
 
-    On a CPU without bfloat16 instructions `auto` means no: compiled blocks were no faster than eager ones there, and
+    On a CPU without bfloat16 instructions `auto` means no: compiled blocks were no faster there than eager ones, and
     several times slower on a busy machine.
 
     Raises:
@@ -32,16 +32,16 @@ def should_compile(choice: str | bool, device: torch.device, processor: Processo
 
 
 def compile_blocks(model: GPT, trial: Callable[[], object], required: bool, report: Report) -> None:
-    """Compile every block in place and try the result; if that fails, leave the model as it was.
+    """Compile every block in place and try the result; on failure leave the model as it was.
 
     Args:
         model: parameter names stay as they are.
         trial: runs one forward and backward pass; its random numbers and gradients are undone.
-        required: raise an error if it fails, instead of reporting a line.
+        required: whether to raise an error on failure instead of reporting a line.
         report: takes lines for the user.
 
     Raises:
-        DeviceError: it failed and is required.
+        DeviceError: compiling is required, but failed.
     """
     report("compiling: half a minute the first time, seconds when it is cached")
     try:
@@ -61,7 +61,7 @@ def compile_blocks(model: GPT, trial: Callable[[], object], required: bool, repo
 
 
 def is_compiled(model: GPT) -> bool:
-    """Return whether the blocks of a model are compiled."""
+    """Return whether a model's blocks are compiled."""
     return any(block._compiled_call_impl is not None for block in model.h)
 
 

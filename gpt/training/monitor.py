@@ -1,4 +1,4 @@
-"""Where a run reports to: TensorBoard, a JSON lines file, sample files, the terminal."""
+"""Monitors that record the metrics of a run: TensorBoard, a JSON lines file, sample files, the terminal."""
 
 import json
 import math
@@ -18,13 +18,13 @@ from gpt.progress import Report
 
 
 class Monitor:
-    """Receive the metrics of a run; a subclass overrides what it needs.
+    """Receives the metrics of a run; a subclass overrides what it needs.
 
     `step` is always the number of optimizer steps done so far.
     """
 
     def start(self, step: int) -> None:
-        """Open files, and drop what an earlier process reported after `step`."""
+        """Open files, and drop what an earlier process recorded after `step`."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Record numbers by name, such as `train/loss`."""
@@ -39,14 +39,14 @@ class Monitor:
         """Record an image, (height, width, 3)."""
 
     def progress(self, step: int, loss: float | None) -> None:
-        """Count a step as done; `loss` is None where it was not read back."""
+        """Count a finished step; `loss` is None if it was not read back."""
 
     def close(self) -> None:
         """Flush and close files."""
 
 
 class MonitorGroup(Monitor):
-    """Pass everything on to each monitor; one that cannot write gets one warning, and the run continues."""
+    """Passes everything on to each monitor; one that cannot write causes a warning, and the run continues."""
 
     def __init__(self, monitors: Sequence[Monitor], report: Report) -> None:
         self._monitors, self._report = monitors, report
@@ -87,9 +87,9 @@ class MonitorGroup(Monitor):
 
 
 class MetricsFile(Monitor):
-    """Write every scalar as one JSON object a line; a resumed run first removes the lines after its step.
+    """Writes each set of scalars as a line of JSON; a resumed run first removes the lines after its step.
 
-    The file is opened for every line, so that a run folder that was deleted meanwhile is noticed.
+    The file is opened for every line, so that a deleted run folder is noticed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -106,7 +106,7 @@ class MetricsFile(Monitor):
 
 
 class SampleFiles(Monitor):
-    """Write each sample as `samples/step-000250.txt`."""
+    """Writes each sample as `samples/step-000250.txt`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -117,7 +117,7 @@ class SampleFiles(Monitor):
 
 
 class TensorBoard(Monitor):
-    """Write event files into the run folder.
+    """Writes event files into the run folder.
 
     Args:
         folder: the run folder.
@@ -159,7 +159,7 @@ class TensorBoard(Monitor):
 
 
 class Console(Monitor):
-    """Show progress on a terminal: a bar, or plain lines in a pipe; the loss is in nats per token.
+    """Shows progress: a bar on a terminal, plain lines in a pipe; the loss is in nats per token.
 
     Args:
         max_steps: steps of the whole run.
@@ -176,7 +176,7 @@ class Console(Monitor):
         )
 
     def line(self, text: str) -> None:
-        """Print one line, above the bar where there is one."""
+        """Print one line, above the bar if there is one."""
         self._bar.write(text, file=self._file)
         self._file.flush()
 
@@ -208,7 +208,7 @@ class Console(Monitor):
         self._bar.close()
 
     def _seconds_left(self, step: int) -> float:
-        """Return the seconds that the remaining steps take at the pace of this process so far."""
+        """Estimate the seconds of the remaining steps from the pace of this process so far."""
         pace = (time.monotonic() - self._began) / max(1, step - self._first_step)
         return pace * (self._max_steps - step)
 
@@ -226,5 +226,5 @@ def _up_to(content: bytes, step: int) -> bytes:
 
 
 def _preformatted(text: str) -> str:
-    """Return Markdown that shows the text as it is: an indented block."""
+    """Return the text as Markdown that shows it unchanged: an indented block."""
     return "\n".join("    " + line for line in text.splitlines())

@@ -13,7 +13,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 class Muon(Optimizer):
-    """Muon for matrices; those of one shape are orthogonalized as a batch.
+    """Muon for matrices; those of equal shape are orthogonalized as a batch.
 
     Args:
         params: matrices, (rows, columns) each, all in one group.
@@ -26,7 +26,7 @@ class Muon(Optimizer):
 
     _step_supports_amp_scaling = True
     found_inf: Tensor | None = None
-    """1 on the device if this update must be skipped, as in fused AdamW; None: unset."""
+    """1, on the device, if this update must be skipped, as in fused AdamW; None: unset."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Muon(Optimizer):
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         gradients = [p.grad for p in parameters if p.grad is not None]
         averages = [self._average(p) for p in parameters]
-        if self.found_inf is not None:  # zero times a gradient that is not finite is not zero
+        if self.found_inf is not None:  # zero times a non-finite gradient is not zero
             gradients = [torch.where(self.found_inf > 0, a, g) for a, g in zip(averages, gradients, strict=True)]
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
         nesterov = torch._foreach_lerp(gradients, averages, group["momentum"])

@@ -17,7 +17,7 @@ MOMENTS: dict[type[Optimizer], tuple[str, ...]] = {AdamW: ("exp_avg", "exp_avg_s
 
 
 class CombinedOptimizer:
-    """Step, save and load several optimizers, each with parameters of its own, as one.
+    """Steps, saves and loads several optimizers, each with parameters of its own, as one.
 
     Args:
         optimizers: by name; the names are the keys of `state_dict`.
@@ -31,7 +31,7 @@ class CombinedOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Return the groups of all optimizers; writing into one, such as its `lr`, takes effect."""
+        """Return the parameter groups of all optimizers; setting a value, such as `lr`, takes effect."""
         return [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
 
     @property
@@ -81,7 +81,7 @@ class CombinedOptimizer:
         for name, optimizer in self.optimizers.items():
             present = optimizer.state_dict()["param_groups"]
             _check_state(optimizer, present, state[name])
-            rates = [float(group["lr"]) for group in state[name]["param_groups"]]  # that of the last step
+            rates = [float(group["lr"]) for group in state[name]["param_groups"]]  # the last step's
             groups = [{**group, "lr": rate} for group, rate in zip(present, rates, strict=True)]
             optimizer.load_state_dict({"state": state[name]["state"], "param_groups": groups})
 
@@ -95,7 +95,7 @@ def build_optimizer(
     group to `schedule.learning_rate` times its `lr_factor`. Muon's Newton-Schulz iterations run in `fast_dtype`.
     """
     if config.name == "adamw":
-        parameters = list(model.parameters())  # a tied weight comes once
+        parameters = list(model.parameters())  # a tied weight appears once
         return CombinedOptimizer({"adamw": _adamw(parameters, config, device)})
     matrices = [parameter for parameter in model.h.parameters() if parameter.dim() == 2]
     chosen = {id(matrix) for matrix in matrices}
@@ -116,12 +116,12 @@ def _adamw(parameters: Sequence[Tensor], config: OptimConfig, device: torch.devi
 
 
 def _check_state(optimizer: Optimizer, groups: list[dict[str, Any]], saved: dict[str, Any]) -> None:
-    """Check that a state has the tensors that the fused kernels read without checks of their own."""
+    """Check that a state has the tensors that fused kernels read unchecked."""
     if [group["params"] for group in saved["param_groups"]] != [group["params"] for group in groups]:
-        raise ValueError("the optimizer has other parameters")
+        raise ValueError("the optimizer has different parameters")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     moments, entries = MOMENTS[type(optimizer)], saved["state"]
-    if entries and entries.keys() != set(range(len(parameters))):  # there are none before the first step
+    if entries and entries.keys() != set(range(len(parameters))):  # empty before the first step
         raise ValueError(f"the optimizer has moments of {len(entries)} parameters instead of {len(parameters)}")
     for number, entry in entries.items():
         for name in moments:

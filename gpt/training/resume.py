@@ -18,19 +18,19 @@ HARMLESS = {
     *("train.eval_interval", "train.eval_first", "train.eval_batch_size", "train.log_interval", "train.keep_last"),
     *("train.sample_tokens", "train.histograms", "train.attention_interval", "train.patience"),
 }
-"""Keys that do not affect the training result, and may change on a resume; so may all keys of `sample`."""
+"""Keys that do not affect the result of training and so may change on a resume, like all keys of `sample`."""
 
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """A checkpoint to resume from, and the folder it was read from."""
+    """A checkpoint to resume from, and its folder."""
 
     folder: Path
     checkpoint: Checkpoint
 
 
 def warn_of_copy(folder: Path | None, run: RunFolder, resume: str | None, report: Report) -> None:
-    """Warn where the configuration is in a copy of a run folder, but names the original run, which then continues.
+    """Warn if the configuration is in a copy of a run folder but names the original run, which then continues.
 
     Args:
         folder: folder of the configuration file, or None.
@@ -42,7 +42,7 @@ def warn_of_copy(folder: Path | None, run: RunFolder, resume: str | None, report
         return
     if folder.resolve() != run.path.resolve():
         report(
-            f"warning: the configuration in {folder} names the run {run.path}, which is the one that continues; "
+            f"warning: the configuration in {folder} names the run {run.path}, which will continue; "
             f"to continue the copy, pass run.dir={folder.resolve().parent} run.name={folder.resolve().name}"
         )
 
@@ -85,7 +85,7 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
     """Check that a checkpoint belongs to this configuration and data.
 
     Raises:
-        CheckpointError: it does not, and the change is not allowed or not possible.
+        CheckpointError: it does not, and the change is not allowed or impossible.
     """
     saved = point.checkpoint
     weights = format_of(saved.model)
@@ -97,7 +97,7 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
     changes = [
         change
         for change in differences(saved.config, config)
-        if same_tokenizer or not change.startswith("model.vocab_size:")  # which follows from the tokenizer
+        if same_tokenizer or not change.startswith("model.vocab_size:")  # follows from the tokenizer
     ]
     if changes and not allow_config_change:
         raise CheckpointError(

@@ -9,7 +9,7 @@ from gpt.progress import Report
 def fit_schedule(config: Config, report: Report) -> Config:
     """Return the configuration with a warmup and decay that fit into a short run.
 
-    A warmup as long as the run becomes a tenth of it, and a decay at most the rest; every change is reported.
+    A warmup as long as the run is cut to a tenth of it, a decay to at most the rest; every change is reported.
     """
     optim, steps = config.optim, config.train.max_steps
     if optim.schedule == "constant":
@@ -26,8 +26,8 @@ def fit_schedule(config: Config, report: Report) -> Config:
 def learning_rate(step: int, config: OptimConfig, max_steps: int) -> float:
     """Return the learning rate of update `step`, counted from 0.
 
-    Linear warmup reaches the peak in its last step. Then the rate falls to `min_lr`, which it reaches at
-    `decay_steps` (cosine) or `max_steps` (wsd) and keeps.
+    Linear warmup reaches the peak in its last step. Then the rate falls to `min_lr`, reaches it at
+    `decay_steps` (cosine) or `max_steps` (wsd), and stays there.
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps

@@ -1,4 +1,4 @@
-"""From a configuration to a trainer that is ready to run, fresh or resumed."""
+"""Set up a trainer from a configuration, fresh or resumed."""
 
 import sys
 from dataclasses import replace
@@ -33,7 +33,7 @@ def open_session(
     resume: str | None = None,
     allow_config_change: bool = False,
 ) -> Trainer:
-    """Prepare data, model and run folder; nothing is written into the run folder before everything is checked.
+    """Prepare data, model and run folder; nothing is written into the run folder until everything is checked.
 
     The run folder stays locked until `Trainer.run` ends.
 
@@ -108,16 +108,16 @@ def resolve(loaded: LoadedConfig, dataset: Dataset) -> Config:
 
 
 def _choose_blocks(stepper: Stepper, config: Config, dataset: Dataset, settings: Settings, report: Report) -> None:
-    """Use native kernels if they are wanted and possible; otherwise compile the blocks or leave them eager.
+    """Use native kernels if they are wanted and available; otherwise compile the blocks or leave them eager.
 
     With `run.compile=true`, `run.kernels=auto` means torch's blocks.
 
     Raises:
-        DeviceError: what was asked for by name is not available.
+        DeviceError: something asked for by name is not available.
     """
     model, compute, run = stepper.model, stepper.compute, config.run
     if run.kernels == "native" and run.compile is True:
-        raise DeviceError("run.compile is true, but native kernels are not compiled by torch; set run.kernels=torch")
+        raise DeviceError("run.compile is true, but torch does not compile native kernels; set run.kernels=torch")
     if run.kernels == "native" or (run.kernels == "auto" and run.compile is not True and compute.device.type == "cpu"):
         try:
             instructions = use_native_blocks(model, compute, settings, report)

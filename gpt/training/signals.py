@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal: the first signal saves and stops a run, a second one stops it at once."""
+"""Handle Ctrl-C, SIGTERM and a closed terminal: the first signal saves and stops a run, a second one aborts it."""
 
 import signal
 import threading
@@ -21,10 +21,10 @@ class Interrupted(Exception):
 
 
 class SignalWatch:
-    """Note the first signal inside this context; `check` then raises it where stopping is safe.
+    """Records the first signal inside this context; `check` then raises it where stopping is safe.
 
-    The first signal also restores the former handlers, so that a second one aborts. A signal that the
-    parent process ignores, as `nohup` and the background jobs of a script do, stays ignored.
+    The first signal also restores the previous handlers, so that a second one aborts. A signal that the
+    parent process ignores, as `nohup` and background jobs of scripts do, stays ignored.
     """
 
     WATCHED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -35,7 +35,7 @@ class SignalWatch:
         self._received: int | None = None
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # Python lets no other thread set handlers
+        if threading.current_thread() is threading.main_thread():  # Python lets only the main thread set handlers
             watched = [number for number in self.WATCHED if signal.getsignal(number) is not signal.SIG_IGN]
             self._former = {number: signal.signal(number, self._note) for number in watched}
         return self
@@ -46,10 +46,10 @@ class SignalWatch:
         self._restore()
 
     def check(self) -> None:
-        """Raise once if a signal has come.
+        """Raise, once, if a signal has arrived.
 
         Raises:
-            Interrupted: one has.
+            Interrupted: one has arrived.
         """
         if self._received is not None:
             received, self._received = self._received, None

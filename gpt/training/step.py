@@ -29,11 +29,11 @@ class StepResult:
 
 
 class NonFiniteGuard:
-    """Record, on the device, the first step whose loss or gradient was not finite.
+    """Records, on the device, the first step whose loss or gradient was not finite.
 
-    From that step on `blocked` is 1, and the fused optimizer, which takes it as `found_inf`, skips its
-    updates. `check` reads it back: on a CPU at every step, where that is free, on a GPU only when other
-    results are read.
+    From that step on `blocked` is 1, and the fused optimizer, which reads it as `found_inf`, skips its
+    updates. `check` reads the step back: on a CPU at every step, where that is free, on a GPU only together
+    with other results.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -51,7 +51,7 @@ class NonFiniteGuard:
         """Raise if the loss or a gradient of any step so far was not finite.
 
         Raises:
-            NonFiniteError: one was not; the message names the step, and no update was made in it or since.
+            NonFiniteError: one was not; the message names the step, in and after which no update was made.
         """
         step = int(self._first_bad)
         if step >= 0:
@@ -62,11 +62,11 @@ class NonFiniteGuard:
 
 
 class Stepper:
-    """Update a model: gradients of micro-batches, clipping, optimizer step.
+    """Updates a model: gradients of micro-batches, clipping, optimizer step.
 
     Args:
         model: in training mode.
-        optimizer: has the parameters of the model.
+        optimizer: updates the model's parameters.
         compute: device and dtype; with float16 the loss is scaled (Micikevicius et al. 2017, 1710.03740).
         grad_clip: largest global gradient norm; 0 for none.
     """
@@ -78,10 +78,10 @@ class Stepper:
         self.guard = NonFiniteGuard(compute.device)
 
     def step(self, number: int, learning_rate: float, micro_batches: Sequence[Batch]) -> StepResult:
-        """Make update `number`, counted from 0.
+        """Do update `number`, counted from 0.
 
         Raises:
-            NonFiniteError: see `NonFiniteGuard`; the weights are those before the update.
+            NonFiniteError: see `NonFiniteGuard`; the weights are as before the update.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group["lr_factor"]
@@ -109,10 +109,10 @@ class Stepper:
             raise NonFiniteError("float16 gradients overflow even unscaled; set run.dtype=bfloat16 or float32")
 
     def gradients(self, micro_batches: Sequence[Batch]) -> Tensor:
-        """Replace the gradients by those of several micro-batches, as if they were one batch.
+        """Set the gradients to those of several micro-batches, as if they were one batch.
 
-        Each loss is divided by the tokens of the whole step, not of its micro-batch, so that every token
-        has the same weight even if micro-batches differ in size or padding.
+        Each loss is divided by the number of tokens of the whole step, not of its micro-batch, so that all tokens
+        have the same weight even if micro-batches differ in size or padding.
 
         Returns:
             Mean loss per token, in nats, detached.
@@ -131,7 +131,7 @@ class Stepper:
         return {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state, but keep the hyperparameters of the present configuration."""
+        """Restore the states, but keep the hyperparameters of the present configuration."""
         self.optimizer.load_state_dict(state["optimizer"])
         if scaler := state["scaler"]:  # empty if the run was not in float16
             if not all(isinstance(value, int | float) for value in scaler.values()):

@@ -1,18 +1,18 @@
-"""Throughput of a run."""
+"""Measure the throughput of a training run."""
 
 import time
 from collections.abc import Callable
 
 
 class SpeedMeter:
-    """Measure the throughput of a run between readings.
+    """Measures the throughput of a run between readings.
 
     Args:
         tokens_per_step: training tokens of one optimizer step.
         flops_per_step: model FLOPs of its forward and backward passes.
         matmul_rate: FLOP/s of the machine, measured.
         seconds_before: wall time of the run before this process.
-        clock: seconds.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class SpeedMeter:
         return self._clock() - self._begin
 
     def restart(self) -> None:
-        """Begin a new interval: the time since the last step, such as an evaluation, does not count."""
+        """Begin a new interval, so that the time since the last step, such as an evaluation, does not count."""
         self._interval, self._steps = self._clock(), 0
 
     def count_step(self) -> None:

@@ -28,7 +28,7 @@ from gpt.training.validation import Validation
 
 
 class Trainer:
-    """Train one model in one run folder.
+    """Trains one model in one run folder.
 
     Args:
         config: resolved: `model.vocab_size` is set.
@@ -37,7 +37,7 @@ class Trainer:
         compute: device and dtype.
         stepper: updates `model`.
         run: the run folder, locked; `run` unlocks it at its end.
-        monitor: takes every metric.
+        monitor: receives every metric.
         report: takes lines for the user.
     """
 
@@ -84,8 +84,8 @@ class Trainer:
         """Train until the last step, early stopping or a signal; return the final state.
 
         Raises:
-            Interrupted: a signal came; a checkpoint was saved.
-            NonFiniteError: the loss or a gradient is not finite; the last checkpoint is from before that.
+            Interrupted: a signal arrived; a checkpoint was saved.
+            NonFiniteError: the loss or a gradient is not finite; the last checkpoint is older.
             CheckpointError: the last checkpoint could not be written.
         """
         try:
@@ -158,7 +158,7 @@ class Trainer:
         return loss
 
     def _evaluate(self) -> None:
-        """Evaluate, sample and save; if a signal comes meanwhile, nothing is recorded."""
+        """Evaluate, sample and save; if a signal arrives meanwhile, nothing is recorded."""
         self.stepper.check()
         step, validation = self.state.step, self._validation
         unaveraged = None if self.average is None else validation.loss(step).loss
@@ -191,7 +191,7 @@ class Trainer:
     def _save(self, best: bool, required: bool) -> None:
         """Write a checkpoint; unless it is `required`, a failure is reported and the run continues.
 
-        The state names a checkpoint as the best one only after it was written.
+        The state names a checkpoint as the best one only once it is written.
         """
         self.state.seconds = self._meter.total_seconds
         saved = self.state.as_best() if best else self.state

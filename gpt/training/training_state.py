@@ -25,7 +25,7 @@ class TrainingState:
         best_step: step of the checkpoint with the lowest validation loss; -1 before the first.
         best_val_loss: that loss, in nats per token.
         evaluations_since_best: evaluations since the loss last improved, for early stopping.
-        seconds: wall time spent training, in all processes of the run.
+        seconds: wall time of training, in all processes of the run.
     """
 
     step: Count = 0
@@ -37,7 +37,7 @@ class TrainingState:
     seconds: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
 
     def record_evaluation(self, loss: float) -> bool:
-        """Note the validation loss of the present step; return whether it is lower than that of the best checkpoint."""
+        """Record the validation loss of the present step; return whether it is lower than the best checkpoint's."""
         self.evaluated_step, self.val_loss = self.step, loss
         is_best = self.best_val_loss is None or loss < self.best_val_loss
         self.evaluations_since_best = 0 if is_best else self.evaluations_since_best + 1
@@ -49,10 +49,10 @@ class TrainingState:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainingState":
-        """Build the state from JSON values by attribute; other keys are ignored.
+        """Build the state from a JSON object; unknown keys are ignored.
 
         Raises:
-            CheckpointError: a key is missing, or its value has another type.
+            CheckpointError: a key is missing, or its value has a wrong type.
         """
         missing = [name for name in cls.__dataclass_fields__ if name not in values]
         if missing:
@@ -68,7 +68,7 @@ def check_like(name: str, value: Any, like: Tensor) -> None:
     """Check that a loaded value is a contiguous tensor with the shape and dtype of another one.
 
     Raises:
-        ValueError: it is not; the message has the name.
+        ValueError: it is not; the message names it.
     """
     fits = isinstance(value, Tensor) and value.layout == torch.strided and value.is_contiguous()
     if not fits or value.shape != like.shape or value.dtype != like.dtype:
@@ -83,7 +83,7 @@ def default_generator_states() -> dict[str, Any]:
 
 
 def set_default_generator_states(states: dict[str, Any]) -> None:
-    """Restore what `default_generator_states` gave, if there are as many CUDA devices."""
+    """Restore the result of `default_generator_states`, if the number of CUDA devices is the same."""
     torch.set_rng_state(states["cpu"])
     if len(states["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(states["cuda"])

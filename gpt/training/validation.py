@@ -23,11 +23,11 @@ PICTURE_TOKENS = 32
 
 
 class Validation:
-    """Evaluate a model with the weights it has at the time of a call.
+    """Evaluates a model with its weights at the time of a call.
 
     Args:
         config: resolved.
-        model: in training mode, and left so.
+        model: in training mode, which it keeps.
         dataset: its validation split is read.
         compute: device and dtype.
         poll: called before every batch and after every token; an exception from it ends the evaluation.
@@ -40,7 +40,7 @@ class Validation:
         self._poll = poll
         limit = config.train.eval_max_tokens
         self.tokens = dataset.val if limit is None else dataset.val[: limit + 1]
-        """The part of the validation split that `loss` reads."""
+        """Return the part of the validation split that `loss` reads."""
 
     def loss(self, step: int) -> Evaluation:
         """Compute the loss over `tokens`, in nats per token.
@@ -57,7 +57,7 @@ class Validation:
         return result
 
     def sample(self) -> str:
-        """Return a generated sample, empty if `train.sample_tokens` is 0; it has a random generator of its own."""
+        """Return a sample, generated with its own random generator; empty if `train.sample_tokens` is 0."""
         tokens = self._config.train.sample_tokens
         if tokens == 0:
             return ""

@@ -22,7 +22,7 @@ from gpt.kernels import __main__ as setup
 from gpt.kernels import build
 from gpt.kernels.build import load_library
 from gpt.kernels.compiler import FLAGS, Compiler, find_compiler, find_compilers, system_flags
-from gpt.kernels.library_cache import StoredLibrary
+from gpt.kernels.library_cache import CachedLibrary
 from gpt.processor import GENERIC, supported_processors
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
@@ -167,7 +167,7 @@ def test_a_full_disk_is_an_error_of_one_line(cache: Path, monkeypatch: pytest.Mo
 def test_a_library_that_cannot_be_loaded_is_an_error_of_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A home folder from which nothing may be executed, for example."""
 
-    def broken(command: list[str], source: str, place: build.StoredLibrary) -> Path:
+    def broken(command: list[str], source: str, place: build.CachedLibrary) -> Path:
         (place.folder / "made").write_bytes(b"not a library")
         return place.store(place.folder / "made")
 
@@ -227,7 +227,7 @@ def test_a_damaged_library_is_found_before_it_is_loaded_and_made_anew(
 ) -> None:
     """In a process of its own: one that loads a cut library ends by a bus error."""
     build_it = f"""
-import sys; from pathlib import Path; from gpt.kernels import build; from gpt.kernels.library_cache import StoredLibrary
+import sys; from pathlib import Path; from gpt.kernels import build; from gpt.kernels.library_cache import CachedLibrary
 from gpt.processor import GENERIC
 build.SOURCES = Path({str(build.SOURCES)!r})
 print(build.load_library("room/answer.cpp", GENERIC, Path({str(cache)!r}), print).answer())
@@ -333,7 +333,7 @@ def test_processes_that_build_at_once_all_succeed(cache: Path) -> None:
 
 def test_of_two_different_libraries_stored_at_once_the_one_that_is_named_is_whole(tmp_path: Path) -> None:
     """Compilers need not write the same bytes twice; here each process is between the two steps of the other."""
-    first, second = (StoredLibrary(tmp_path, "key") for _ in range(2))
+    first, second = (CachedLibrary(tmp_path, "key") for _ in range(2))
     (tmp_path / "a").write_bytes(b"one")
     (tmp_path / "b").write_bytes(b"two")
     one = first.store(tmp_path / "a")

@@ -141,7 +141,7 @@ def test_as_many_requests_wait_as_are_accepted(make: Callable[..., ServingEngine
     others = [Answer(), Answer()]
     requests = [engine.submit("a", ENDLESS, answer) for answer in others]
     assert engine.stats().waiting == 2
-    with pytest.raises(QueueFullError, match="2 requests wait already"):
+    with pytest.raises(QueueFullError, match="2 requests are waiting already"):
         engine.submit("a", SHORT, Answer())
     engine.cancel(requests[0])
     assert others[0].finish == "cancelled"

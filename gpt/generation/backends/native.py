@@ -154,7 +154,7 @@ class NativeBackend:
             uniforms: for each sequence a number in [0, 1), and one more for each of its drafts.
             params: how to sample.
             seen: (B, V) uint8, 1 for the tokens of each sequence; None without a repetition penalty.
-            keep_logits: return them too.
+            keep_logits: return the logits too.
 
         Returns:
             For each sequence its sampled tokens, one more than drafts, -1 where logits are not finite; and the

@@ -1,4 +1,4 @@
-"""The structures of `src/decoding/model.h`, and what fills them in."""
+"""The structures of `src/decoding/model.h`, and functions that fill them in."""
 
 import ctypes
 from collections.abc import Sequence
@@ -78,7 +78,7 @@ def pointer(x: Tensor | None, dtype: torch.dtype) -> ctypes.c_void_p:
 
 
 def floats(x: Tensor | None) -> ctypes.c_void_p:
-    """Return a pointer to float32."""
+    """Return the address of a float32 tensor's memory, as `pointer`."""
     return pointer(x, torch.float32)
 
 
@@ -88,19 +88,19 @@ def integers(values: Sequence[int]) -> ctypes.Array[ctypes.c_int32]:
 
 
 def sampling_in_c(params: SamplingParams) -> CSampling:
-    """Return the parameters, as near as float32 and int32 come to them without a change of meaning."""
+    """Return the sampling parameters, rounded and clipped to float32 and int32 without a change of meaning."""
     temperature = max(params.temperature, SMALLEST) if params.temperature else 0.0
     penalty = min(max(params.repetition_penalty, SMALLEST), LARGEST)
     return CSampling(temperature, params.top_p, params.min_p, penalty, min(params.top_k, LARGEST_INT32))
 
 
 def sample_in_c(sampling: CSampling, uniform: float, seen: Tensor | None, logits: Tensor | None) -> CSample:
-    """Return what a token is sampled by; the caller keeps the tensors (V,) alive."""
+    """Return the arguments for sampling a token; the caller keeps the tensors (V,) alive."""
     return CSample(sampling, uniform, pointer(seen, torch.uint8), floats(logits))
 
 
 def matrix_in_c(matrix: Matrix | None) -> CMatrix:
-    """Return a matrix; None becomes one without outputs."""
+    """Return a matrix for C; None becomes one without outputs."""
     if matrix is None:
         return CMatrix()
     weights = pointer(matrix.weights, matrix.weights_dtype)
@@ -110,13 +110,13 @@ def matrix_in_c(matrix: Matrix | None) -> CMatrix:
 
 
 def layer_in_c(layer: LayerWeights) -> CLayer:
-    """Return the weights of a block."""
+    """Return the weights of a block for C."""
     matrices = map(matrix_in_c, (layer.qkv, layer.projection, layer.gate, layer.up, layer.down))
     return CLayer(*matrices, *map(floats, (*layer.norms, *(layer.head_norms or (None, None)))))
 
 
 def model_in_c(weights: Weights) -> CModel:
-    """Return a model without its layers; the caller keeps its weights alive."""
+    """Return a model for C, without its layers; the caller keeps the weights alive."""
     config = weights.config
     return CModel(
         config.n_layer,

@@ -1,6 +1,6 @@
-"""The engine of `src/decoding`: a model's weights, laid out for it, and passes over them.
+"""The C++ engine of `src/decoding`, which runs a model on weights laid out for it.
 
-It runs on any processor that a C++ compiler is there for. It computes in float32; weights, keys and values may be
+It runs on any processor for which there is a C++ compiler. It computes in float32; weights, keys and values may be
 narrower. What it computes for a token does not depend on what else is in the pass, to the last bit.
 """
 
@@ -30,17 +30,17 @@ from gpt.processor import Processor, supported_processors
 from gpt.progress import Report, silent
 
 RESULTS = {"create": ctypes.c_void_p, "free": None, "block_bytes": ctypes.c_int64, "generate": ctypes.c_int64}
-"""What functions of the library return."""
+"""Return types of the library's functions."""
 FLAGS = ("-ffp-contract=off",)
-"""The source says where a multiplication and an addition are fused: the same in every instantiation."""
+"""The source says where to fuse a multiplication and an addition, so that every instantiation rounds alike."""
 KV_KINDS = {"fp32": 0, "bf16": 1, "int8": 2}
-"""Types of keys and values, by the number that C knows them by."""
+"""Types of keys and values, with their numbers in C."""
 MAX_TOKENS = 64
-"""Tokens computed in one pass: more of them read the weights less often, and take more memory."""
+"""Most tokens computed in one pass: with more, weights are read less often, but more memory is needed."""
 
 
 class NotFiniteError(ArithmeticError):
-    """Logits are not finite; `row` of the batch and `step` say which."""
+    """Logits are not finite; `row` and `step` say which of a batch."""
 
     def __init__(self, row: int, step: int) -> None:
         super().__init__(f"logits of row {row} in step {step} are not finite")
@@ -63,14 +63,14 @@ def load_engine(
 
 
 class Engine:
-    """Passes of a model over sequences whose keys and values lie in blocks of 64 positions.
+    """Runs a model over sequences whose keys and values are stored in blocks of 64 positions.
 
-    All memory is allocated here, none by a pass but for what it returns; the system provides that of a block when it is
-    first written. At first sequence i has the i-th part of the blocks, if there are enough.
+    All memory is allocated on construction; a pass allocates only its result. The system provides a block's memory when
+    it is first written. Initially sequence i has the i-th part of the blocks, if there are enough.
 
     Args:
         library: from `load_engine`.
-        weights: kept, not copied.
+        weights: read in place, not copied.
         sequences: number of sequences, each with a block table.
         tokens_per_sequence: number of tokens of each that fit into one pass.
         kv_dtype: type of keys and values, one of `KV_KINDS`.
@@ -81,7 +81,7 @@ class Engine:
         blocks: number of physical blocks.
 
     Raises:
-        DeviceError: the engine cannot be made, for example because the memory does not suffice.
+        DeviceError: the engine cannot be created, for example for lack of memory.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Engine:
         return int(self._library.gpt_decoder_block_bytes(self._decoder))
 
     def set_blocks(self, sequence: int, blocks: Sequence[int]) -> None:
-        """Set where a sequence's keys and values lie: position p in block `blocks[p // 64]`."""
+        """Set where a sequence's keys and values are stored: position p in block `blocks[p // 64]`."""
         assert sequence < self.sequences
         assert len(blocks) <= self.blocks_per_sequence
         assert all(0 <= block < self.blocks for block in blocks)
@@ -129,7 +129,7 @@ class Engine:
         self._tables[start : start + len(blocks)] = list(blocks)
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Overwrite the first block of each pair by the second."""
+        """Copy blocks: the first of each pair becomes a copy of the second."""
         if copies:
             assert all(0 <= block < self.blocks for pair in copies for block in pair)
             targets, sources = zip(*copies, strict=True)
@@ -144,7 +144,7 @@ class Engine:
             tokens: ids, at most `max_tokens` of them.
             sequences: the sequence of each token; tokens of one sequence are adjacent and in order.
             positions: position of each token in its sequence; all earlier positions are stored.
-            wanted: indices of the tokens after which logits are wanted.
+            wanted: indices of the tokens after which to compute logits.
 
         Returns:
             (wanted, V) float32.
@@ -180,7 +180,7 @@ class Engine:
             uniforms: (B, steps) float32 in [0, 1), one for each token.
             params: how to sample.
             seen: (B, V) uint8, 1 for tokens to which the repetition penalty applies; kept up to date.
-            keep_logits: return them.
+            keep_logits: return the logits.
 
         Returns:
             The tokens sampled for each sequence, and the logits (steps, B, V) or None.
@@ -220,14 +220,14 @@ class Engine:
         wanted: Sequence[int],
         samples: Sequence[CSample],
     ) -> list[int]:
-        """Store some tokens' keys and values, and sample after some of them, by parameters of each.
+        """Store some tokens' keys and values, and sample after some of them, each with its own parameters.
 
         Args:
             tokens: as for `forward`.
             sequences: as for `forward`.
             positions: as for `forward`.
             wanted: indices of the tokens after which to sample.
-            samples: one for each of these.
+            samples: parameters for each of these.
 
         Returns:
             The token sampled after each, -1 where the logits are not finite.

@@ -1,4 +1,4 @@
-"""How a model's weights lie in memory for the engine of `src/decoding`."""
+"""The memory layout of a model's weights in the engine of `src/decoding`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +10,11 @@ from torch import Tensor
 from gpt.config import ModelConfig
 
 BLOCK = 64
-"""Outputs of a matrix that lie side by side, as in model.h."""
+"""Outputs of a matrix that are stored side by side, as in model.h."""
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 INT4, INT8_TILES = 3, 4
 DTYPES = {**{kind: dtype for dtype, kind in KINDS.items()}, INT4: torch.int8, INT8_TILES: torch.int8}
-"""Types of the elements in memory, by kind."""
+"""Element types in memory, by kind."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Matrix:
     """A linear layer, laid out in blocks of outputs; a matrix without outputs stands for none.
 
     Attributes:
-        weights: (outputs / 64, inputs, 64), or of int4 (outputs / 64, inputs / 2, 64), two in a byte; of int8 in tiles
+        weights: (outputs / 64, inputs, 64); for int4 (outputs / 64, inputs / 2, 64), two in a byte; for int8 in tiles
             (outputs / 64, inputs / 64, 4, 16, 16, 4), see `in_tiles`.
-        scales: (outputs / 64, inputs / group, 64) float32 that weights are multiplied by; None: 1.
+        scales: (outputs / 64, inputs / group, 64) float32, factors of the weights; None: 1.
         bias: (outputs,) float32, padded, or None.
         kind: number of the weights' type.
-        outputs: without padding.
-        inputs: features of the input.
-        group: inputs that share a scale.
+        outputs: number of outputs, without padding.
+        inputs: number of inputs.
+        group: number of inputs that share a scale.
     """
 
     weights: Tensor
@@ -42,7 +42,7 @@ class Matrix:
 
     @property
     def weights_dtype(self) -> torch.dtype:
-        """Return the type of the elements in memory."""
+        """Return the element type in memory."""
         return DTYPES[self.kind]
 
     @classmethod
@@ -53,7 +53,7 @@ class Matrix:
 
     @classmethod
     def from_integers(cls, integers: Tensor, scales: Tensor, bias: Tensor | None = None, bits: int = 8) -> "Matrix":
-        """Lay out (outputs, inputs) int8 with scales (outputs, inputs / group); of 4 bits: -8 to 7, inputs even."""
+        """Lay out (outputs, inputs) int8 with scales (outputs, inputs / group); for 4 bits -8 to 7, inputs even."""
         outputs, inputs = integers.shape
         blocks, kind = _blocks(integers), KINDS[torch.int8]
         if bits == 4:
@@ -61,9 +61,9 @@ class Matrix:
         return cls(blocks, _blocks(scales.float()), padded(bias), kind, outputs, inputs, inputs // scales.size(1))
 
     def in_tiles(self) -> "Matrix":
-        """Return the matrix as the AMX tile unit reads it, if it is of int8 with one scale for each output.
+        """Return the matrix as the AMX tile unit reads it, if it is int8 with one scale per output.
 
-        A tile holds 64 inputs for 16 outputs, four inputs side by side; there are four in 64 outputs.
+        A tile holds 64 inputs of 16 outputs, four inputs side by side; 64 outputs take four tiles.
         """
         if self.kind != KINDS[torch.int8] or self.group != self.inputs:
             return self
@@ -85,16 +85,16 @@ def padded(vector: Tensor | None) -> Tensor | None:
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """The weights of one block; gains and biases of norms are padded to a multiple of 64, those of heads are not.
+    """The weights of one block; gains and biases of its norms are padded to a multiple of 64, those of heads are not.
 
     Attributes:
         qkv: queries, keys and values in one matrix.
         projection: attention's output projection.
         gate: gate projection of a gated feed-forward network; None elsewhere.
-        up: into its hidden layer.
-        down: out of it.
-        norms: gain and bias of both norms, the biases None where there are none.
-        head_norms: gains of the norms of query and key heads, or None.
+        up: projection to the hidden width.
+        down: projection back.
+        norms: gains and biases of both norms; biases may be None.
+        head_norms: gains of the norms on query and key heads, or None.
     """
 
     qkv: Matrix
@@ -119,16 +119,16 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a whole model, float32 but for the matrices.
+    """The weights of a whole model, float32 except the matrices.
 
     Attributes:
         config: its architecture.
-        tokens: (V, C) embedding.
-        positions: (T, C) added to it, or None.
+        tokens: (V, C) token embedding.
+        positions: (T, C) position vectors added to it, or None.
         rotation: cos and sin, (T, D) each, or None.
-        layers: from the first to the last.
-        norm: gain and bias of the last norm, padded.
-        head: from the last norm to V logits.
+        layers: the blocks, from first to last.
+        norm: gain and bias of the final norm, padded.
+        head: projection to V logits.
     """
 
     config: ModelConfig

@@ -1,4 +1,4 @@
-"""A model's weights, laid out for the C++ engine of `gpt.kernels`."""
+"""Lay out a model's weights for the C++ engine of `gpt.kernels`."""
 
 from functools import lru_cache
 from typing import Any
@@ -23,20 +23,20 @@ from gpt.model.quantized import BFloat16Linear, QuantizedLinear
 from gpt.processor import Processor
 
 TILES = "-mamx-int8"
-"""Flag of processors that multiply integers in tiles."""
+"""Compiler flag of processors that multiply integers in tiles."""
 IRRELEVANT = {"training", "p", "dropout"}
-"""Settings of modules that change nothing in eval mode."""
+"""Attributes of modules that have no effect in eval mode."""
 
 
 def lay_out_weights(model: GPT, processor: Processor | None = None) -> Weights:
-    """Return a model's weights as the engine reads them; a copy, which later changes of the model do not reach.
+    """Return a copy of a model's weights as the engine reads them; later changes of the model do not affect it.
 
     Args:
         model: in eval mode.
         processor: the engine is compiled for it, and may want a layout of its own; None: the common layout.
 
     Raises:
-        DeviceError: it is not on the CPU, or it is not what its configuration builds.
+        DeviceError: the model is not on the CPU, or differs from what its configuration builds.
     """
     check_native_support(model)
     rotation: Any = model.rotation
@@ -53,18 +53,18 @@ def lay_out_weights(model: GPT, processor: Processor | None = None) -> Weights:
 
 
 def check_native_support(model: GPT) -> None:
-    """Check that a model is what its configuration builds, which is all that the engine knows of it.
+    """Check that a model is what its configuration builds, since the engine knows nothing else.
 
     Raises:
-        DeviceError: it is not on the CPU, or something else was put into it since.
+        DeviceError: it is not on the CPU, or was changed since.
     """
     if next(model.parameters()).device.type != "cpu":
-        raise DeviceError("the native backend is for a CPU")
+        raise DeviceError("the native backend runs on a CPU")
     configured = _configured_modules(model.config)
     modules = dict(model.named_modules())
     if modules.keys() - {"", "h"} != configured.keys():
         names = sorted(modules.keys() - {"", "h"} ^ configured.keys())
-        raise DeviceError(f"the model's configuration says otherwise about {names[0]}")
+        raise DeviceError(f"the model differs from its configuration in {names[0]}")
     for name, module in modules.items():
         expected = configured.get(name) or module
         if module._forward_hooks or module._forward_pre_hooks:
@@ -72,16 +72,16 @@ def check_native_support(model: GPT) -> None:
         if "forward" in vars(module) or not _is_equivalent(module, type(expected)):
             raise DeviceError(f"the native backend does not know what {type(module).__name__} computes")
         if _shapes(module) != _shapes(expected) or not _is_made_alike(module, expected):
-            raise DeviceError(f"the model's configuration says otherwise about {name}")
+            raise DeviceError(f"the model differs from its configuration in {name}")
     if type(model) is not GPT:
         raise DeviceError(f"the native backend does not know what {type(model).__name__} computes")
 
 
 @lru_cache(maxsize=8)
 def _configured_modules(config: ModelConfig) -> dict[str, nn.Module]:
-    """Return all modules of a model but itself and its list of blocks, the large ones without memory.
+    """Build all modules of a model except itself and its list of blocks, the large ones without memory.
 
-    In parts, since `GPT` on the meta device costs a second: random numbers and ranges there import torch's compiler.
+    Piece by piece, since a `GPT` on the meta device takes a second: random numbers there import torch's compiler.
     """
     assert config.vocab_size is not None
     with torch.device("meta"):
@@ -102,7 +102,7 @@ def _configured_modules(config: ModelConfig) -> dict[str, nn.Module]:
 
 
 def _is_equivalent(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Return whether it computes what `kind` does in eval mode, as the modules that training puts in its place do."""
+    """Return whether a module computes the same as `kind` in eval mode, as those that training puts in its place do."""
     if kind is nn.Linear and isinstance(module, QuantizedLinear | BFloat16Linear):
         return True
     return type(module) is kind or (isinstance(module, kind) and type(module).__module__.startswith("gpt.training."))
@@ -114,7 +114,7 @@ def _shapes(module: Any) -> list[torch.Size | None]:
 
 
 def _is_made_alike(module: nn.Module, expected: nn.Module) -> bool:
-    """Return whether all settings that both have are equal."""
+    """Return whether all attributes that both modules have are equal."""
     names = vars(module).keys() & vars(expected).keys() - IRRELEVANT
     return all(vars(module)[name] == vars(expected)[name] for name in names if not name.startswith("_"))
 
@@ -135,10 +135,10 @@ def _layer(block: Block) -> LayerWeights:
 
 
 def _matrix(*layers: Any) -> Matrix:
-    """Return linear layers of one input as one matrix.
+    """Return linear layers that share their input as one matrix.
 
     Raises:
-        DeviceError: their weights are not of one kind.
+        DeviceError: their weights have different formats.
     """
     if len({type(layer) for layer in layers}) > 1:
         raise DeviceError("the native backend needs queries, keys and values in the same format")

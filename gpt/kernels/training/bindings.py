@@ -1,4 +1,4 @@
-"""The compiled kernels of `src/training/training.cpp`, called with tensors."""
+"""Call the compiled kernels of `src/training/training.cpp` with tensors."""
 
 import ctypes
 from collections.abc import Sequence
@@ -17,30 +17,30 @@ from gpt.progress import Report, silent
 
 @dataclass(frozen=True)
 class Arguments:
-    """A structure of `training.cpp`: pointers first, then floats, unsigned and signed integers of 32 bits.
+    """A structure of `training.cpp`: first pointers, then floats, then unsigned and signed 32-bit integers.
 
     Attributes:
-        pointers: names; those that end with `*` are to the kernels' type of activations, the others to float32.
-        reals: names of floats.
-        words: names of unsigned integers.
-        integers: names of signed ones.
+        pointers: names of pointers; those ending in `*` point to activations of the kernels' type, others to float32.
+        floats: names of floats.
+        unsigned: names of unsigned integers.
+        integers: names of signed integers.
     """
 
     pointers: str
-    reals: str = ""
-    words: str = ""
+    floats: str = ""
+    unsigned: str = ""
     integers: str = ""
 
     @cached_property
     def structure(self) -> type[ctypes.Structure]:
-        """Lay it out as C does."""
-        kinds = {ctypes.c_float: self.reals, ctypes.c_uint32: self.words, ctypes.c_int32: self.integers}
+        """Return the ctypes structure with C's layout."""
+        kinds = {ctypes.c_float: self.floats, ctypes.c_uint32: self.unsigned, ctypes.c_int32: self.integers}
         pointers = [(name.rstrip("*"), ctypes.c_void_p) for name in self.pointers.split()]
         numbers = [(name, kind) for kind, names in kinds.items() for name in names.split()]
         return type("CArguments", (ctypes.Structure,), {"_fields_": [*pointers, *numbers]})
 
     def is_element(self, name: str) -> bool:
-        """Return whether a pointer is to activations."""
+        """Return whether a pointer points to activations."""
         return f"{name}*" in self.pointers.split()
 
 
@@ -72,24 +72,24 @@ KERNELS = {
     "activation_backward": _ACTIVATION,
     "weight_gradient": _WEIGHT_GRADIENT,
 }
-"""What each kernel takes; the last one is there for bfloat16 only, since torch's own matmuls are fast in float32."""
+"""Arguments of each kernel; the last exists for bfloat16 only, since torch's own matmuls are fast in float32."""
 
 
 class Kernels:
-    """The compiled library for one class of processors and one type of activations.
+    """The compiled kernels for one processor class and one type of activations.
 
     Args:
         dtype: type of the matmuls' inputs: float32, or bfloat16, for which not every processor has instructions.
         settings: say where the library is kept, and for which processor it is.
         report: receives a line when something is compiled.
-        processors: to choose from, the best first; None: what this machine has.
+        processors: candidates, the best first; None: those of this machine.
 
     Attributes:
         dtype: as above.
         processor: the class in use.
 
     Raises:
-        DeviceError: none of the processors computes in this type, or the library cannot be compiled.
+        DeviceError: none of the processors has instructions for this type, or the library cannot be compiled.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Kernels:
         raise DeviceError(f"this processor ({candidates[0].name}) has no instructions for {str(dtype)[6:]}")
 
     def call(self, name: str, **values: Tensor | float | None) -> None:
-        """Call a kernel of `KERNELS` with torch's number of threads; tensors that are left out are null pointers.
+        """Call a kernel of `KERNELS` with torch's number of threads; omitted tensors become null pointers.
 
         Raises:
             DeviceError: there is not enough memory.

@@ -1,4 +1,4 @@
-"""Blocks that train by the kernels of `functions.py`, with the parameters of the blocks they replace."""
+"""Blocks trained by the kernels of `functions.py`, with the parameters of the blocks they replace."""
 
 from typing import Any
 
@@ -31,10 +31,10 @@ LARGEST_SEED = 2**32
 
 
 class NativeBlock(Block):
-    """A block whose training pass runs in a dozen calls; every other pass is the block's own.
+    """A block whose training pass takes a dozen kernel calls; every other pass is the original block's.
 
     Args:
-        block: to replace; its modules are shared, so that parameters and their names stay.
+        block: the block to replace; its modules are shared, so that parameters keep their names.
         config: its model's architecture.
         kernels: compiled.
     """
@@ -66,7 +66,7 @@ class NativeBlock(Block):
 
     @property
     def _parts(self) -> tuple[Any, Any, Any, Any]:
-        """Return the modules, whose classes were checked before."""
+        """Return the block's modules, untyped, since their classes were checked before."""
         return self.ln_1, self.attn, self.ln_2, self.mlp
 
     def _sample_dropout(self) -> list[Dropout]:
@@ -79,7 +79,7 @@ class NativeBlock(Block):
 
 
 class NativeDropout(nn.Dropout):
-    """The dropout of the embeddings, in parallel, which torch's generator is not on a CPU.
+    """The dropout of the embeddings, on all threads; torch's generator on a CPU uses only one.
 
     Args:
         p: probability.
@@ -98,12 +98,12 @@ class NativeDropout(nn.Dropout):
 
 
 def _random_seed() -> int:
-    """Return a seed from torch's generator, whose state is in the checkpoints."""
+    """Return a seed from torch's generator, whose state is saved in checkpoints."""
     return int(torch.randint(LARGEST_SEED, ()))
 
 
 def use_native_blocks(model: GPT, compute: Compute, settings: Settings, report: Report = silent) -> str:
-    """Let a model train by native kernels.
+    """Make a model train with native kernels.
 
     Args:
         model: in float32.
@@ -112,10 +112,10 @@ def use_native_blocks(model: GPT, compute: Compute, settings: Settings, report: 
         report: receives a line when something is compiled.
 
     Returns:
-        The instructions that the kernels use, for a person.
+        A description of the instructions that the kernels use.
 
     Raises:
-        DeviceError: the kernels do not cover this model, or cannot be had here.
+        DeviceError: the kernels do not cover this model, or are not available here.
     """
     if compute.device.type != "cpu" or compute.dtype == torch.float16:
         raise DeviceError("the native kernels are for float32 and bfloat16 on a CPU")
@@ -135,7 +135,7 @@ def replace_blocks(model: GPT, kernels: Kernels) -> None:
 
 
 def _uncovered(config: ModelConfig) -> str | None:
-    """Return what of an architecture has no kernel; None if everything has one."""
+    """Return the part of an architecture that has no kernel; None if there is none."""
     reasons = {
         f"model.attention={config.attention}": config.attention != "auto",
         f"mlp {config.mlp}": config.mlp not in ACTIVATIONS,

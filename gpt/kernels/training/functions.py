@@ -1,7 +1,7 @@
 """The operations between the matmuls of a training step, as one kernel each, with their gradients.
 
-The residual stream is float32; what enters a matmul has the type of the kernels, `kernels.dtype`. Each function
-equals a few modules of `gpt.model`, in bfloat16 those under autocast, and rounds less often than they do.
+The residual stream is float32; inputs of matmuls have the type `kernels.dtype`. Each function computes the same as a
+few modules of `gpt.model`, in bfloat16 as under autocast, but rounds less often.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from torch.autograd import Function
 from gpt.kernels.training.bindings import Kernels
 
 ACTIVATIONS = {"relu": 0, "relu2": 1, "gelu": 2, "swiglu": 3}
-"""Those of `ModelConfig.mlp` that there is a kernel for, by its number."""
+"""Kernel numbers of the supported values of `ModelConfig.mlp`."""
 
 
 @dataclass(frozen=True)
 class Dropout:
-    """Which elements a call drops: the same seed drops the same ones.
+    """The dropout of one call: the same seed drops the same elements.
 
     Attributes:
         probability: probability of dropping an element.
@@ -59,7 +59,7 @@ def linear(kernels: Kernels, x: Tensor, *weights: Tensor) -> Tensor:
         weights: each (F, C) float32, the sum of F a multiple of 16.
 
     Returns:
-        (..., sum of F), of the type of x.
+        (..., sum of F), of the same type as x.
     """
     return _Linear.apply(kernels, x, *weights)  # type: ignore[no-untyped-call]
 
@@ -96,7 +96,7 @@ def drop_out(kernels: Kernels, x: Tensor, dropout: Dropout) -> Tensor:
 def activate(kernels: Kernels, x: Tensor, name: str) -> Tensor:
     """Apply one of `ACTIVATIONS` to x (..., F) of the kernels' type, F a multiple of 16.
 
-    Of swiglu, gate and up lie side by side in x (..., 2 F); the result `silu(gate) * up` is (..., F).
+    For swiglu, x (..., 2 F) has gate and up side by side; the result `silu(gate) * up` is (..., F).
     """
     return _Activate.apply(kernels, x, ACTIVATIONS[name])  # type: ignore[no-untyped-call]
 
@@ -110,20 +110,20 @@ def attention(
     eps: float,
     dropout: Dropout,
 ) -> Tensor:
-    """Compute causal attention from projections to the weighted sums.
+    """Compute causal attention, from the projections to the weighted sums.
 
     Args:
         kernels: compiled.
         qkv: queries, keys and values side by side, (B, T, 3 C) of the kernels' type; C / heads a multiple of 32, at
             most 256.
-        heads: H, of all three.
+        heads: number of heads H, for all three.
         gains: gains of the RMSNorm on each query and key head, (D,) float32 each, or None.
         rotation: cos and sin, each (T, D) float32, or None.
         eps: eps of those norms.
         dropout: dropout of the attention weights.
 
     Returns:
-        (B, T, C), of the type of qkv.
+        (B, T, C), of the same type as qkv.
     """
     q_gain, k_gain = gains or (None, None)
     cosine, sine = rotation or (None, None)

@@ -52,11 +52,11 @@ def half_quantized(model: GPT) -> None:
 
 
 CHANGES: list[tuple[Callable[[GPT], None], str]] = [
-    (fewer_blocks, "the model's configuration says otherwise about h.1"),
-    (wider_head, "the model's configuration says otherwise about lm_head"),
-    (wider_hidden_layer, "the model's configuration says otherwise about h.1.mlp.c_fc"),
-    (another_activation, "the model's configuration says otherwise about h.0.mlp"),
-    (another_cap, "the model's configuration says otherwise about softcap"),
+    (fewer_blocks, "the model differs from its configuration in h.1"),
+    (wider_head, "the model differs from its configuration in lm_head"),
+    (wider_hidden_layer, "the model differs from its configuration in h.1.mlp.c_fc"),
+    (another_activation, "the model differs from its configuration in h.0.mlp"),
+    (another_cap, "the model differs from its configuration in softcap"),
     (no_cap, "the native backend does not know what Identity computes"),
     (forward_of_its_own, "the native backend does not know what Linear computes"),
     (hook, "the native backend does not call hooks, and the model has some"),
