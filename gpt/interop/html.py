@@ -74,7 +74,7 @@ def render_model_page(
         body,
         data,
         script=read_part(*SCRIPTS) + read_engine() + _read("page.js"),
-        style=read_part(*STYLES),
+        style=read_part(*STYLES) + _read("page.css"),
         script_source="'wasm-unsafe-eval'",  # allows WebAssembly, but no code other than the page's own
     )
 

@@ -1,5 +1,6 @@
 """An exported page in a browser: opened from disk, used by mouse and by keyboard."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ def write(page: Page, prompt: str, **settings: float) -> str:
 def open_view(page: Page, name: str) -> None:
     """Open a view by a click on its name."""
     page.point(f"document.querySelector('#views [href=\"#{name}\"]')", click=True)
+    page.wait_for(f"document.querySelector('.view-{name}') !== null")
 
 
 @pytest.mark.parametrize("settings", [{"temperature": 0}, {"temperature": 0.8, "top_k": 5, "seed": 11}])
@@ -134,6 +136,46 @@ def test_attention_is_shown_over_the_text(open_page: Open) -> None:
     page.point("document.querySelectorAll('#heads .thumbnail')[6]", click=True)
     assert page.text("#matrix-title") == "Layer 1, head 2"
     assert page.run("document.querySelectorAll('#text .token').length") == 8
+
+
+TOKENS = "[...document.querySelectorAll('#text .token')].map((item) => item.textContent).join('')"
+
+
+def read(page: Page, text: str) -> None:
+    """Type a text to read, by keyboard alone."""
+    page.run("document.getElementById('reading-text').select()")
+    page.type(text)
+    page.press("Enter", CONTROL)
+
+
+def test_another_text_is_read_and_only_the_end_of_a_long_one(open_page: Open) -> None:
+    page = open_page()
+    open_view(page, "attention")
+    page.wait_for(f"{TOKENS} === 'ab'")
+    read(page, "tea")
+    page.wait_for(f"{TOKENS} === 'tea'")
+    assert page.text(".status") == ""
+    read(page, "a" * 10 + "b" * 15)
+    page.wait_for(f"{TOKENS} === '{'a' + 'b' * 15}'")
+    assert page.text(".status") == "Only the last 16 of 25 characters are read."
+    read(page, "Tea")
+    page.wait_for("document.querySelector('.status.wrong') !== null")
+    assert page.text(".status") == "The model does not know 'T'; remove it from the text."
+
+
+def test_a_view_follows_what_is_written_and_keeps_what_was_typed(open_page: Open) -> None:
+    page = open_page()
+    open_view(page, "attention")
+    read(page, "tea")
+    page.wait_for(f"{TOKENS} === 'tea'")
+    open_view(page, "write")
+    open_view(page, "attention")
+    assert page.run("document.getElementById('reading-text').value") == "tea"
+    open_view(page, "write")
+    text = write(page, "the ", count=5)
+    open_view(page, "attention")
+    page.wait_for(f"{TOKENS} === {json.dumps(text.replace(chr(10), '⏎').replace(' ', '␣'))}")
+    assert page.run("document.title") == "Attention · A title"
 
 
 @pytest.mark.parametrize("prompt", ["the #1", "Z"])

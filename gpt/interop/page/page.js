@@ -6,7 +6,7 @@ function openPage() {
   const model = new Model(data, decodeBase64(byId("weights").textContent));
   const { temperature, "top-k": topK, "top-p": topP } = data.start;
   const source = new LocalSource(model, new Tokenizer(data.tokenizer), data.labels, { temperature, topK, topP });
-  const context = { source, models: [""], model: "", text: data.start.prompt || "\n" };
+  const context = { source, models: [""], model: "", text: data.start.prompt };
   views.push(
     {
       ...WRITE_VIEW,
@@ -23,6 +23,7 @@ function openPage() {
       sentence: "",
       show(root) {
         return showReadingForm(root, {
+          least: 1,
           most: Math.min(MOST_ATTENTION, model.config.block_size),
           written: () => context.text,
           ask: (request) => source.attention(request),

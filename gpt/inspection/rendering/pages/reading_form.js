@@ -1,10 +1,11 @@
 /**
  * Fills `root` with a field for a text, and with what `show(body, answer)` makes of what `ask({ text, signal })` answers
- * for it; only the last `most` characters are read. `written()` is the text that was written last.
+ * for it, at once and when the form is sent; a text shorter than `least` is not read at once, and of a longer one than
+ * `most` only the end is. `written()` is the text that was written last.
  *
- * Returns a function that reads the text written last, if that has changed, and otherwise nothing again.
+ * Returns a function that reads the text written last, where that has changed.
  */
-function showReadingForm(root, { most, written, ask, show }) {
+function showReadingForm(root, { least, most, written, ask, show }) {
   fillFrom(root, "reading_form");
   const [form, field, status, body] = ["form", "textarea", ".status", ".reading-body"].map((selector) =>
     root.querySelector(selector)
@@ -35,8 +36,9 @@ function showReadingForm(root, { most, written, ask, show }) {
   function follow() {
     if (written() === last) return;
     last = written();
-    field.value = [...last].slice(-most).join("");
-    read();
+    const characters = [...last].slice(-most);
+    field.value = characters.join("");
+    if (characters.length >= least) read();
   }
 
   form.addEventListener("submit", (event) => {

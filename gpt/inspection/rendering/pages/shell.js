@@ -15,6 +15,7 @@ const views = [];
 /** Opens views by the address's hash. Returns `refresh`, which tells the open view that the context has changed. */
 function startShell(context) {
   const opened = new Map();
+  const { title } = document;
   const links = views.map(({ name, title }) => {
     const link = create("a", "", title);
     link.href = `#${name}`;
@@ -32,7 +33,7 @@ function startShell(context) {
     });
     links[index].scrollIntoView({ block: "nearest", inline: "nearest" });
     document.body.dataset.view = view.name;
-    document.title = `${view.title} · gpt`;
+    document.title = `${view.title} · ${title}`;
     const isNew = !opened.has(view.name);
     if (isNew) opened.set(view.name, { section: buildSection(view) });
     const place = opened.get(view.name);
