@@ -130,8 +130,7 @@ def run_with_cache(
     captured: dict[str, Tensor] = {}
 
     def tap(name: str, x: Tensor) -> Tensor:
-        for edit in changes.get(name, ()):
-            x = edit.apply(name, table[name], x)
+        x = _changed(name, table[name], changes.get(name, ()), x)
         if name in keep:
             captured[name] = x
         return x
@@ -139,6 +138,27 @@ def run_with_cache(
     keep = set(kept)
     logits = tapped(model, keep | changes.keys(), tap)(idx)
     return logits, ActivationCache({name: captured[name] for name in kept}, table, model.config.n_layer)
+
+
+def edited_model(model: GPT, edits: Edits) -> GPT:
+    """Return a copy of a model, with the same parameters, that makes edits in every forward pass, cached ones too.
+
+    Args:
+        model: on any device, in any mode.
+        edits: see `run_with_cache`.
+
+    Raises:
+        InputError: an unknown name, or an edit of what can only be read.
+    """
+    table = activations(model.config)
+    changes = _resolve(edits, table)
+    return tapped(model, changes.keys(), lambda name, x: _changed(name, table[name], changes[name], x))
+
+
+def _changed(name: str, activation: Activation, edits: Iterable[Edit], x: Tensor) -> Tensor:
+    for edit in edits:
+        x = edit.apply(name, activation, x)
+    return x
 
 
 def one_text(idx: Tensor, fewest: int, reader: str) -> None:

@@ -1,7 +1,7 @@
 """Every operation of a real forward pass that leads to its result, in order."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,7 @@ class Operation:
         flops: as torch's counter has them.
         parameters: names of the parameters it reads.
         inputs: numbers of the operations it reads from, of those recorded.
+        observed: what the recorder's `observe` returned for the tensor.
     """
 
     module: str
@@ -46,6 +47,7 @@ class Operation:
     flops: int
     parameters: tuple[str, ...] = ()
     inputs: tuple[int, ...] = ()
+    observed: Any = None
 
 
 @dataclass
@@ -54,10 +56,12 @@ class Recorder(TorchFunctionMode):
 
     Attributes:
         model: whose modules and parameters give the names.
+        observe: called with each tensor as soon as it is made; None: not.
         operations: so far, in order; those that lead to a tensor are given by `leading_to`.
     """
 
     model: nn.Module
+    observe: Callable[[Tensor], Any] | None = None
     operations: list[Operation] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -128,6 +132,7 @@ class Recorder(TorchFunctionMode):
                 flops=flops,
                 parameters=tuple(self._names[id(x)] for x in inputs if id(x) in self._names),
                 inputs=tuple(self._made_by[x] for x in inputs if x in self._made_by),
+                observed=None if self.observe is None else self.observe(made),
             )
         )
         self._made_by[made] = len(self.operations) - 1

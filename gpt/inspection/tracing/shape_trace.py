@@ -5,7 +5,9 @@ is a different large prime, so that a size tells which dimension it is.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,6 +66,7 @@ class TensorRow:
         flops: FLOPs of the operation, a multiply-add counted as two; matmuls only.
         source: file and line that made it.
         layer: number of its block, or None.
+        inputs: numbers of the rows that the operation reads.
     """
 
     name: str
@@ -77,6 +80,7 @@ class TensorRow:
     flops: int
     source: str
     layer: int | None
+    inputs: tuple[int, ...]
 
 
 def trace_shapes(model: GPT, idx: Tensor) -> list[TensorRow]:
@@ -93,7 +97,24 @@ def trace_shapes(model: GPT, idx: Tensor) -> list[TensorRow]:
     Raises:
         InputError: the ids do not fit the model.
     """
-    return _trace(model, idx, None)
+    return _trace(model, idx, None)[0]
+
+
+def trace_values(model: GPT, idx: Tensor, observe: Callable[[Tensor], Any]) -> tuple[list[TensorRow], list[Any]]:
+    """Trace one forward pass and look at every tensor of it.
+
+    Args:
+        model: with weights, in any mode, which is kept.
+        idx: token ids (B, T) int64, on the model's device.
+        observe: called with each tensor as soon as it is made.
+
+    Returns:
+        The rows of `trace_shapes`, and what `observe` returned for each.
+
+    Raises:
+        InputError: the ids do not fit the model.
+    """
+    return _trace(model, idx, None, observe=observe)
 
 
 def trace_cached(model: GPT, idx: Tensor, kv_dtype: str = "fp32") -> tuple[list[TensorRow], list[TensorRow]]:
@@ -114,23 +135,29 @@ def trace_cached(model: GPT, idx: Tensor, kv_dtype: str = "fp32") -> tuple[list[
     if idx.dim() != 2 or idx.size(1) < 2:
         raise InputError(f"a prefill and a decode step need (B, T) ids, T at least 2; got shape {tuple(idx.shape)}")
     cache = KVCache(model.config, idx.size(0), kv_dtype=kv_dtype, device=idx.device)
-    return _trace(model, idx[:, :-1], cache, kv_dtype), _trace(model, idx[:, -1:], cache, kv_dtype)
+    return _trace(model, idx[:, :-1], cache, kv_dtype)[0], _trace(model, idx[:, -1:], cache, kv_dtype)[0]
 
 
 @torch.no_grad()
-def _trace(model: GPT, idx: Tensor, cache: KVCache | None, kv_dtype: str = "fp32") -> list[TensorRow]:
+def _trace(
+    model: GPT,
+    idx: Tensor,
+    cache: KVCache | None,
+    kv_dtype: str = "fp32",
+    observe: Callable[[Tensor], Any] | None = None,
+) -> tuple[list[TensorRow], list[Any]]:
     if idx.dim() != 2 or idx.numel() == 0:
         raise InputError(f"token ids must be (batch, time) and not empty, got shape {tuple(idx.shape)}")
     weights = weights_format(model)
     if weights != "float32":
         raise InputError(f"only float32 weights can be traced, not {weights}; trace the model before quantization")
     past = cache.lengths[0] if cache is not None else 0
-    operations = _record(model, idx, cache)
+    operations = _record(model, idx, cache, observe)
     probe = Probe(model, idx.size(1), past)
     symbolic = _record(*probe.call(cache is not None, kv_dtype))
     assert [op.function for op in operations] == [op.function for op in symbolic], "the probe ran other operations"
     sizes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    return [
+    rows = [
         TensorRow(
             name=name,
             about=about,
@@ -143,11 +170,13 @@ def _trace(model: GPT, idx: Tensor, cache: KVCache | None, kv_dtype: str = "fp32
             flops=operation.flops,
             source=operation.source,
             layer=int(operation.module.split(".")[1]) if operation.module.startswith("h.") else None,
+            inputs=operation.inputs,
         )
         for operation, twin, about, name in zip(
             operations, symbolic, describe(operations), _names(operations), strict=True
         )
     ]
+    return rows, [operation.observed for operation in operations]
 
 
 class Probe:
@@ -221,12 +250,14 @@ class Probe:
         return {size: letter for size, letter in named.items() if size > 1}
 
 
-def _record(model: GPT, idx: Tensor, cache: KVCache | None) -> list[Operation]:
+def _record(
+    model: GPT, idx: Tensor, cache: KVCache | None, observe: Callable[[Tensor], Any] | None = None
+) -> list[Operation]:
     copy = plain_copy(model)
     for block in copy.h:
         assert isinstance(block, Block)
         block.attn.core = ReferenceCore(model.config.weights_dropout).train(block.attn.training)
-    recorder = Recorder(copy)
+    recorder = Recorder(copy, observe)
     recorder.begin_with(idx, "idx")
     with recorder.recording():
         logits = copy(idx, cache=cache)

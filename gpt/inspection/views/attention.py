@@ -1,7 +1,7 @@
 """Attention weights of every head, what each head mostly attends to, and what it is worth."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,9 @@ from gpt.inspection.tracing.activation_cache import MEMORY_LIMIT, Change, Edits,
 from gpt.inspection.tracing.edits import zero
 from gpt.inspection.views.tokens import View, labels_of, require_finite
 from gpt.model import GPT
+
+HEAD_OUTPUT = "blocks.{}.attn.hook_z"
+"""Name of the activation that holds what each head of a layer gives, before they are mixed."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +127,16 @@ def ablate_heads(model: GPT, idx: Tensor, edits: Edits | None = None, layers: Se
     return torch.stack(changes)
 
 
+def without_heads(heads: Iterable[tuple[int, int]]) -> Edits:
+    """Return the edits that zero the outputs of these heads, each a layer and a head, counted from 0."""
+    edits: dict[str, list[Change]] = {}
+    for layer, head in heads:
+        edits.setdefault(HEAD_OUTPUT.format(layer), []).append(zero(head))
+    return edits
+
+
 def _and_zero(edits: Edits, layer: int, head: int) -> Edits:
-    name = f"blocks.{layer}.attn.hook_z"
+    name = HEAD_OUTPUT.format(layer)
     given = edits.get(name, [])
     before: list[Change] = list(given) if isinstance(given, Sequence) else [given]
     others = {pattern: changes for pattern, changes in edits.items() if pattern != name}

@@ -24,6 +24,9 @@ class Limits:
         connections: open at a time.
         request_seconds: from the opening of a connection, or the last answer on it, to the end of a request.
         stall_seconds: in which a client reads at least 16 KiB of what waits for it, or all of it.
+        view_tokens: of a text that is looked into.
+        view_bytes: of what is shown of it.
+        views: texts that are looked into or wait for it; one at a time is.
     """
 
     body_bytes: int = 1 << 20
@@ -39,6 +42,9 @@ class Limits:
     connections: int = 1024
     request_seconds: float = 20.0
     stall_seconds: float = 15.0
+    view_tokens: int = 1024
+    view_bytes: int = 32 << 20
+    views: int = 8
 
     def check(self, request: CompletionRequest, prompts: int) -> None:
         """Make sure that a request stays within them.

@@ -32,9 +32,27 @@ def render_page(kind: str, view: View, title: str, note: str) -> str:
     """
     if kind not in KINDS:
         raise ValueError(f"no page is called {kind!r}; there are {', '.join(KINDS)}")
-    content = _attention_data(view) if kind == "attention" else _shortened(view)
+    content = page_data(kind, view)
     scripts = ["shared.js", *(["attention_view.js"] if kind == "attention" else []), f"{kind}.js"]
     return fill_page(title, note, read_part(f"{kind}.html"), content, read_part(*scripts), read_part("page.css"))
+
+
+def page_data(kind: str, view: View) -> View:
+    """Return a view as plain data for a page: numbers shortened, attention weights packed.
+
+    Args:
+        kind: "attention", or any other.
+        view: see `render_page`.
+
+    Raises:
+        InputError: the view has no such layer or head, or values that are not finite.
+    """
+    return _attention_data(view) if kind == "attention" else _shortened(view)
+
+
+def packed_bytes(layers: int, heads: int, tokens: int) -> int:
+    """Return the length of the attention weights of a text in `page_data`."""
+    return -(-layers * heads * tokens * (tokens + 1) // 3) * 4
 
 
 def fill_page(title: str, note: str, body: str, data: object, script: str, style: str, script_source: str = "") -> str:

@@ -18,6 +18,7 @@ from gpt.serving.http.models import Models
 from gpt.serving.http.playground.facts import add_facts
 from gpt.serving.http.playground.generate import add_generate
 from gpt.serving.http.playground.page import add_page
+from gpt.serving.http.playground.readings import add_readings
 
 
 def add_playground(
@@ -44,3 +45,4 @@ def add_playground(
     add_page(app, {"needsKey": needs_key, "mostTokens": limits.max_tokens})
     add_facts(app, models, answers, errors)
     add_generate(app, models, limits, answers, heavy, errors)
+    add_readings(app, models, limits, answers, heavy, errors)

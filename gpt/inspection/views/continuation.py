@@ -1,0 +1,59 @@
+"""What a model writes after a text when it always takes the most likely token, edited or not."""
+
+import torch
+from torch import Tensor
+
+from gpt.cache import KVCache
+from gpt.data.tokenizers import Tokenizer
+from gpt.inspection.tracing.activation_cache import Edits, edited_model, one_text
+from gpt.inspection.views.tokens import View, labels_of, require_finite
+from gpt.model import GPT
+
+
+@torch.no_grad()
+def greedy_continuation(model: GPT, idx: Tensor, count: int, edits: Edits | None = None) -> tuple[Tensor, Tensor]:
+    """Continue a text by the most likely token, again and again; the model sees the last `block_size` tokens.
+
+    Args:
+        model: in eval mode.
+        idx: token ids (T,) int64, of any length.
+        count: of new tokens.
+        edits: see `run_with_cache`; made in every step.
+
+    Returns:
+        The new ids (count,) int64, and their probabilities (count,) float32, both on the CPU.
+
+    Raises:
+        InputError: the ids are not those of one text or do not fit the model, an edit does not fit, or the values are
+            not finite.
+    """
+    one_text(idx, 1, "greedy_continuation")
+    window, edited = model.config.block_size, edited_model(model, edits or {})
+    cache = KVCache(model.config, device=idx.device)
+    ids, step, probabilities = idx[-window:], idx[-window:], []
+    for _ in range(count):
+        fits = cache.lengths[0] + len(step) <= window  # else every position moves, and nothing cached is right
+        logits = edited(step[None], cache=cache) if fits else edited(ids[-window:][None])
+        likely = logits[0, -1].softmax(dim=-1).max(dim=-1)
+        require_finite(likely.values)
+        step = likely.indices.view(1)
+        ids = torch.cat([ids, step])
+        probabilities.append(likely.values)
+    return ids[len(ids) - count :].cpu(), torch.stack(probabilities).float().cpu()
+
+
+def continuation_view(model: GPT, tokenizer: Tokenizer, idx: Tensor, count: int, edits: Edits | None = None) -> View:
+    """Continue one text (T,) greedily, as lists.
+
+    Returns:
+        `ids` (count,) of the new tokens, their `labels` and `probabilities`.
+
+    Raises:
+        InputError: as `greedy_continuation`.
+    """
+    ids, probabilities = greedy_continuation(model, idx, count, edits)
+    return {
+        "ids": ids.tolist(),
+        "labels": labels_of(tokenizer, ids.tolist()),
+        "probabilities": probabilities.tolist(),
+    }
