@@ -185,7 +185,7 @@ def test_blocks_are_alike_but_for_their_number() -> None:
     rows = trace_shapes(sharp_model(n_layer=3), some_ids())
     blocks = [
         [
-            replace(row, layer=0, name=row.name.removeprefix(f"h.{layer}."), parameters=())
+            replace(row, layer=0, name=row.name.removeprefix(f"h.{layer}."), parameters=(), inputs=())
             for row in rows
             if row.layer == layer
         ]

@@ -79,7 +79,7 @@ class Readings:
         """Show where every head attends."""
 
         def compute(loaded: Loaded, idx: Tensor, edits: Edits) -> View:
-            config = loaded.config.model
+            config = loaded.model.config
             self._check_bytes(packed_bytes(config.n_layer, config.n_head, len(idx)))
             return page_data("attention", attention_view(loaded.model, loaded.tokenizer, idx, edits, self._memory))
 
@@ -89,7 +89,7 @@ class Readings:
         """Show what the model would predict after each block."""
 
         def compute(loaded: Loaded, idx: Tensor, edits: Edits) -> View:
-            self._check_bytes((loaded.config.model.n_layer + 1) * len(idx) * ALTERNATIVES * ALTERNATIVE_BYTES)
+            self._check_bytes((loaded.model.config.n_layer + 1) * len(idx) * ALTERNATIVES * ALTERNATIVE_BYTES)
             view = lens_view(loaded.model, loaded.tokenizer, idx, ALTERNATIVES, edits, self._memory)
             return page_data("lens", view)
 
@@ -183,7 +183,7 @@ class Readings:
 
     def _encode(self, text: str, loaded: Loaded, fewest: int, cropped: bool) -> Tensor:
         """Return the ids (T,) of a text."""
-        window = loaded.config.model.block_size
+        window = loaded.model.config.block_size
         most = self._limits.view_tokens if cropped else min(window, self._limits.view_tokens)
         if len(text) > most:  # nothing of a megabyte is encoded; a character is at least one token
             raise APIError(400, f"text: it has {len(text)} characters, more than the {most} allowed", "text")
@@ -200,7 +200,7 @@ class Readings:
 
 def _heads(wanted: list[list[int]], loaded: Loaded) -> list[tuple[int, int]]:
     """Return the heads to ablate, each once."""
-    layers, heads = loaded.config.model.n_layer, loaded.config.model.n_head
+    layers, heads = loaded.model.config.n_layer, loaded.model.config.n_head
     for layer, head in wanted:
         if layer >= layers or head >= heads:
             raise APIError(

@@ -1,0 +1,128 @@
+import base64
+import json
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from gpt.data.tokenizers import CharTokenizer
+from gpt.inspection.tracing.activations import run_with_cache
+from gpt.inspection.tracing.trace import trace_shapes
+from gpt.inspection.views.operations import heat_map, statistics_of, trace_view
+from gpt.inspection.views.tokens import View
+from gpt.model import GPT
+from inspection.variants import every_variant
+from tiny import sharp_model
+
+TOKENIZER = CharTokenizer("\n abcdefghijklmnopqrst")
+TEXT = "a bad face"
+IDS = torch.as_tensor(TOKENIZER.encode(TEXT)).long()
+
+
+def cells_of(heat: View) -> list[list[float | None]]:
+    """Rows of a heat map, one number at a time."""
+    steps = list(base64.b64decode(heat["cells"]))
+    values = [None if step == 0 else (step - 128) / 127 * heat["scale"] for step in steps]
+    return [values[at : at + heat["columns"]] for at in range(0, len(values), heat["columns"])]
+
+
+def operation(view: View, about: str, layer: int | None = None) -> View:
+    return next(entry for entry in view["operations"] if entry["about"] == about and entry["layer"] == layer)
+
+
+@every_variant
+def test_the_operations_are_those_of_the_trace(variant: dict[str, object]) -> None:
+    model = sharp_model(**variant)
+    view = trace_view(model, TOKENIZER, IDS)
+    rows = trace_shapes(model, IDS[None])
+    assert view["labels"] == ["a", "␣", "b", "a", "d", "␣", "f", "a", "c", "e"]
+    assert len(view["operations"]) == len(rows)
+    for entry, row in zip(view["operations"], rows, strict=True):
+        assert f"{entry['module']}.{entry['function']}".lstrip(".") == entry["name"] == row.name
+        assert (entry["about"], entry["axes"], entry["source"]) == (row.about, row.symbols, row.source)
+        assert tuple(entry["shape"]) == row.shape
+        assert [(use["name"], tuple(use["shape"])) for use in entry["parameters"]] == [
+            (use.name, use.shape) for use in row.parameters
+        ]
+    assert json.loads(json.dumps(view, allow_nan=False)) == view
+
+
+def test_inputs_are_the_operations_before() -> None:
+    view = trace_view(sharp_model(), TOKENIZER, IDS)
+    entries = view["operations"]
+    for number, entry in enumerate(entries):
+        assert all(source < number for source in entry["inputs"])
+    scores = operation(view, "scores: every query times every key", 1)
+    sources = [entries[number]["about"] for number in scores["inputs"]]
+    assert sources == ["queries, heads before positions", "keys, transposed"]
+    assert entries[operation(view, "feed-forward output added to the residual stream", 0)["inputs"][0]] == operation(
+        view, "attention's output added to the residual stream", 0
+    )
+
+
+@torch.no_grad()
+def test_the_values_are_those_of_the_pass() -> None:
+    model = sharp_model()
+    logits, cache = run_with_cache(model, IDS[None])
+    view = trace_view(model, TOKENIZER, IDS)
+    expected = {
+        ("attention weights: softmax over the keys, rows sum to 1", 1): cache["pattern", 1],
+        ("hidden units, through GELU", 0): cache["post", 0],
+        ("logits: a score for every id", None): logits,
+    }
+    for (about, layer), tensor in expected.items():
+        found = operation(view, about, layer)["statistics"]
+        assert found["mean"] == pytest.approx(float(tensor.mean()), abs=1e-6)
+        assert found["std"] == pytest.approx(float(tensor.std(correction=0)), rel=1e-4)
+        assert found["min"] == pytest.approx(float(tensor.min()), abs=1e-6)
+        assert found["max"] == pytest.approx(float(tensor.max()), rel=1e-5)
+        assert found["infinite"] == 0
+    weights = cells_of(operation(view, "attention weights: softmax over the keys, rows sum to 1", 1)["heat"])
+    torch.testing.assert_close(torch.tensor(weights), cache["pattern", 1][0, 0], atol=1 / 250, rtol=0)
+
+
+def test_infinities_are_counted_and_left_out() -> None:
+    masked = operation(trace_view(sharp_model(), TOKENIZER, IDS), "scores, -inf where a query may not look", 0)
+    size = len(IDS)
+    assert masked["statistics"]["infinite"] == 4 * size * (size - 1) // 2
+    assert math.isfinite(masked["statistics"]["mean"])
+    cells = cells_of(masked["heat"])
+    assert all((cells[query][key] is None) == (key > query) for query in range(size) for key in range(size))
+
+
+@pytest.mark.parametrize(
+    ("values", "mean", "std", "extremes"),
+    [([1.0, 3.0], 2, 1, (1, 3)), ([True, False], 0.5, 0.5, (0, 1)), ([2, 2], 2, 0, (2, 2))],
+)
+def test_statistics(values: list, mean: float, std: float, extremes: tuple[float, float]) -> None:
+    found = statistics_of(torch.tensor(values))
+    assert (found["mean"], found["std"], (found["min"], found["max"])) == (mean, std, extremes)
+
+
+def test_nothing_finite_has_no_statistics() -> None:
+    x = torch.full((2, 3), float("-inf"))
+    assert statistics_of(x) == {"mean": None, "std": None, "min": None, "max": None, "infinite": 6}
+    assert cells_of(heat_map(x)) == [[None] * 3] * 2
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 1), (2, 3, 4), (1, 2, 64, 96), (100, 7)])
+def test_a_heat_map_averages_the_last_two_dimensions(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    heat = heat_map(x)
+    plane: Tensor = x.reshape(-1, *([1] * (x.dim() < 2)), *shape[-2:])[0] if x.dim() != 1 else x[None]
+    assert (heat["height"], heat["width"]) == plane.shape
+    assert (heat["rows"], heat["columns"]) == (min(plane.size(0), 32), min(plane.size(1), 48))
+    cells = torch.tensor(cells_of(heat))
+    assert heat["scale"] == pytest.approx(float(cells.abs().max()))
+    if shape[-2:] == (64, 96):  # blocks of two by two
+        plane = plane.view(32, 2, 48, 2).mean(dim=(1, 3))
+    if cells.shape == plane.shape:
+        torch.testing.assert_close(cells, plane, atol=heat["scale"] / 250, rtol=0)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model: GPT = sharp_model()
+    before = model(IDS[None])
+    trace_view(model, TOKENIZER, IDS)
+    assert torch.equal(model(IDS[None]), before)

@@ -1,0 +1,204 @@
+"""The endpoints of the reading views: numbers, limits, errors."""
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from gpt.config import SamplingParams
+from gpt.data.tokenizers import CharTokenizer
+from gpt.inspection.rendering.pages import page_data
+from gpt.inspection.views.continuation import continuation_view
+from gpt.inspection.views.heads import attention_view, without_heads
+from gpt.inspection.views.lens import lens_view
+from gpt.inspection.views.operations import trace_view
+from gpt.inspection.views.surprisal import surprisal_view
+from gpt.inspection.views.tokens import View
+from gpt.model import GPT
+from gpt.serving.http.limits import Limits
+from gpt.serving.http.playground import readings
+from http_server import PATIENCE, ManualEngine, Serve, Served, make_loaded
+
+TEXT = "It was the best"
+NAMES = ("attention", "lens", "surprisal", "trace", "continue")
+HEADS = [[1, 2], [0, 0], [1, 2]]
+every_view = pytest.mark.parametrize("name", NAMES)
+
+
+def ask(served: Served, name: str, **body: Any) -> Any:
+    with served.http() as client:
+        return client.post(f"/api/{name}", json={"text": TEXT, **body})
+
+
+def expected(name: str, model: GPT, tokenizer: CharTokenizer, ablate: list[list[int]]) -> View:
+    idx = torch.tensor(tokenizer.encode(TEXT).tolist())
+    edits = without_heads([(layer, head) for layer, head in ablate])
+    view = {
+        "attention": lambda: attention_view(model, tokenizer, idx, edits),
+        "lens": lambda: lens_view(model, tokenizer, idx, 10, edits),
+        "surprisal": lambda: surprisal_view(model, tokenizer, idx, SamplingParams(temperature=0.8), 10, edits),
+        "trace": lambda: trace_view(model, tokenizer, idx),
+        "continue": lambda: continuation_view(model, tokenizer, idx, 5, edits),
+    }[name]()
+    return page_data(name, view)
+
+
+def assert_close(found: Any, wanted: Any) -> None:
+    """Equal, but for the last digits of numbers."""
+    if isinstance(wanted, dict):
+        assert found.keys() == wanted.keys()
+        for key in wanted:
+            assert_close(found[key], wanted[key])
+    elif isinstance(wanted, (list, tuple)):
+        assert len(found) == len(wanted)
+        for one, other in zip(found, wanted, strict=True):
+            assert_close(one, other)
+    elif isinstance(wanted, float):
+        assert found == pytest.approx(wanted, rel=1e-3, abs=1e-6)
+    else:
+        assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "ablate"), [*((name, []) for name in NAMES), *((name, HEADS) for name in NAMES if name != "trace")]
+)
+def test_the_numbers_are_those_of_the_views(
+    server: Served, char_model: tuple[GPT, CharTokenizer], name: str, ablate: list[list[int]]
+) -> None:
+    options = {"count": 5} if name == "continue" else {}
+    answer = ask(server, name, model="second", ablate=ablate, **options)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert [found.pop(key) for key in ("model", "text", "ablate")] == ["second", TEXT, ablate]
+    assert_close(found, expected(name, *char_model, ablate))
+
+
+@pytest.mark.parametrize("name", ["attention", "lens", "surprisal", "continue"])
+def test_ablated_heads_change_what_is_shown(server: Served, name: str) -> None:
+    whole, without = (ask(server, name, ablate=ablate).json() for ablate in (None, [[0, 1], [1, 3]]))
+    keys = whole.keys() - {"ablate"}
+    assert any(whole[key] != without[key] for key in keys)
+
+
+def assert_refused(answer: Any, param: str | None, *words: str, status: int = 400) -> None:
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert error["param"] == param
+    assert all(word in error["message"] for word in words), error["message"]
+
+
+@every_view
+@pytest.mark.parametrize(
+    ("param", "value", "words"),
+    [
+        ("text", "", "0 tokens"),
+        ("text", 5, "expected"),
+        ("text", None, "expected"),
+        ("text", "Zürich", "ü"),
+        ("ablate", [[2, 0]], "2 layers of 4"),
+        ("ablate", [[0, 4]], "no head 4"),
+        ("ablate", [[0, -1]], "greater"),
+        ("ablate", [[0]], "2 items"),
+        ("ablate", "all", "list"),
+        ("model", 5, "expected"),
+        ("heads", [], "no such field"),
+    ],
+)
+def test_a_wrong_field_is_named(server: Served, name: str, param: str, value: Any, words: str) -> None:
+    if (name, param) == ("trace", "ablate"):
+        words = ""
+    assert_refused(ask(server, name, **{param: value}), param, words)
+
+
+def test_a_trace_is_of_the_whole_model(server: Served) -> None:
+    assert_refused(ask(server, "trace", ablate=[[0, 0]]), "ablate", "leave it out")
+
+
+def test_surprisal_needs_two_tokens(server: Served) -> None:
+    assert_refused(ask(server, "surprisal", text="I"), "text", "1 tokens", "at least 2")
+
+
+@pytest.mark.parametrize("count", [0, 129, "5"])
+def test_a_continuation_has_a_length(server: Served, count: Any) -> None:
+    assert_refused(ask(server, "continue", count=count), "count")
+
+
+@every_view
+def test_an_unknown_model_is_named(server: Served, name: str) -> None:
+    assert_refused(ask(server, name, model="third"), "model", "'third'", status=404)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "continue"])
+def test_a_text_longer_than_the_window_is_refused(server: Served, name: str) -> None:
+    assert ask(server, name, text="It" * 32).status_code == 200
+    assert_refused(ask(server, name, text="It" * 32 + "I"), "text", "65", "64")
+
+
+def test_a_text_longer_than_the_window_is_continued_from_its_end(server: Served) -> None:
+    whole, end = (ask(server, "continue", text=text, count=4).json()["ids"] for text in ("It" * 40, "It" * 32))
+    assert whole == end
+
+
+@pytest.mark.parametrize("text", ["é" * 40, "a" * 70])
+def test_bytes_are_counted_as_tokens(byte_server: Served, text: str) -> None:
+    assert_refused(ask(byte_server, "lens", text=text), "text", "64")
+
+
+@every_view
+def test_the_limits_are_those_that_were_given(serve: Serve, name: str) -> None:
+    with serve(limits=Limits(view_tokens=5, view_bytes=1 << 20)) as served:
+        assert ask(served, name, text="It wa").status_code == 200
+        assert_refused(ask(served, name, text="It was"), "text", "6", "5")
+
+
+@pytest.mark.parametrize("name", ["attention", "lens", "surprisal"])
+def test_an_answer_that_is_too_large_is_refused(serve: Serve, name: str) -> None:
+    with serve(limits=Limits(view_bytes=1000)) as served:
+        assert_refused(ask(served, name), "text", "more than this server's limit of 1,000", "shorten")
+
+
+def test_one_is_computed_at_a_time_and_few_wait(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one is computed, the event loop answers others, another one waits, and a third is refused."""
+    running, proceed, most = threading.Semaphore(0), threading.Event(), []
+    alone = threading.Lock()
+
+    def slow(*arguments: Any) -> View:
+        most.append(alone.acquire(blocking=False))
+        running.release()
+        assert proceed.wait(PATIENCE)
+        alone.release()
+        return {"labels": [], "operations": []}
+
+    monkeypatch.setattr(readings, "trace_view", slow)
+    with serve(lambda loaded: ManualEngine(), limits=Limits(views=2)) as served:
+        answers: list[Any] = []
+        threads = [threading.Thread(target=lambda: answers.append(ask(served, "trace"))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        assert running.acquire(timeout=PATIENCE)
+        while len(answers) < 2:
+            with served.http() as client:
+                assert client.get("/health").status_code == 200
+        for answer in answers:
+            assert_refused(answer, None, "wait", status=429)
+            assert int(answer.headers["Retry-After"]) >= 1
+        proceed.set()
+        for thread in threads:
+            thread.join()
+        assert [answer.status_code for answer in answers] == [429, 429, 200, 200]
+        assert most == [True, True]
+
+
+def test_a_server_that_is_being_stopped_refuses(manual: Served) -> None:
+    manual.drain.begun = True
+    assert_refused(ask(manual, "lens"), None, "stopped", status=503)
+
+
+def test_a_weak_point_of_the_model_is_said(serve: Serve, char_model: tuple[GPT, CharTokenizer]) -> None:
+    model, tokenizer = char_model
+    broken = GPT(model.config).eval()
+    with torch.no_grad():
+        broken.lm_head.weight.fill_(float("nan"))
+    with serve(loaded=make_loaded(broken, tokenizer)) as served:
+        assert_refused(ask(served, "lens"), "text", "not finite")
