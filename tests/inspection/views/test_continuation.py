@@ -4,10 +4,10 @@ import torch
 from gpt.data.tokenizers import CharTokenizer
 from gpt.errors import InputError
 from gpt.generation import generate
-from gpt.inspection.tracing.activations import run_with_cache
+from gpt.inspection.tracing.activation_cache import run_with_cache
 from gpt.inspection.tracing.edits import scale
+from gpt.inspection.views.attention import without_heads
 from gpt.inspection.views.continuation import continuation_view, greedy_continuation
-from gpt.inspection.views.heads import without_heads
 from inspection.variants import every_variant, some_ids, state_of
 from tiny import sharp_model
 

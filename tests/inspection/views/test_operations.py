@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from gpt.data.tokenizers import CharTokenizer
-from gpt.inspection.tracing.activations import run_with_cache
-from gpt.inspection.tracing.trace import trace_shapes
+from gpt.inspection.tracing.activation_cache import run_with_cache
+from gpt.inspection.tracing.shape_trace import trace_shapes
 from gpt.inspection.views.operations import heat_map, statistics_of, trace_view
 from gpt.inspection.views.tokens import View
 from gpt.model import GPT

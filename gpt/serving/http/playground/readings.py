@@ -20,8 +20,8 @@ from gpt.data.text import convert_newlines
 from gpt.errors import DataError, InputError
 from gpt.inspection.rendering.pages import packed_bytes, page_data
 from gpt.inspection.tracing.activation_cache import Edits
-from gpt.inspection.views.continuation import continuation_view
 from gpt.inspection.views.attention import attention_view, without_heads
+from gpt.inspection.views.continuation import continuation_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.operations import trace_view
 from gpt.inspection.views.surprisal import surprisal_view

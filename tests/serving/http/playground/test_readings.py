@@ -9,8 +9,8 @@ import torch
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import CharTokenizer
 from gpt.inspection.rendering.pages import page_data
+from gpt.inspection.views.attention import attention_view, without_heads
 from gpt.inspection.views.continuation import continuation_view
-from gpt.inspection.views.heads import attention_view, without_heads
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.operations import trace_view
 from gpt.inspection.views.surprisal import surprisal_view
