@@ -30,8 +30,11 @@ def bind(host: str, port: int) -> socket.socket:
         GPTError: there is no such address here, or the port is taken.
     """
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        bound = socket.socket(family, socket.SOCK_STREAM)
+        family, _, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        # asyncio turns off the delay of small packets, 40 ms, only where the protocol is said to be TCP
+        bound = socket.socket(family, socket.SOCK_STREAM, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)  # also of the connections that it accepts
         bound.bind(address)

@@ -136,6 +136,15 @@ def test_where_all_connections_are_busy_a_new_one_is_refused(serve: Serve) -> No
             connection.close()
 
 
+def test_small_packets_are_sent_at_once(serve: Serve) -> None:
+    """Else the body of an answer waits 40 ms for the client to acknowledge its head."""
+    with serve() as served, connect(served):
+        served.wait_until(lambda: bool(served.connections))
+        (connection,) = served.connections
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 @pytest.mark.parametrize(
     "sent",
     [
