@@ -22,7 +22,7 @@ from gpt.serving.http.jobs import Job, read_jobs
 from gpt.serving.http.limits import Limits
 from gpt.serving.http.logprobs import prompt_logprobs
 from gpt.serving.http.models import Models
-from gpt.serving.http.playground.tokens import DetailStream
+from gpt.serving.http.playground.tokens import ALTERNATIVES, DetailStream
 from gpt.serving.http.protocol import CompletionRequest, Ids
 
 FIXED: dict[str, Any] = {
@@ -78,7 +78,8 @@ class Generate:
         request = CompletionRequest(**body.model_dump(exclude={"known"}), **FIXED)
         (job,) = read_jobs(request, self._limits, loaded.model, loaded.tokenizer, loaded.config.sample)
         params = job.params[0].model_copy(update={"logprobs": loaded.model.vocab_size})
-        answer = self._answers.open(served.engine, [job], cleanup)
+        held = params.model_copy(update={"logprobs": 2 * ALTERNATIVES})
+        answer = self._answers.open(served.engine, [job._replace(params=[held])], cleanup)
         given = await self._score(loaded, job, params)
         details = DetailStream(loaded.tokenizer, loaded.model.vocab_size, params, len(given), body.known)
         choice = Choice(0, params.seed, details)

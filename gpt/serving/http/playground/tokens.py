@@ -16,6 +16,8 @@ from gpt.inspection.views.tokens import labels_of, most_likely
 
 ALTERNATIVES = 10
 """To each token."""
+MOST_FED = 64
+"""Tokens that are described at a time; until then, each holds the log-probabilities of the whole vocabulary."""
 
 
 class DetailStream:
@@ -33,30 +35,36 @@ class DetailStream:
         self._params, self._given, self._known = params, given, known
         self._text, self._count = TextStream(tokenizer), 0
         self._labels = labels_of(tokenizer, range(vocab_size))
-        self._held: list[tuple[SampledToken, str]] = []
+        self._fed: list[SampledToken] = []
+        self._described: list[dict[str, Any]] = []
 
     def feed(self, tokens: Iterable[SampledToken]) -> None:
         """Add tokens in the order of the text."""
-        self._held += ((token, self._text.feed(token.id)) for token in tokens)
+        self._fed += tokens
+        if len(self._fed) >= MOST_FED:
+            self._describe()
 
     def take(self, length: int) -> list[dict[str, Any]]:
         """Return, once, all tokens so far; a token without a text is the beginning of a character."""
-        held, self._held = self._held, []
-        own, sampled = self._alternatives([token for token, _ in held])
-        begin, self._count = self._count, self._count + len(held)
-        described = [
-            {
+        self._describe()
+        described, self._described = self._described, []
+        return described
+
+    def _describe(self) -> None:
+        tokens, self._fed = self._fed, []
+        for token, own, sampled in zip(tokens, *self._alternatives(tokens), strict=True):
+            described = {
                 "id": token.id,
                 "label": self._labels[token.id],
-                "text": text,
+                "text": self._text.feed(token.id),
                 "probability": None if token.logprob is None else _round(math.exp(token.logprob)),
-                "own": own[row],
-                "sampled": sampled[row],
-                "isGiven": begin + row < self._given,
+                "own": own,
+                "sampled": sampled,
+                "isGiven": self._count < self._given,
             }
-            for row, (token, text) in enumerate(held)
-        ]
-        return described[max(0, self._known - begin) :]
+            if self._count >= self._known:
+                self._described.append(described)
+            self._count += 1
 
     def _alternatives(self, tokens: list[SampledToken]) -> tuple[list[Any], list[Any]]:
         """Return the likeliest tokens in place of each, of the model and of sampling, as id, label and probability."""

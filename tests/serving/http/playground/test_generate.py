@@ -9,9 +9,11 @@ import torch
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
+from gpt.generation import SampledToken
 from gpt.generation.sampling import next_token_probabilities
 from gpt.inspection.views.tokens import labels_of
 from gpt.model import GPT
+from gpt.serving.http.playground.tokens import MOST_FED, DetailStream
 from http_server import PATIENCE, Served
 
 SETTINGS = {"temperature": 0.7, "top_k": 6, "top_p": 0.9}
@@ -128,6 +130,22 @@ def test_what_is_wrong_is_named(server: Served, wrong: dict[str, Any], param: st
         answer = client.post("/api/generate", json={"prompt": "It", **wrong})
     assert answer.status_code == (404 if param == "model" else 400)
     assert answer.json()["error"]["param"] == param
+
+
+def test_a_slow_reader_holds_ten_alternatives_a_token_and_no_vocabulary(
+    char_model: tuple[GPT, CharTokenizer],
+) -> None:
+    model, tokenizer = char_model
+    params = SamplingParams(top_k=5)
+    details = DetailStream(tokenizer, model.vocab_size, params, given=0, known=0)
+    top = tuple((index, -1.0 - index) for index in range(model.vocab_size))
+    for _ in range(10):
+        details.feed([SampledToken(0, -1.0, top)] * 50)
+    assert sum(len(token.top) for token in details._fed) <= MOST_FED * model.vocab_size
+    found = details.take(0)
+    assert len(found) == 500
+    assert [(len(token["own"]), len(token["sampled"])) for token in found] == [(10, 5)] * 500
+    assert details.take(0) == []
 
 
 def ask(served: Served) -> socket.socket:
