@@ -58,7 +58,8 @@ template <class T, int M, int N = widest(M)>
 inline void matmul_rows(float* y, size_t ldy, const float* a, size_t lda, const T* b, size_t stride, int vectors, int count, bool add) {
     for (; vectors >= N; vectors -= N, y += N * LANES, b += N * LANES) {
         floats sum[M][N] = {};
-        accumulate(sum, a, lda, Rows<T>{b, stride}, 0, count);
+        Prefetch none = {(const char*)b, 0};
+        accumulate(sum, a, lda, Rows<T>{b, stride}, 0, count, none);
         for (int m = 0; m < M; m++)
             for (int v = 0; v < N; v++) {
                 float* out = y + m * ldy + v * LANES;

@@ -1,69 +1,95 @@
-// Matmuls on vectors: a block of outputs for some rows of x at a time, so that each weight that is read is used for all
-// of them, in as many passes over the block as it takes for the sums to stay in registers.
+// Matmuls on vectors: a block of outputs at a time, for some inputs at a time. Their weights are read into the inner cache
+// once and serve one tile of rows after another there, while the weights behind them are prefetched.
 #pragma once
 #include "dot.h"
 
-template <class Weights> inline Weights weights_of(const Matrix& m, int block, int first);
-template <> inline Rows<float> weights_of(const Matrix& m, int block, int first) {
-    return {(const float*)m.weights + (size_t)block * m.inputs * BLOCK + first, BLOCK};
-}
-template <> inline Rows<bf16> weights_of(const Matrix& m, int block, int first) {
-    return {(const bf16*)m.weights + (size_t)block * m.inputs * BLOCK + first, BLOCK};
-}
-template <> inline Rows<int8_t> weights_of(const Matrix& m, int block, int first) {
-    return {(const int8_t*)m.weights + (size_t)block * m.inputs * BLOCK + first, BLOCK};
-}
-template <> inline Int4Rows weights_of(const Matrix& m, int block, int first) {
-    return {(const int8_t*)m.weights + (size_t)block * (m.inputs / 2) * BLOCK + first, BLOCK};
+static const int STEP = 96;          // inputs at a time: 24 KB of float32 weights
+static const int PANEL = 48;         // rows at a time, whose sums are kept from one step to the next
+static const int MAX_TILE_ROWS = 6;  // so that a block's sums for them stay in 24 registers
+
+template <class Weights> size_t weights_bytes(size_t inputs) {
+    return inputs / Weights::IN_ROW * BLOCK * sizeof(typename Weights::Element);
 }
 
-// N vectors of a block's outputs, from `first` on, for ROWS rows.
-template <class Weights, int ROWS, int N> void matmul_part(const Operands& o, int row, int block, int first) {
+template <class Weights> Weights weights_of(const Matrix& m, int block, int first) {
+    const char* start = (const char*)m.weights + block * weights_bytes<Weights>(m.inputs);
+    return {(const typename Weights::Element*)start + first, BLOCK};
+}
+
+// What some inputs of a tile of rows add to a block of outputs.
+struct Part {
+    int block, row, first, end;
+    float* sums;  // over the inputs before, (., BLOCK)
+    Prefetch* prefetch;
+};
+
+// N vectors of outputs of a part, from `first` on, for ROWS rows.
+template <class Weights, int ROWS, int N> void matmul_vectors(const Operands& o, const Part& p, int first) {
     const Matrix& m = *o.m;
-    const Weights weights = weights_of<Weights>(m, block, first);
-    const float *x = o.x + row * o.ldx, *scales = m.scales + (size_t)block * (m.inputs / m.group) * BLOCK + first;
+    const Weights weights = weights_of<Weights>(m, p.block, first);
+    const float *x = o.x + p.row * o.ldx, *scales = m.scales + (size_t)p.block * (m.inputs / m.group) * BLOCK + first;
     floats sum[ROWS][N] = {};
-    if (!m.scales) accumulate(sum, x, o.ldx, weights, 0, m.inputs);
+    for (int r = 0; r < ROWS && p.first > 0; r++)
+        for (int v = 0; v < N; v++) sum[r][v] = simd::load(p.sums + r * BLOCK + first + v * LANES);
+    if (!m.scales) accumulate(sum, x, o.ldx, weights, p.first, p.end, *p.prefetch);
     else
-        for (int k = 0; k < m.inputs; k += m.group, scales += BLOCK) {
+        for (int k = p.first; k < p.end; k += m.group, scales += BLOCK) {
             floats part[ROWS][N] = {};
-            accumulate(part, x, o.ldx, weights, k, k + m.group);
+            accumulate(part, x, o.ldx, weights, k, k + m.group, *p.prefetch);
             for (int r = 0; r < ROWS; r++)
                 for (int v = 0; v < N; v++) sum[r][v] = simd::fma(part[r][v], simd::load(scales + v * LANES), sum[r][v]);
         }
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < N; v++) {
-            const int output = block * BLOCK + first + v * LANES;
-            float* y = o.y + (row + r) * o.ldy + output;
-            if (m.bias) sum[r][v] += simd::load(m.bias + output);
-            simd::store(y, o.add ? sum[r][v] + simd::load(y) : sum[r][v]);
-        }
-}
-
-template <class Weights, int ROWS> void matmul_block(const Operands& o, int row, int block) {
-    constexpr int N = widest(ROWS);
-    const int end = std::min(BLOCK, o.m->outputs - block * BLOCK);  // the rest is padding
-    for (int first = 0; first < end; first += N * LANES) matmul_part<Weights, ROWS, N>(o, row, block, first);
-}
-
-// Rows at a time, by how many are left.
-static constexpr int MAX_ROWS = 12;
-static constexpr int ROWS_OF[MAX_ROWS + 1] = {0, 1, 2, 3, 4, 3, 6, 4, 4, 6, 6, 4, 12};
-
-template <class Weights> void matmul_weights(const Worker& w, const Operands& o) {
-    const int blocks = round_up(o.m->outputs, BLOCK) / BLOCK;
-    for (int block = w.first(blocks); block < w.end(blocks); block++)
-        for (int row = 0, count; row < o.rows; row += count) {
-            count = ROWS_OF[std::min(o.rows - row, MAX_ROWS)];
-            switch (count) {
-                case 1: matmul_block<Weights, 1>(o, row, block); break;
-                case 2: matmul_block<Weights, 2>(o, row, block); break;
-                case 3: matmul_block<Weights, 3>(o, row, block); break;
-                case 4: matmul_block<Weights, 4>(o, row, block); break;
-                case 6: matmul_block<Weights, 6>(o, row, block); break;
-                default: matmul_block<Weights, MAX_ROWS>(o, row, block);
+            const int output = p.block * BLOCK + first + v * LANES;
+            float* y = o.y + (p.row + r) * o.ldy + output;
+            if (p.end < m.inputs) simd::store(p.sums + r * BLOCK + first + v * LANES, sum[r][v]);
+            else {
+                if (m.bias) sum[r][v] += simd::load(m.bias + output);
+                simd::store(y, o.add ? sum[r][v] + simd::load(y) : sum[r][v]);
             }
         }
+}
+
+template <class Weights, int ROWS> void matmul_part(const Operands& o, const Part& p) {
+    constexpr int N = widest(ROWS);
+    const int end = std::min(BLOCK, o.m->outputs - p.block * BLOCK);  // the rest is padding
+    for (int first = 0; first < end; first += N * LANES) matmul_vectors<Weights, ROWS, N>(o, p, first);
+}
+template <class Weights> void matmul_part(const Operands& o, const Part& p, int rows) {
+    switch (rows) {
+        case 1: return matmul_part<Weights, 1>(o, p);
+        case 2: return matmul_part<Weights, 2>(o, p);
+        case 3: return matmul_part<Weights, 3>(o, p);
+        case 4: return matmul_part<Weights, 4>(o, p);
+        case 5: return matmul_part<Weights, 5>(o, p);
+        default: return matmul_part<Weights, 6>(o, p);
+    }
+}
+
+// A block of outputs for the rows from `first` to before `end`.
+template <class Weights> void matmul_panel(const Operands& o, int block, int first, int end) {
+    alignas(64) float sums[PANEL * BLOCK];
+    const int inputs = o.m->inputs, rows = end - first, tiles = (rows + MAX_TILE_ROWS - 1) / MAX_TILE_ROWS;
+    const int passes = tiles * (VECTORS / widest((rows + tiles - 1) / tiles));  // over the same weights
+    const int step = passes > 1 && !o.m->scales ? STEP : inputs;
+    const char* weights = (const char*)weights_of<Weights>(*o.m, block, 0).data;
+    const size_t input_bytes = weights_bytes<Weights>(2) / 2;
+    for (int k = 0, next; k < inputs; k = next) {
+        next = std::min(inputs, k + step);
+        const int ahead = passes > 1 ? next : 16;  // where they are read once, a little ahead of where they are read
+        Prefetch prefetch = {weights + input_bytes * ahead, input_bytes / passes};
+        for (int tile = 0; tile < tiles; tile++) {
+            const int row = rows * tile / tiles, count = rows * (tile + 1) / tiles - row;
+            matmul_part<Weights>(o, {block, first + row, k, next, sums + row * BLOCK, &prefetch}, count);
+        }
+    }
+}
+
+template <class Weights> void matmul_weights(const Worker& w, const Operands& o) {
+    const Range blocks = w.share(round_up(o.m->outputs, BLOCK) / BLOCK);
+    for (int block = blocks.first; block < blocks.end; block++)
+        for (int row = 0; row < o.rows; row += PANEL) matmul_panel<Weights>(o, block, row, std::min(o.rows, row + PANEL));
 }
 
 inline void matmul_blocks(const Worker& w, const Operands& o) {
