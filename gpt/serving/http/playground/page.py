@@ -16,10 +16,14 @@ SHARED_STYLES = ("page.css", "controls.css", "shell.css", "write.css")
 SHARED_SCRIPTS = ("shared.js", "shell.js", "passage.js", "write.js")
 SHARED_TEMPLATES = ("passage", "write")
 """What the exported page uses too, in `gpt/inspection/rendering/pages`."""
-STYLES = ("playground.css",)
-SCRIPTS = ("server_source.js", "write_view.js", "compare_view.js", "start.js")
+STYLES = ("playground.css", "charts.css")
+SCRIPTS = (
+    *("server_source.js", "write_view.js", "compare_view.js"),
+    *("chart.js", "curves.js", "runs_view.js", "training_view.js"),
+    "start.js",
+)
 """In `static/`; views stand in the order of the navigation, and `start.js` comes last."""
-TEMPLATES: tuple[str, ...] = ()
+TEMPLATES = ("runs", "training")
 
 
 def add_page(app: FastAPI, facts: dict[str, Any]) -> None:

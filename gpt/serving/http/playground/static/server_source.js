@@ -35,6 +35,32 @@ class ServerSource {
     return this.post("/api/trace", body);
   }
 
+  runs() {
+    return this.get("/api/runs");
+  }
+
+  run({ name, after = -1 }) {
+    return this.get(`/api/runs/${encodeURIComponent(name)}?after=${after}`);
+  }
+
+  sample({ name, step }) {
+    return this.get(`/api/runs/${encodeURIComponent(name)}/samples/${step}`);
+  }
+
+  training() {
+    return this.get("/api/training");
+  }
+
+  trainingChoices({ characters }) {
+    return this.get(`/api/training/choices?characters=${characters}`);
+  }
+
+  /** Changes what is trained: `action` is "start", "stop" or "resume"; `token` is that of `training()`. */
+  async changeTraining(action, token, body) {
+    const headers = { "Content-Type": "application/json", "X-Training-Token": token };
+    return (await this.ask(`/api/training/${action}`, { method: "POST", body: JSON.stringify(body), headers })).json();
+  }
+
   async get(path, signal = null) {
     return (await this.ask(path, { signal })).json();
   }

@@ -1,0 +1,143 @@
+"""The views of runs and of training as a person uses them, in a browser."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from browser import Page
+from gpt.checkpoint import RunFolder
+from gpt.data.tokenizers import CharTokenizer
+from gpt.model import GPT
+from http_server import make_loaded, real_engine, serve_models
+from programs import find_browser
+from serving.http.playground.training import DEADLINE, TEXT, make_place, training_site
+
+PART = "document.querySelector('[data-part={}]')"
+LINE = "(document.querySelector('[data-part=loss] .series.{}')?.getAttribute('d') ?? '').split(/[ML]/).length - 1"
+CHANGE = "{0}.value = '{1}'; {0}.dispatchEvent(new Event('change'))"
+READOUT = "document.querySelector('[data-part=loss] .readout').textContent"
+Open = Callable[..., Page]
+
+
+def part(page: Page, name: str) -> str:
+    return page.run(PART.format(name) + ".textContent")
+
+
+@pytest.fixture
+def two_runs(trained: Path, tmp_path: Path) -> Path:
+    """A runs folder with a finished run, `tiny`, and a longer one, `other`."""
+    folder = tmp_path / "runs"
+    shutil.copytree(trained / "runs" / "tiny", folder / "tiny")
+    shutil.copytree(trained / "runs" / "tiny", folder / "other")
+    rows = [
+        {"step": step, "train/loss": 4 / step, "train/learning_rate": 0.01, "speed/seconds": step}
+        | {"speed/tokens_per_second": 1000}
+        for step in range(1, 5001)
+    ]
+    (folder / "other" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_runs_are_plotted_over_each_other_and_read_by_mouse_and_keys(
+    two_runs: Path, char_model: tuple[GPT, CharTokenizer], visit: Open
+) -> None:
+    with serve_models(two_runs, make_loaded(*char_model), real_engine) as served:
+        page = visit(f"{served.url}/#runs")
+        page.wait_for(f"{PART.format('list')}?.children.length === 2")
+        page.run("[...document.querySelectorAll('.run')].find((run) => run.textContent.includes('other')).id = 'other'")
+        page.run("[...document.querySelectorAll('.run')].find((run) => run.textContent.includes('tiny')).id = 'tiny'")
+        page.run("document.querySelectorAll('.run input:checked').forEach((box) => box.click())")
+        page.point("document.querySelector('#tiny input')", click=True)
+        page.wait_for(f"{LINE.format('training')} === 6")
+        assert page.run(LINE.format("validation")) == 3
+        assert page.run("document.querySelectorAll('[data-part=loss] .dot').length") == 3
+        best = json.loads((two_runs / "tiny" / "best.json").read_text())["val_loss"]
+        assert f"{best:.4f}" in page.run("document.querySelector('#tiny').textContent")
+        samples = sorted((two_runs / "tiny" / "samples").iterdir())
+        page.wait_for(f"{PART.format('sample-text')}.textContent === {json.dumps(samples[-1].read_text()[:-1])}")
+        page.run(f"{PART.format('sample-step')}.focus()")
+        page.press("ArrowLeft")
+        page.wait_for(f"{PART.format('sample-text')}.textContent === {json.dumps(samples[-2].read_text()[:-1])}")
+        assert part(page, "sample-at") == "step 3"
+
+        page.point("document.querySelector('#other input')", click=True)
+        page.wait_for("document.querySelectorAll('[data-part=loss] .series.training').length === 2")
+        assert part(page, "thinned") == "Points of the training loss that are plotted: other: one of 5."
+        page.run("document.querySelector('[data-part=loss] svg').focus()")
+        page.press("ArrowLeft")
+        assert "step 4,996" in page.run(READOUT)
+        assert "other training 0.0008" in page.run(READOUT)
+        page.point("document.querySelector('[data-part=loss] svg')")
+        page.wait_for(f"{READOUT}.includes('training 0.001')")
+        page.point(PART.format("log"), click=True)
+        ticks = "[...document.querySelectorAll('[data-part=loss] .chart-tick')].map((tick) => tick.textContent)"
+        page.wait_for(f"{ticks}.includes('0.01')")
+        page.run(CHANGE.format(PART.format("across"), "seconds"))
+        page.wait_for(
+            "document.querySelector('[data-part=loss] .chart-axis').textContent.startsWith('time of training')"
+        )
+
+
+def test_a_run_is_followed_while_it_trains_and_from_where_it_went_on(
+    two_runs: Path, char_model: tuple[GPT, CharTokenizer], visit: Open
+) -> None:
+    run = RunFolder(two_runs / "tiny")
+    lines = run.metrics.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["step"] <= 2]
+    run.metrics.write_text("".join(kept))
+    run.lock()
+    try:
+        with serve_models(two_runs, make_loaded(*char_model), real_engine) as served:
+            page = visit(f"{served.url}/#runs", width=400, dark=True)
+            page.wait_for(f"{LINE.format('training')} === 2")  # the one that trains is chosen
+            assert "training: step" in page.run("document.querySelector('.run-facts.live').textContent")
+            run.metrics.write_text("".join(lines))
+            page.wait_for(f"{LINE.format('training')} === 6")
+            run.metrics.write_text("".join(kept))  # as going on from an earlier checkpoint does
+            page.wait_for(f"{LINE.format('training')} === 2")
+            assert page.run("document.documentElement.scrollWidth <= innerWidth")
+    finally:
+        run.unlock()
+
+
+def test_a_text_is_pasted_trained_on_stopped_and_gone_on_with(
+    tmp_path: Path, runs: Path, char_model: tuple[GPT, CharTokenizer], visit: Open
+) -> None:
+    place = make_place(tmp_path)
+    shutil.copytree(runs, place / "runs")
+    with training_site(place, make_loaded(*char_model), place / "runs") as site:
+        page = visit(f"{site.served.url}/#training")
+        page.wait_for("document.querySelectorAll('.recipe').length === 2")
+        page.run(CHANGE.format(PART.format("corpus"), "pasted"))
+        assert page.run(f"{PART.format('start')}.disabled")
+        page.run("document.getElementById('training-text').focus()")
+        page.type(TEXT)
+        page.point("document.querySelector('.recipe input[value=endless]')", click=True)
+        page.run(f"{PART.format('run-name')}.focus()")
+        page.type("mine")
+        page.press("Enter")
+        page.wait_for(f"{PART.format('name')}.textContent === 'mine'")
+        page.wait_for(f"{LINE.format('training')} > 3", DEADLINE)
+        assert page.run(f"{PART.format('start')}.disabled")
+        assert part(page, "busy").startswith("mine is being trained")
+        page.point(PART.format("stop"), click=True)
+        page.wait_for(f"{PART.format('state')}.textContent.startsWith('Stopped and saved')", DEADLINE)
+        stopped = json.loads((place / "runs" / "mine" / "last.json").read_text())["step"]
+        page.point(PART.format("resume"), click=True)
+        page.wait_for(f"{PART.format('state')}.textContent.startsWith('Training')", DEADLINE)
+        page.wait_for(f"{LINE.format('training')} > {stopped + 3}", DEADLINE)
+        assert "step " in part(page, "console")
+
+
+def test_where_training_is_not_allowed_the_view_says_why(
+    two_runs: Path, char_model: tuple[GPT, CharTokenizer], tmp_path: Path
+) -> None:
+    with (
+        serve_models(two_runs, make_loaded(*char_model), real_engine) as served,
+        Page(find_browser(), f"{served.url}/#training", tmp_path / "profile") as page,  # whose console has the 403
+    ):
+        page.wait_for(f"{PART.format('status')}?.textContent === 'This server was started with --no-training.'")
+        assert page.run(f"{PART.format('allowed')}.hidden")
