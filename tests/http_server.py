@@ -170,6 +170,15 @@ def serve_models(
         thread.join()
 
 
+def add_run(runs: Path, name: str) -> None:
+    """Put a run whose checkpoint is empty into a runs folder."""
+    checkpoint = runs / name / "checkpoints" / "step-000001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").touch()
+    (checkpoint / "model.safetensors").write_bytes(b"x" * 100)
+    (runs / name / "last.json").write_text('{"checkpoint": "checkpoints/step-000001"}')
+
+
 def make_loaded(model: GPT, tokenizer: Tokenizer) -> Callable[[Path], Loaded]:
     config = Config.model_validate({"sample": {"temperature": 0.8}})
     return lambda folder: Loaded(model, tokenizer, config, folder, "", None)

@@ -9,7 +9,7 @@ import pytest
 from gpt.checkpoint import Loaded
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.model import GPT
-from http_server import ManualEngine, Serve, Served, make_loaded, real_engine, serve_models
+from http_server import ManualEngine, Serve, Served, add_run, make_loaded, real_engine, serve_models
 from tiny import CORPUS, sharp_model
 
 
@@ -31,11 +31,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A runs folder with two runs, whose checkpoints are empty."""
     folder = tmp_path_factory.mktemp("runs")
     for name in ("second", "first"):
-        checkpoint = folder / name / "checkpoints" / "step-000001"
-        checkpoint.mkdir(parents=True)
-        (checkpoint / "manifest.json").touch()
-        (checkpoint / "model.safetensors").write_bytes(b"x" * 100)
-        (folder / name / "last.json").write_text('{"checkpoint": "checkpoints/step-000001"}')
+        add_run(folder, name)
     return folder
 
 
@@ -44,7 +40,8 @@ def serve(runs: Path, char_model: tuple[GPT, CharTokenizer]) -> Serve:
     """Start a server with an engine that the test moves by hand, or with another one."""
 
     def start(make_engine: Callable[[Loaded], Any] = lambda loaded: ManualEngine(), **options: Any) -> Any:
-        return serve_models(runs, options.pop("loaded", make_loaded(*char_model)), make_engine, **options)
+        loaded = options.pop("loaded", make_loaded(*char_model))
+        return serve_models(options.pop("folder", runs), loaded, make_engine, **options)
 
     return start
 

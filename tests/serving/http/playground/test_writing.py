@@ -1,11 +1,12 @@
 """The playground's writing views in a browser: by mouse, by keyboard, and side by side."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from browser import CONTROL, Page
-from http_server import Serve, Served, real_engine
+from http_server import Serve, Served, add_run, real_engine
 
 Open = Callable[..., Page]
 ITEM = "document.querySelectorAll('.written .token')[{}]"
@@ -63,6 +64,17 @@ def test_another_model_is_chosen_for_all_views(open_page: Open, two_models: Serv
     page.wait_for("document.getElementById('facts').textContent.includes('in 2 layers of 4 heads')")
     text = write(page, prompt="It was", count=40, temperature=0)
     assert text == "It was" + complete(two_models, names[1], "It was", max_tokens=40, temperature=0.0)
+
+
+def test_a_model_that_was_trained_meanwhile_can_be_chosen(open_page: Open, serve: Serve, tmp_path: Path) -> None:
+    add_run(tmp_path, "old")
+    with serve(folder=tmp_path) as served:
+        page = open_page("compare", served=served)
+        assert "one model only" in page.run("document.querySelector('.view-compare').textContent")
+        add_run(tmp_path, "new")
+        page.run("location.hash = '#write'")
+        page.wait_for("document.getElementById('model').options.length === 2")
+        assert page.run("document.getElementById('model').value") == "old"
 
 
 def test_text_streams_and_stops_at_once(open_page: Open, serve: Serve) -> None:

@@ -1,3 +1,5 @@
+const ONE_MODEL = "This server has one model only; train another one, or name two with --checkpoint.";
+
 views.push({
   name: "compare",
   title: "Compare",
@@ -10,6 +12,7 @@ views.push({
     const sides = [["First model", recall("compare", [])[0] ?? model], ["Second model", recall("compare", [])[1] ?? other]];
     const selects = sides.map(([title, chosen]) => buildModelSelect(title, models, chosen));
     root.classList.add("comparing");
+    if (models.length === 1) root.before(create("p", "hint", ONE_MODEL));
     root.addEventListener("change", () => remember("compare", selects.map((select) => select.value)));
     return showPlaygroundWriter(
       root,

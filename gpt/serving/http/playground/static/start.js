@@ -19,15 +19,23 @@ async function openPlayground() {
   await showFacts(context);
   const shell = startShell(context);
   const select = byId("model");
-  select.replaceChildren(...models.map((name) => new Option(name, name)));
-  select.value = context.model;
+  fillModels(select, context);
   select.addEventListener("change", () => {
     context.model = select.value;
     remember("model", context.model);
     shell.refresh();
     showFacts(context);
   });
+  addEventListener("hashchange", async () => {
+    context.models = await source.models().catch(() => context.models); // one may have been trained meanwhile
+    fillModels(select, context);
+  });
   byId("model-label").hidden = false;
+}
+
+function fillModels(select, { models, model }) {
+  select.replaceChildren(...models.map((name) => new Option(name, name)));
+  select.value = model;
 }
 
 /** Says what the chosen model is, and keeps it in `context.facts`; null where it cannot be loaded. */
