@@ -21,9 +21,17 @@ WEIGHTS = ("fp16", "int8", "float32")
 """Formats of the weights in a page; with int8, the blocks' linear layers are int8 and the rest is fp16."""
 ENGINE = ("kernel.js", "weights.js", "model.js", "sampling.js", "text.js", "source.js")
 """The parts that compute, in order; they use no document, so that they run outside a browser too."""
+READINGS = ("attention", "lens", "surprisal")
 STYLES = ("page.css", "controls.css", "shell.css", "write.css")
-SCRIPTS = ("shared.js", "shell.js", "passage.js", "write.js", "reading_form.js", "attention_view.js")
-TEMPLATES = ("passage", "write", "reading_form", "attention")
+SCRIPTS = (
+    "shared.js",
+    "shell.js",
+    "passage.js",
+    "write.js",
+    "reading_form.js",
+    *(f"{name}_view.js" for name in READINGS),
+)
+TEMPLATES = ("passage", "write", "reading_form", *READINGS)
 """Scripts that the page shares with others, in `gpt/inspection/rendering/pages`."""
 
 

@@ -1,5 +1,4 @@
 const MOST_TOKENS = 20000;
-const MOST_ATTENTION = 96;
 
 /** Opens the page on the model in it. */
 function openPage() {
@@ -7,6 +6,7 @@ function openPage() {
   const { temperature, "top-k": topK, "top-p": topP } = data.start;
   const source = new LocalSource(model, new Tokenizer(data.tokenizer), data.labels, { temperature, topK, topP });
   const context = { source, models: [""], model: "", text: data.start.prompt };
+  const { block_size: window } = model.config;
   views.push(
     {
       ...WRITE_VIEW,
@@ -17,25 +17,33 @@ function openPage() {
         showWrite(root, { ...data.start, most: MOST_TOKENS }, source, [{ name: () => context.model }], { written });
       },
     },
-    {
-      name: "attention",
-      title: "Attention",
-      sentence: "",
-      show(root) {
-        return showReadingForm(root, {
-          least: 1,
-          most: Math.min(MOST_ATTENTION, model.config.block_size),
-          written: () => context.text,
-          ask: (request) => source.attention(request),
-          show: (body, view) => {
-            fillFrom(body, "attention");
-            darkTheme.onchange = showAttention({ ...view, layer: 0, head: 0 });
-          },
-        });
-      },
-    }
+    readingView(context, "attention", "Attention", Math.min(96, window), (body, view) => {
+      whenThemeChanges(body, showAttention({ ...view, layer: 0, head: 0 }));
+    }),
+    readingView(context, "lens", "Logit lens", Math.min(96, window), showLens),
+    readingView(context, "surprisal", "Surprisal", window, showSurprisal)
   );
   startShell(context);
+}
+
+/** A view of the end of a text, at most so many characters; `show(body, view)` fills the template of the same name. */
+function readingView(context, name, title, most, show) {
+  return {
+    name,
+    title,
+    sentence: guideOf(name),
+    show: (root) =>
+      showReadingForm(root, {
+        least: name === "surprisal" ? 2 : 1,
+        most,
+        written: () => context.text,
+        ask: (request) => context.source[name](request),
+        show: (body, view) => {
+          fillFrom(body, name);
+          show(body, view, context.source);
+        },
+      }),
+  };
 }
 
 openPage();

@@ -171,17 +171,17 @@ def test_lens_shows_its_table_and_the_candidates(tmp_path: Path) -> None:
         ["embeddings", *["z"] * SIZE],
         ["block 0", *["a"] * SIZE],
         ["block 1", "q", *right[1:], "q"],
-        ["came next", *right, ""],
+        ["actual next", *right, ""],
     ]
     assert [sum(line) for line in found["came"]] == [0, 1, 0, SIZE - 2, 0]
     assert len(re.findall(r'role="gridcell"', elements)) == 3 * SIZE
     title, readout, top, rows = found["clicked"]
     assert title == "block 1, after '␣' (1)"
-    assert readout == "'<b>' came next; here its probability is 0.500."
+    assert readout == "The next token is '<b>'; here its probability is 0.500."
     assert top == [["<b>", "0.500", "came"], ["q2", "0.125", ""]]
     assert rows == [["embeddings", "0.250", ""], ["block 0", "0.375", ""], ["block 1", "0.500", "chosen"]]
     assert found["moved"] == "block 0, after 'a' (0)"
-    assert found["last"] == ["embeddings, after 'z' (5)", "The text ends here: nothing came next.", []]
+    assert found["last"] == ["embeddings, after 'z' (5)", "The text ends here, so there is no next token.", []]
     assert found["left"] == found["moved"]
 
 
@@ -210,13 +210,13 @@ def test_surprisal_shows_the_text_and_the_alternatives(tmp_path: Path) -> None:
     assert readout == "1.00 bits; its probability was 0.500."
     assert before == [["␣", "0.500", "came"], ["q", "0.250", ""]]
     assert after == [["␣", "0.625", "came"], ["q", "0.375", ""]]
-    assert title == "After: temperature 0.8, top-p <0.9>"
+    assert title == "With temperature 0.8, top-p <0.9>"
     assert found["first"][0] == "'a' (0)"
-    assert "nothing was expected" in found["first"][1]
+    assert "nothing to predict it from" in found["first"][1]
     assert found["first"][2] == []
     title, readout, after = found["last"]
     assert title == "'z' (5)"
-    assert readout == "9.50 bits; its probability was 0.001. Sampling with these settings never draws it."
+    assert readout == "9.50 bits; its probability was 0.001. Sampling with these settings never picks it."
     assert after == [["q", "1.000", ""]]
     assert found["home"] == ["a"]
 
@@ -229,7 +229,7 @@ def test_one_token_has_a_page(kind: str, tmp_path: Path) -> None:
     }[kind]
     found, _, console = browse(render_page(kind, view, "A title", ""), tmp_path, 'found.said = read("readout");')
     assert console == []
-    assert found["said"] in {"from 'a' (0) to 'a' (0): 1.000", "The text ends here: nothing came next."}
+    assert found["said"] in {"from 'a' (0) to 'a' (0): 1.000", "The text ends here, so there is no next token."}
 
 
 def test_a_request_would_be_refused_and_seen(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def render_page(kind: str, view: View, title: str, note: str) -> str:
     if kind not in KINDS:
         raise ValueError(f"no page is called {kind!r}; there are {', '.join(KINDS)}")
     content = page_data(kind, view)
-    scripts = ["shared.js", *(["attention_view.js"] if kind == "attention" else []), f"{kind}.js"]
+    scripts = ["shared.js", f"{kind}_view.js", f"{kind}.js"]
     return fill_page(title, note, read_part(f"{kind}.html"), content, read_part(*scripts), read_part("page.css"))
 
 

@@ -8,4 +8,4 @@ function readWeights(text) {
   return values;
 }
 
-darkTheme.addEventListener("change", showAttention({ ...data, weights: readWeights(data.weights) }));
+whenThemeChanges(document.body, showAttention({ ...data, weights: readWeights(data.weights) }));

@@ -1,3 +1,8 @@
+/** What to look for in a view, as its template says. */
+function guideOf(name) {
+  return byId(`${name}-template`).content.querySelector(".guide").textContent.trim().replace(/\s+/g, " ");
+}
+
 /**
  * Fills `root` with a field for a text, and with what `show(body, answer)` makes of what `ask({ text, signal })` answers
  * for it, at once and when the form is sent; a text shorter than `least` is not read at once, and of a longer one than

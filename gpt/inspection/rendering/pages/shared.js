@@ -10,6 +10,14 @@ const darkTheme = matchMedia("(prefers-color-scheme: dark)");
 
 const data = JSON.parse(byId("data").textContent);
 
+const redraws = new Map(); // by the element that is drawn in
+darkTheme.addEventListener("change", () => redraws.forEach((draw) => draw()));
+
+/** Calls `draw` when the colors change, until something else is drawn in this element. */
+function whenThemeChanges(root, draw) {
+  redraws.set(root, draw);
+}
+
 function byId(id) {
   return document.getElementById(id);
 }
