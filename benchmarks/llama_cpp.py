@@ -3,6 +3,7 @@
 import json
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -49,17 +50,34 @@ LLAMA_SIZES = {
 """The same of numbers in `ModelConfig`."""
 
 
-def check_llama_cpp(python: str) -> None:
-    """Raise ConfigError where an interpreter does not have what the worker imports."""
+def check_llama_cpp(python: str, *more: str) -> None:
+    """Raise ConfigError if a Python cannot import what the worker does, and further modules."""
     try:
-        command = [python, "-c", "import gguf, llama_cpp"]
+        command = [python, "-c", f"import {', '.join(('gguf', 'llama_cpp', *more))}"]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         missing = result.stderr.strip().splitlines()[-1] if result.returncode else ""
     except OSError as error:
         missing = str(error)
     if missing:
-        needed = "pip install llama-cpp-python gguf (compiles for up to 20 minutes), or name the Python that has them"
+        needed = "pip install 'llama-cpp-python[server]' gguf (compiles for 20 minutes), or name a Python that has them"
         raise ConfigError(f"--llama-cpp {python}: {missing}; {needed}")
+
+
+def write_gguf(model: GPT, characters: Sequence[str], python: str, folder: Path) -> Path:
+    """Write a model whose tokens are characters as a float32 GGUF file, by a Python that has gguf; return its path."""
+    escaped = [char.encode("unicode_escape").decode() for char in characters]
+    # of GGUF's tokenizers, RWKV's alone has no special tokens: none of them could end a text early
+    tokenizer = {"tokenizer.ggml.model": "rwkv", "tokenizer.ggml.tokens": escaped}
+    archive = _write_archive(model, folder, tokenizer)
+    subprocess.run([python, "-P", str(WORKER), str(archive), "F32", "0"], check=True, capture_output=True)
+    return archive.with_suffix(".F32.gguf")
+
+
+def _write_archive(model: GPT, folder: Path, more: dict[str, Any]) -> Path:
+    """Write what the worker makes a GGUF file of."""
+    arrays: dict[str, Any] = {"header": json.dumps(gguf_header(model.config) | more), **gguf_tensors(model)}
+    np.savez(folder / "model.npz", **arrays)
+    return folder / "model.npz"
 
 
 class LlamaCpp:
@@ -70,9 +88,7 @@ class LlamaCpp:
     """
 
     def __init__(self, model: GPT, kind: str, python: str, stack: ExitStack) -> None:
-        archive = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpt-bench-"))) / "model.npz"
-        arrays: dict[str, Any] = {"header": json.dumps(gguf_header(model.config)), **gguf_tensors(model)}
-        np.savez(archive, **arrays)
+        archive = _write_archive(model, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpt-bench-"))), {})
         command = [python, "-P", str(WORKER), str(archive), kind, str(torch.get_num_threads())]
         self._ask = stack.enter_context(json_process("llama.cpp", command))
 

@@ -4,7 +4,7 @@ It imports nothing of this package, so that it runs wherever `llama_cpp`, `gguf`
 
     FILE     numpy's archive of tensors, with the header as JSON under `header`
     TYPE     of the matrices, F32 or Q8_0
-    THREADS  for prefill and decoding
+    THREADS  for prefill and decoding; 0: only write FILE.TYPE.gguf, and end
 """
 
 import json
@@ -24,8 +24,8 @@ def write_gguf(archive: Path, kind: GGMLQuantizationType, path: Path) -> None:
     with np.load(archive) as tensors:
         writer = GGUFWriter(path, "llama")
         for key, value in json.loads(str(tensors["header"])).items():
-            add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
-            add(key, value)
+            kinds = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}
+            kinds[type(value)](key, value)
         for name in set(tensors.files) - {"header"}:
             stored = kind if tensors[name].ndim == 2 else GGMLQuantizationType.F32
             writer.add_tensor(name, quants.quantize(tensors[name], stored), raw_dtype=stored)
@@ -108,6 +108,8 @@ def main() -> None:
     path = archive.with_suffix(f".{kind.name}.gguf")
     write_gguf(archive, kind, path)
     llama_cpp.llama_backend_init()
+    if threads == 0:
+        return
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
     if not model:
         sys.exit(f"llama.cpp does not load {path}")

@@ -20,7 +20,8 @@ from gpt.errors import ConfigError
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
 
-ENGINE, HTTP, GENERATE, TRANSFORMERS = "ServingEngine", "HTTP", "Hugging Face generate", "transformers serve"
+ENGINE, HTTP, GENERATE = "ServingEngine", "HTTP", "Hugging Face generate"
+TRANSFORMERS, LLAMA_CPP = "transformers serve", "llama.cpp's Python server"
 NOTE = (
     "Tokens/s: sampled tokens from the first request to the last answer, prompts included in the time; median of the\n"
     "rounds (lowest-highest). TTFT: time to first token, since the request was due. ITL: inter-token latency as the\n"
@@ -71,6 +72,8 @@ def add_parser(subparsers: Any) -> None:
     add_count(parser, "--seed", 1, "of prompts and arrivals", lowest=0)
     parser.add_argument("--hf", action="store_true", help=f"also {GENERATE}, called for one request after another")
     parser.add_argument("--transformers-serve", action="store_true", help="also `transformers serve`, at --concurrency")
+    python = "also llama.cpp's Python server, of the Python that has llama_cpp and gguf (default: this one)"
+    parser.add_argument("--llama-cpp", nargs="?", const=sys.executable, metavar="PYTHON", help=python)
     url = "also a server of the OpenAI completions protocol that runs already; needs --model"
     parser.add_argument("--url", metavar="http://HOST:PORT", help=url)
     parser.add_argument("--model", metavar="NAME", help="what the server at --url calls its model")
@@ -91,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpt-bench-")))
         path = arguments.checkpoint or write_random_model(config, folder / "random")
         loaded = load_trained(path, Path("runs"), torch.device("cpu"))
-        check_lengths(arguments, loaded)
+        check_model(arguments, loaded)
         systems = start_systems(arguments, loaded, folder, stack)
         alphabet = [loaded.tokenizer.decode([index]) for index in range(loaded.tokenizer.vocab_size)]
         many = [Run(name, arguments.concurrency) for name in systems if name != GENERATE]
@@ -123,15 +126,23 @@ def check(arguments: argparse.Namespace) -> ModelConfig:
         raise ConfigError("--url and --model go together")
     if arguments.hf or arguments.transformers_serve:
         check_installed("--hf" if arguments.hf else "--transformers-serve", "transformers")
+    if arguments.llama_cpp is not None:
+        from benchmarks.llama_cpp import check_llama_cpp
+
+        check_llama_cpp(arguments.llama_cpp, "llama_cpp.server.app")
     check_installed("serve", "fastapi", "uvicorn", "h11")
     return config_of(arguments.shape, arguments)
 
 
-def check_lengths(arguments: argparse.Namespace, loaded: "Loaded") -> None:
-    """Raise ConfigError if tokens are not characters, or the longest request does not fit into the window."""
+def check_model(arguments: argparse.Namespace, loaded: "Loaded") -> None:
+    """Raise ConfigError if the longest request does not fit into the window, or the model suits no client or peer."""
+    from benchmarks.llama_cpp import is_llama
+
     window = loaded.model.config.block_size
     if max(arguments.prompt_lengths) + arguments.tokens > window:
         raise ConfigError(f"--prompt-lengths and --tokens do not fit into the model's window of {window}")
+    if arguments.llama_cpp is not None and not is_llama(loaded.model.config):
+        raise ConfigError("--llama-cpp needs --architecture llama")
     if loaded.config.data.tokenizer != "char":
         raise ConfigError("--checkpoint: clients count characters, so its tokenizer has to be char")
 
@@ -158,6 +169,8 @@ def start_systems(arguments: argparse.Namespace, loaded: "Loaded", folder: Path,
     if arguments.transformers_serve:
         written = servers.write_for_transformers(loaded, folder / "transformers")
         systems[TRANSFORMERS] = server(TRANSFORMERS, servers.transformers_command(written), str(written))
+    if arguments.llama_cpp is not None:
+        systems[LLAMA_CPP] = server(LLAMA_CPP, servers.llama_cpp_command(loaded, arguments.llama_cpp, folder))
     if arguments.url is not None:
         systems[arguments.url] = client(arguments.url, "http_client", arguments.url, arguments.model)
     for name, ask in systems.items():

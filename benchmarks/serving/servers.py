@@ -14,8 +14,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.decoders import from_shape
 from benchmarks.hugging_face import build_hugging_face
+from benchmarks.llama_cpp import write_gguf
 from benchmarks.processes import environment, failure, script_command
 from gpt.checkpoint import Loaded
 from gpt.checkpoint.folder import Checkpoint, write_checkpoint
@@ -63,6 +66,16 @@ def transformers_command(folder: Path) -> Callable[[int], list[str]]:
     """Return what makes the command of `transformers serve` for a port."""
     program = str(Path(sys.executable).with_name("transformers"))
     return lambda port: [program, "serve", str(folder), "--device", "cpu", "--host", "127.0.0.1", "--port", str(port)]
+
+
+def llama_cpp_command(loaded: Loaded, python: str, folder: Path) -> Callable[[int], list[str]]:
+    """Write a model as a GGUF file; return what makes the command of llama.cpp's Python server for a port."""
+    assert isinstance(loaded.tokenizer, CharTokenizer)
+    path, window = write_gguf(loaded.model, loaded.tokenizer.itos, python, folder), loaded.model.config.block_size
+    options = {"model": path, "n_ctx": window, "n_threads": torch.get_num_threads(), "interrupt_requests": "false"}
+    command = [python, "-m", "llama_cpp.server", "--host", "127.0.0.1"]
+    command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return lambda port: [*command, "--port", str(port)]
 
 
 @contextmanager

@@ -13,7 +13,9 @@ from benchmarks import llama_cpp
 from benchmarks.hugging_face import check_agreement
 from benchmarks.llama_cpp import CACHES, LlamaCpp, check_llama_cpp
 from gpt.config import SamplingParams
+from gpt.data import CharTokenizer
 from gpt.errors import ConfigError, GPTError
+from gpt.generation import generate_tokens
 from tiny import sharp_model
 
 LLAMA = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "mlp_width": 96}
@@ -59,7 +61,7 @@ def test_other_logits_are_refused(stack: ExitStack) -> None:
 
 
 def test_a_python_without_it_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--llama-cpp .*nowhere: .*pip install llama-cpp-python gguf"):
+    with pytest.raises(ConfigError, match=r"--llama-cpp .*nowhere: .*pip install .llama-cpp-python\[server\]. gguf"):
         check_llama_cpp(str(tmp_path / "nowhere"))
 
 
@@ -72,6 +74,22 @@ def test_float32_gives_our_logits(stack: ExitStack, changes: dict[str, object]) 
     ticks = peer.decode(torch.zeros(3, 4, dtype=torch.int64), SamplingParams(max_new_tokens=5), "F32")
     assert len(ticks) == 7
     assert sorted(ticks) == ticks
+
+
+@needs_llama_cpp
+def test_a_served_model_has_our_characters_and_no_end_of_text(tmp_path: Path) -> None:
+    import llama_cpp as library
+
+    tokenizer, text = CharTokenizer("\n\\ !'ROMEabcdefghijklmn"), "ROME:\n O'\\ed!".replace(":", "")
+    model = sharp_model(**LLAMA, block_size=64, vocab_size=tokenizer.vocab_size)
+    path = llama_cpp.write_gguf(model, tokenizer.itos, sys.executable, tmp_path)
+    peer = library.Llama(str(path), n_ctx=64, verbose=False)
+    ids = tokenizer.encode(text).tolist()
+    assert peer.tokenize(text.encode()) == ids
+    assert peer.token_eos() == -1
+    found = peer.create_completion(text, max_tokens=20, temperature=0)["choices"][0]["text"]
+    tokens = generate_tokens(model, ids, SamplingParams(max_new_tokens=20, temperature=0))
+    assert found == tokenizer.decode(list(tokens))
 
 
 @needs_llama_cpp
