@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from browser import CONTROL, Page
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import CharTokenizer
 from gpt.generation import generate
+from gpt.inspection.views.lens import lens_view
+from gpt.inspection.views.surprisal import surprisal_view
 from gpt.interop.html import render_model_page
 from gpt.model import GPT
 from tiny import sharp_model
@@ -176,6 +179,50 @@ def test_a_view_follows_what_is_written_and_keeps_what_was_typed(open_page: Open
     open_view(page, "attention")
     page.wait_for(f"{TOKENS} === {json.dumps(text.replace(chr(10), '⏎').replace(' ', '␣'))}")
     assert page.run("document.title") == "Attention · A title"
+
+
+def test_the_lens_and_surprisal_are_shown_of_what_was_written(open_page: Open, model: GPT) -> None:
+    page = open_page()
+    text = write(page, "the ", count=8, temperature=0)
+    ids = torch.tensor(CHARS.encode(text).tolist())
+    lens = lens_view(model, CHARS, ids)
+    open_view(page, "lens")
+    page.wait_for("document.querySelectorAll('#lens .cell').length === 36")
+    found = page.run("[...document.querySelectorAll('#lens .cell')].map((cell) => cell.textContent)")
+    assert found == [cell[0][0] for row in lens["top"] for cell in row]
+    open_view(page, "surprisal")
+    page.wait_for("document.querySelectorAll('#text .token').length === 12")
+    mean = surprisal_view(model, CHARS, ids, SamplingParams())["mean_bits"]
+    assert float(page.text("#mean")) == pytest.approx(mean, abs=1e-3)
+    assert page.text("#after-title") == "With temperature 0.8, top-k 5"
+
+
+def test_views_are_opened_and_texts_read_by_keyboard_alone(open_page: Open) -> None:
+    page = open_page()
+    for _ in range(4):
+        page.press("Tab")  # the links to the views come first
+    assert page.run("document.activeElement.textContent") == "Surprisal"
+    page.press("Enter")
+    page.wait_for("document.querySelector('.view-surprisal #text .token') !== null")
+    page.press("Tab")
+    assert page.run("document.activeElement.id") == "reading-text"
+    page.type("the rest ")
+    page.press("Enter", CONTROL)
+    page.wait_for("document.querySelectorAll('#text .token').length === 11")
+    page.press("Tab")
+    page.press("Tab")
+    page.press("ArrowRight")
+    assert page.text("#details-title").endswith("(2)")
+
+
+@pytest.mark.parametrize("view", ["attention", "lens", "surprisal"])
+@pytest.mark.parametrize(("width", "dark"), [(1280, True), (400, False)])
+def test_no_view_is_wider_than_the_window(view: str, width: int, dark: bool, open_page: Open) -> None:
+    page = open_page(width=width, dark=dark)
+    write(page, "the ", count=30)
+    open_view(page, view)
+    page.wait_for("document.querySelector('.view .text, .view #lens .cell') !== null")
+    assert page.run("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.parametrize("prompt", ["the #1", "Z"])

@@ -68,7 +68,7 @@ def _tables(view: "View") -> Iterator[Table]:
     for start in range(0, len(view["labels"]), WIDTH):
         part = slice(start, start + WIDTH)
         rows = [("text", "".join(map(one_character, view["labels"][part])))]
-        rows += [("came next", "".join(one_character(label or " ") for label in view["next"][part]))]
+        rows += [("actual next", "".join(one_character(label or " ") for label in view["next"][part]))]
         for name, row in reversed(list(zip(view["rows"], view["top"], strict=True))):
             rows.append((f"after {name}", "".join(one_character(cell[0][0]) for cell in row[part])))
         note = (

@@ -69,7 +69,7 @@ def lens_view(
 
     Returns:
         `labels` (T,); `rows`, a name for each; `top[row][position]`, the `count` most likely next tokens
-        with their probabilities; `next` (T,), the tokens that came, null after the last;
+        with their probabilities; `next` (T,), the actual next tokens, null after the last;
         `next_probability[row][position]` of those.
 
     Raises:

@@ -19,7 +19,7 @@ class Surprisal:
     """The surprisal of one text of T tokens; entry i is about token i + 1, given those before it.
 
     Attributes:
-        bits: `-log2 p` of the tokens that came, (T - 1,) float32.
+        bits: `-log2 p` of the tokens in the text, (T - 1,) float32.
         before: the model's own distribution, (T - 1, V).
         after: the distribution that sampling draws from, (T - 1, V).
     """

@@ -37,10 +37,12 @@ def test_json_holds_the_view_of_an_edited_model(run: Any, loaded: Loaded) -> Non
 def test_the_table_has_a_row_for_every_stream_the_last_on_top(run: Any, loaded: Loaded) -> None:
     result = run("lens", "--prompt", PROMPT)
     assert result.code == 0
-    lines = dict(line.split("  ", 1) for line in result.out.splitlines() if line.startswith(("text", "came", "after")))
+    lines = dict(
+        line.split("  ", 1) for line in result.out.splitlines() if line.startswith(("text", "actual", "after"))
+    )
     view = view_of(loaded)
     assert lines["text"].strip() == "It␣was"
-    assert lines["came next"].strip() == "t␣was"
+    assert lines["actual next"].strip() == "t␣was"
     assert [name for name in lines if name.startswith("after")] == ["after block 0", "after embeddings"]
     assert lines["after block 0"].strip() == "".join(cell[0][0] for cell in view["top"][1])
     assert lines["after embeddings"].strip() == "".join(cell[0][0] for cell in view["top"][0])
