@@ -90,7 +90,7 @@ class Context:
 
 
 def make_sampler(temperature: float) -> Any:
-    """Return llama.cpp's own: the likeliest token at temperature 0, else one from the distribution."""
+    """Return llama.cpp's own: the most likely token at temperature 0, else one from the distribution."""
     chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
     if temperature:
         llama_cpp.llama_sampler_chain_add(chain, llama_cpp.llama_sampler_init_temp(temperature))

@@ -1,6 +1,6 @@
 /**
  * Fills `root` with a text that is being written, whose tokens show what else was possible. A token has `id`, `label`,
- * `text`, `probability` (null where nothing came before it), `own` and `sampled`: the likeliest tokens of the model and
+ * `text`, `probability` (null where nothing came before it), `own` and `sampled`: the most likely tokens of the model and
  * of sampling, as triples of id, label and probability; `isGiven` is set if it is of the prompt, `isPicked` if a
  * reader chose it. `branch(index, id)` follows a click on an alternative.
  *

@@ -67,10 +67,10 @@ class Generate:
     async def create(
         self, body: GenerateRequest, cleanup: Annotated[AsyncExitStack, Depends(until_answered)]
     ) -> Response:
-        """Continue a prompt, and send each token with the likeliest ones in its place.
+        """Continue a prompt, and send each token with the most likely ones in its place.
 
         Every event is a list of `tokens`, each with `id`, `label`, `text`, `probability`, and `own` and `sampled`: the
-        likeliest tokens before and after the sampling parameters. The tokens of the prompt come first.
+        most likely tokens before and after the sampling parameters. The tokens of the prompt come first.
         """
         self._answers.check()
         served = await cleanup.enter_async_context(self._models.use(body.model))

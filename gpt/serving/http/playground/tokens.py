@@ -67,7 +67,7 @@ class DetailStream:
             self._count += 1
 
     def _alternatives(self, tokens: list[SampledToken]) -> tuple[list[Any], list[Any]]:
-        """Return the likeliest tokens in place of each, of the model and of sampling, as id, label and probability."""
+        """Return the most likely tokens in place of each, by the model and by sampling: id, label and probability."""
         rows = [row for row, token in enumerate(tokens) if token.top]
         own: list[Any] = [[] for _ in tokens]
         sampled: list[Any] = [[] for _ in tokens]
