@@ -67,13 +67,14 @@ def _value(chance: random.Random, depth: int) -> Any:
 
 
 def read_slowly(server: ServerProcess, count: int) -> None:
-    """Answers of megabytes each for clients that read nothing; the others are served meanwhile."""
-    body = {"n": 4, "max_tokens": 1000, "logprobs": 5}
+    """Answers that are complete, and larger than what the system keeps, for clients that read nothing."""
+    body = {"max_tokens": 500, "logprobs": 20}
     connections = [
         server.connect(request(**body, stream=bool(number % 2)), receive_bytes=4096) for number in range(count)
     ]
-    for _ in range(5):
-        server.seconds_to_answer()
+    while server.metric("gpt_running") + server.metric("gpt_waiting"):
+        pass
+    server.seconds_to_answer()
     for connection in connections:
         vanish(connection)
 

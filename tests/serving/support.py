@@ -85,8 +85,10 @@ class Answer:
 class Drive:
     """A core, and the answers to all requests that it was given."""
 
-    def __init__(self, runner: Runner, max_sequences: int = 4, prefill_chunk: int = 32) -> None:
-        self.core = EngineCore(runner, LETTERS, BLOCK_SIZE, max_sequences, prefill_chunk)
+    def __init__(
+        self, runner: Runner, max_sequences: int = 4, prefill_chunk: int = 32, block_size: int = BLOCK_SIZE
+    ) -> None:
+        self.core = EngineCore(runner, LETTERS, block_size, max_sequences, prefill_chunk)
         self.answers: dict[Request, Answer] = {}
 
     def add(self, prompt: str, **params: object) -> Answer:

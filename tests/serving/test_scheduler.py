@@ -136,6 +136,20 @@ def test_requests_with_a_common_beginning_use_its_blocks_once() -> None:
         assert_as_alone(answer)
 
 
+def test_32_requests_with_one_prompt_of_200_characters_use_its_blocks_and_a_tail_each() -> None:
+    """The last 8 characters share a block with what each generates, so that block is each request's own."""
+    runner = MemoryRunner(32 * 4)
+    drive = Drive(runner, max_sequences=32, prefill_chunk=128, block_size=256)
+    for seed in range(32):
+        drive.add("abcdefghij" * 20, max_new_tokens=40, seed=seed)
+    most = 0
+    while drive.core.requests:
+        drive.step()
+        most = max(most, drive.core.stats().blocks_in_use)
+    assert most == 200 // BLOCK + 32
+    assert sum(runner.computed) == 200 + 31 * (200 % BLOCK) + 32 * 39
+
+
 def test_a_prompt_that_was_seen_before_is_not_computed_again() -> None:
     runner = MemoryRunner(40)
     drive = Drive(runner)
