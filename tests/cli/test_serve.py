@@ -1,39 +1,16 @@
 """scripts/serve.py as a person starts and stops it."""
 
 import json
-import re
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import httpx2
 import pytest
 
+from cli.serving import started
 from gpt.cli import sample, serve
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "serve.py"
 LONG = {"prompt": "It", "max_tokens": 4000, "stream": True}
-
-
-@contextmanager
-def started(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen, httpx2.Client]]:
-    """Start a server of the runs in a folder, and give a client of it."""
-    command = [sys.executable, str(SCRIPT), "--port", "0", "--backend", "eager", *options]
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        line = next(line for line in process.stderr if line.startswith(("serving", "error")))
-        url = re.search(r"http://[^/]+", line)
-        assert url, line
-        with httpx2.Client(base_url=url[0], timeout=60) as client:
-            yield process, client
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_a_run_is_served_and_says_what_sample_says(trained: Path, capsys, monkeypatch) -> None:
