@@ -1,1 +1,1 @@
-"""Command lines: arguments in, lines out; one module per script."""
+"""Command-line interfaces, one module per script."""

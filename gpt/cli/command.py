@@ -19,7 +19,7 @@ from gpt.progress import announced
 SPINS = "8000"
 """How often torch's idle threads poll for work before they sleep (GOMP_SPINCOUNT; OpenMP reads it on loading).
 
-By default they poll for milliseconds. If another process needs a core, the polling uses up their share of it, and they
+By default they poll for milliseconds. If another process needs a core, polling uses up their share of it, so that they
 do not run when there is work: a step took 7 times as long as on an idle machine, and 2 to 3 times with this value. It
 costs about 8% of a step if nothing else runs.
 """
@@ -75,17 +75,17 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 def _replace_closed_streams() -> None:
     """Open the null device in place of closed standard streams; otherwise the next file would get their descriptor."""
-    if sys.stdin is None:  # it stays None: a command that reads it raises an error
+    if sys.stdin is None:  # it stays None, so that a command that reads it raises an error
         os.open(os.devnull, os.O_RDONLY)
     missing = [name for name in ("stdout", "stderr") if getattr(sys, name) is None]
     for name in missing:
         setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     if "stdout" in missing:
-        report("warning: standard output is closed; what would be printed is lost")
+        report("warning: standard output is closed; the output is lost")
 
 
 def _silence_output() -> None:
-    """Keep Python from writing buffered output again at exit, which would fail again."""
+    """Prevent Python from writing buffered output again at exit, which would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -103,7 +103,7 @@ def load_torch() -> None:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parse a command line; the help ends with an example, and a mistake gives one line.
+    """Parses a command line; the help ends with an example, and a mistake is reported in one line.
 
     Args:
         description: what the command does, as a sentence.

@@ -20,7 +20,7 @@ def add_decoding_options(parser: argparse.ArgumentParser) -> None:
         "--backend",
         choices=("auto", "eager", "compiled", "native"),
         default="auto",
-        help="what computes the logits (default: auto, the fastest there is)",
+        help="how to compute the logits (default: auto, the fastest available)",
     )
     parser.add_argument(
         "--speculate",
@@ -37,7 +37,7 @@ def add_decoding_options(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_runtime(arguments: argparse.Namespace, loaded: "Loaded") -> "Runtime":
-    """Return the runtime of a model that the options of `add_decoding_options` ask for.
+    """Return the runtime of a model by the options of `add_decoding_options`.
 
     Raises:
         CheckpointError: see `make_drafter_of`.
@@ -58,12 +58,12 @@ def make_drafter_of(choice: str | None, loaded: "Loaded", runs: Path) -> "MakeDr
 
     Args:
         choice: ngram, lookup, a checkpoint, or None.
-        loaded: the model that checks the drafts.
+        loaded: the model that verifies the drafts.
         runs: folder of run folders.
 
     Raises:
-        CheckpointError: the checkpoint has no n-gram table, or that of the draft model cannot be read or has
-            another vocabulary.
+        CheckpointError: the checkpoint has no n-gram table, or the draft model cannot be read or has another
+            vocabulary.
     """
     from gpt.generation.drafts import LookupDrafter, NgramDrafter
 
@@ -93,10 +93,10 @@ def _model_drafter(path: Path, loaded: "Loaded", runs: Path) -> "MakeDrafter":
     draft = load_trained(path, runs, torch.device("cpu"))
     same_ids = draft.model.vocab_size == loaded.model.vocab_size
     if not same_ids or draft.tokenizer.to_dict() != loaded.tokenizer.to_dict():
-        raise CheckpointError(f"--speculate {path}: its vocabulary is not that of {loaded.folder}")
+        raise CheckpointError(f"--speculate {path}: its vocabulary differs from that of {loaded.folder}")
 
     @cache
-    def runtime() -> NativeRuntime:  # only where the model itself has one
+    def runtime() -> NativeRuntime:  # only if the model itself has one
         return NativeRuntime(draft.model, DecodeOptions(), read_settings(), silent)
 
     return lambda params: ModelDrafter(partial(runtime().backend, params), params)

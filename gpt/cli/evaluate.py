@@ -38,14 +38,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--protocol",
         choices=("full", "sliding", "random"),
         default="full",
-        help="full (default): the split once, in blocks; sliding: overlapping windows; random: nanoGPT's random crops",
+        help="full (default): the whole split in blocks; sliding: overlapping windows; random: nanoGPT's random crops",
     )
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="sequences per batch (default: 64)")
     parser.add_argument("--stride", type=int, metavar="N", help="sliding: tokens to move by (default: block_size / 4)")
     parser.add_argument("--batches", type=int, metavar="N", help="random: number of batches (default: 200)")
     parser.add_argument("--seed", type=int, metavar="N", help="random: seed of the crops (default: 1337)")
     parser.add_argument(
-        "--text-file", type=to_path, metavar="FILE", help="score this UTF-8 text instead; - reads standard input"
+        "--text-file", type=to_path, metavar="FILE", help="score this UTF-8 text file instead; - reads standard input"
     )
     parser.add_argument(
         "--per-char", action="store_true", help="with --text-file: also the log-probability of each token, in nats"
@@ -67,13 +67,13 @@ def _run(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) is not None and arguments.protocol != protocol:
             raise ConfigError(f"--{name} has no effect with --protocol {arguments.protocol}; it is for {protocol}")
     if arguments.per_char and arguments.text_file is None:
-        raise ConfigError("--per-char is for a --text-file")
+        raise ConfigError("--per-char needs --text-file")
 
     load_torch()
     from gpt.checkpoint import load_trained
     from gpt.device import choose_compute, choose_device
 
-    device = str(choose_device(arguments.device))  # first, since pydantic's message would be longer
+    device = str(choose_device(arguments.device))  # checked first, since pydantic's message would be longer
     compute = choose_compute(RunConfig(device=device, dtype="float32"), report)
     loaded = load_trained(arguments.checkpoint, arguments.runs, compute.device, arguments.weights)
     block_size = loaded.config.model.block_size
@@ -91,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _evaluate_corpus(
     arguments: argparse.Namespace, loaded: "Loaded", compute: "Compute", stride: int
 ) -> dict[str, Any]:
-    """Compute the loss over a split of the corpus that the run was trained on."""
+    """Compute the loss over a split of the run's corpus."""
     from gpt.accounting.memory_limits import require_forward_memory
     from gpt.data import prepare
     from gpt.evaluation.loss import evaluate
@@ -99,7 +99,7 @@ def _evaluate_corpus(
 
     dataset = prepare(loaded.config.data, read_settings(arguments.offline), report)
     if dataset.tokenizer.to_dict() != loaded.tokenizer.to_dict():
-        raise ConfigError(f"{loaded.folder} has another tokenizer than the corpus that data.source gives now")
+        raise ConfigError(f"{loaded.folder} has a different tokenizer than the present corpus of data.source")
     if dataset.fingerprint != loaded.data:
         report("warning: the corpus has changed since the run; this split may hold text that the model was trained on")
     block_size, split = loaded.config.model.block_size, arguments.split or "val"
@@ -126,7 +126,7 @@ def _evaluate_corpus(
 
 
 def _counted(batches: "Iterator[Batch]", bar: "tqdm[Any]") -> "Iterator[Batch]":
-    """Yield the same batches, and advance a bar by the tokens of each one once it has been used."""
+    """Yield the same batches, and advance a bar by the tokens of each one after its use."""
     from gpt.evaluation.loss import IGNORE
 
     for inputs, targets in batches:

@@ -1,4 +1,4 @@
-"""`scripts/export.py`: a trained model in a format that other programs read."""
+"""`scripts/export.py`: write a trained model in a format that other programs read."""
 
 import argparse
 from collections.abc import Sequence

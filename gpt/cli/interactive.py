@@ -1,4 +1,4 @@
-"""`scripts/sample.py --interactive`: a prompt, a text, the next prompt."""
+"""`scripts/sample.py --interactive`: read prompts and continue each."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ from gpt.errors import GPTError
 from gpt.generation import Runtime, TextBatch
 
 HELP = """\
-Type a prompt, and the model continues it. Ctrl-C stops a text, Ctrl-D ends the session.
+Type a prompt, and the model continues it. Ctrl-C stops the text, Ctrl-D ends the session.
   /temperature 0.7   set a sampling parameter: also /top_k, /top_p, /min_p, /seed, /max_new_tokens ...
   /settings          show all parameters
   /help              show this"""
@@ -30,7 +30,7 @@ def run_interactive(runtime: Runtime, tokenizer: Tokenizer, params: SamplingPara
     """
     lines = standard_input()
     if isinstance(lines, io.TextIOWrapper):
-        lines.reconfigure(errors="replace")  # invalid UTF-8 becomes an unknown character
+        lines.reconfigure(errors="replace")  # treat invalid UTF-8 as an unknown character
     with contextlib.suppress(ImportError):
         import_module("readline")  # gives `input` a history
     report(HELP)

@@ -86,7 +86,7 @@ def read_curve(run: Path, name: str, x: str) -> Curve:
             if name in row:
                 points.append((float(row[key]), float(row[name])))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            raise CheckpointError(f"{metrics}:{number} is not a line of metrics with numbers in it") from None
+            raise CheckpointError(f"{metrics}:{number} is not a line of metrics") from None
     if not points:
         raise CheckpointError(f"{run} has no {name} yet")
     return points

@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(
-        "Download and encode the corpus of a configuration. train.py does this itself when it has not been done.",
+        "Download and encode the corpus of a configuration. train.py does this itself if necessary.",
         "python scripts/prepare_data.py --config configs/shakespeare.yaml",
     )
     add_config_options(parser)

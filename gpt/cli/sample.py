@@ -56,7 +56,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--unknown",
         choices=("error", "replace", "drop"),
         default="error",
-        help="characters that are not in the vocabulary (default: error)",
+        help="what to do with characters outside the vocabulary (default: error)",
     )
     add_decoding_options(parser)
     parser.add_argument("--stats", action="store_true", help="report time to the first token, tokens/s and cache size")
@@ -67,7 +67,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(arguments: argparse.Namespace) -> int:
     given = given_options(arguments)
-    with_options(SamplingParams(), given)  # a wrong value is reported before torch is imported
+    with_options(SamplingParams(), given)  # report a wrong value before importing torch
     _check_options(arguments)
     prompts = _read_prompts(arguments)
 
@@ -97,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> int:
         require_cache_memory(
             loaded.config.model, sequences, arguments.kv_dtype or "fp32", next(loaded.model.parameters()).device
         )
-    for prompt in prompts:  # a wrong prompt is an error before anything is written
+    for prompt in prompts:  # a bad prompt is an error before anything is written
         encode_prompt(tokenizer, prompt, params, loaded.config.model.block_size)
     with _open_output(arguments.output) as file:
         if arguments.beam is not None:
@@ -108,10 +108,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    """Refuse numbers out of range, and options that would have no effect.
+    """Check that numbers are in range, and that every option has an effect.
 
     Raises:
-        GenerationError: one was given.
+        GenerationError: one is not, or has none.
     """
     for name in ("num_samples", "beam", "prefill_chunk"):
         value = getattr(arguments, name)
@@ -202,7 +202,7 @@ def _beam(
 
 
 def _open_output(path: Path | None) -> AbstractContextManager[TextIO]:
-    """Open a file for writing, or for None return standard output, which stays open."""
+    """Open a file for writing, or return standard output for None, which stays open."""
     if path is None:
         return nullcontext(sys.stdout)
     try:

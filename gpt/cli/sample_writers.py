@@ -12,12 +12,12 @@ SEPARATOR = "\n" + "-" * 20 + "\n"
 
 
 class TextWriter:
-    """Write sequences in order: the first unfinished one as it is generated, the text of later ones when it is done.
+    """Writes sequences in order: the first unfinished one as it is generated, later ones after it.
 
     Args:
         prompts: one per sequence, printed before its text.
-        file: to write to.
-        first: whether nothing has been written before.
+        file: output stream.
+        first: whether nothing has been written yet.
     """
 
     def __init__(self, prompts: Sequence[str], file: TextIO, first: bool = True) -> None:
@@ -52,13 +52,13 @@ class TextWriter:
 
 
 class JSONWriter:
-    """Write one JSON object per sequence, when it is finished.
+    """Writes one JSON object per sequence when it is finished.
 
     Args:
         prompts: one per sequence.
         seeds: one per sequence.
-        tokenizer: decodes the tokens of log-probabilities.
-        file: to write to.
+        tokenizer: decodes tokens listed with log-probabilities.
+        file: output stream.
     """
 
     def __init__(self, prompts: Sequence[str], seeds: Sequence[int], tokenizer: Tokenizer, file: TextIO) -> None:

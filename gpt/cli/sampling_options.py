@@ -10,13 +10,13 @@ from gpt.errors import GenerationError
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    """Add one option per parameter; the defaults are those of the run's configuration."""
+    """Add one option per sampling parameter; defaults come from the run's configuration."""
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="tokens to generate per sample")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy, 1 the model's own distribution")
     parser.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens; 0: all")
     parser.add_argument("--top-p", type=float, metavar="P", help="keep the most likely tokens up to probability P")
     parser.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the most likely one")
-    parser.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1: avoid tokens already there")
+    parser.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1: avoid tokens that occurred")
     parser.add_argument("--greedy", action="store_true", help="always the most likely token: --temperature 0")
     parser.add_argument("--seed", type=int, metavar="N", help="same seed, same text; sample i uses N + i")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="stop before this text; may be repeated")

@@ -1,4 +1,4 @@
-"""`scripts/serve.py`: the OpenAI completions protocol over HTTP, for trained models."""
+"""`scripts/serve.py`: serve trained models by the OpenAI completions protocol over HTTP."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""Options that several commands share: files, configurations and checkpoints."""
+"""Options shared by several commands: files, configurations and checkpoints."""
 
 import argparse
 import sys
@@ -43,7 +43,7 @@ def read_text(path: Path) -> str:
 def not_empty(text: str) -> str:
     """Return the value of an option that must not be empty, as an unset shell variable would make it."""
     if not text:
-        raise argparse.ArgumentTypeError("expected a value, got an empty text")
+        raise argparse.ArgumentTypeError("expected a value, got an empty string")
     return text
 
 

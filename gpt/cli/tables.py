@@ -13,11 +13,11 @@ Row = Sequence[str]
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text.
+    """A table of text cells.
 
     Attributes:
-        title: what it shows, with units.
-        header: names of the columns.
+        title: its contents, with units.
+        header: column names.
         rows: as wide as the header.
         align: < or > for each column.
         note: how to read it.
@@ -40,7 +40,7 @@ def add_format_options(parser: argparse.ArgumentParser) -> None:
 def print_view(
     arguments: argparse.Namespace, title: str, make_tables: Callable[[], Iterable[Table]], summary: Mapping[str, Any]
 ) -> None:
-    """Print the tables, or the summary where `--json` asks for it.
+    """Print the tables, or with `--json` the summary.
 
     Args:
         arguments: with the options of `add_format_options`.
@@ -65,7 +65,7 @@ def render_table(header: Row, rows: Sequence[Row], align: str) -> str:
     """Return columns of equal width, two spaces apart, under a ruled header.
 
     Args:
-        header: names of the columns.
+        header: column names.
         rows: as wide as the header.
         align: < or > for each column.
     """
@@ -78,7 +78,7 @@ def render_table(header: Row, rows: Sequence[Row], align: str) -> str:
 
 
 def human_count(number: float, unit: str = "") -> str:
-    """Format a number with three digits and a decimal prefix: 124,439,808 is `124 M`, with a unit `124 MFLOP`."""
+    """Format a number with three digits and a decimal prefix: 124,439,808 is `124 M`, with a unit `124 MFLOPs`."""
     digits, prefix = _scaled(number, 1000, ("", "k", "M", "G", "T", "P"))
     return f"{digits} {prefix}{unit}".rstrip()
 
@@ -90,7 +90,7 @@ def human_bytes(number: float) -> str:
 
 
 def _scaled(number: float, base: int, prefixes: Sequence[str]) -> tuple[str, str]:
-    """Return three digits and the prefix of the unit; a whole number without a prefix has all its digits."""
+    """Return three digits and the prefix of the unit; without a prefix, a whole number has all its digits."""
     value, power = float(number), 0
     while value >= 999.5 and power < len(prefixes) - 1:
         value, power = value / base, power + 1

@@ -1,4 +1,4 @@
-"""The speed of generation, for `scripts/sample.py --stats`."""
+"""Measure the speed of generation, for `scripts/sample.py --stats`."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -7,7 +7,7 @@ from gpt.generation import Piece
 
 
 class Meter:
-    """Measure the time to the first token of a batch, and tokens per second after its first step.
+    """Measures the time to the first token of a batch, and tokens per second after its first step.
 
     Args:
         sequences: number of sequences in the batch; the first step gives one token of each.
@@ -21,7 +21,7 @@ class Meter:
         self.cache_bytes = 0
 
     def watch(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """Yield the pieces, and record their times."""
+        """Yield the same pieces, and record their times."""
         for piece in pieces:
             self._last = self._clock()
             if self._tokens == 0:

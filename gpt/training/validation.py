@@ -40,7 +40,7 @@ class Validation:
         self._poll = poll
         limit = config.train.eval_max_tokens
         self.tokens = dataset.val if limit is None else dataset.val[: limit + 1]
-        """Return the part of the validation split that `loss` reads."""
+        """The part of the validation split that `loss` reads."""
 
     def loss(self, step: int) -> Evaluation:
         """Compute the loss over `tokens`, in nats per token.

@@ -1,4 +1,4 @@
-"""`scripts/explain.py`: a model from the inside, one module for each view of it."""
+"""`scripts/explain.py`: look inside a model, with one module per view."""
 
 import argparse
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ from gpt.cli.explain import attention, documents, flops, lens, memory, params, s
 from gpt.cli.explain.model_options import check_device
 
 VIEWS = (shapes, attention, lens, surprisal, params, flops, memory, documents)
-"""Each has `add_parser(subparsers)`, which adds its parsers and names what runs them."""
+"""Each has `add_parser(subparsers)`, which adds its parsers and the functions that run them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Show what was asked for; return the exit code: 0 done, 2 a user's mistake, 130 interrupted."""
+    """Show a view; return the exit code: 0 done, 2 a user's mistake, 130 interrupted."""
     return run_command(lambda: _run(_parse(argv)))
 
 

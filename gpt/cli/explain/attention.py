@@ -41,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
     add_text_options(parser)
     add_memory_option(parser)
     parser.add_argument("--layer", type=int, metavar="L", help="one layer, counted from 0")
-    parser.add_argument("--head", type=int, metavar="H", help="one head of it, counted from 0")
+    parser.add_argument("--head", type=int, metavar="H", help="one head of that layer, counted from 0")
     parser.add_argument("--numbers", action="store_true", help="the matrix as numbers, not shades")
     parser.set_defaults(run=run)
 
@@ -93,7 +93,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _heads(
     arguments: argparse.Namespace, view: "View", loaded: "Loaded", idx: "Tensor", edits: "Edits"
 ) -> list[dict[str, Any]]:
-    """Return the averages of each head that is shown; one token alone has no loss that could change."""
+    """Return the averages of each head shown; a single token has no loss that could change."""
     from gpt.inspection.views.attention import ablate_heads, summarize_head
 
     layers = range(len(view["weights"])) if arguments.layer is None else [arguments.layer]
@@ -112,7 +112,7 @@ def _heads(
 
 
 def _summary(arguments: argparse.Namespace, view: "View") -> dict[str, Any]:
-    """Return the weights that were asked for: (T, T) of one head, (H, T, T) of one layer, or all of them."""
+    """Return the requested weights: (T, T) of one head, (H, T, T) of one layer, or all of them."""
     weights = view["weights"]
     for index in (arguments.layer, arguments.head):
         weights = weights if index is None else weights[index]

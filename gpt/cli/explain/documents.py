@@ -1,4 +1,4 @@
-"""`scripts/explain.py walk` and `mathematics`: pages to read, as Markdown."""
+"""`scripts/explain.py walk` and `mathematics`: write documents in Markdown."""
 
 import argparse
 import sys
@@ -37,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
     )
     mathematics.set_defaults(run=_write_mathematics)
     for parser in (walk, mathematics):
-        parser.add_argument("--output", metavar="FILE", help="write there instead of to standard output")
+        parser.add_argument("--output", metavar="FILE", help="write to this file instead of standard output")
 
 
 def _write_walk(arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""`scripts/explain.py flops`: FLOPs of training and generation, and how fast this machine could decode at most."""
+"""`scripts/explain.py flops`: FLOPs of training and generation, and the highest decoding speed of this machine."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from gpt.accounting.roofline import DecodeBound, Machine
 
 CACHE_KINDS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-"""A dtype of weights, and the cache's name for it."""
+"""Dtypes of weights, with the cache's names for them."""
 
 BATCHES = (1, 4, 16, 64, 256)
 MEASURED_BYTES = 256 << 20
-"""Most bytes to measure the bandwidth with: more than fits into a processor's cache."""
+"""Most bytes for measuring the bandwidth: more than fits into a processor's cache."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -32,10 +32,10 @@ def add_parser(subparsers: Any) -> None:
     )
     add_model_options(parser)
     add_size_options(parser, "train.batch_size", "block_size")
-    parser.add_argument("--prompt-tokens", type=int, metavar="P", help="default: half of what block_size leaves")
-    parser.add_argument("--new-tokens", type=int, metavar="N", help="default: what block_size leaves")
+    parser.add_argument("--prompt-tokens", type=int, metavar="P", help="default: half the rest of block_size")
+    parser.add_argument("--new-tokens", type=int, metavar="N", help="default: the rest of block_size")
     parser.add_argument(
-        "--dtype", choices=CACHE_KINDS, default="float32", help="of weights and cache in decoding (default: float32)"
+        "--dtype", choices=CACHE_KINDS, default="float32", help="dtype of weights and cache (default: float32)"
     )
     parser.add_argument("--bandwidth", type=float, metavar="GB/S", help="of memory (default: measured)")
     parser.add_argument("--matmul-rate", type=float, metavar="GFLOP/S", help="of matmuls (default: measured)")
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _prompt_and_new(arguments: argparse.Namespace, block_size: int) -> tuple[int, int]:
-    """Return the numbers of prompt and new tokens, at most `block_size` in all; a block_size of 1 leaves none new."""
+    """Return the numbers of prompt and new tokens, together at most `block_size`; no new ones if that is 1."""
     prompt, new = arguments.prompt_tokens, arguments.new_tokens
     reason = "what block_size leaves"
     if block_size == 1:
@@ -99,7 +99,7 @@ def _prompt_and_new(arguments: argparse.Namespace, block_size: int) -> tuple[int
 
 
 def _machine(arguments: argparse.Namespace, model: ModelConfig, kind: str) -> "Machine":
-    """Return the rates that were given, and measure the others."""
+    """Return the machine's rates; those not given are measured."""
     import torch
 
     from gpt.accounting.machine import measure_bandwidth, measure_matmul_rate
@@ -136,7 +136,7 @@ def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[
     ]
     note = "Shares: of the forward pass for its three parts, of the training step for the passes."
     table = Table(
-        f"Training: matmuls of {batch:,} × {length:,} tokens; a multiply-add counts as 2 FLOP",
+        f"Training: matmuls of {batch:,} × {length:,} tokens; a multiply-add counts as 2 FLOPs",
         ("part", "FLOP", "FLOP/token", "share"),
         rows,
         "<>>>",
@@ -146,7 +146,7 @@ def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[
 
 
 def _shown_steps(generation: "GenerationFlops") -> list[int]:
-    """Return the steps that are shown: 1, 2, 4, ... and the last."""
+    """Return the steps to show: 1, 2, 4, ... and the last."""
     return sorted({1 << power for power in range(generation.new.bit_length())} | {generation.new})
 
 
@@ -159,8 +159,8 @@ def _generation_table(generation: "GenerationFlops") -> Table:
     rows.append(("total", "", f"{generation.naive:,}", f"{generation.cached:,}", f"{total:,.1f}"))
     positions = generation.naive_positions / generation.cached_positions
     note = (
-        "Step i attends to the prompt and i new tokens: without a cache all of them pass through the\n"
-        "model, with a cache only the newest. Step 1 feeds the first new token back; sample.py does not\n"
+        "Step i attends to the prompt and i new tokens: without a cache all of them go through the\n"
+        "model, with one only the newest. Step 1 feeds the first new token back; sample.py does not\n"
         "feed the last one back and saves that step.\n"
         f"Positions computed: {generation.naive_positions:,} without a cache, {generation.cached_positions:,} with "
         f"one: {positions:,.1f} to 1."

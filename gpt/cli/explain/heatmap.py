@@ -1,20 +1,20 @@
-"""A matrix in a terminal: shaded cells with labels, or numbers."""
+"""Show a matrix in a terminal: as shaded cells with labels, or as numbers."""
 
 import math
 from collections.abc import Sequence
 
 SHADES = " ░▒▓█"
 GRAYS = (16, *range(232, 256), 231)
-"""Of the 256-color terminal palette, from black to white."""
+"""Shades of gray in the 256-color terminal palette, from black to white."""
 
 
 def heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str], color: bool) -> str:
-    """Return rows of queries and columns of keys, each cell two characters wide.
+    """Return a heat map with a row per query and a column per key, each cell two characters wide.
 
     Args:
-        matrix: square, of values from 0 to 1.
+        matrix: square, with values from 0 to 1.
         labels: one for each row and column.
-        color: shade by color, not by characters.
+        color: whether to shade by color instead of characters.
     """
     from gpt.inspection.views.tokens import one_character
 
@@ -34,7 +34,7 @@ def _cell(value: float, color: bool) -> str:
 
 
 def numbers(matrix: Sequence[Sequence[float]], labels: Sequence[str]) -> str:
-    """Return the same as numbers of three decimals, with the index of every row and column."""
+    """Return the same as numbers with three decimals, and the index of every row and column."""
     width = max(len(label) for label in labels)
     columns = range(len(labels))
     lines = [

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpt.inspection.views.tokens import View
 
 WIDTH = 60
-"""Tokens of a table; longer texts continue in the next one."""
+"""Most tokens in a table; longer texts continue in the next one."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _tables(view: "View") -> Iterator[Table]:
-    """Yield tables of the most likely next token of every row, under the text."""
+    """Yield tables of the most likely next tokens of every row, under the text."""
     from gpt.inspection.views.tokens import one_character
 
     for start in range(0, len(view["labels"]), WIDTH):

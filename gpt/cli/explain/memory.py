@@ -36,7 +36,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Predict and show."""
+    """Predict the memory and show it."""
     check_batch(arguments)
     named = find_config(arguments)
     config = named.config
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     from gpt.device import choose_compute, choose_device
 
     require_countable(config.model, batch, length)
-    device = str(choose_device(arguments.device))  # here, because RunConfig refuses a wrong name in pydantic's words
+    device = str(choose_device(arguments.device))  # RunConfig would report it in pydantic's words
     compute = choose_compute(RunConfig(device=device, dtype=arguments.dtype or config.run.dtype), report)
     report("counting the bytes of a training step and of decoding: a few seconds")
     training = _predict_training(config, batch, length, compute)

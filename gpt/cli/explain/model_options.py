@@ -1,4 +1,4 @@
-"""The model or configuration that a view shows."""
+"""Options for the model or configuration that a view shows."""
 
 import argparse
 import re
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
 
 PLACEHOLDER_VOCABULARY = 65
-"""Vocabulary size where the corpus decides it: that of Tiny Shakespeare."""
+"""Vocabulary size assumed if the corpus determines it: that of Tiny Shakespeare."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class NamedConfig:
 
     Attributes:
         config: with `model.vocab_size` set.
-        source: its file or name, and what had to be assumed.
+        source: its file or name, and any assumption.
     """
 
     config: Config
@@ -33,12 +33,12 @@ class NamedConfig:
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add what `find_config` reads: `--config`, `--published`, the options of a checkpoint, and overrides."""
+    """Add the options that `find_config` reads: `--config`, `--published`, those of a checkpoint, and overrides."""
     parser.add_argument("--config", type=to_path, metavar="FILE", help="configuration to use, not a trained model's")
     parser.add_argument("--published", metavar="NAME", help="published model to use, such as gpt2 or llama-2-7b")
     add_checkpoint_options(parser)
     parser.add_argument_group("section.key=value", "Values that replace the configuration's, such as model.n_layer=12.")
-    parser.set_defaults(overrides=[])  # `main` collects them: argparse wants positional arguments side by side
+    parser.set_defaults(overrides=[])  # `main` collects them, since argparse needs positional arguments to be adjacent
 
 
 def find_config(arguments: argparse.Namespace) -> NamedConfig:
@@ -48,7 +48,7 @@ def find_config(arguments: argparse.Namespace) -> NamedConfig:
         arguments: with the options of `add_model_options`.
 
     Raises:
-        ConfigError: more than one is given, or it cannot be used.
+        ConfigError: more than one is given, or the configuration cannot be used.
         CheckpointError: there is no such checkpoint.
     """
     given = [name for name in ("published", "config", "checkpoint") if getattr(arguments, name) is not None]
@@ -80,7 +80,7 @@ def load_model(arguments: argparse.Namespace) -> "Loaded":
 
 
 def check_device(arguments: argparse.Namespace) -> None:
-    """Check the form of `--device`, also for the views that only count.
+    """Check the form of `--device`, which some views ignore.
 
     Raises:
         DeviceError: it is not the name of a device.
@@ -105,11 +105,11 @@ def _trained(arguments: argparse.Namespace) -> NamedConfig:
 
 
 def _with_vocabulary(config: Config, path: str) -> NamedConfig:
-    """Fill in the vocabulary size, which otherwise the corpus decides."""
+    """Fill in the vocabulary size, which the corpus would otherwise determine."""
     if config.model.vocab_size is not None:
         return NamedConfig(config, path)
     is_byte = config.data.tokenizer == "byte"
     size = 256 if is_byte else PLACEHOLDER_VOCABULARY
     model = config.model.model_copy(update={"vocab_size": size})
-    reason = "of bytes" if is_byte else "assumed: the corpus decides it"
+    reason = "of bytes" if is_byte else "assumed: the corpus determines it"
     return NamedConfig(config.model_copy(update={"model": model}), f"{path} (vocabulary of {size}, {reason})")

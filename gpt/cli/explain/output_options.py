@@ -1,4 +1,4 @@
-"""Pictures and HTML pages of a view, as files."""
+"""Options for writing a view to files, as a picture or an HTML page."""
 
 import argparse
 from collections.abc import Callable
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """Add `--png` and `--html`."""
-    parser.add_argument("--png", metavar="FILE", help="draw it into this PNG file")
-    parser.add_argument("--html", metavar="FILE", help="write it as a page that needs no network")
+    parser.add_argument("--png", metavar="FILE", help="write a picture to this PNG file")
+    parser.add_argument("--html", metavar="FILE", help="write an HTML page that needs no network")
 
 
 def check_outputs(arguments: argparse.Namespace, *others: str) -> None:
@@ -23,10 +23,10 @@ def check_outputs(arguments: argparse.Namespace, *others: str) -> None:
 
     Args:
         arguments: with the options of `add_output_options` and `add_format_options`.
-        others: further options, by their attribute, that a picture, a page and JSON ignore.
+        others: attributes of further options, which a picture, a page and JSON ignore.
 
     Raises:
-        ConfigError: two options of which one would have no effect.
+        ConfigError: one option would have no effect with another.
         GPTError: matplotlib is not installed.
     """
     kinds = [name for name in ("png", "html") if getattr(arguments, name) is not None]
@@ -47,18 +47,18 @@ def check_outputs(arguments: argparse.Namespace, *others: str) -> None:
 def write_outputs(
     arguments: argparse.Namespace, kind: str, view: "View", title: str, source: str, draw: Callable[[Any], Any]
 ) -> bool:
-    """Write the files that were asked for, print their names, and return whether there were any.
+    """Write the requested files, print their names, and return whether there were any.
 
     Args:
         arguments: with the options of `add_output_options`.
         kind: which page.
-        view: what it shows.
+        view: its data.
         title: the page's title.
-        source: the checkpoint, for the page.
-        draw: returns a figure, given the module `gpt.inspection.rendering.pictures`.
+        source: name of the checkpoint, for the page.
+        draw: receives the module `gpt.inspection.rendering.pictures` and returns a figure.
 
     Raises:
-        GPTError: one cannot be drawn or written.
+        GPTError: a file cannot be drawn or written.
     """
     if arguments.png is not None:
         from gpt.inspection.rendering import pictures

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpt.model import GPT
 
 LENGTH = 7
-"""Tokens of a trace without a prompt: few enough to follow by hand."""
+"""Number of tokens in a trace without a prompt: few enough to follow by hand."""
 HEADER = ("tensor", "what it is", "axes", "shape", "type", "bytes", "FLOPs", "parameters read")
 ALIGN = "<<<<<>><"
 
@@ -39,13 +39,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--prompt", metavar="TEXT", help="trace this text through a trained model")
     add_size_options(parser, "1, or the prompt", f"{LENGTH}, or the prompt")
     parser.add_argument("--cached", action="store_true", help="trace the prefill of a cache, then one decode step")
-    parser.add_argument("--all-layers", action="store_true", help="print the blocks that equal the first one too")
+    parser.add_argument("--all-layers", action="store_true", help="print all blocks, even those that equal the first")
     add_format_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Trace and print."""
+    """Trace a pass and print it."""
     model, idx, name = _read_source(arguments)
     from gpt.inspection.tracing.shape_trace import trace_cached, trace_shapes
 
@@ -69,9 +69,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _read_source(arguments: argparse.Namespace) -> tuple["GPT", "Tensor", str]:
-    """Return the model, the ids to trace and their source; without a prompt both are on the meta device."""
+    """Return the model, the ids to trace and their source; without a prompt, on the meta device."""
     if arguments.prompt is not None and (arguments.batch is not None or arguments.seq is not None):
-        raise ConfigError("--prompt gives the tokens; leave out --batch and --seq")
+        raise ConfigError("--prompt determines the tokens; leave out --batch and --seq")
     if arguments.prompt is not None:
         for option in ("config", "published"):
             if getattr(arguments, option) is not None:
@@ -98,7 +98,7 @@ def _read_source(arguments: argparse.Namespace) -> tuple["GPT", "Tensor", str]:
 
 
 def _tables(title: str, rows: Sequence["TensorRow"], all_layers: bool) -> Iterator[Table]:
-    """Yield one table before the blocks, one for each block that differs from the first, one after them, the totals."""
+    """Yield a table before the blocks, one for each block that differs from the first, one after them, and totals."""
     first: list[tuple[str, ...]] = []
     alike: list[int] = []
     for layer, group in groupby(rows, key=lambda row: row.layer):

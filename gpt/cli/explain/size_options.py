@@ -1,4 +1,4 @@
-"""Numbers on the command line: `--batch` and `--seq`, and one error for all that are out of range."""
+"""Options for sizes: `--batch` and `--seq`, and checks of numbers with one form of error."""
 
 import argparse
 import math
@@ -6,15 +6,15 @@ import math
 from gpt.errors import ConfigError
 
 LARGEST_BATCH = 1_000_000
-"""Bytes of a larger one would overflow a 64-bit number."""
+"""With more, byte counts would overflow 64 bits."""
 
 
 def check_range(option: str, value: int, least: int, most: int | None = None, reason: str = "") -> None:
     """Check that `least <= value <= most`; None is no limit.
 
     Args:
-        option: its name.
-        value: the value given.
+        option: name of the option.
+        value: its value.
         least: smallest allowed value.
         most: largest allowed value.
         reason: where the range comes from, if it is not obvious.
@@ -56,7 +56,7 @@ def check_batch(arguments: argparse.Namespace) -> None:
 
 
 def read_size(arguments: argparse.Namespace, batch: int, length: int, block_size: int) -> tuple[int, int]:
-    """Return the batch B and length T that were asked for, else these defaults.
+    """Return the requested batch B and length T, or these defaults.
 
     Raises:
         ConfigError: the length is not 1 to `block_size`.

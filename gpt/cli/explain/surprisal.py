@@ -1,4 +1,4 @@
-"""`scripts/explain.py surprisal`: how likely each character was, and the alternatives to it."""
+"""`scripts/explain.py surprisal`: how likely each token was, and the alternatives to it."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 BAR = 10
-"""Bits that fill the bar."""
+"""Number of bits that fill the bar."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -26,7 +26,7 @@ def add_parser(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "surprisal",
-        "Show the bits of every character, and the alternatives before and after sampling's filters.",
+        "Show the bits of every token, and the alternatives before and after sampling's filters.",
         'python scripts/explain.py surprisal --prompt "To be, or not to be" --temperature 0.8 --top-k 5',
     )
     add_text_options(parser)
@@ -39,15 +39,15 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampling", "Settings of the last column (default: those of the run).")
     group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy, 1 the model's own distribution")
     group.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens; 0: all")
-    group.add_argument("--top-p", type=float, metavar="P", help="keep the smallest set with probability P")
+    group.add_argument("--top-p", type=float, metavar="P", help="keep the top tokens up to probability P")
     group.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the most likely one")
-    group.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1: avoid tokens already there")
+    group.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1: avoid tokens already in the text")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Compute the surprisal and show it."""
     given = {name: getattr(arguments, name) for name in SETTINGS if getattr(arguments, name) is not None}
-    with_options(SamplingParams(), given)  # a wrong value is reported before torch is imported
+    with_options(SamplingParams(), given)  # report a wrong value before importing torch
     check_range("--top", arguments.top, 1)
     check_outputs(arguments)
     edits = read_edits(arguments)
@@ -74,7 +74,7 @@ def _table(view: "View") -> Table:
         cells = (_named(view["before"][number]), _named(view["after"][number]))
         rows.append((str(number), label, "-" if bits is None else f"{bits:.2f}", bar, *cells))
     header = ("", "token", "bits", "", "most likely before", f"after {view['settings']}")
-    return Table("token by token", header, rows, "><><<<", "-log2 of the probability that the model gave the token")
+    return Table("token by token", header, rows, "><><<<", "-log2 of the probability that the model gave to the token")
 
 
 def _named(alternatives: list[tuple[str, float]]) -> str:

@@ -1,4 +1,4 @@
-"""Options of the views of one text: the prompt, edits of activations, a limit of memory."""
+"""Options of views of one text: the prompt, edits of activations, a memory limit."""
 
 import argparse
 import math
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpt.inspection.tracing.activation_cache import Edits
 
 MOST_MEMORY = 1_000_000
-"""GiB; more is a typing error."""
+"""Most GiB of `--memory-limit`; more would be a typo."""
 
 
 def add_prompt_option(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def add_memory_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
-    """Add what every view of a text takes: checkpoint, `--prompt`, `--edit`, and where and how it is shown."""
+    """Add the options of every view of a text: checkpoint, `--prompt`, `--edit`, and the form of output."""
     add_checkpoint_options(parser)
     add_prompt_option(parser)
     parser.add_argument(
@@ -52,7 +52,7 @@ def read_ids(arguments: argparse.Namespace, loaded: "Loaded", fewest: int = 1) -
     """Return the ids (T,) int64 of the prompt, on the model's device.
 
     Raises:
-        InputError: fewer than `fewest` of them, or more than `block_size`.
+        InputError: there are fewer than `fewest` ids, or more than `block_size`.
         DataError: characters outside the vocabulary.
     """
     import torch
@@ -82,10 +82,10 @@ def memory_limit_bytes(arguments: argparse.Namespace) -> int:
 
 
 def read_edits(arguments: argparse.Namespace) -> "Edits":
-    """Return the edits of `--edit`.
+    """Return the edits given by `--edit`.
 
     Raises:
-        InputError: one is not NAME=FACTOR or NAME:HEAD=FACTOR.
+        InputError: an edit is not of the form NAME=FACTOR or NAME:HEAD=FACTOR.
     """
     from gpt.inspection.tracing.edits import Edit, scale, zero
 

@@ -1,4 +1,4 @@
-"""Markdown that pages and command lines write: tables, shapes and labels."""
+"""Write Markdown for pages and command lines: tables, shapes and labels."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: 
     Args:
         header: column names.
         rows: as wide as the header; a | in a cell is escaped.
-        align: < or > for each column; none: as the reader has it.
+        align: < or > for each column; empty: the reader's default.
     """
     rule = ["---:" if side == ">" else "---" for side in align] or ["---"] * len(header)
     lines = [map(_cell, header), rule, *(map(_cell, row) for row in rows)]
@@ -17,7 +17,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: 
 
 
 def code(label: str) -> str:
-    """Return a label as code, whatever is in it; a Markdown reader changes nothing there."""
+    """Return a label as inline code, which a Markdown reader shows unchanged, whatever it contains."""
     return f"`` {label} ``" if "`" in label else f"`{label}`"
 
 

@@ -1,10 +1,10 @@
 """The mathematics of training a decoder block, forward and backward, as functions of plain tensors.
 
-For reading, and for tests: the model computes the same with torch's own kernels and autograd.
+For reading and for tests; the model computes the same with torch's own kernels and autograd.
 
 Letters: B batch, T query positions, S key positions, C width, F hidden width, H heads, D head width, V ids.
 (...) stands for any leading dimensions, such as B, T. A backward takes the gradient of the loss with respect
-to the output first, and returns those with respect to the inputs, in the order of the forward. In formulas
+to the output first, and returns those with respect to the inputs, in the order of the forward function. In formulas
 G_y is the gradient with respect to y, and * multiplies element by element.
 """
 

@@ -1,7 +1,7 @@
-"""The views as pictures, drawn by matplotlib, which is imported when the first one is drawn.
+"""Draw views as pictures with matplotlib, which is imported for the first one.
 
-Figures are made here, and not by pyplot, which keeps every figure and one backend for the whole
-process: a notebook's own are left as they are.
+Figures are not made by pyplot, which keeps every figure and one backend for the whole process, so that a
+notebook's own figures are not affected.
 """
 
 import io
@@ -18,9 +18,9 @@ COLORS = "viridis"
 DOTS_PER_INCH = 120
 FONT = "monospace"
 MOST_LABELS = 64
-"""A matrix of a longer text gets no label per token, since none could be read."""
+"""Most tokens of a matrix with labels; in larger ones they would be illegible."""
 MOST_COLUMNS = 256
-"""Up to here a lens or surprisal picture grows with its text; a longer one gets no label per token either."""
+"""Most tokens up to which a lens or surprisal picture grows with its text and has labels."""
 
 
 def attention_picture(view: View, layer: int | None = None, head: int | None = None) -> Any:
@@ -28,16 +28,16 @@ def attention_picture(view: View, layer: int | None = None, head: int | None = N
 
     Args:
         view: result of `attention_view`.
-        layer: None: all of them, one a row.
-        head: needs `layer`; None: all of them, side by side.
+        layer: index; None: all layers, one per row.
+        head: index, which needs `layer`; None: all heads, side by side.
 
     Raises:
         GPTError: matplotlib is not installed.
-        InputError: there is no such layer or head, or a head is given without its layer.
+        InputError: there is no such layer or head, or a head is given without a layer.
     """
     weights = view["weights"].float().cpu().numpy()
     if head is not None and layer is None:
-        raise InputError(f"head {head} is of no layer; give the layer too")
+        raise InputError(f"head {head} needs a layer; give the layer too")
     layers, heads = _chosen("layer", layer, len(weights)), _chosen("head", head, weights.shape[1])
     single = len(layers) * len(heads) == 1
     side = min(12.0, max(4.0, 0.22 * len(view["labels"]))) if single else 1.7
@@ -56,7 +56,7 @@ def attention_picture(view: View, layer: int | None = None, head: int | None = N
 
 
 def lens_picture(view: View) -> Any:
-    """Draw layers against positions: the most likely next token, colored by its probability.
+    """Draw the most likely next token by layer and position, colored by its probability.
 
     Args:
         view: result of `lens_view`.
@@ -73,7 +73,7 @@ def lens_picture(view: View) -> Any:
         _write_tokens(axes, view)
     axes.set_yticks(range(rows), view["rows"], fontsize=7)
     _label_tokens(axes, view["labels"])
-    axes.set_xlabel("after this token; bold: the prediction is what came", fontsize=8)
+    axes.set_xlabel("after this token; bold: the prediction was right", fontsize=8)
     figure.colorbar(image, ax=axes, label="probability", fraction=0.03, pad=0.02)
     return figure
 
@@ -126,7 +126,7 @@ def to_pixels(figure: Any) -> NDArray[np.uint8]:
 
 
 def require_matplotlib() -> None:
-    """Raise unless pictures can be drawn.
+    """Check that pictures can be drawn.
 
     Raises:
         GPTError: matplotlib is not installed.
@@ -138,7 +138,7 @@ def require_matplotlib() -> None:
 
 
 def _figure(width: float, height: float) -> Any:
-    """Return an empty figure of so many inches, which pyplot does not know of."""
+    """Return an empty figure, sized in inches, that pyplot does not manage."""
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -172,7 +172,7 @@ def _label_tokens(axes: Any, labels: list[str]) -> None:
 
 
 def _drawable(labels: list[str]) -> list[str]:
-    """Return the labels, with the placeholder for those that the font cannot draw."""
+    """Return the labels, with the placeholder for those that the font lacks."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     font = get_font(findfont(FontProperties(family=FONT)))

@@ -1,4 +1,4 @@
-"""One text through a model, from its characters to the next one, as a Markdown page with the real numbers."""
+"""Follow one text through a model, from its characters to the next one, on a Markdown page with real numbers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
@@ -15,7 +15,7 @@ from gpt.inspection.views.tokens import labels_of, most_likely
 from gpt.model import GPT
 
 SHOWN = 6
-"""Numbers printed of a vector."""
+"""Number of printed elements of a vector."""
 MATRIX = 8
 """Longest text whose attention matrices are printed."""
 
@@ -26,8 +26,8 @@ def walk_page(model: GPT, tokenizer: Tokenizer, idx: Tensor) -> str:
 
     Args:
         model: in eval mode.
-        tokenizer: its own.
-        idx: token ids (T,) int64, a few.
+        tokenizer: the model's tokenizer.
+        idx: a few token ids (T,) int64.
 
     Raises:
         InputError: the ids do not fit the model.
@@ -49,7 +49,7 @@ def walk_page(model: GPT, tokenizer: Tokenizer, idx: Tensor) -> str:
 
 
 def _numbered(sections: Iterable[str]) -> Iterator[str]:
-    """Yield the sections with their headings counted from 1; which there are depends on the model."""
+    """Yield the page's sections, which depend on the model, with headings numbered from 1."""
     numbers = count(1)
     for section in sections:
         yield f"## {next(numbers)}. {section[3:]}" if section.startswith("## ") else section
@@ -93,7 +93,7 @@ def _attention(rows: Sequence[TensorRow], cache: ActivationCache, labels: Sequen
         yield "Softmax turns every row into a distribution: it sums to 1, and later positions get 0:\n"
         yield _matrix(cache["pattern", 0][0, 0], labels)
     yield "Each query then averages the values with these weights, and a projection mixes the heads.\n"
-    yield _vector("what attention adds at the last position", cache["attn_out", 0][0, -1])
+    yield _vector("output of attention at the last position", cache["attn_out", 0][0, -1])
 
 
 def _norm(rows: Sequence[TensorRow], cache: ActivationCache) -> Iterator[str]:
@@ -115,7 +115,7 @@ def _feed_forward(rows: Sequence[TensorRow], cache: ActivationCache) -> Iterator
         f"{100 * float((hidden > 0).float().mean()):.1f} % of {hidden.numel()} hidden units are above zero.\n"
     )
     yield _shapes(rows, "h.0.mlp", "h.0.add")
-    yield _vector("what it adds at the last position", cache["mlp_out", 0][0, -1])
+    yield _vector("its output at the last position", cache["mlp_out", 0][0, -1])
 
 
 def _stack(model: GPT, batch: Tensor, tokenizer: Tokenizer) -> Iterator[str]:
@@ -152,13 +152,13 @@ def _indexing(cache: ActivationCache, labels: Sequence[str]) -> Iterator[str]:
     yield f"`weights = cache['pattern', 0]` has shape {times(weights.shape)}: batch, heads, queries, keys.\n"
     lines = [
         ("`weights[0, 0]`", times(weights[0, 0].shape), "the matrix of head 0"),
-        ("`weights[0, :, -1]`", times(weights[0, :, -1].shape), "where all heads look from the last position"),
-        (f"`weights[0, 0, {i}]`", times(weights[0, 0, i].shape), f"where {last} looks; sums to 1"),
+        ("`weights[0, :, -1]`", times(weights[0, :, -1].shape), "weights of all heads at the last position"),
+        (f"`weights[0, 0, {i}]`", times(weights[0, 0, i].shape), f"weights of the query {last}; sums to 1"),
         (f"`weights[0, 0, {i}, {j}]`", f"{float(weights[0, 0, i, j]):.3f}", f"from {last} to {code(labels[j])}"),
     ]
     yield _table(("tensor", "shape or value", "meaning"), lines)
     yield (
-        "Nothing looks ahead: the mask is applied to the scores, before the softmax, and one position too many would "
+        "Nothing attends ahead: the mask is applied to the scores, before the softmax, and one position too many would "
         "let the\nmodel copy its answer."
     )
 

@@ -1,4 +1,4 @@
-"""A forward pass whose activations are captured, and edited on the way."""
+"""Run a forward pass, and capture and edit its activations on the way."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -20,11 +20,11 @@ from gpt.inspection.tracing.hooks import tapped
 from gpt.model import GPT
 
 MEMORY_LIMIT = 4 * 2**30
-"""Bytes that a capture may keep unless more is allowed."""
+"""Most bytes that a capture keeps by default."""
 
 Change = Edit | Callable[[Tensor], Tensor]
 Edits = Mapping[str, Change | Sequence[Change]]
-"""By name or pattern; several of one activation are made one after the other."""
+"""Edits by name or pattern; several edits of one activation are applied in order."""
 
 
 class ActivationCache(Mapping[Key, Tensor]):
@@ -34,16 +34,16 @@ class ActivationCache(Mapping[Key, Tensor]):
     0 count from the last. Iterating gives full names.
 
     Args:
-        tensors: what was captured, by full name.
+        tensors: the captured activations, by full name.
         table: every activation of the model.
-        n_layer: blocks of the model.
+        n_layer: number of blocks.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], table: Mapping[str, Activation], n_layer: int) -> None:
         self._tensors, self._table, self._n_layer = tensors, table, n_layer
 
     def __getitem__(self, key: Key) -> Tensor:
-        """Return the tensor of that name; its axes are those that `axes` names.
+        """Return the tensor of a name; `axes` gives its axes.
 
         Raises:
             NoSuchActivation: it does not exist, or was not captured; an InputError and a KeyError.
@@ -64,11 +64,11 @@ class ActivationCache(Mapping[Key, Tensor]):
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all of them."""
+        """Return the bytes of all captured tensors."""
         return sum(tensor.nbytes for tensor in self._tensors.values())
 
     def axes(self, key: Key) -> str:
-        """Return what the dimensions count, such as `B H T S`; of any activation of the model, captured or not.
+        """Return the axes of any activation of the model, captured or not, such as `B H T S`.
 
         Raises:
             NoSuchActivation: it does not exist.
@@ -92,32 +92,32 @@ def run_with_cache(
 ) -> tuple[Tensor, ActivationCache]:
     """Compute the logits, and the activations on the way to them.
 
-    Tensors keep the graph that autograd needs, and with it the memory of the whole pass, unless this is
-    called under `torch.no_grad()`.
+    Tensors keep the autograd graph, and with it the memory of the whole pass, unless this is called under
+    `torch.no_grad()`.
 
-    Names and axes are those of TransformerLens. Attention is written out where its scores or weights
-    are wanted; everything else runs as it always does, uncompiled, in the model's mode and under the
-    caller's gradient mode.
+    Names and axes are those of TransformerLens. Attention is written out if its scores or weights are
+    wanted; everything else runs as usual, uncompiled, in the model's mode and under the caller's gradient
+    mode.
 
     Args:
         model: on the device of `idx`.
         idx: token ids, (B, T) int64.
         names: full names or patterns, such as `blocks.*.attn.hook_pattern`; None: every activation.
-        edits: by name or pattern; what is captured and what comes after sees the edited tensor. An
-            edit is one of `zero`, `scale`, `replace`, any function of a tensor, or several of them. An
-            edited hook_resid_mid reaches the model through what attention adds, so that the stream is
-            what the edit gave up to rounding.
+        edits: by name or pattern; the edited tensor is captured, and used by everything after it. An
+            edit is `zero`, `scale`, `replace`, any function of a tensor, or several of them. An edited
+            hook_resid_mid reaches the model through the output of attention, so that the stream equals
+            the edited one up to rounding.
         memory_limit: most bytes that may be kept.
 
     Returns:
         Logits (B, T, V) float32, and the cache.
 
     Raises:
-        InputError: an unknown name, ids that do not fit, an edit that does not fit, or too many bytes.
+        InputError: a name is unknown, ids or an edit do not fit, or too many bytes would be kept.
     """
     if idx.dim() != 2 or idx.numel() == 0:
         raise InputError(f"token ids must be (batch, time) and not empty, got shape {tuple(idx.shape)}")
-    if idx.size(1) > model.config.block_size:  # the model would say so too, but only after the check of the memory
+    if idx.size(1) > model.config.block_size:  # the model checks this too, but only after the check of the memory
         raise InputError(f"sequence of {idx.size(1)} tokens is longer than block_size {model.config.block_size}")
     table = activations(model.config)
     kept, changes = select(table, names), _resolve(edits or {}, table)
@@ -167,10 +167,10 @@ def one_text(idx: Tensor, fewest: int, reader: str) -> None:
     Args:
         idx: token ids.
         fewest: least T.
-        reader: name of the function that needs them, for the message.
+        reader: name of the function that reads them, for the message.
 
     Raises:
-        InputError: another shape, or fewer ids.
+        InputError: the shape is different, or there are too few ids.
     """
     if idx.dim() != 1:
         raise InputError(f"{reader} takes one text, ids of shape (T,), not {tuple(idx.shape)}")

@@ -14,11 +14,11 @@ from gpt.config import ModelConfig
 from gpt.errors import InputError
 
 Key = str | tuple[str, int] | tuple[str, int, str]
-"""A name, or a short one: `("pattern", 0)`, `("normalized", 0, "ln1")`."""
+"""A full name, or a short one: `("pattern", 0)`, `("normalized", 0, "ln1")`."""
 
 
 class NoSuchActivation(InputError, KeyError):
-    """A name that means nothing, or more than one activation, or one that was not captured."""
+    """A name stands for no activation, for several, or for one that was not captured."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # a KeyError would show it in quotation marks
@@ -30,7 +30,7 @@ class Activation:
 
     Attributes:
         axes: a letter per dimension, or 1.
-        about: what it is.
+        about: description for the reader.
     """
 
     axes: str
@@ -38,11 +38,11 @@ class Activation:
 
     @property
     def head_axis(self) -> int | None:
-        """Return which dimension counts heads."""
+        """Return the dimension of the heads, or None."""
         return next((i for i, axis in enumerate(self.axes.split()) if axis in "HK"), None)
 
     def shape(self, config: ModelConfig, batch: int, length: int) -> tuple[int, ...]:
-        """Return its sizes for ids of shape (batch, length)."""
+        """Return its shape for ids of shape (batch, length)."""
         assert config.vocab_size is not None
         sizes = {
             "1": 1,
@@ -65,29 +65,29 @@ EMBEDDING = {
 }
 BLOCK = {
     "hook_resid_pre": Activation("B T C", "residual stream, into the block"),
-    "ln1.hook_scale": Activation("B T 1", "what ln_1 divides by"),
-    "ln1.hook_normalized": Activation("B T C", "what ln_1 gives, gain and bias included"),
+    "ln1.hook_scale": Activation("B T 1", "divisor of ln_1"),
+    "ln1.hook_normalized": Activation("B T C", "output of ln_1, gain and bias included"),
     "attn.hook_q": Activation("B T H D", "queries, as projected"),
     "attn.hook_k": Activation("B T K D", "keys, as projected"),
     "attn.hook_v": Activation("B T K D", "values"),
     "attn.hook_rot_q": Activation("B T H D", "queries as they are scored: normalized, rotated by their position"),
     "attn.hook_rot_k": Activation("B T K D", "keys as they are scored: normalized, rotated by their position"),
-    "attn.hook_attn_scores": Activation("B H T S", "scores of keys, -inf where the query may not look"),
+    "attn.hook_attn_scores": Activation("B H T S", "scores of keys, -inf where the query may not attend"),
     "attn.hook_pattern": Activation("B H T S", "attention weights: [b, h, i, j] from query i to key j"),
     "attn.hook_z": Activation("B T H D", "weighted sums of values"),
-    "hook_attn_out": Activation("B T C", "what attention adds to the stream"),
+    "hook_attn_out": Activation("B T C", "output of attention, added to the stream"),
     "hook_resid_mid": Activation("B T C", "residual stream, after attention"),
-    "ln2.hook_scale": Activation("B T 1", "what ln_2 divides by"),
-    "ln2.hook_normalized": Activation("B T C", "what ln_2 gives, gain and bias included"),
+    "ln2.hook_scale": Activation("B T 1", "divisor of ln_2"),
+    "ln2.hook_normalized": Activation("B T C", "output of ln_2, gain and bias included"),
     "mlp.hook_pre": Activation("B T F", "hidden units before the activation function"),
     "mlp.hook_pre_linear": Activation("B T F", "what the gate multiplies"),
     "mlp.hook_post": Activation("B T F", "hidden units"),
-    "hook_mlp_out": Activation("B T C", "what the feed-forward network adds to the stream"),
+    "hook_mlp_out": Activation("B T C", "output of the feed-forward network, added to the stream"),
     "hook_resid_post": Activation("B T C", "residual stream, out of the block"),
 }
 HEAD = {
-    "ln_final.hook_scale": Activation("B T 1", "what ln_f divides by"),
-    "ln_final.hook_normalized": Activation("B T C", "what ln_f gives, gain and bias included"),
+    "ln_final.hook_scale": Activation("B T 1", "divisor of ln_f"),
+    "ln_final.hook_normalized": Activation("B T C", "output of ln_f, gain and bias included"),
     "logits": Activation("B T V", "scores of the next token, float32"),
 }
 ALIASES = {
@@ -105,13 +105,13 @@ SHORT_ALIASES = {
     "mlp_pre": "pre",
     "mlp_post": "post",
 }
-"""Other first parts of a short key that TransformerLens takes."""
+"""Alternative first parts of a short key, as in TransformerLens."""
 READ_ONLY = ("hook_scale",)
-"""Computed for the reader: the model's own kernel does not show them."""
+"""Activations computed for the reader alone, since the model's own kernels do not expose them."""
 
 
 def activations(config: ModelConfig) -> dict[str, Activation]:
-    """Return every activation of a model by its full name, in the order they are computed."""
+    """Return every activation of a model by its full name, in the order of computation."""
     absent = set()
     if config.position == "rope":
         absent.add("hook_pos_embed")
@@ -130,14 +130,14 @@ def activations(config: ModelConfig) -> dict[str, Activation]:
 
 
 def select(table: Mapping[str, Activation], names: str | Iterable[str] | None) -> list[str]:
-    """Return the full names that are meant, in the order they are computed.
+    """Return the full names that some names stand for, in the order of computation.
 
     Args:
         table: result of `activations`.
         names: full names, aliases, or patterns such as `blocks.*.attn.hook_pattern`; None: all.
 
     Raises:
-        NoSuchActivation: one matches nothing.
+        NoSuchActivation: a name matches nothing.
     """
     if names is None:
         return list(table)
@@ -152,18 +152,18 @@ def select(table: Mapping[str, Activation], names: str | Iterable[str] | None) -
 
 
 def expand(key: Key, n_layer: int) -> str:
-    """Return the full name that a key means, as TransformerLens reads it.
+    """Return the full name that a key stands for, as in TransformerLens.
 
-    `("pattern", 0)` is `blocks.0.attn.hook_pattern`. Layers below 0 count from the last. A third part says
-    which part of the block is meant: `("normalized", 0, "ln1")`.
+    `("pattern", 0)` is `blocks.0.attn.hook_pattern`. Layers below 0 count from the last. A third element
+    names a part of the block: `("normalized", 0, "ln1")`.
 
     Raises:
-        NoSuchActivation: the key has another form, or means several activations.
+        NoSuchActivation: the key has a wrong form, or stands for several activations.
     """
     if isinstance(key, str):
         return ALIASES.get(key, key)
     if not isinstance(key, tuple) or [type(part) for part in key] not in ([str, int], [str, int, str]):
-        raise NoSuchActivation(f'{key!r} is no key; a key is a name, or short, such as ("pattern", 0)')
+        raise NoSuchActivation(f'{key!r} is not a key; a key is a name, or short, such as ("pattern", 0)')
     short, layer = SHORT_ALIASES.get(key[0], key[0]), key[1] + (n_layer if key[1] < 0 else 0)
     if len(key) == 3:
         return f"blocks.{layer}.{key[2]}.hook_{short.removeprefix('hook_')}"
@@ -175,7 +175,7 @@ def expand(key: Key, n_layer: int) -> str:
 
 
 def capture_bytes(config: ModelConfig, names: Iterable[str], batch: int, length: int, itemsize: int) -> int:
-    """Return the bytes of those activations, before anything is computed; logits are always float32."""
+    """Return the bytes of these activations, before anything is computed; logits are always float32."""
     table = activations(config)
     return sum(
         math.prod(table[name].shape(config, batch, length)) * (4 if name == "logits" else itemsize) for name in names

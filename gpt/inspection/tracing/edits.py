@@ -1,4 +1,4 @@
-"""Changes to named activations: replace, scale or zero one, or one head of it (ablation)."""
+"""Edits of named activations: replace, scale or zero (ablate) one, or one head of it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,26 +11,26 @@ from gpt.inspection.tracing.activation_names import Activation
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of an activation.
+    """An edit of an activation.
 
     Attributes:
-        change: from the tensor, or one head of it, to another of the same shape and type.
-        head: which head; None: the whole tensor.
+        change: maps the tensor, or one head of it, to another of the same shape and type.
+        head: index of the head; None: the whole tensor.
     """
 
     change: Callable[[Tensor], Tensor]
     head: int | None = None
 
     def apply(self, name: str, activation: Activation, x: Tensor) -> Tensor:
-        """Return the edited tensor, a new one.
+        """Return the edited tensor, which is a new one.
 
         Args:
             name: full name, for messages.
-            activation: what `x` is.
+            activation: which activation `x` is.
             x: any shape; the change receives a copy, all of it or one head.
 
         Raises:
-            InputError: there is no such head, or the change gives no tensor of that shape and type.
+            InputError: there is no such head, or the change does not return a tensor of that shape and type.
         """
         if self.head is None:
             return _checked(name, self.change(x.clone()), x)
@@ -46,7 +46,7 @@ class Edit:
 
 
 def zero(head: int | None = None) -> Edit:
-    """Replace the activation by zeros, infinities included (ablation)."""
+    """Replace the activation by zeros, even where it is infinite (ablation)."""
     return replace(0.0, head)
 
 
@@ -58,7 +58,7 @@ def scale(factor: float, head: int | None = None) -> Edit:
 def replace(value: Tensor | float, head: int | None = None) -> Edit:
     """Replace the activation by a value, broadcast if it has fewer dimensions: patching, mean ablation.
 
-    When it is applied, a value that does not fit raises an InputError.
+    A value that does not fit raises an InputError when the edit is applied.
     """
 
     def fill(x: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def replace(value: Tensor | float, head: int | None = None) -> Edit:
 
 def _checked(name: str, new: object, old: Tensor) -> Tensor:
     if not isinstance(new, Tensor):
-        raise InputError(f"an edit of {name} gave {type(new).__name__}, not a tensor; an edit returns the new tensor")
+        raise InputError(f"an edit of {name} gave {type(new).__name__}, not a tensor; return the new tensor")
     if new.shape != old.shape:
         raise InputError(f"an edit of {name} gave shape {tuple(new.shape)} for {tuple(old.shape)}")
     if new.dtype != old.dtype:

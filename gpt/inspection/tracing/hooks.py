@@ -1,8 +1,8 @@
-"""Where in the modules each named activation can be seen and changed.
+"""Hook the modules where each named activation can be seen and changed.
 
-A tap is called with a name and a tensor, and returns the tensor that the model goes on with; a visit is
-the tap of one name. Hooks are put into a copy of the modules, so that a model that nobody looks into pays
-nothing.
+A tap is called with a name and a tensor, and returns the tensor that the model continues with; a visit is
+the tap of one name. Hooks are added to a copy of the modules, so that the model itself does not slow
+down.
 """
 
 from collections.abc import Callable, Collection
@@ -24,11 +24,11 @@ INSIDE_CORE = ("attn.hook_rot_q", "attn.hook_rot_k", "attn.hook_attn_scores", "a
 
 
 class TappedCore(nn.Module):
-    """Attention written out, with a tap of every tensor that a fused kernel does not keep.
+    """Attention written out, with a tap for every tensor that a fused kernel does not keep.
 
     Args:
         dropout: dropout probability of the weights, while training.
-        tap: gets names within a block, such as `attn.hook_pattern`.
+        tap: receives names within a block, such as `attn.hook_pattern`.
     """
 
     def __init__(self, dropout: float, tap: Tap) -> None:
@@ -46,12 +46,12 @@ class TappedCore(nn.Module):
 
 
 def tapped(model: GPT, names: Collection[str], tap: Tap) -> GPT:
-    """Return a copy of a model that calls `tap` for each of those activations in every forward pass.
+    """Return a copy of a model that calls `tap` for each of these activations in every forward pass.
 
     Args:
         model: on any device, in any mode; the copy has its parameters.
-        names: full names, of `activations`.
-        tap: sees the tensor by its full name; what it returns takes its place.
+        names: full names from `activations`.
+        tap: receives full name and tensor; its result replaces the tensor.
     """
     copy, wanted = plain_copy(model), set(names)
 
@@ -87,7 +87,7 @@ def _tap_ends(model: GPT, wanted: set[str], tap: Tap) -> None:
 
 
 def _tap_block(block: Block, wanted: set[str], tap: Tap) -> None:
-    """Add hooks in one block; those on the same module fire in this order."""
+    """Add hooks in one block; hooks on one module are called in this order."""
     attn: Attention = block.attn
     mlp: Any = block.mlp
     hidden = ("c_gate", "c_fc") if isinstance(mlp, SwiGLU) else ("c_fc",)
@@ -129,9 +129,9 @@ def _tap_norm(norm: nn.Module, name: str, wanted: set[str], tap: Tap) -> None:
 
 
 def _tap_middle(block: Block, visit: Visit) -> None:
-    """Tap the stream after attention, a sum inside the block: it is changed by what attention adds to it.
+    """Tap the stream after attention, a sum inside the block, which an edit changes through attention's output.
 
-    What the block then adds up is `before + (changed - before)`, the change up to rounding.
+    The block then computes `before + (changed - before)`, which is the edited stream up to rounding.
     """
     entered: list[Tensor] = []
     block.register_forward_pre_hook(lambda module, inputs: entered.append(inputs[0]))
@@ -141,14 +141,14 @@ def _tap_middle(block: Block, visit: Visit) -> None:
         middle = before + output
         changed = visit(middle)
         if changed is middle and not middle.requires_grad:
-            return output  # exactly; with gradients, what was seen has to be what the model goes on with
+            return output  # exact; with gradients, the model must continue with the tensor that was seen
         return changed - before
 
     block.attn.register_forward_hook(after_attention)
 
 
 def _visit_positions(visit: Visit, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-    """Show the position vectors, which are positions added to zeros."""
+    """Tap the position vectors, computed by adding positions to zeros."""
     x, positions = inputs
     vectors = module.forward(torch.zeros_like(x), positions)
     return x + visit(vectors)
@@ -157,7 +157,7 @@ def _visit_positions(visit: Visit, module: nn.Module, inputs: Any, output: Tenso
 def _scale(norm: nn.Module, x: Tensor) -> Tensor:
     """Return the standard deviation, or the root of the mean square, with eps: (B, T, C) -> (B, T, 1).
 
-    In float32 at least, as in the kernels: the squares of a float16 overflow.
+    In float32 at least, as in the kernels, since squares overflow in float16.
     """
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     centered = wide - wide.mean(dim=-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else wide
@@ -167,7 +167,7 @@ def _scale(norm: nn.Module, x: Tensor) -> Tensor:
 
 
 def _by_head(heads: int, visit: Visit) -> Visit:
-    """Show (B, T, heads * D) as (B, T, heads, D)."""
+    """Make a hook that taps (B, T, heads * D) as (B, T, heads, D)."""
 
     def visit_heads(x: Tensor) -> Tensor:
         return visit(x.view(*x.shape[:-1], heads, -1)).flatten(-2)
@@ -184,4 +184,4 @@ def _on_input(module: nn.Module, visit: Visit) -> None:
 
 
 def _ignore(x: Tensor) -> None:
-    """Change nothing of the model's input: what is computed for the reader alone is only seen."""
+    """Tap a tensor computed for the reader alone, and leave the model's input unchanged."""

@@ -1,4 +1,4 @@
-"""A model to look into: other modules around the same parameters."""
+"""Copy a model for hooks: new modules around the same parameters."""
 
 from typing import Any
 
@@ -8,16 +8,16 @@ from gpt.model import GPT
 from gpt.model.gpt import Block
 
 PLAIN = (Block, nn.Dropout)
-"""Classes that native kernels subclass, to train without calling the modules inside."""
+"""Classes that native kernels subclass, so as to train without calling the modules inside."""
 
 
 def plain_copy(model: GPT) -> GPT:
     """Return a model with the parameters, buffers, modes and hooks of another, computed operator by operator.
 
-    Hooks and modules of the copy can be changed while the model itself is used by others, in other threads too.
-    What compilers and native kernels put around the model is left behind: they know nothing of new hooks.
+    Hooks and modules of the copy can be changed while other threads use the model itself. Wrappers of compilers and
+    native kernels are left out, since they would not call new hooks.
     """
-    return _copy(getattr(model, "_orig_mod", model))  # which torch.compile wraps
+    return _copy(getattr(model, "_orig_mod", model))  # torch.compile wraps the model
 
 
 def _copy(module: Any) -> Any:

@@ -1,7 +1,7 @@
-"""What the operations of a forward pass are, in words.
+"""Describe the operations of a forward pass in words.
 
-A tensor has a subject, such as "queries", which the operations on it hand on; a phrase says what
-an operation does to it. Words only: names, shapes and order come from the pass itself.
+A tensor has a subject, such as "queries", which operations pass on to their results; a phrase says what
+an operation does to it. Names, shapes and order come from the pass itself.
 """
 
 from collections.abc import Sequence
@@ -34,9 +34,9 @@ SUBJECTS = {
     ("KVCache.positions", "arange"): "positions",
     ("mask_after", "arange"): "causal mask",
 }
-"""Where a new subject begins: by the module's or caller's name, and the function.
+"""Operations that begin a new subject, by the name of the module or caller, and the function.
 
-Callers may be private functions: one that is renamed fails the test that every tensor of every variant has words.
+Callers may be private functions: renaming one breaks the test that every tensor of every variant has a description.
 """
 
 PHRASES = {
@@ -59,8 +59,8 @@ PHRASES = {
     ("masked_scores", "transpose"): ", transposed",
     ("masked_scores", "matmul"): ": every query times every key",
     ("masked_scores", "div"): ", over the root of head_dim",
-    ("masked_scores", "invert"): ", inverted: where a query may not look",
-    ("masked_scores", "masked_fill"): ", -inf where a query may not look",
+    ("masked_scores", "invert"): ", inverted: where a query may not attend",
+    ("masked_scores", "masked_fill"): ", -inf where a query may not attend",
     ("masked_scores", "repeat_interleave"): ", one set per query head",
     ("weighted_sum", "repeat_interleave"): ", one set per query head",
     ("weighted_sum", "matmul"): ", by head",
@@ -105,11 +105,11 @@ FUNCTIONS = {
     "silu": ", through SiLU",
     "square": ", squared",
 }
-"""Phrases of functions that mean the same wherever they stand."""
+"""Phrases of functions that mean the same everywhere."""
 
 
 def describe(operations: Sequence[Operation]) -> list[str]:
-    """Return a few words for each operation; its bare name where there are none."""
+    """Return a description of each operation, or else its bare name."""
     subjects: list[str] = []
     words = []
     for operation in operations:
@@ -126,7 +126,7 @@ def describe(operations: Sequence[Operation]) -> list[str]:
 
 
 def _inherited(operation: Operation, subjects: Sequence[str]) -> str:
-    """Return the subject of what is worked on: of a write, the value written; else the first input."""
+    """Return the subject of an operation's operand: of the written value for a write, else of the first input."""
     if not operation.inputs:
         return "tensor"
     return subjects[operation.inputs[-1 if operation.function == "setitem" else 0]]

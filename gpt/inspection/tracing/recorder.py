@@ -1,4 +1,4 @@
-"""Every operation of a real forward pass that leads to its result, in order."""
+"""Record every operation of a real forward pass that leads to its result, in order."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,20 +19,20 @@ PACKAGE = Path(__file__).parents[2]
 
 @dataclass
 class Operation:
-    """One call that made a tensor, or wrote into one.
+    """One call that created a tensor or wrote into one.
 
     Attributes:
         module: path of the module it was called in, "" for the model itself.
-        function: torch's name of it.
+        function: its name in torch.
         caller: qualified name of the Python function that called it.
         source: file, relative to the package's parent, and line.
         result: shape of the tensor.
         dtype: type of the tensor, such as float32.
         nbytes: size of the tensor's elements.
-        is_view: it shares the memory of an input.
-        flops: as torch's counter has them.
+        is_view: whether it shares the memory of an input.
+        flops: FLOPs, by torch's counter.
         parameters: names of the parameters it reads.
-        inputs: numbers of the operations it reads from, of those recorded.
+        inputs: indices of the recorded operations it reads from.
         observed: what the recorder's `observe` returned for the tensor.
     """
 
@@ -52,12 +52,12 @@ class Operation:
 
 @dataclass
 class Recorder(TorchFunctionMode):
-    """Records what torch is asked for while `recording()` is entered, and counts its FLOPs.
+    """Records torch's operations inside the context `recording()`, and counts their FLOPs.
 
     Attributes:
-        model: whose modules and parameters give the names.
+        model: names come from its modules and parameters.
         observe: called with each tensor as soon as it is made; None: not.
-        operations: so far, in order; those that lead to a tensor are given by `leading_to`.
+        operations: all so far, in order; `leading_to` selects those that lead to a tensor.
     """
 
     model: nn.Module
@@ -73,7 +73,7 @@ class Recorder(TorchFunctionMode):
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record what runs inside the context, with the module that it runs in."""
+        """Record operations inside this context, with the module that each runs in."""
         hooks = []
         for name, module in self.model.named_modules():
             hooks.append(module.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name)))
@@ -86,11 +86,11 @@ class Recorder(TorchFunctionMode):
                 hook.remove()
 
     def begin_with(self, tensor: Tensor, function: str) -> None:
-        """Count a tensor from outside as the first one."""
+        """Record a tensor from outside as the first one."""
         self._add(function, "GPT.forward", "", tensor, [], 0)
 
     def leading_to(self, result: Tensor) -> list[Operation]:
-        """Return the operations that `result` was computed from, the last one being its own; inputs renumbered."""
+        """Return the operations that `result` was computed by, with its own last, and with inputs renumbered."""
         needed, waiting = set(), [self._made_by[result]]
         while waiting:
             number = waiting.pop()
@@ -110,7 +110,7 @@ class Recorder(TorchFunctionMode):
         inputs = [x for x in _flat([args, kwargs or {}]) if isinstance(x, Tensor)]
         name = getattr(func, "__name__", str(func)).strip("_")
         made = [args[0]] if name == "setitem" else [x for x in _flat([result]) if isinstance(x, Tensor)]
-        fresh = [x for x in made if name == "setitem" or not any(x is y for y in inputs)]  # no-ops give their input
+        fresh = [x for x in made if name == "setitem" or not any(x is y for y in inputs)]  # no-ops return their input
         if fresh:
             caller, source = _caller()
             self._add(name, caller, source, fresh[0], inputs, self._counter.get_total_flops() - before)

@@ -27,7 +27,7 @@ BATCH, QUERIES, CACHED, HEADS, HALF_HEAD, HIDDEN, VOCABULARY, POSITIONS = (
 )  # fmt: skip
 
 CACHE_DIMENSIONS = 5
-"""A cache holds all L layers in one tensor; the number of layers is small and could be mistaken for another size."""
+"""A cache holds all L layers in one tensor; the number of layers is small and could be taken for another size."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ParameterUse:
 
     @property
     def count(self) -> int:
-        """Return the number of its elements."""
+        """Return the number of elements."""
         return torch.Size(self.shape).numel()
 
 
@@ -56,15 +56,15 @@ class TensorRow:
 
     Attributes:
         name: module path and function.
-        about: what it is.
-        symbols: symbolic shape, such as `B H T S`; a size that is no dimension of the model stays a number.
+        about: description for the reader.
+        symbols: symbolic shape, such as `B H T S`; a size that is not a dimension of the model stays a number.
         shape: actual shape.
-        dtype: such as float32.
+        dtype: type, such as float32.
         nbytes: size of its elements.
-        is_view: it shares its memory with another tensor.
-        parameters: what the operation reads of the model.
+        is_view: whether it shares its memory with another tensor.
+        parameters: parameters that the operation reads.
         flops: FLOPs of the operation, a multiply-add counted as two; matmuls only.
-        source: file and line that made it.
+        source: file and line of the operation.
         layer: number of its block, or None.
         inputs: numbers of the rows that the operation reads.
     """
@@ -91,7 +91,7 @@ def trace_shapes(model: GPT, idx: Tensor) -> list[TensorRow]:
         idx: token ids (B, T) int64, on the model's device.
 
     Returns:
-        A row for each tensor that leads to the logits, in the order they are made: the ids first, the
+        A row for each tensor that leads to the logits, in order of computation: the ids first, the
         logits last.
 
     Raises:
@@ -118,19 +118,19 @@ def trace_values(model: GPT, idx: Tensor, observe: Callable[[Tensor], Any]) -> t
 
 
 def trace_cached(model: GPT, idx: Tensor, kv_dtype: str = "fp32") -> tuple[list[TensorRow], list[TensorRow]]:
-    """Trace the prefill of a cache with all ids but the last, and the decode step of the last one.
+    """Trace the prefill of a cache with all ids but the last, and the decode step for the last one.
 
     Args:
         model: on any device, meta included.
         idx: token ids (B, T) int64, T at least 2, on the model's device.
-        kv_dtype: what the cache holds.
+        kv_dtype: type of the cache.
 
     Returns:
         The rows of the prefill, (B, T - 1) ids, and those of the decode step, (B, 1), each as in
         `trace_shapes`.
 
     Raises:
-        InputError: the ids do not fit the model, or are too few; or its weights are quantized.
+        InputError: the ids do not fit the model or are too few, or the weights are quantized.
     """
     if idx.dim() != 2 or idx.size(1) < 2:
         raise InputError(f"a prefill and a decode step need (B, T) ids, T at least 2; got shape {tuple(idx.shape)}")
@@ -180,12 +180,12 @@ def _trace(
 
 
 class Probe:
-    """A model of the same kind on the meta device, by whose sizes dimensions are told apart.
+    """A model of the same kind on the meta device, whose sizes tell dimensions apart.
 
     Args:
         model: the model to trace.
-        queries: tokens of the pass; one token is a dimension of size 1.
-        past: positions in the cache.
+        queries: number of tokens in the pass; one token is a dimension of size 1.
+        past: number of positions in the cache.
     """
 
     def __init__(self, model: GPT, queries: int, past: int) -> None:
@@ -208,7 +208,7 @@ class Probe:
         self._letters = self._name_sizes()
 
     def call(self, cached: bool, kv_dtype: str) -> tuple[GPT, Tensor, KVCache | None]:
-        """Return model, ids and cache of a pass like the one that is traced."""
+        """Return model, ids and cache for a pass like the traced one."""
         idx = torch.zeros(BATCH, self._queries, dtype=torch.long, device="meta")
         cache = KVCache(self.config, BATCH, kv_dtype=kv_dtype, device="meta") if cached else None
         if cache is not None:
@@ -216,7 +216,7 @@ class Probe:
         return self.model, idx, cache
 
     def symbols(self, shape: tuple[int, ...]) -> str:
-        """Return the letters of a shape; of two T the second is that of the keys, S."""
+        """Return the letters of a shape; of two T the second becomes S, the keys."""
         letters = [self._letters.get(size, str(size)) for size in shape]
         if len(shape) == CACHE_DIMENSIONS:
             letters[0] = "L"

@@ -1,4 +1,4 @@
-"""Attention weights of every head, what each head mostly attends to, and what it is worth."""
+"""Compute the attention weights of every head, what each mostly attends to, and how much the loss depends on it."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -19,14 +19,14 @@ HEAD_OUTPUT = "blocks.{}.attn.hook_z"
 
 @dataclass(frozen=True)
 class HeadSummary:
-    """Where one head attends, averaged over the queries that have more than one key.
+    """What one head attends to, averaged over the queries that have more than one key.
 
     Attributes:
         itself: weight on the query's own position.
         previous: weight on the position before it.
         first: weight on the first position.
-        distance: positions it looks back.
-        entropy: entropy of the weights, in bits; 0 looks at one key.
+        distance: mean distance to the attended position.
+        entropy: entropy of the weights, in bits; 0 if all weight is on one key.
     """
 
     itself: float
@@ -47,9 +47,9 @@ def attention_patterns(model: GPT, idx: Tensor, edits: Edits | None = None, memo
         memory_limit: most bytes of the result.
 
     Returns:
-        (n_layer, H, T, T): `[layer, h, i]` is where query i looks, and sums to 1; `[layer, h, i, j]` is
-        its weight on key j, 0 for every later one; `[layer, :, -1]` is where all heads look from the
-        last token.
+        (n_layer, H, T, T): `[layer, h, i, j]` is the weight of query i on key j, 0 for every later key;
+        `[layer, h, i]` sums to 1; `[layer, :, -1]` are the weights of all heads at the last
+        token.
 
     Raises:
         InputError: the ids are not those of one text or do not fit the model, an edit does not fit, or the
@@ -63,7 +63,7 @@ def attention_patterns(model: GPT, idx: Tensor, edits: Edits | None = None, memo
 def attention_view(
     model: GPT, tokenizer: Tokenizer, idx: Tensor, edits: Edits | None = None, memory_limit: int = MEMORY_LIMIT
 ) -> View:
-    """Compute where every head attends, for one text (T,).
+    """Compute what every head attends to in one text (T,).
 
     Returns:
         `labels` (T,), and `weights`, a tensor (n_layer, H, T, T) float32 on the CPU.
@@ -79,7 +79,7 @@ def attention_view(
 def summarize_head(pattern: Tensor) -> HeadSummary:
     """Summarize a head from its weights (T, T); the first query has no choice and is left out if it can be.
 
-    Every figure is read back, which on a CUDA device waits for it: bring the weights to the CPU first.
+    Each number is read back, which waits for a CUDA device, so move the weights to the CPU first.
     """
     size = pattern.size(0)
     rows = pattern[1:] if size > 1 else pattern
@@ -101,8 +101,8 @@ def ablate_heads(model: GPT, idx: Tensor, edits: Edits | None = None, layers: Se
     Args:
         model: in eval mode.
         idx: token ids (T,) int64, at least two.
-        edits: made with and without the head; see `run_with_cache`.
-        layers: whose heads, counted from 0; None: all.
+        edits: applied both with and without the head; see `run_with_cache`.
+        layers: layers of the heads, counted from 0; None: all.
 
     Returns:
         (layers, H) float32: mean loss with the head's output zeroed, minus the loss with it, in nats per
@@ -140,4 +140,4 @@ def _and_zero(edits: Edits, layer: int, head: int) -> Edits:
     given = edits.get(name, [])
     before: list[Change] = list(given) if isinstance(given, Sequence) else [given]
     others = {pattern: changes for pattern, changes in edits.items() if pattern != name}
-    return {**others, name: [*before, zero(head)]}  # last, so that nothing undoes it
+    return {**others, name: [*before, zero(head)]}  # last, so that no other edit undoes it

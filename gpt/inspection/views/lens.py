@@ -18,15 +18,15 @@ def logit_lens(model: GPT, idx: Tensor, edits: Edits | None = None, memory_limit
     Args:
         model: in eval mode.
         idx: token ids (B, T) int64.
-        edits: see `run_with_cache`; of the streams and what comes before them.
+        edits: see `run_with_cache`; edits of the streams and of what comes before them.
         memory_limit: most bytes of the result.
 
     Returns:
-        Logits (n_layer + 1, B, T, V) float32: row 0 is of the embeddings, row i of the stream after
-        i blocks; the last row is the model's own logits.
+        Logits (n_layer + 1, B, T, V) float32: row 0 from the embeddings, row i from the stream after
+        i blocks; the last row has the model's own logits.
 
     Raises:
-        InputError: the ids do not fit the model, an edit is of the final norm or the logits, or the
+        InputError: the ids do not fit the model, an edit changes the final norm or the logits, or the
             result would be too large.
     """
     layers = model.config.n_layer
@@ -45,11 +45,11 @@ def logit_lens(model: GPT, idx: Tensor, edits: Edits | None = None, memory_limit
 
 
 def _refuse_late(model: GPT, edits: Edits) -> None:
-    """Refuse an edit of what only the last row goes through: the others would not compare."""
+    """Refuse edits after the last stream, which would affect only the last row."""
     table = activations(model.config)
     late = [name for pattern in edits for name in select(table, pattern) if name in HEAD]
     if late:
-        raise InputError(f"a lens reads the streams, and {late[0]} comes after the last; edit an activation of a block")
+        raise InputError(f"a lens reads the streams, and {late[0]} comes later; edit an activation of a block")
 
 
 def lens_rows(n_layer: int) -> list[str]:
@@ -68,9 +68,9 @@ def lens_view(
     """Compute the logit lens of one text (T,) as lists.
 
     Returns:
-        `labels` (T,); `rows`, a name for each; `top[row][position]`, the `count` most likely next tokens
+        `labels` (T,); `rows`, their names; `top[row][position]`, the `count` most likely next tokens
         with their probabilities; `next` (T,), the actual next tokens, null after the last;
-        `next_probability[row][position]` of those.
+        `next_probability[row][position]`, their probabilities.
 
     Raises:
         InputError: as `logit_lens`, or the values are not finite.
@@ -79,7 +79,7 @@ def lens_view(
     names = labels_of(tokenizer, range(model.vocab_size))
     top, came = [], []
     for logits in logit_lens(model, idx.unsqueeze(0), edits, memory_limit)[:, 0]:
-        probabilities = logits.softmax(dim=-1)  # (T, V), of one row at a time: all of them are as large as the lens
+        probabilities = logits.softmax(dim=-1)  # (T, V), one row at a time: all rows together are as large as the lens
         require_finite(probabilities)
         top.append([with_labels(names, tokens) for tokens in most_likely(probabilities, count)])
         came.append(probabilities[:-1].gather(1, idx[1:, None]).squeeze(1).tolist())

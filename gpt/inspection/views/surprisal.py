@@ -1,4 +1,4 @@
-"""How surprised a model is by each token of a text, and what it expected instead."""
+"""Compute how surprised a model is by each token of a text, and what it expected instead."""
 
 import math
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from gpt.model import GPT
 
 @dataclass(frozen=True)
 class Surprisal:
-    """The surprisal of one text of T tokens; entry i is about token i + 1, given those before it.
+    """The surprisal of one text of T tokens; entry i is about token i + 1, given the tokens before it.
 
     Attributes:
         bits: `-log2 p` of the tokens in the text, (T - 1,) float32.
         before: the model's own distribution, (T - 1, V).
-        after: the distribution that sampling draws from, (T - 1, V).
+        after: the distribution after sampling's filters, (T - 1, V).
     """
 
     bits: Tensor
@@ -30,20 +30,20 @@ class Surprisal:
 
     @property
     def mean_bits(self) -> float:
-        """Return the mean bits per token; for characters these are bits per character."""
+        """Return the mean bits per token, which are bits per character if tokens are characters."""
         return float(self.bits.mean())
 
     def alternatives(self, count: int) -> tuple[list[list[Alternative]], list[list[Alternative]]]:
-        """Return the most likely tokens of every entry, before and after the filters; dropped ones are left out."""
+        """Return the most likely tokens of every entry before and after the filters, without those that are dropped."""
         return _possible(self.before, count), _possible(self.after, count)
 
 
 @torch.no_grad()
 def surprisal(model: GPT, idx: Tensor, params: SamplingParams | None = None, edits: Edits | None = None) -> Surprisal:
-    """Compute the surprisal of every token but the first, which nothing comes before (Shannon 1948).
+    """Compute the surprisal of every token but the first, which has no context (Shannon 1948).
 
-    It holds a few numbers for each token and id, no more than the logits themselves, and so has no limit
-    of memory.
+    The result has a few numbers for each token and id, not many more than the logits, so there is no memory
+    limit.
 
     Args:
         model: in eval mode.
@@ -52,7 +52,7 @@ def surprisal(model: GPT, idx: Tensor, params: SamplingParams | None = None, edi
         edits: see `run_with_cache`.
 
     Raises:
-        InputError: the ids are not those of one text, fewer than two or more than the window holds, or an
+        InputError: the ids are not those of one text, are fewer than two or more than the window, or an
             edit does not fit.
     """
     one_text(idx, 2, "surprisal")
@@ -82,7 +82,7 @@ def surprisal_view(
 
     Returns:
         `labels` (T,); `bits` (T,), null for the first; `before[i]` and `after[i]`, the `count` most likely
-        tokens in place of token i with their probabilities, empty for the first; `mean_bits`; `settings`.
+        tokens at position i with their probabilities, empty for the first; `mean_bits`; `settings`.
 
     Raises:
         InputError: as `surprisal`, or the values are not finite.
@@ -102,7 +102,7 @@ def surprisal_view(
 
 
 def describe_sampling(params: SamplingParams) -> str:
-    """Name the settings that change the distribution, in a few words."""
+    """Describe the sampling parameters that change the distribution, in a few words."""
     parts = [f"temperature {params.temperature:g}"]
     parts += [f"top-k {params.top_k}"] if params.top_k else []
     parts += [f"top-p {params.top_p:g}"] if params.top_p < 1 else []

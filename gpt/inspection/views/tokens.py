@@ -1,4 +1,4 @@
-"""Tokens to show: short visible labels, the most likely tokens of a distribution, and what all views have in common."""
+"""Tokens for display: short visible labels, and the most likely tokens of a distribution."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,16 +9,16 @@ from gpt.data.tokenizers import ByteTokenizer, Tokenizer
 from gpt.errors import InputError
 
 View = dict[str, Any]
-"""A view of one text as plain data: what tables, pictures, pages and JSON all show."""
+"""A view of one text as plain data, shown by tables, pictures, pages and JSON."""
 Alternative = tuple[int, float]
 """A token id and its probability."""
 VISIBLE = {"\n": "⏎", " ": "␣", "\t": "⇥", "\r": "CR"}
 PLACEHOLDER = "·"
-"""Shown where there is no room for a label, or no glyph."""
+"""Stands for a label without room or glyph."""
 
 
 def labels_of(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
-    """Return one label per id: the character, white space made visible; hexadecimal where there is nothing to see."""
+    """Return one label per id: the character, with white space made visible; hexadecimal if it is invisible."""
     return [_label(tokenizer, index) for index in ids]
 
 
@@ -34,7 +34,7 @@ def _label(tokenizer: Tokenizer, index: int) -> str:
 
 
 def one_character(label: str) -> str:
-    """Return the label where it is one character, else the placeholder: cut off, it would be that of another token."""
+    """Return the label if it is one character, else the placeholder: cut off, it would be another token's label."""
     return label if len(label) == 1 else PLACEHOLDER
 
 
@@ -43,19 +43,19 @@ def most_likely(probabilities: Tensor, count: int) -> list[list[Alternative]]:
 
     Args:
         probabilities: (N, V).
-        count: how many of each; all of them where there are fewer.
+        count: number of tokens per row, at most V.
     """
     values, ids = probabilities.topk(min(count, probabilities.size(-1)))
     return [list(zip(*row, strict=True)) for row in zip(ids.tolist(), values.tolist(), strict=True)]
 
 
 def with_labels(labels: list[str], alternatives: Iterable[Alternative]) -> list[tuple[str, float]]:
-    """Return alternatives by their label, given that of every id."""
+    """Return alternatives with labels in place of ids, given the label of every id."""
     return [(labels[index], probability) for index, probability in alternatives]
 
 
 def require_finite(values: Tensor) -> None:
-    """Raise InputError if there is an infinity or NaN, which neither a table nor JSON can show."""
+    """Raise InputError on infinities or NaN, which neither a table nor JSON can show."""
     if not values.isfinite().all():
         raise InputError(
             "the model gives values that are not finite: an edit is too strong, or the weights are damaged"

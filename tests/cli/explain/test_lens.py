@@ -86,7 +86,7 @@ def test_markdown_is_a_table(run: Any) -> None:
         (["--position", "0", "--json"], "--position has no effect with --json, which has the whole view"),
         (["--position", "0", "--html", "x.html"], "--position has no effect with --html"),
         (["--position", "0", "--png", "x.png"], "--position has no effect with --png"),
-        (["--edit", "logits=0"], "a lens reads the streams, and logits comes after the last"),
+        (["--edit", "logits=0"], "a lens reads the streams, and logits comes later"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

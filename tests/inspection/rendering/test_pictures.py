@@ -134,7 +134,7 @@ def test_matplotlib_is_asked_for_without_pyplot() -> None:
         (-1, 0, "there is no layer -1"),
         (0, 3, "there is no head 3; they go from 0 to 2"),
         (0, -1, "there is no head -1"),
-        (None, 1, "head 1 is of no layer; give the layer too"),
+        (None, 1, "head 1 needs a layer; give the layer too"),
     ],
 )
 def test_a_head_that_is_not_there(layer: int | None, head: int | None, words: str) -> None:

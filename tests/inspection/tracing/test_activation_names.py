@@ -135,10 +135,10 @@ def test_short_keys(key: Key, name: str) -> None:
     [
         (("normalized", 0), "means 2 activations; write ('normalized', 0, 'ln1') or ('normalized', 0, 'ln2')"),
         (("hook_scale", -1), "write ('hook_scale', -1, 'ln1') or ('hook_scale', -1, 'ln2')"),
-        (("pattern",), "('pattern',) is no key; a key is a name, or short, such as (\"pattern\", 0)"),
-        (("pattern", "0"), "is no key"),
-        (("scale", 0, "ln1", 0), "is no key"),
-        (3, "3 is no key"),
+        (("pattern",), "('pattern',) is not a key; a key is a name, or short, such as (\"pattern\", 0)"),
+        (("pattern", "0"), "is not a key"),
+        (("scale", 0, "ln1", 0), "is not a key"),
+        (3, "3 is not a key"),
     ],
     ids=str,
 )

@@ -40,7 +40,7 @@ BLOCK = [
     ("causal mask, for all rows and heads alike", "1 1 T S", (1, 1, 7, 7)),
     ("keys, transposed", "B H D T", (1, 4, 16, 7)),
     ("scores: every query times every key", "B H T S", (1, 4, 7, 7)),
-    ("scores, -inf where a query may not look", "B H T S", (1, 4, 7, 7)),
+    ("scores, -inf where a query may not attend", "B H T S", (1, 4, 7, 7)),
     ("attention weights: softmax over the keys, rows sum to 1", "B H T S", (1, 4, 7, 7)),
     ("weighted sums of values, by head", "B H T D", (1, 4, 7, 16)),
     ("weighted sums of values, heads after positions", "B T H D", (1, 7, 4, 16)),
