@@ -44,7 +44,7 @@ def test_the_protocols_see_the_tokens_they_say(capsys: pytest.CaptureFixture[str
         (["--protocol", "random", "--seed", "1" + "0" * 22], "--seed is 1" + "0" * 22),
         (["--stride", "3"], "--stride has no effect with --protocol full"),
         (["--protocol", "sliding", "--batches", "3"], "--batches has no effect"),
-        (["--per-char"], "--per-char is for a --text-file"),
+        (["--per-char"], "--per-char needs --text-file"),
         (["--protocol", "random", "--text-file", "corpus.txt"], "--protocol random samples a corpus"),
         (["--text-file", "gone.txt"], "cannot read gone.txt"),
         (["--text-file", "corpus.txt", "--split", "val"], "--split has no effect with --text-file"),

@@ -624,7 +624,7 @@ def test_stats_say_how_many_drafts_stood(capsys: pytest.CaptureFixture[str], mon
     [
         (["--speculate", "nowhere"], "nowhere"),
         (["--speculate", "ngram", "--beam", "2"], "--speculate has no effect with --beam"),
-        (["--speculate", "runs/other"], "--speculate runs/other: its vocabulary is not that of"),
+        (["--speculate", "runs/other"], "--speculate runs/other: its vocabulary differs from that of"),
         (["--speculate", "ngram", "--checkpoint", "runs/other"], "has no n-gram table"),
     ],
     ids=str,

@@ -109,7 +109,7 @@ def test_a_run_goes_on_where_every_standard_stream_is_closed(trained: Path, tmp_
 def test_a_closed_output_is_said(trained: Path) -> None:
     result = shell(f"{sys.executable} {ROOT / 'scripts/train.py'} --config tiny.yaml --print-config >&-", trained)
     assert (result.returncode, result.stdout) == (0, "")
-    assert result.stderr == "warning: standard output is closed; what would be printed is lost\n"
+    assert result.stderr == "warning: standard output is closed; the output is lost\n"
 
 
 @pytest.mark.parametrize("options", ["--prompt -", "--prompt-file -", "--prompts-file -"])

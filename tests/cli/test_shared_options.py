@@ -34,7 +34,7 @@ def test_an_empty_path_is_no_default(command: str, options: list[str], capsys: p
     with pytest.raises(SystemExit) as caught:
         COMMANDS[command].main(options)
     assert caught.value.code == 2
-    assert "expected a value, got an empty text" in capsys.readouterr().err
+    assert "expected a value, got an empty string" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["train", "prepare"])

@@ -137,7 +137,7 @@ def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[
     note = "Shares: of the forward pass for its three parts, of the training step for the passes."
     table = Table(
         f"Training: matmuls of {batch:,} × {length:,} tokens; a multiply-add counts as 2 FLOPs",
-        ("part", "FLOP", "FLOP/token", "share"),
+        ("part", "FLOPs", "FLOPs/token", "share"),
         rows,
         "<>>>",
         note,
@@ -166,7 +166,7 @@ def _generation_table(generation: "GenerationFlops") -> Table:
         f"one: {positions:,.1f} to 1."
     )
     title = f"Generating {generation.new:,} tokens after {prompt:,}"
-    return Table(title, ("step", "tokens", "naive FLOP", "cached FLOP", "ratio"), rows, ">>>>>", note)
+    return Table(title, ("step", "tokens", "FLOPs, no cache", "FLOPs, cached", "ratio"), rows, ">>>>>", note)
 
 
 def _roofline_table(bounds: list["DecodeBound"], keys: int, dtype: str) -> Table:
@@ -179,10 +179,10 @@ def _roofline_table(bounds: list["DecodeBound"], keys: int, dtype: str) -> Table
         rows.append((f"{bound.batch:,}", *sizes, *counts, *speed, bound.limit))
     note = (
         f"This machine reads {human_count(machine.bandwidth, 'B')}/s from memory and computes "
-        f"{human_count(machine.matmul_rate, 'FLOP')}/s:\nbelow {machine.ridge:,.1f} FLOP/byte, memory is the limit.\n"
+        f"{human_count(machine.matmul_rate, 'FLOP')}/s:\nbelow {machine.ridge:,.1f} FLOPs/byte, memory is the limit.\n"
         "A batch reads the weights once: a larger one costs little until arithmetic is the limit."
     )
-    header = ("batch", "weights", "cache", "FLOP", "FLOP/byte", "ms", "tokens/s", "limit")
+    header = ("batch", "weights", "cache", "FLOPs", "FLOPs/byte", "ms", "tokens/s", "limit")
     title = f"Decoding: least time of one step, {keys:,} positions per sequence, {dtype}"
     return Table(title, header, rows, ">>>>>>><", note)
 

@@ -41,7 +41,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens; 0: all")
     group.add_argument("--top-p", type=float, metavar="P", help="keep the top tokens up to probability P")
     group.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the most likely one")
-    group.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1: avoid tokens already in the text")
+    group.add_argument(
+        "--repetition-penalty", type=float, metavar="R", help="above 1: avoid tokens already in the text"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

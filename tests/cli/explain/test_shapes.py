@@ -136,7 +136,7 @@ def test_markdown_is_tables(run: Any) -> None:
         (["--batch", "-2"], "--batch is -2"),
         (["--batch", "10000000000000000000"], "--batch is 10,000,000,000,000,000,000, expected 1 to 1,000,000"),
         (["--batch", "two"], "--batch"),
-        (["--prompt", "It", "--seq", "2"], "--prompt gives the tokens; leave out --batch and --seq"),
+        (["--prompt", "It", "--seq", "2"], "--prompt determines the tokens; leave out --batch and --seq"),
         (["--prompt", ""], "the prompt has 0 tokens"),
         (["--prompt", "It was the best of rooms"], "more than the window of 16"),
         (["--prompt", "ä"], "'ä' at 0"),
