@@ -42,7 +42,7 @@ def test_a_count_by_hand(run: Callable[..., Any]) -> None:
         (["model.n_layr=3"], "command line: model.n_layr: unknown key; did you mean n_layer?"),
         (["nonsense"], "command line: 'nonsense' is not of the form section.key=value"),
         (["model.n_layer=3", "model.n_layer=4"], "command line: model.n_layer is given twice"),
-        (["model.n_embd=2000000000", "model.n_head=1"], "of 8 EiB and more cannot be counted; lower its sizes"),
+        (["model.n_embd=2000000000", "model.n_head=1"], "of 8 EiB or more cannot be counted; lower its sizes"),
         (["model.n_layer=1000000000"], "a model of 1,000,000,000 blocks needs at least"),
     ],
 )
