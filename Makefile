@@ -32,7 +32,7 @@ train: setup ## train CONFIG (configs/shakespeare.yaml), or resume it
 sample: setup ## continue PROMPT with the newest run
 	$(BIN)/python scripts/sample.py --prompt "$(PROMPT)"
 
-serve: setup ## serve the newest run with the OpenAI protocol at http://127.0.0.1:8000
+serve: setup ## serve the newest run: a playground and the OpenAI protocol at http://127.0.0.1:8000
 	$(BIN)/python scripts/serve.py
 
 tensorboard: setup ## show the curves of all runs in a browser

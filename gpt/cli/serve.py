@@ -1,4 +1,4 @@
-"""`scripts/serve.py`: serve trained models by the OpenAI completions protocol over HTTP."""
+"""`scripts/serve.py`: serve trained models over HTTP, by a playground and by the OpenAI completions protocol."""
 
 import argparse
 import asyncio
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(
-        "Serve trained models by the OpenAI completions protocol. Reference: http://127.0.0.1:8000/docs.",
+        "Serve trained models: a playground at http://127.0.0.1:8000 and the OpenAI completions protocol below /v1.",
         "python scripts/serve.py --port 8000",
     )
     parser.add_argument(

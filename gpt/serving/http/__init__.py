@@ -1,1 +1,1 @@
-"""The OpenAI completions protocol over HTTP, in front of the serving engine."""
+"""The OpenAI completions protocol and the playground over HTTP, in front of the serving engine."""
