@@ -89,6 +89,7 @@ class Answer:
     Attributes:
         choices: in order.
         changed: is set when a choice has grown.
+        ended: is set when every choice has ended.
         prompt_tokens: of the prompts, each counted once.
         values: tokens and log-probabilities that it may come to hold.
         begun: when it was asked for, by the monotonic clock.
@@ -103,7 +104,7 @@ class Answer:
 
     def __init__(self, engine: ServingEngine, delivery: Delivery, prompt_tokens: int, values: int) -> None:
         self.choices: list[Choice] = []
-        self.changed = asyncio.Event()
+        self.changed, self.ended = asyncio.Event(), asyncio.Event()
         self.prompt_tokens, self.values = prompt_tokens, values
         self.begun = time.monotonic()
         self.first: float | None = None
@@ -121,6 +122,8 @@ class Answer:
             choice.add(pieces)
             self.first = self.first or time.monotonic()
             self.changed.set()
+            if choice.finish is not None and self.finished:
+                self.ended.set()
 
         try:
             choice.request = self._engine.submit(prompt, params, self._delivery.to(take))

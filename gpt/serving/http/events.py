@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 from fastapi.responses import StreamingResponse
@@ -11,7 +12,10 @@ from gpt.serving.http.answer import Answer
 from gpt.serving.http.errors import APIError
 
 CHUNK_SECONDS = 0.03
-"""Least time between two chunks of a stream: a reader sees no difference, and fewer take less from the computation."""
+"""Least time between two chunks of a stream: a reader sees no difference, and fewer take less from the computation.
+
+The first chunk and the last do not wait.
+"""
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy is to collect the events
 
 
@@ -22,17 +26,21 @@ async def parts(answer: Answer) -> AsyncIterator[dict[str, Any]]:
         APIError: a choice ended before its time.
     """
     clock = asyncio.get_running_loop().time
+    next_time = clock()  # the first token is sent at once
     while True:
         answer.changed.clear()
-        finished, next_time = answer.finished, clock() + CHUNK_SECONDS
+        finished = answer.finished
         for choice in answer.choices:
             if (part := choice.take()) is not None:
                 yield part
+                next_time = clock() + CHUNK_SECONDS
         answer.check()
         if finished:
             return
         await answer.changed.wait()
-        await asyncio.sleep(next_time - clock())
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(next_time):
+                await answer.ended.wait()
 
 
 def stream(bodies: AsyncIterator[dict[str, Any]]) -> StreamingResponse:

@@ -52,6 +52,20 @@ def test_a_client_that_goes_away_is_cancelled_within_a_second(manual: Served, st
     assert manual.engine.cancelled == manual.engine.requests
 
 
+def test_the_first_token_and_the_end_do_not_wait_for_a_chunk(manual: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpt.serving.http.events.CHUNK_SECONDS", 1000.0)
+    connection = ask(manual, True)
+    manual.engine.say("a")
+    chunks = events(connection)
+    assert json.loads(next(chunks))["choices"][0]["text"] == "a"
+    manual.engine.say("b")
+    manual.engine.say("c", "length")
+    *texts, done = chunks
+    assert [json.loads(text)["choices"][0]["text"] for text in texts] == ["bc"]
+    assert done == "[DONE]"
+    connection.close()
+
+
 def test_only_the_request_of_that_client_is_cancelled(manual: Served) -> None:
     first, second = ask(manual, True), ask(manual, False)
     third = ask(manual, True)
