@@ -38,7 +38,7 @@ class Launcher:
     def __init__(self, runs: Path) -> None:
         self._runs, self._lock = runs, threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._stopping = False
+        self._stopping = self._closed = False
         self._last_lines: list[str] = []
         self.name: str | None = None
         self.command: list[str] = []
@@ -71,6 +71,8 @@ class Launcher:
             GPTError: the folder cannot be written, or the process not be started.
         """
         with self._lock:
+            if self._closed:
+                raise BusyError("the server is being stopped")
             if self.running:
                 raise BusyError(f"{self.name} is being trained; stop it first")
             folder, command = self._runs / name, [*COMMAND, *arguments]
@@ -86,9 +88,14 @@ class Launcher:
             self._process, self._stopping, self._last_lines = process, False, []
             self.name, self.command = name, command
 
-    def stop(self) -> None:
-        """Let the process that was started here save a checkpoint and end; a second time has no effect."""
+    def stop(self, for_good: bool = False) -> None:
+        """Let the process that was started here save a checkpoint and end; a second time has no effect.
+
+        Args:
+            for_good: no other one can be started.
+        """
         with self._lock:
+            self._closed = self._closed or for_good
             if self._process is not None and self.running and not self._stopping:
                 self._stopping = True
                 self._process.send_signal(signal.SIGTERM)  # not SIGINT, which may be ignored where the server runs

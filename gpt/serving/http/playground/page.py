@@ -16,7 +16,7 @@ SHARED_STYLES = ("page.css", "controls.css", "shell.css", "write.css")
 SHARED_SCRIPTS = ("shared.js", "shell.js", "passage.js", "write.js")
 SHARED_TEMPLATES = ("passage", "write")
 """What the exported page uses too, in `gpt/inspection/rendering/pages`."""
-STYLES = ("playground.css", "charts.css")
+STYLES = ("playground.css", "charts.css", "runs.css")
 SCRIPTS = (
     *("server_source.js", "write_view.js", "compare_view.js"),
     *("chart.js", "curves.js", "runs_view.js", "training_view.js"),

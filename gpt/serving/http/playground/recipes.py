@@ -9,16 +9,17 @@ from pathlib import Path
 from gpt.accounting.flops import forward_flops, training_flops
 from gpt.accounting.machine import measure_matmul_rate
 from gpt.accounting.parameters import count_parameters
+from gpt.checkpoint import RunFolder
 from gpt.config import Config, ModelConfig, RunConfig, load_config
 from gpt.device import choose_compute
 from gpt.errors import GPTError
 from gpt.progress import silent
 from gpt.serving.http.playground.curves import last_progress
-from gpt.serving.http.playground.runs import Runs
+from gpt.serving.http.playground.runs import Runs, read_config
 
 VOCABULARY = 100
 """Characters that a text is taken to have where it is not read yet; the sizes of a model hardly depend on it."""
-UTILIZATION = (0.1, 0.5)
+UTILIZATION = (0.1, 0.6)
 """Model FLOP/s of training as a share of this machine's matmul rate, at worst and at best: small models are at the low
 end, above all where a processor has instructions for bfloat16."""
 START_SECONDS = 10
@@ -111,14 +112,12 @@ class Recipes:
     def _pace(self, config: Config) -> tuple[str | None, float | None]:
         """Return the newest run that computes the same steps, and its seconds for each, evaluations included."""
         for name in self._runs.names():
-            folder = self._runs.get(name)
+            folder = RunFolder(self._runs.folder / name)
             try:
-                other, progress = folder.config(), last_progress(folder.metrics)
+                other, progress = read_config(folder), last_progress(folder.metrics)
             except (GPTError, OSError):
                 continue
-            if other is None or progress is None or progress[0] < FEWEST_STEPS:
-                continue
-            if _work(other) == _work(config):
+            if progress is not None and progress[0] >= FEWEST_STEPS and _work(other) == _work(config):
                 return name, progress[1] / progress[0]
         return None, None
 

@@ -1,4 +1,4 @@
-"""`/api/runs`: the runs of a folder, their curves and their samples, also while they train."""
+"""The runs of a folder, their curves and their samples, also while they train."""
 
 import json
 import re
@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
-
-from fastapi import FastAPI, Query
+from typing import Any
 
 from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder
-from gpt.config import Config, ModelConfig
+from gpt.config import Config, ModelConfig, load_config
 from gpt.errors import ConfigError
 from gpt.serving.http.errors import APIError
-from gpt.serving.http.information import Responses
 from gpt.serving.http.playground.curves import Columns, last_progress, read_curves
 
 MOST_SAMPLES = 200
@@ -103,7 +100,7 @@ class Runs:
         """Return the names of the runs, those that changed last first."""
         if not self.folder.is_dir():
             return []
-        found = [path.parent for path in self.folder.glob("*/config.yaml") if not path.parent.name.startswith(".")]
+        found = [path for path in self.folder.iterdir() if _is_run(path)]
         return [path.name for path in sorted(found, key=_changed, reverse=True)]
 
     def get(self, name: str) -> RunFolder:
@@ -112,7 +109,8 @@ class Runs:
         Raises:
             APIError: there is no such run.
         """
-        if name not in self.names():
+        names = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
+        if name not in names or not _is_run(self.folder / name):
             raise APIError(404, f"there is no run {name[:100]!r}; /api/runs lists them")
         return RunFolder(self.folder / name)
 
@@ -128,11 +126,9 @@ class Runs:
         """
         folder = self.get(name)
         try:
-            config, progress = folder.config(), last_progress(folder.metrics)
+            config, progress = read_config(folder), last_progress(folder.metrics)
         except (ConfigError, OSError) as error:
             return Run(name, problem=str(error).partition("\n")[0])
-        if config is None:  # it was deleted meanwhile
-            return Run(name, problem="config.yaml is gone")
         training = folder.is_being_trained()
         step, seconds = progress or (0, None)
         last, best = _pointer(folder, "last"), _pointer(folder, "best")
@@ -189,24 +185,25 @@ class Runs:
         return Sample(step, text[:SAMPLE_CHARACTERS].removesuffix("\n"), len(text) > SAMPLE_CHARACTERS)
 
 
-def add_runs(app: FastAPI, runs: Runs, errors: Responses) -> None:
-    """Add the endpoints of the runs to an application."""
+def read_config(folder: RunFolder) -> Config:
+    """Return the configuration of a run; while the file stays as it is, it is read once.
 
-    def list_runs() -> RunList:
-        """List the runs, those that changed last first."""
-        return RunList([runs.summary(name) for name in runs.names()])
+    Raises:
+        ConfigError: it is damaged.
+        OSError: it is gone.
+    """
+    file = folder.path / "config.yaml"
+    status = file.stat()
+    return _read_config(file, status.st_mtime_ns, status.st_size)
 
-    def get_run(name: str, after: Annotated[int, Query(ge=-1, lt=2**62)] = -1) -> RunDetails:
-        """Return one run with its curves, of steps after `after`, thinned to about 1,000 points each."""
-        return runs.details(name, after)
 
-    def get_sample(name: str, step: int) -> Sample:
-        """Return what the model of a run wrote at a step."""
-        return runs.sample(name, step)
+@lru_cache(maxsize=1024)
+def _read_config(file: Path, changed: int, size: int) -> Config:
+    return load_config(file).config
 
-    app.add_api_route("/api/runs", list_runs, responses=errors)
-    app.add_api_route("/api/runs/{name}", get_run, responses=errors)
-    app.add_api_route("/api/runs/{name}/samples/{step}", get_sample, responses=errors)
+
+def _is_run(folder: Path) -> bool:
+    return not folder.name.startswith(".") and (folder / "config.yaml").is_file()
 
 
 def _changed(folder: Path) -> float:

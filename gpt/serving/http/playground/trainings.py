@@ -150,7 +150,7 @@ class Trainings:
                 f"stopping the training of {self._launcher.name}, which saves a checkpoint; go on with: "
                 f"python scripts/train.py --config {shlex.quote(str(config))} --resume auto"
             )
-            self._launcher.stop()
+        self._launcher.stop(for_good=True)
 
     def _check_idle(self) -> None:
         busy = self._launcher.name if self._launcher.running else self._runs.being_trained()

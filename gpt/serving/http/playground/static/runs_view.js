@@ -16,6 +16,7 @@ function showRuns(root, data, source) {
   const samples = showSamples(find("samples"), source);
   const rows = new Map();
   const hues = new Map();
+  let models = new Set(); // names that the server can load
   let isFirst = true;
 
   function setRuns(runs) {
@@ -49,7 +50,7 @@ function showRuns(root, data, source) {
       facts.textContent = describeRunFacts(run);
       facts.classList.toggle("live", run.training);
       row.run = run;
-      if (run.has_checkpoint && !actions.childElementCount) actions.append(...buildModelLinks(name));
+      if (models.has(name) && !actions.childElementCount) actions.append(...buildModelLinks(name));
     };
     return row;
   }
@@ -84,8 +85,12 @@ function showRuns(root, data, source) {
 
   const poll = pollWhileVisible(root, async () => {
     try {
-      setRuns((data ?? (await source.runs())).runs);
+      const { runs } = data ?? (await source.runs());
       data = null;
+      if (runs.some(({ name, has_checkpoint: isSaved }) => isSaved && !models.has(name))) {
+        models = new Set(await source.models());
+      }
+      setRuns(runs);
       await follow();
       say("");
     } catch (error) {

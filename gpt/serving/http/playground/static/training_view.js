@@ -17,10 +17,11 @@ function showTraining(root, data, source) {
   const find = (name) => root.querySelector(`[data-part="${name}"]`);
   const curves = new FollowedCurves(source);
   const draw = showCurves(find("loss"), find("rate"), find("speed"));
-  const form = showTrainingForm(find("form"), source, act);
+  let form = null; // built once training is allowed
   let token = "";
   let shownSample = "";
   let isActing = false;
+  let isRefused = false;
 
   /** Starts, stops or goes on, once at a time. */
   async function act(action, body) {
@@ -40,6 +41,7 @@ function showTraining(root, data, source) {
   function show(status) {
     token = status.token;
     const { training } = status;
+    form ??= showTrainingForm(find("form"), source, act);
     find("allowed").hidden = false;
     find("status").textContent = "";
     find("current").hidden = !training;
@@ -83,6 +85,7 @@ function showTraining(root, data, source) {
   }
 
   const poll = pollWhileVisible(root, async () => {
+    if (isRefused) return;
     try {
       const status = data ?? (await source.training());
       data = null;
@@ -92,8 +95,9 @@ function showTraining(root, data, source) {
       if (run?.max_steps) await followRun(run.name);
       form.setRuns((await source.runs()).runs);
     } catch (error) {
-      find("status").textContent = error.status === 403 ? `${capitalized(error.message)}.` : `${error.message}; trying again.`;
-      find("allowed").hidden = error.status === 403;
+      isRefused = error.status === 403;
+      find("status").textContent = isRefused ? `${capitalized(error.message)}.` : `${error.message}; trying again.`;
+      find("allowed").hidden = isRefused;
     }
   });
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
@@ -72,8 +73,15 @@ class Choices:
 Body = TypeVar("Body", bound=BaseModel)
 
 
-def add_training(app: FastAPI, trainings: Trainings | None, drain: Drain) -> None:
-    """Add the endpoints of training; with None, each says that it is switched off."""
+def add_training(app: FastAPI, trainings: Trainings | None, drain: Drain, heavy: Executor) -> None:
+    """Add the endpoints of training to an application.
+
+    Args:
+        app: of the server.
+        trainings: None: each endpoint says that training is switched off.
+        drain: of the server.
+        heavy: computes what the engine does not, one thing after another.
+    """
     loopback = Loopback()
 
     def allowed(request: Request) -> Trainings:
@@ -104,9 +112,11 @@ def add_training(app: FastAPI, trainings: Trainings | None, drain: Drain) -> Non
     def status(request: Request) -> Status:
         return Status(loopback.token, allowed(request).status())
 
-    def choices(request: Request, characters: Annotated[int, Query(ge=0, le=2**40)] = 0) -> Choices:
+    async def choices(request: Request, characters: Annotated[int, Query(ge=0, le=2**40)] = 0) -> Choices:
         there = allowed(request)
-        recipes, corpora = there.recipes.describe(characters), there.corpora.available()
+        loop = asyncio.get_running_loop()
+        recipes = await loop.run_in_executor(heavy, there.recipes.describe, characters)  # measures the machine once
+        corpora = await asyncio.to_thread(there.corpora.available)
         return Choices(recipes, corpora, TEXT_BYTES, UTILIZATION, VOCABULARY)
 
     async def start(request: Request) -> Status:
