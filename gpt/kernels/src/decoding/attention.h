@@ -47,19 +47,34 @@ template <class T> void attend_one(const HeadCache<T>& c, const float* q, int po
     }
 }
 
-template <class T, int M> void attend(const HeadCache<T>& c, const Queries& q) {
+template <class T, int M> void attend(const HeadCache<T>& c, const Queries& q, const HeadCache<T>&, int) {
     for (int i = 0; i < M; i++) attend_one(c, q.vectors + i * c.D, q.positions[i], q.weights, q.result[i]);
 }
 
 #else
 
+// What a pass over keys or values prefetches meanwhile: the rows that are read after it, some in each of its rounds.
+struct PrefetchRows {
+    const char* next;
+    size_t stride;  // in bytes
+    int lines, rows, left;
+
+    template <class T> PrefetchRows(const T* p, size_t stride, int width, int count, int rounds)
+        : next((const char*)p), stride(stride * sizeof(T)), lines((width * (int)sizeof(T) + 63) / 64), rows((count + rounds - 1) / rounds),
+          left(count) {}
+    void some() {
+        for (int r = 0; r < rows && left > 0; r++, left--, next += stride)
+            for (int i = 0; i < lines; i++) simd::prefetch_outer(next + 64 * i);
+    }
+};
+
 // y = a b, or y += a b, for M rows of a and as many vectors of b as there are; N of them at a time.
 template <class T, int M, int N = widest(M)>
-inline void matmul_rows(float* y, size_t ldy, const float* a, size_t lda, const T* b, size_t stride, int vectors, int count, bool add) {
+inline void matmul_rows(float* y, size_t ldy, const float* a, size_t lda, const T* b, size_t stride, int vectors, int count, bool add,
+                        PrefetchRows& ahead) {
     for (; vectors >= N; vectors -= N, y += N * LANES, b += N * LANES) {
         floats sum[M][N] = {};
-        Prefetch none = {(const char*)b, 0};
-        accumulate(sum, a, lda, Rows<T>{b, stride}, 0, count, none);
+        accumulate(sum, a, lda, Rows<T>{b, stride}, 0, count, ahead);
         for (int m = 0; m < M; m++)
             for (int v = 0; v < N; v++) {
                 float* out = y + m * ldy + v * LANES;
@@ -67,7 +82,7 @@ inline void matmul_rows(float* y, size_t ldy, const float* a, size_t lda, const 
             }
     }
     if constexpr (N > 1)
-        if (vectors) matmul_rows<T, M, N / 2>(y, ldy, a, lda, b, stride, vectors, count, add);
+        if (vectors) matmul_rows<T, M, N / 2>(y, ldy, a, lda, b, stride, vectors, count, add, ahead);
 }
 
 // Scores become weights, up to a factor that is returned; what lies behind the last position becomes 0.
@@ -92,26 +107,32 @@ template <class T> float softmax_row(const HeadCache<T>& c, float* weights, int 
 }
 
 // The part of the weighted sum of values that a block of positions gives; `count` of them are seen by M queries.
-template <class T, int M> void add_values(const HeadCache<T>& c, const Queries& q, int first_query, int block, int count) {
+template <class T, int M> void add_values(const HeadCache<T>& c, const Queries& q, int first_query, int block, int count,
+                                                PrefetchRows& ahead) {
     const int padded = padded_head_dim(c.D);
     matmul_rows<T, M>(q.sums + first_query * padded, padded, q.weights + first_query * q.capacity + block * BLOCK, q.capacity, c.values(block),
-                  padded, padded / LANES, count, block > 0);
+                  padded, padded / LANES, count, block > 0, ahead);
 }
 
-template <class T, int M> void attend(const HeadCache<T>& c, const Queries& q) {
+// `next`: what is attended to after this, `next_positions` of it; it is prefetched.
+template <class T, int M> void attend(const HeadCache<T>& c, const Queries& q, const HeadCache<T>& next, int next_positions) {
     const int D = c.D, padded = padded_head_dim(D), most = q.positions[M - 1];
-    for (int j = 0; j < most; j += BLOCK)
-        matmul_rows<T, M>(q.weights + j, q.capacity, q.vectors, D, c.keys(j / BLOCK), BLOCK, (std::min(BLOCK, most - j) + LANES - 1) / LANES, D,
-                      false);
+    for (int block = 0; block * BLOCK < most; block++) {
+        const int count = std::min(BLOCK, most - block * BLOCK);
+        PrefetchRows values(c.values(block), padded, padded, count, D);
+        matmul_rows<T, M>(q.weights + block * BLOCK, q.capacity, q.vectors, D, c.keys(block), BLOCK, round_up(count, LANES) / LANES, D, false, values);
+    }
     float factor[M];
     for (int i = 0; i < M; i++) factor[i] = softmax_row(c, q.weights + i * q.capacity, q.positions[i]);
     for (int block = 0; block * BLOCK < most; block++) {
+        const int next_count = std::max(0, std::min(BLOCK, next_positions - block * BLOCK));
         int count[M];
         for (int i = 0; i < M; i++) count[i] = std::min(BLOCK, q.positions[i] - block * BLOCK);
-        if (count[0] == count[M - 1]) add_values<T, M>(c, q, 0, block, count[0]);
+        PrefetchRows keys(next.keys(next_count ? block : 0), BLOCK, next_count, D, std::max(1, count[M - 1]));
+        if (count[0] == count[M - 1]) add_values<T, M>(c, q, 0, block, count[0], keys);
         else  // some queries do not see all of it
             for (int i = 0; i < M; i++)
-                if (count[i] > 0) add_values<T, 1>(c, q, i, block, count[i]);
+                if (count[i] > 0) add_values<T, 1>(c, q, i, block, count[i], keys);
     }
     for (int i = 0; i < M; i++)
         for (int d = 0; d < D; d++) q.result[i][d] = q.sums[i * padded + d] * factor[i];

@@ -18,6 +18,11 @@ struct Batch {
     const int32_t *tokens, *sequences, *positions;
 };
 
+// The tokens of a batch from first to before end, all of one sequence, and a key and value head.
+struct Run {
+    int first, end, head;
+};
+
 // Sizes padded to blocks.
 struct Sizes {
     int tokens, threads, capacity, dim, hidden, qkv, vocab;
@@ -77,7 +82,7 @@ class Decoder {
 
     template <class T> HeadCache<T> cached(int layer, int sequence, int head) const;
     const float* normed(const Worker& w, const int32_t* which, int count, const float* gain, const float* bias);
-    template <class T> void attend_run(const Worker& w, int layer, const Batch& b, int first, int end, int head);
+    template <class T> void attend_run(const Worker& w, int layer, const Batch& b, const Run& run, const Run* next);
     template <class T> void attention(const Worker& w, int layer, const Batch& b);
 
   public:
@@ -128,45 +133,53 @@ template <class T> HeadCache<T> Decoder::cached(int layer, int sequence, int hea
     return {cache->blocks + start, cache->block_bytes, kv.tables + (size_t)sequence * (size.capacity / BLOCK), m.head_dim};
 }
 
-// One key and value head for the tokens first to before end, all of one sequence: stores their keys and values, then
-// attends, several queries in one pass over the keys.
-template <class T> void Decoder::attend_run(const Worker& w, int layer, const Batch& b, int first, int end, int head) {
+// Stores the keys and values of a run, then attends, several queries in one pass over the keys.
+template <class T> void Decoder::attend_run(const Worker& w, int layer, const Batch& b, const Run& run, const Run* next) {
     const Layer& l = layers[layer];
     const WorkerScratch& own_scratch = scratch(w);
     const int D = m.head_dim, group = m.heads / m.kv_heads;
-    const HeadCache<T> c = cached<T>(layer, b.sequences[first], head);
-    for (int i = first; i < end; i++) {
-        const float *qkv = activations->qkv + (size_t)i * size.qkv, *k = qkv + (m.heads + head) * D;
+    const HeadCache<T> c = cached<T>(layer, b.sequences[run.first], run.head);
+    for (int i = run.first; i < run.end; i++) {
+        const float *qkv = activations->qkv + (size_t)i * size.qkv, *k = qkv + (m.heads + run.head) * D;
         prepare_head(own_scratch.query, k, m, l.k_norm, b.positions[i], 1.0f);
         store(c, b.positions[i], own_scratch.query, k + m.kv_heads * D);
     }
     Queries q = {own_scratch.query, own_scratch.weights, own_scratch.sums, size.capacity, {}, {}};
-    const int queries = (end - first) * group;
+    const int queries = (run.end - run.first) * group;
     for (int n = 0, count; n < queries; n += count) {
         count = queries - n >= 4 ? 4 : queries - n >= 2 ? 2 : 1;
         for (int j = 0; j < count; j++) {
-            const int i = first + (n + j) / group, h = head * group + (n + j) % group;
+            const int i = run.first + (n + j) / group, h = run.head * group + (n + j) % group;
             prepare_head(own_scratch.query + j * D, activations->qkv + (size_t)i * size.qkv + h * D, m, l.q_norm, b.positions[i],
                          1.0f / std::sqrt((float)D));
             q.positions[j] = b.positions[i] + 1;
             q.result[j] = activations->mixed + (size_t)i * size.dim + h * D;
         }
-        if (count == 4) attend<T, 4>(c, q);
-        else if (count == 2) attend<T, 2>(c, q);
-        else attend<T, 1>(c, q);
+        const bool is_last = n + count == queries && next;
+        const HeadCache<T> ahead = is_last ? cached<T>(layer, b.sequences[next->first], next->head) : c;
+        const int positions = is_last ? b.positions[next->end - 1] + 1 : 0;
+        if (count == 4) attend<T, 4>(c, q, ahead, positions);
+        else if (count == 2) attend<T, 2>(c, q, ahead, positions);
+        else attend<T, 1>(c, q, ahead, positions);
     }
 }
 
-// From `qkv` to `mixed`. A worker takes one key and value head of one sequence, for all its tokens.
+// From `qkv` to `mixed`. A worker takes some heads of all sequences, however long these are.
 template <class T> void Decoder::attention(const Worker& w, int layer, const Batch& b) {
     int runs = 0;
     for (int i = 0; i < b.count; i++) runs += i == 0 || b.sequences[i] != b.sequences[i - 1];
     const Range mine = w.share(runs * m.kv_heads);
-    for (int first = 0, item = 0, end; first < b.count; first = end) {
+    Run last = {0, 0, 0};
+    for (int first = 0, run = 0, end; first < b.count; first = end, run++) {
         for (end = first + 1; end < b.count && b.sequences[end] == b.sequences[first];) end++;
-        for (int head = 0; head < m.kv_heads; head++, item++)
-            if (item >= mine.first && item < mine.end) attend_run<T>(w, layer, b, first, end, head);
+        for (int head = 0; head < m.kv_heads; head++) {
+            if (head * runs + run < mine.first || head * runs + run >= mine.end) continue;
+            const Run next = {first, end, head};
+            if (last.end) attend_run<T>(w, layer, b, last, &next);
+            last = next;
+        }
     }
+    if (last.end) attend_run<T>(w, layer, b, last, nullptr);
 }
 
 // From the embeddings in `x` through all blocks.

@@ -35,11 +35,11 @@ struct Prefetch {
 
 // sum[m][v] += a[m][k] b[k][v] for k from first to before end, one after the other: whatever M and N are, each sum
 // takes the same steps.
-template <int M, int N, class B>
-inline void accumulate(floats (&sum)[M][N], const float* a, size_t lda, const B& b, int first, int end, Prefetch& prefetch) {
+template <int M, int N, class B, class Ahead>
+inline void accumulate(floats (&sum)[M][N], const float* a, size_t lda, const B& b, int first, int end, Ahead& prefetch) {
     floats total[M][N];  // a copy, since compilers leave an array in memory that is handed on
     memcpy(total, sum, sizeof sum);
-    Prefetch ahead = prefetch;
+    Ahead ahead = prefetch;
     for (int k = first; k < end; k++) {
         floats row[N];
         ahead.some();
