@@ -30,6 +30,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self._rows = list(reversed(range(max_sequences)))
         self._step = self.reused_tokens = self.preemptions = 0
+        self._only_new = False
 
     def add(self, sequence: Sequence) -> None:
         """Append a sequence to the queue."""
@@ -46,10 +47,10 @@ class Scheduler:
         """Return the chunks of the next step, with blocks reserved for them; none of a sequence that was preempted."""
         self._step += 1
         self._admit()
-        counts = self._counts()
+        counts = self._prefer_new(self._counts())
         chunks = []
         for sequence in list(self.running):  # oldest first, so that a preempted sequence has no chunk yet
-            count = counts[sequence]
+            count = counts.get(sequence, 0)
             if count and self._reserve(sequence, count):
                 window, stored = sequence.window(), sequence.stored
                 chunks.append(Chunk(sequence, window[stored : stored + count], stored + count == len(window)))
@@ -94,6 +95,15 @@ class Scheduler:
             if counts[sequence] and block:
                 begun.add(block)
         return counts
+
+    def _prefer_new(self, counts: dict[Sequence, int]) -> dict[Sequence, int]:
+        """Leave only sequences that get their first token by it, if there are any, in every other step.
+
+        The end of a prompt takes less time than a step of the whole batch; the others wait for no two such steps.
+        """
+        first = {item: count for item, count in counts.items() if item.is_new and count == item.pending}
+        self._only_new = bool(first) and not self._only_new
+        return first if self._only_new else counts
 
     def _match(self, sequence: Sequence) -> None:
         """Share the pool's blocks that match a sequence, whose last token is computed in any case."""

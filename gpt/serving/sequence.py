@@ -49,6 +49,11 @@ class Sequence:
         """Return the number of tokens to compute before the next one can be sampled; at least 1."""
         return len(self.tokens) - self.start - self.stored
 
+    @property
+    def is_new(self) -> bool:
+        """Return whether no token has been sampled yet."""
+        return len(self.tokens) == len(self.request.prompt_ids)
+
     def window(self) -> list[int]:
         """Return the tokens that the model sees."""
         return self.tokens[self.start :]

@@ -78,10 +78,11 @@ def test_the_oldest_sequence_never_gives_way() -> None:
     oldest = drive.add("a" * 60, max_new_tokens=130)
     for letter in "bcd":
         drive.add(letter * 60, max_new_tokens=130)
-    for _ in range(130):
+    while not oldest.finish:
         before = len(oldest.tokens)
         drive.step()
-        assert len(oldest.tokens) == before + 1
+        drive.step()  # one of the two may be for the first tokens of others
+        assert oldest.finish or len(oldest.tokens) > before
     drive.finish()
 
 
@@ -101,12 +102,30 @@ def test_a_long_prompt_does_not_stall_the_others() -> None:
     others = [drive.add("ab", max_new_tokens=100, seed=seed) for seed in range(3)]
     drive.step()
     long = drive.add("k" * 190, max_new_tokens=5)
-    while not long.tokens:
+    for _ in range(190 // 16):
         before = [len(answer.tokens) for answer in others]
         drive.step()
         assert [len(answer.tokens) for answer in others] == [count + 1 for count in before]
-        assert runner.computed[-1] <= 16 + 3
-    assert len(runner.computed) - 1 == -(-190 // 16)
+        assert runner.computed[-1] == 16 + 3
+    drive.step()
+    assert (len(long.tokens), runner.computed[-1]) == (1, 190 % 16)
+    drive.finish()
+
+
+def test_a_new_request_gets_its_first_token_before_the_others_get_their_next_but_not_always() -> None:
+    """A batch of 32 takes several times as long as a short prompt, which would wait for all of it."""
+    runner = MemoryRunner(200)
+    drive = Drive(runner, max_sequences=64, prefill_chunk=64)
+    others = [drive.add("ab", max_new_tokens=100, seed=seed) for seed in range(20)]
+    for _ in range(4):
+        drive.step()
+    for seed in range(10):
+        new, before = drive.add("cd", max_new_tokens=100, seed=seed), len(others[0].tokens)
+        drive.step()
+        assert (len(new.tokens), len(others[0].tokens), runner.computed[-1]) == (1, before, 2)
+        drive.add("ef", max_new_tokens=100, seed=seed)
+        drive.step()
+        assert {len(answer.tokens) for answer in others} == {before + 1}
     drive.finish()
 
 
