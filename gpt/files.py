@@ -1,8 +1,10 @@
 """Write files so that a crash, a full disk or a second process never leaves half a file."""
 
+import errno
 import hashlib
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -24,6 +26,25 @@ def write_atomic(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    sync_folder(path.parent)
+
+
+def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """Write a folder of new files: it appears whole or not at all.
+
+    Raises:
+        OSError: the folder exists, its parent is missing or unwritable, or the disk is full.
+    """
+    if path.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as temporary:
+        folder = Path(temporary) / path.name
+        folder.mkdir()
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+            sync_file(folder / name)
+        sync_folder(folder)
+        folder.rename(path)
     sync_folder(path.parent)
 
 

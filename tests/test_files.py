@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpt.files import release_cached_pages, sha256_of, sync_file, sync_folder, write_atomic
+from gpt.files import release_cached_pages, sha256_of, sync_file, sync_folder, write_atomic, write_folder
 
 
 @pytest.fixture
@@ -133,3 +133,16 @@ def test_flushing_what_is_not_there_is_an_error(flush: Any, tmp_path: Path) -> N
     with pytest.raises(FileNotFoundError):
         flush(tmp_path / "none")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    write_folder(tmp_path / "new", {"a": b"1", "b": b"2"})
+    assert {file.name: file.read_bytes() for file in (tmp_path / "new").iterdir()} == {"a": b"1", "b": b"2"}
+    with pytest.raises(FileExistsError):
+        write_folder(tmp_path / "new", {"a": b"3"})
+    with pytest.raises(OSError, match="No such file"):
+        write_folder(tmp_path / "other", {"a": b"1", "no/folder": b"2"})
+    with pytest.raises(FileNotFoundError):
+        write_folder(tmp_path / "gone" / "new", {"a": b"1"})
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    assert (tmp_path / "new" / "a").read_bytes() == b"1"

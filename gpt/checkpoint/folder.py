@@ -21,7 +21,8 @@ from torch import Tensor
 
 from gpt.config import Config, dump_config, parse_config
 from gpt.data.ngrams import NgramTable
-from gpt.data.tokenizers import Tokenizer, tokenizer_from_dict
+from gpt.data.saved_tokenizer import tokenizer_from_dict
+from gpt.data.tokenizers import Tokenizer
 from gpt.errors import CheckpointError
 from gpt.files import sync_file, sync_folder
 
@@ -37,11 +38,11 @@ class Checkpoint:
     """The contents of a checkpoint.
 
     Attributes:
-        model: weights by name; a tied weight appears once.
+        model: weights by name; a tied weight has one name.
         training: optimizer, scaler and generator states: tensors and plain values.
         state: step, losses and counters, as JSON values.
         config: the resolved configuration.
-        tokenizer: the tokenizer that belongs to the weights.
+        tokenizer: the tokenizer of the weights.
         ngrams: n-gram table of the training text, or None.
     """
 
@@ -93,13 +94,13 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         tokenizer = tokenizer_from_dict(json.loads(files[name]))
         name = NGRAMS
         ngrams = NgramTable.from_tensors(safetensors.torch.load(files[name])) if name in files else None
-    except Exception as error:  # an unpickler may raise anything on foreign bytes
+    except Exception as error:  # foreign bytes make an unpickler raise anything
         if name not in files:
             raise CheckpointError(f"{folder / MANIFEST} does not list {name}") from None
         raise CheckpointError(f"{folder / name} cannot be read: {_reason(error)}") from None
     for name, value in (("optimizer.pt", training), ("state.json", state)):
         if not isinstance(value, dict):
-            raise CheckpointError(f"{folder / name} cannot be read: it is not a mapping")
+            raise CheckpointError(f"{folder / name} cannot be read: it holds no names and values")
     return Checkpoint(model, training, state, config, tokenizer, ngrams)
 
 
@@ -118,7 +119,7 @@ def _serialize(checkpoint: Checkpoint) -> dict[str, bytes]:
 
 
 def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files, then their manifest, and flush each to disk."""
+    """Write the files and then their manifest, each flushed to disk."""
     manifest = {
         "format": FORMAT,
         "files": {
@@ -132,7 +133,7 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _move_into_place(temporary: Path, folder: Path) -> None:
-    """Rename the folder; an existing one is first moved aside, under a name where readers still find it."""
+    """Rename the folder; an existing one is first moved aside, under a name that readers still find."""
     aside = folder.with_name(folder.name + ".old")
     if folder.exists():  # otherwise `aside` may be the only copy, left by a crash before the next rename
         shutil.rmtree(aside, ignore_errors=True)

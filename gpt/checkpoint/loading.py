@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ class Loaded:
         tokenizer: the tokenizer of the model.
         config: configuration of the run.
         folder: checkpoint folder that was read.
-        data: fingerprint of the training dataset.
+        state: step, losses and counters of the run, and the fingerprint of its dataset, as JSON values.
         ngrams: n-gram table of the training text, or None.
     """
 
@@ -34,7 +35,7 @@ class Loaded:
     tokenizer: Tokenizer
     config: Config
     folder: Path
-    data: str
+    state: dict[str, Any]
     ngrams: NgramTable | None
 
 
@@ -45,7 +46,7 @@ def load_trained(path: Path | None, runs: Path, device: torch.device, weights: s
         path: see `find_checkpoint`; None: the newest run.
         runs: folder of run folders.
         device: device of the model.
-        weights: format to convert to, see `gpt.quantize`; None: as saved.
+        weights: format to convert them to, see `gpt.quantize`; None: as saved.
 
     Raises:
         CheckpointError: there is no checkpoint, it is damaged, or its weights do not fit its configuration.
@@ -57,9 +58,7 @@ def load_trained(path: Path | None, runs: Path, device: torch.device, weights: s
     if weights is not None and weights != weights_format(model):
         model = quantize(model, weights)
     model = model.to(device).eval()
-    return Loaded(
-        model, checkpoint.tokenizer, checkpoint.config, folder, str(checkpoint.state.get("data")), checkpoint.ngrams
-    )
+    return Loaded(model, checkpoint.tokenizer, checkpoint.config, folder, checkpoint.state, checkpoint.ngrams)
 
 
 def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
@@ -80,11 +79,11 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
             f"{folder}: config.yaml has n_layer {config.n_layer}, model.safetensors {len(blocks)} blocks"
         )
     with torch.random.fork_rng(devices=[]):  # the initial weights are discarded; the generator stays as it was
-        try:  # on the meta device wrong sizes in config.yaml allocate nothing
+        try:  # on the meta device, where wrong sizes in config.yaml allocate nothing
             check_weights(_build(config, checkpoint.model, "meta"), checkpoint.model, folder)
         except RuntimeError as error:
             raise CheckpointError(f"{folder / 'config.yaml'} has sizes that no tensor can have: {error}") from None
-        require_model_memory(config, torch.device("cpu"))  # nothing has checked the size of the position tables
+        require_model_memory(config, torch.device("cpu"))  # of its tables of positions nothing was compared
         model = _build(config, checkpoint.model, "cpu")
     model.load_state_dict(checkpoint.model, strict=False)
     return model

@@ -19,7 +19,7 @@ from gpt.files import write_atomic
 
 _STEP = re.compile(r"step-(\d+)(\.old)?")
 _CANNOT_LOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
-"""Errors of network filesystems without locks."""
+"""What network filesystems without locks answer."""
 PROBE_SECONDS = 0.5
 """What `lock` waits, since `is_being_trained` holds the lock of a run that nobody trains for an instant."""
 
@@ -46,7 +46,7 @@ class RunFolder:
         return (self.path / MANIFEST).is_file()
 
     def lock(self) -> None:
-        """Prevent other processes from training this run until `unlock` or the end of this process.
+        """Keep other processes from training this run until `unlock` or the end of this process.
 
         Raises:
             CheckpointError: another process is training it, or its parent folder cannot be written or locked.
@@ -66,7 +66,7 @@ class RunFolder:
             raise self._unwritable(error) from None
 
     def unlock(self) -> None:
-        """Let other processes train this run; does nothing if it is not locked."""
+        """Let other processes train this run; no effect if it is not locked."""
         if self._lock.is_locked:
             file = Path(self._lock.lock_file)
             with suppress(OSError):
@@ -92,7 +92,7 @@ class RunFolder:
 
     @cached_property
     def _lock(self) -> FileLock:
-        folder = self.path.resolve()  # one lock even if links give the folder several names
+        folder = self.path.resolve()  # one lock, by whatever name a link gives the folder
         return FileLock(folder.parent / f".{folder.name}.lock", thread_local=False)
 
     def create(self, config: Config) -> None:
@@ -113,7 +113,7 @@ class RunFolder:
         )
 
     def config(self) -> Config | None:
-        """Read the configuration that the run was started with; None if there is no run yet.
+        """Read the configuration the run was started with; None where there is no run yet.
 
         Raises:
             ConfigError: config.yaml is damaged.
@@ -126,7 +126,7 @@ class RunFolder:
         return [folder for folder in self._step_folders() if (folder / MANIFEST).is_file()]
 
     def _step_folders(self) -> list[Path]:
-        """Return the folders of `checkpoints`, and incomplete ones without a manifest."""
+        """Return the folders of `checkpoints`, and those without a manifest."""
         found = []
         for folder in (self.path / "checkpoints").glob("step-*"):
             match = _STEP.fullmatch(folder.name)
@@ -161,12 +161,12 @@ class RunFolder:
         return folder if folder.is_dir() else None
 
     def newest_valid(self) -> tuple[Path, Checkpoint, list[str]] | None:
-        """Read the checkpoint that `last` points to, else the newest readable one; None if there is none.
+        """Read the checkpoint that `last` points to, or else the newest readable one; None if there is none.
 
         `last` comes first because a run that was resumed from an earlier step leaves later ones behind.
 
         Returns:
-            Its folder, its contents, and a message for each damaged checkpoint that was skipped.
+            Its folder, its contents, and a message for each damaged one that was skipped.
 
         Raises:
             CheckpointError: all are damaged.
@@ -190,7 +190,7 @@ class RunFolder:
             raise CheckpointError(f"cannot write {self.path / name}.json: {error.strerror}") from None
 
     def _remove_old(self, step: int, keep_last: int) -> None:
-        """Remove all but the newest checkpoints up to `step`; later ones are left over from before a resume."""
+        """Keep the newest up to `step`; later ones are from before a resume at an earlier step."""
         keep = {self.pointed("best"), self.pointed("last")}
         ranked = sorted(self.checkpoints(), key=lambda folder: int(folder.name.split("-")[1].split(".")[0]) > step)
         for folder in ranked[keep_last:]:

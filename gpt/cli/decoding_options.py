@@ -75,7 +75,7 @@ def make_drafter_of(choice: str | None, loaded: "Loaded", runs: Path) -> "MakeDr
         table = loaded.ngrams
         if table is None:
             raise CheckpointError(
-                f"{loaded.folder} has no n-gram table (train.ngrams: false, or an older run); use --speculate lookup"
+                f"{loaded.folder} has no n-gram table (train.ngrams: false, or an older run); take --speculate lookup"
             )
         return lambda params: NgramDrafter(table)
     return _model_drafter(Path(choice), loaded, runs)

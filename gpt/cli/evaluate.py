@@ -100,7 +100,7 @@ def _evaluate_corpus(
     dataset = prepare(loaded.config.data, read_settings(arguments.offline), report)
     if dataset.tokenizer.to_dict() != loaded.tokenizer.to_dict():
         raise ConfigError(f"{loaded.folder} has a different tokenizer than the present corpus of data.source")
-    if dataset.fingerprint != loaded.data:
+    if dataset.fingerprint != loaded.state.get("data"):
         report("warning: the corpus has changed since the run; this split may hold text that the model was trained on")
     block_size, split = loaded.config.model.block_size, arguments.split or "val"
     dataset.check_length(block_size)

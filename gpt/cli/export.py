@@ -1,16 +1,17 @@
 """`scripts/export.py`: write a trained model in a format that other programs read."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
-from gpt.cli.explain.output_options import write_file
 from gpt.cli.shared_options import add_checkpoint_options, to_path
 from gpt.cli.tables import human_bytes
-from gpt.errors import GPTError
+from gpt.errors import ConfigError, GPTError
 
-FORMATS = ("html",)
+if TYPE_CHECKING:
+    from gpt.checkpoint import Loaded
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,26 +21,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(
-        "Write a trained model in another format. html: one file that runs the model in any browser, offline.",
+        "Write a trained model in another format. html: one file that runs the model in any browser, offline. "
+        "hf: a folder that transformers, vLLM and SGLang load.",
         'python scripts/export.py --to html --checkpoint runs/shakespeare --prompt "ROMEO:" --output shakespeare.html',
     )
-    parser.add_argument("--to", choices=FORMATS, required=True, help="format to write")
+    parser.add_argument("--to", choices=tuple(WRITERS), required=True, help="format to write")
     add_checkpoint_options(parser, with_device=False)
     parser.add_argument(
         "--weights",
         choices=("fp16", "int8", "float32"),
-        default="fp16",
-        help="format of the weights in the page; int8 makes the smallest file (default: fp16)",
+        help="html: format of the weights in the page; int8 makes the smallest file (default: fp16)",
     )
-    parser.add_argument("--prompt", default="", metavar="TEXT", help="prompt that the page starts with (default: none)")
-    parser.add_argument("--output", type=to_path, required=True, metavar="FILE", help="file to write")
+    parser.add_argument("--prompt", metavar="TEXT", help="html: prompt that the page starts with (default: none)")
+    parser.add_argument("--output", type=to_path, required=True, metavar="PATH", help="file or folder to write")
     return parser.parse_args(argv)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     output: Path = arguments.output
-    if output.is_dir():
+    if arguments.to == "html" and output.is_dir():
         raise GPTError(f"{output} is a folder; --output names a file")
+    if arguments.to != "html":
+        for name in ("weights", "prompt"):
+            if getattr(arguments, name) is not None:
+                raise ConfigError(f"--{name} has no effect with --to {arguments.to}; it is for html")
+        if output.exists():
+            raise GPTError(f"{output} exists already; choose another --output, or remove it")
     if not output.parent.is_dir():
         raise GPTError(f"{output.parent} is not a folder; make it first, or choose another --output")
 
@@ -47,18 +54,60 @@ def _run(arguments: argparse.Namespace) -> int:
     import torch
 
     from gpt.checkpoint import load_trained
-    from gpt.interop.html import render_model_page
 
     loaded = load_trained(arguments.checkpoint, arguments.runs, torch.device("cpu"))
-    model, config = loaded.model, loaded.config
-    count = sum(parameter.numel() for parameter in model.parameters())
-    shape = config.model
-    note = (
-        f"{count:,} parameters: {shape.n_layer} layers, {shape.n_head} heads, width {shape.n_embd}, context of "
-        f"{shape.block_size} tokens; {arguments.weights} weights. The model runs in this page; nothing leaves it."
-    )
-    title = config.run.name or loaded.folder.name
-    page = render_model_page(model, loaded.tokenizer, arguments.weights, config.sample, arguments.prompt, title, note)
-    write_file(str(output), page.encode())
-    report(f"{loaded.folder}: written to {output}, {human_bytes(len(page.encode()))}; open it in a browser")
+    try:
+        size, remedy = WRITERS[arguments.to](arguments, loaded)
+    except OSError as error:
+        raise GPTError(f"cannot write {output}: {error.strerror or error}") from None
+    report(f"{loaded.folder}: written to {output}, {human_bytes(size)}; {remedy}")
     return 0
+
+
+def _write_html(arguments: argparse.Namespace, loaded: "Loaded") -> tuple[int, str]:
+    """Write a page; return its bytes, and what to do with it."""
+    from gpt.files import write_atomic
+    from gpt.interop.html import render_model_page
+
+    shape, weights = loaded.config.model, arguments.weights or "fp16"
+    note = (
+        f"{_parameters(loaded):,} parameters: {shape.n_layer} layers, {shape.n_head} heads, width {shape.n_embd}, "
+        f"context of {shape.block_size} tokens; {weights} weights. The model runs in this page; nothing leaves it."
+    )
+    page = render_model_page(
+        loaded.model,
+        loaded.tokenizer,
+        weights,
+        loaded.config.sample,
+        arguments.prompt or "",
+        _name(loaded),
+        note,
+    ).encode()
+    write_atomic(arguments.output, page)
+    return len(page), "open it in a browser"
+
+
+def _write_hugging_face(arguments: argparse.Namespace, loaded: "Loaded") -> tuple[int, str]:
+    """Write a folder for transformers; return its bytes, and what to do with it."""
+    from gpt.files import write_folder
+    from gpt.interop.hugging_face import export_files
+    from gpt.interop.model_card import model_card
+
+    card = model_card(_name(loaded), loaded.config, loaded.state, _parameters(loaded))
+    files = export_files(loaded.model, loaded.tokenizer, loaded.config.sample, card)
+    write_folder(arguments.output, files)
+    return sum(map(len, files.values())), f"AutoModelForCausalLM.from_pretrained({str(arguments.output)!r}) loads it"
+
+
+def _parameters(loaded: "Loaded") -> int:
+    return sum(parameter.numel() for parameter in loaded.model.parameters())
+
+
+def _name(loaded: "Loaded") -> str:
+    return loaded.config.run.name or loaded.folder.name
+
+
+WRITERS: dict[str, Callable[[argparse.Namespace, "Loaded"], tuple[int, str]]] = {
+    "html": _write_html,
+    "hf": _write_hugging_face,
+}

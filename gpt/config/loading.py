@@ -14,12 +14,12 @@ from gpt.config.strict_yaml import Document, YAMLSyntaxError, dump, parse, parse
 from gpt.errors import ConfigError
 
 Finding = tuple[tuple[str, ...], str]
-"""The key that has a problem, and a sentence about it."""
+"""The key that a problem is about, and a sentence."""
 
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A configuration, the run name that its file suggests, and the folder of that file."""
+    """A configuration, the name its file suggests for the run, and the folder of that file."""
 
     config: Config
     default_name: str
@@ -27,7 +27,7 @@ class LoadedConfig:
 
     @property
     def name(self) -> str:
-        """Return the run's name: `run.name`, else the stem of the configuration file."""
+        """Return the run's name: `run.name`, or else the stem of the configuration file."""
         return self.config.run.name or self.default_name
 
 
@@ -36,7 +36,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
 
     Raises:
         ConfigError: the file is missing or unreadable, or anything in it or the overrides is wrong;
-            the message has one line per problem.
+            the message holds one line per problem.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -83,7 +83,7 @@ def dump_config(config: Config) -> str:
 
 
 def _line_of(key: tuple[str, ...], document: Document) -> int | None:
-    """Return the line of a key, else of its section."""
+    """Return the line of a key, or else of the section above it."""
     return next((document.lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in document.lines), None)
 
 
@@ -114,7 +114,7 @@ def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], problems: l
 
 
 def _validate(data: dict[str, Any]) -> tuple[Config | None, list[Finding]]:
-    """Return the configuration, or all its problems.
+    """Return the configuration, or everything that is wrong with it.
 
     Unknown keys hide the checks between known ones, so those are repeated without them.
     """
@@ -138,7 +138,7 @@ def _validate(data: dict[str, Any]) -> tuple[Config | None, list[Finding]]:
 
 def _explain(details: list[ErrorDetails]) -> list[Finding]:
     """Return a key and a sentence for each problem that pydantic found."""
-    findings: dict[Finding, None] = {}  # an ordered set, since a union reports a problem for each of its branches
+    findings: dict[Finding, None] = {}  # an ordered set: a union reports each of its branches
     for entry in details:
         location = tuple(str(part) for part in entry["loc"])
         cause = entry.get("ctx", {}).get("error")
@@ -172,7 +172,7 @@ def _sentence(key: tuple[str, ...], details: ErrorDetails) -> str:
 
 
 def _choices(key: tuple[str, ...]) -> list[str]:
-    """Return the words and booleans that a key accepts, from its schema."""
+    """Return the words and truth values that a key takes, from its schema."""
     if len(key) != 2:
         return []
     schema = _section(key[0]).model_json_schema()["properties"].get(key[1], {})
@@ -184,7 +184,7 @@ def _choices(key: tuple[str, ...]) -> list[str]:
 
 
 def _suggestion(key: tuple[str, ...]) -> str:
-    """Return `; did you mean ...?` with the most similar key of this section, else of another."""
+    """Return `; did you mean ...?` with the nearest known key, in this section or else in another."""
     sections = {name: list(_section(name).model_fields) for name in Config.model_fields}
     if len(key) == 2 and (near := difflib.get_close_matches(key[1], sections[key[0]], n=1)):
         return f"; did you mean {near[0]}?"
@@ -204,7 +204,7 @@ def _section(name: str) -> type[Section]:
 def _similar_file(path: Path) -> str:
     if not path.parent.is_dir():
         return ""
-    names = {other.stem: other for other in path.parent.glob("*.y*ml")}  # suffixes would make all names similar
+    names = {other.stem: other for other in path.parent.glob("*.y*ml")}  # suffixes make all names alike
     near = difflib.get_close_matches(path.stem, names, n=1)
     return f"; did you mean {names[near[0]]}?" if near else ""
 

@@ -38,7 +38,7 @@ Strings = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValid
 
 
 class CrossCheckError(ValueError):
-    """Keys of one section contradict each other; `problems` has an entry for each."""
+    """Several keys of one section contradict each other; `problems` names each."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("; ".join(f"{key}: {message}" for key, message in problems))
@@ -76,7 +76,7 @@ class RunConfig(Section):
     )
     device: str = Field("auto", pattern=DEVICE_PATTERN, description="auto: CUDA, then MPS, then CPU.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Type of matmuls; weights stay float32. auto: bfloat16 where the hardware supports it."
+        "auto", description="Type of the matmuls; weights stay float32. auto: bfloat16 where the hardware supports it."
     )
     compile: Literal["auto"] | bool = Field(
         "auto",
@@ -85,7 +85,7 @@ class RunConfig(Section):
     )
     kernels: Literal["auto", "torch", "native"] = Field(
         "auto",
-        description="Kernels for training blocks on a CPU. native: this package's C++ kernels, in float32, or in "
+        description="Kernels of training blocks on a CPU. native: C++ kernels of this package, in float32, or in "
         "bfloat16 where the processor has instructions for it; auto: native where it applies.",
     )
     deterministic: bool = Field(
@@ -110,10 +110,10 @@ class DataConfig(Section):
         "data", description="Folder of downloads and token files; corpora are looked up in GPT_DATA_DIR first."
     )
     tokenizer: Literal["char", "byte"] = Field(
-        "char", description="char: one id per distinct character of the corpus; byte: 256 ids, for any text."
+        "char", description="char: one id per distinct character of the corpus; byte: 256 ids, any text."
     )
     newlines: Literal["strict", "lf", "keep"] = Field(
-        "strict", description="CRLF line endings: refuse them, read them as LF, or keep them."
+        "strict", description="CRLF line ends: refuse them, read them as LF, or keep them."
     )
     val_fraction: float = Field(
         0.1, gt=0, lt=1, description="Fraction of the text, at its end, held out for validation."
@@ -140,7 +140,7 @@ class ModelConfig(Section):
         None, description="Key and value heads K; null: as many as n_head. Fewer: grouped-query attention."
     )
     n_embd: PositiveInt = Field(384, description="Width C of the residual stream.")
-    block_size: PositiveInt = Field(256, description="Context window: the most positions T of a sequence.")
+    block_size: PositiveInt = Field(256, description="Context window: most positions T a sequence may have.")
     vocab_size: PositiveInt | None = Field(None, description="Ids V; null: from the tokenizer.")
     dropout: Fraction = Field(0.0, description="Probability, on embeddings, attention weights and sublayer outputs.")
     attention_dropout: Fraction | None = Field(None, description="On attention weights; null: as `dropout`.")
@@ -211,18 +211,18 @@ class OptimConfig(Section):
         "cosine", description="After the warmup: cosine decay, stable then linear decay, or constant."
     )
     warmup_steps: NonNegativeInt = Field(
-        100, description="Steps of linear warmup; if the run is no longer than this, a tenth of max_steps."
+        100, description="Steps of linear warmup; a tenth of max_steps where that is no longer than this."
     )
     decay_steps: PositiveInt | None = Field(
         None,
-        description="cosine: the step that reaches min_lr; null: max_steps. wsd: steps of decay; null: max_steps / 5.",
+        description="cosine: step that reaches min_lr; null: max_steps. wsd: length of the decay; null: max_steps / 5.",
     )
     betas: Betas = Field((0.9, 0.99))
     eps: PositiveFloat = Field(1e-8)
     weight_decay: NonNegativeFloat = Field(0.1, description="Decoupled decay of matrices; vectors are never decayed.")
     grad_clip: NonNegativeFloat = Field(1.0, description="Largest global gradient norm; 0: no clipping.")
     ema_decay: Fraction | None = Field(
-        None, description="Decay of a moving average of the weights, evaluated and saved in their place; null: none."
+        None, description="Decay of a moving average of the weights, which is what is evaluated and saved; null: none."
     )
     muon_rate: PositiveFloat = Field(0.02, description="With name: muon: peak learning rate of the matrices.")
     muon_momentum: Fraction = Field(0.95, description="With name: muon: momentum.")
@@ -251,7 +251,7 @@ class TrainConfig(Section):
         None, description="Evaluate on this many tokens from the start of the validation split; null: on all of them."
     )
     log_interval: PositiveInt = Field(10, description="Steps between log lines.")
-    keep_last: PositiveInt = Field(2, description="Number of checkpoints kept besides the best one.")
+    keep_last: PositiveInt = Field(2, description="Checkpoints kept beside the best one.")
     patience: PositiveInt | None = Field(
         None, description="Stop after this many evaluations without an improvement; null: never."
     )
@@ -307,6 +307,6 @@ class Config(Section):
     sample: SamplingParams = Field(default_factory=SamplingParams)
 
     def leaves(self) -> dict[str, Any]:
-        """Return every value as JSON represents it, by `section.key`."""
+        """Return every value, as JSON has it, by its `section.key`."""
         sections = self.model_dump(mode="json")
         return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}

@@ -16,7 +16,7 @@ class Document:
     Attributes:
         data: the mapping as plain Python values.
         lines: 1-based line of each key, by its path from the top.
-        duplicates: paths given more than once, with the line of the repetition.
+        duplicates: paths that are given more than once, with the line of the repetition.
     """
 
     data: dict[str, Any]
@@ -87,7 +87,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def dump(data: dict[str, Any]) -> str:
-    """Return YAML text from which `parse` reads `data` again."""
+    """Return the YAML text that `parse` reads as `data`."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
@@ -125,7 +125,7 @@ def parse_value(text: str) -> Any:
 
 
 _CANNOT_READ = (yaml.YAMLError, ValueError, RecursionError)
-"""Errors of PyYAML; the last two for numbers with thousands of digits and hundreds of nested brackets."""
+"""Errors of PyYAML: the last two for a number of thousands of digits and for hundreds of nested brackets."""
 
 
 def _syntax_error(error: Exception) -> YAMLSyntaxError:

@@ -50,5 +50,5 @@ class BatchSampler:
         return {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was called."""
+        """Continue from where `state_dict` was called."""
         self.generator.set_state(state["generator"])

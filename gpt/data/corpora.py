@@ -27,7 +27,7 @@ def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Pat
     """Return the path of the corpus, after downloading or writing it if necessary.
 
     Raises:
-        ConfigError: `data.path` or `data.dir` begins with `~` or `~user`, and there is no such home folder.
+        ConfigError: `data.path` or `data.dir` begins with the ~ of a user who has no home folder.
         DataError: the file is missing, empty, too large or has another hash; the download failed or is
             not allowed; the data folder cannot be written.
     """
@@ -41,14 +41,14 @@ def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Pat
             path = _existing_file(expand_home(config.path, "data.path"), config.sha256)
         case "url":
             assert config.url is not None
-            name = f"download-{hashlib.sha256(config.url.encode()).hexdigest()[:16]}.txt"  # one file per URL
+            name = f"download-{hashlib.sha256(config.url.encode()).hexdigest()[:16]}.txt"  # one file for each address
             path = _download(Download((config.url,), name, config.sha256, config.max_bytes), config, settings, report)
     _check_size(path, config.max_bytes)
     return path
 
 
 def _download(download: Download, config: DataConfig, settings: Settings, report: Report) -> Path:
-    """Return the file in `GPT_DATA_DIR` or `data.dir`; if neither has it, download it first."""
+    """Return the file in `GPT_DATA_DIR` or `data.dir`; if it is in neither, download it first."""
     folders = [folder for folder in (settings.data_dir, expand_home(config.dir, "data.dir")) if folder is not None]
     folder = next((folder for folder in folders if (folder / download.filename).is_file()), folders[0])
     return fetch(download, folder, offline=settings.offline, report=report)

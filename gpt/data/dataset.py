@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 
 from gpt.config import DataConfig
 from gpt.data.corpora import locate_corpus
+from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.text import distinct_characters, read_pieces
-from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, smallest_dtype, tokenizer_from_dict
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, smallest_dtype
 from gpt.environment import Settings, expand_home
 from gpt.errors import DataError
 from gpt.files import release_cached_pages, sha256_of, sync_file
 from gpt.progress import Report, announced
 
 FORMAT = 1
-"""Part of the fingerprint in checkpoints; incremented when the same text is tokenized differently than before."""
+"""Part of the fingerprint in checkpoints; raised when the same text gives other tokens than before."""
 
 META = "dataset.json"
 """Lengths, hashes and tokenizer, written last. Folders without it, such as those of old versions, are encoded again."""
@@ -38,7 +39,7 @@ class Dataset:
         train: token ids of the first part, memory-mapped.
         val: token ids of the rest, memory-mapped.
         tokenizer: built from the whole corpus.
-        fingerprint: hash that changes with the text, tokenizer or split.
+        fingerprint: changes when the text, tokenizer or split changes.
     """
 
     train: Tokens
@@ -47,11 +48,11 @@ class Dataset:
     fingerprint: str
 
     def chars_per_token(self, tokens: Tokens) -> float:
-        """Return the average number of characters per token in a split or part of one; 1 with a character tokenizer."""
+        """Return the average characters per token of a split, or a part of one; 1 with a character tokenizer."""
         return self.tokenizer.count_chars(tokens) / len(tokens)
 
     def check_length(self, block_size: int) -> None:
-        """Check that each split holds at least one window.
+        """Check that both splits hold one window.
 
         Raises:
             DataError: a split has fewer than `block_size + 1` tokens.
@@ -65,7 +66,7 @@ class Dataset:
 
 
 def prepare(config: DataConfig, settings: Settings, report: Report, force: bool = False) -> Dataset:
-    """Locate the corpus, encode it if that was not done before (or with `force`), and open the token files.
+    """Locate the corpus, encode it unless that was done before (or with `force`), and open the token files.
 
     Raises:
         DataError: the corpus cannot be found, read or encoded, or the data folder cannot be written.
@@ -125,7 +126,7 @@ def _encode_into(folder: Path, source: Path, config: DataConfig) -> None:
             try:
                 temporary.rename(folder)
             except OSError:
-                if not (folder / META).is_file():  # otherwise another process was faster and wrote the same content
+                if not (folder / META).is_file():  # otherwise another process was faster, with the same content
                     raise
     except OSError as error:
         raise DataError(f"cannot write {folder}: {error.strerror}; set data.dir to another folder") from None
@@ -172,7 +173,7 @@ def _map(path: Path, dtype: str, length: int, sha256: str) -> Tokens:
     if path.stat().st_size != length * np.dtype(dtype).itemsize:
         raise ValueError(f"{path.name} has the wrong size")
     if sha256_of(path) != sha256:
-        raise ValueError(f"{path.name} has changed since it was written (sha256)")
+        raise ValueError(f"{path.name} has another sha256 than was written")
     release_cached_pages(path)
     if length == 0:
         return np.empty(0, dtype=dtype)

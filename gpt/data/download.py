@@ -27,7 +27,7 @@ class Download:
     """One file to fetch: its mirrors in order, its name on disk, hex sha256 (None: any) and cap in bytes.
 
     Raises:
-        ConfigError: `filename` has characters other than A-Z, a-z, 0-9, '.', '_', '-', or is '.' or '..'.
+        ConfigError: `filename` has other characters than A-Z, a-z, 0-9, '.', '_', '-', or is '.' or '..'.
     """
 
     urls: tuple[str, ...]
@@ -41,7 +41,7 @@ class Download:
 
 
 class _MirrorError(Exception):
-    """A mirror cannot deliver the file; the message says why in a few words."""
+    """A mirror cannot give the file; the message says why in a few words."""
 
 
 class _Retry(urllib3.Retry):
@@ -55,7 +55,7 @@ class _Session(requests.Session):
         self.timeout, self.backoff = timeout, backoff
         codes = (429, 500, 502, 503, 504)
         retry = _Retry(total=4, backoff_factor=backoff, status_forcelist=codes, raise_on_status=False)
-        self.adapters.clear()  # URLs without an adapter are refused, after redirects too
+        self.adapters.clear()  # a URL without adapter is refused, after a redirect too
         for scheme in ("https://", "http://") if allow_http else ("https://",):
             self.mount(scheme, requests.adapters.HTTPAdapter(max_retries=retry))
 
@@ -73,10 +73,10 @@ def fetch(
     """Return the path of the file in `folder`, after downloading it unless it is there with the right sha256.
 
     With `offline`, no socket is opened; unless `allow_http`, no URL or redirect leaves https. `timeout` has the seconds
-    for connecting and for each read, `backoff` those before the first retry. `report` takes lines for the user.
+    to connect and for each read, `backoff` those before the first retry. `report` takes lines for the user.
 
     Raises:
-        DataError: no mirror has the right content, or `folder` cannot be written; a damaged file stays until replaced.
+        DataError: there is no right content, or `folder` cannot be written; a damaged file stays until it is replaced.
     """
     path = folder / download.filename
     content = f"sha256 {download.sha256 or 'not pinned'}, at most {download.max_bytes} bytes"
@@ -125,7 +125,7 @@ def _transfer(session: _Session, url: str, download: Download, path: Path) -> st
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file, _open(session, url) as response:
-            length = response.headers.get("Content-Length", "")  # length of the encoded body, if it is encoded
+            length = response.headers.get("Content-Length", "")  # of the encoded body, if it is encoded
             total = int(length) if length.isdecimal() and "Content-Encoding" not in response.headers else None
             with tqdm(desc=path.name, total=total, unit="B", unit_scale=True, disable=None) as bar:
                 for chunk in response.iter_content(64 * 1024):
@@ -134,7 +134,7 @@ def _transfer(session: _Session, url: str, download: Download, path: Path) -> st
                     file.write(chunk)
                     digest.update(chunk)
                     bar.update(len(chunk))
-            if total is not None and file.tell() < total:  # only some versions of urllib3 detect this
+            if total is not None and file.tell() < total:  # only some versions of urllib3 see this themselves
                 raise requests.exceptions.ChunkedEncodingError(urllib3.exceptions.ProtocolError("too short"))
             file.flush()
             os.fsync(file.fileno())
@@ -151,7 +151,7 @@ def _transfer(session: _Session, url: str, download: Download, path: Path) -> st
 def _open(session: _Session, url: str) -> requests.Response:
     try:
         response = session.get(url, stream=True, timeout=session.timeout)
-    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:  # requests does not wrap all of them
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:  # requests wraps not all of them
         raise _MirrorError(_describe(error, session.timeout)) from error
     if response.status_code != 200:
         response.close()
@@ -165,7 +165,7 @@ def _describe(error: Exception, timeout: tuple[float, float]) -> str:
     words: dict[type[Exception], str] = {
         requests.exceptions.InvalidSchema: "neither a URL nor a redirect may leave https",
         requests.exceptions.SSLError: "no valid TLS connection",
-        requests.exceptions.ProxyError: "the proxy refuses the connection",
+        requests.exceptions.ProxyError: "the proxy gives no connection",
         urllib3.exceptions.ConnectTimeoutError: "cannot connect",
         urllib3.exceptions.ReadTimeoutError: f"timed out after {timeout[1]:g} s",
         urllib3.exceptions.ProtocolError: "connection broke",
@@ -175,14 +175,14 @@ def _describe(error: Exception, timeout: tuple[float, float]) -> str:
 
 
 def _wrong_content(path: Path, digest: str, expected: str | None) -> str | None:
-    """Return why the file at `path`, with sha256 `digest`, is not the `expected` one; None if it is."""
+    """Return why the file at `path`, of sha256 `digest`, is not the `expected` one; None when it is."""
     if expected is None or digest == expected.lower():
         return None
     if (
         path.stat().st_size < 64 << 20
         and hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest() == expected.lower()
     ):
-        return "is a CRLF copy of the right file (its line endings were changed)"
+        return "is a CRLF copy of the right file (its line ends were changed)"
     return f"got sha256 {digest[:12]}..., expected {expected[:12]}..."
 
 

@@ -12,7 +12,7 @@ from gpt.data.dataset import Tokens
 
 LONGEST_CONTEXT = 8
 MOST_TOKENS = 4_000_000
-"""Most tokens counted, from the end of the text: more would take long and change little."""
+"""Tokens that are counted, from the end of the text: more would take long and change little."""
 MOST_BYTES = 500_000
 ENTRY_BYTES = 13
 """Bytes of one entry in a checkpoint: int64 context, int32 token, uint8 share."""
@@ -24,8 +24,8 @@ MIN_CHANGE = 0.2
 class NgramTable:
     """The most frequent next token after a context, and its share; the longest known context decides.
 
-    A context is kept only if its prediction differs from that of the next shorter one; of these, the table has the
-    most frequent, up to `MOST_BYTES`.
+    A context is kept only if it changes the prediction of the next shorter one; of these, the table has the most
+    frequent, up to `MOST_BYTES`.
 
     Attributes:
         vocab_size: number of token ids.
@@ -91,10 +91,10 @@ class NgramTable:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> "NgramTable":
-        """Build a table from the tensors of `to_tensors`; shares missing in tables of older versions become 1.
+        """Build a table from the tensors of `to_tensors`; tables without shares, of older versions, get shares of 1.
 
         Raises:
-            KeyError, ValueError: a tensor is missing, or has a wrong type or length.
+            KeyError, ValueError: a tensor is missing, or has another type or length.
         """
         lengths = range(1, 1 + sum(name.endswith(".keys") for name in tensors))
         keys, tokens = (tuple(tensors[f"{length}.{name}"] for length in lengths) for name in ("keys", "tokens"))
@@ -113,7 +113,7 @@ class NgramTable:
 
 @dataclass(frozen=True)
 class _Counts:
-    """Contexts in ascending order, with their counts, the token that follows each most often, and its share."""
+    """Contexts in ascending order, how often each occurs, the token that follows most often, and its share."""
 
     contexts: np.ndarray
     totals: np.ndarray
@@ -121,7 +121,7 @@ class _Counts:
     shares: np.ndarray
 
     def select(self, chosen: np.ndarray) -> "_Counts":
-        """Return the contexts at these indices, or where a mask is True."""
+        """Return the contexts at some indices, or where a mask is True."""
         return _Counts(self.contexts[chosen], self.totals[chosen], self.tokens[chosen], self.shares[chosen])
 
 
@@ -134,7 +134,7 @@ def _longest(vocab_size: int) -> int:
 
 
 def _count(ids: np.ndarray, length: int, vocab_size: int) -> _Counts:
-    """Count all contexts of one length; among equally frequent next tokens the lowest id wins."""
+    """Count all contexts of one length; of equally frequent tokens the lowest id is the most frequent."""
     keys = np.zeros(len(ids) - length, dtype=np.int64)
     for offset in range(length + 1):  # the context, and the token after it
         keys = keys * vocab_size + ids[offset : len(ids) - length + offset]

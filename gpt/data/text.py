@@ -29,10 +29,10 @@ def read_pieces(path: Path, newlines: str) -> Iterator[str]:
         newlines: "strict" refuses CRLF, "lf" reads it as LF, "keep" leaves it.
 
     Raises:
-        DataError: the file cannot be read, is not UTF-8, or has CRLF line endings with "strict".
+        DataError: the file cannot be read, is not UTF-8, or has CRLF line ends with "strict".
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    done, held = 0, ""  # hold back a CR at the end of a piece, since its LF may follow in the next
+    done, held = 0, ""  # held: a CR at the end of a piece, whose LF may come with the next
     try:
         with path.open("rb") as file:
             while data := file.read(PIECE):
@@ -51,7 +51,7 @@ def _decode(path: Path, decoder: codecs.IncrementalDecoder, data: bytes, done: i
     try:
         return decoder.decode(data, final)
     except UnicodeDecodeError as error:
-        offset = done + len(data) - len(error.object) + error.start  # the decoded bytes begin with the pending ones
+        offset = done + len(data) - len(error.object) + error.start  # the object begins with pending bytes
         raise DataError(f"{path} is not UTF-8: byte {offset:,} ({error.reason}); save it as UTF-8 text first") from None
 
 
@@ -64,14 +64,14 @@ def _refuse_wide(path: Path, data: bytes) -> None:
 
 
 def convert_newlines(text: str, newlines: str) -> str:
-    """Return a prompt or other text with the line endings of the corpus; see `read_pieces`."""
+    """Return a prompt or other text with the line ends that the corpus has; see `read_pieces`."""
     return text if newlines == "keep" else text.replace("\r\n", "\n")
 
 
 def _convert(path: Path, text: str, newlines: str) -> str:
     if newlines == "strict" and "\r\n" in text:
         raise DataError(
-            f"{path} has CRLF (Windows) line endings; "
+            f"{path} has CRLF (Windows) line ends; "
             "set data.newlines=lf to read them as LF, or data.newlines=keep to learn them"
         )
     return convert_newlines(text, newlines)

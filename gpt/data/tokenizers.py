@@ -12,7 +12,7 @@ from gpt.errors import DataError
 
 Ids = NDArray[np.integer[Any]]
 MAX_LISTED = 10
-"""Most unknown characters that an error lists; the others it counts."""
+"""Unknown characters that an error lists before it only counts them."""
 
 
 class IncrementalDecoder(Protocol):
@@ -23,7 +23,7 @@ class IncrementalDecoder(Protocol):
         ...
 
     def flush(self) -> str:
-        """Return what is still held back after the last id."""
+        """Return what is still held back, after the last id."""
         ...
 
 
@@ -52,7 +52,7 @@ class Tokenizer(Protocol):
         ...
 
     def count_chars(self, ids: Ids) -> int:
-        """Count the characters that begin within these ids."""
+        """Count the characters that begin in the ids."""
         ...
 
     def to_dict(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class ByteTokenizer:
         try:
             return np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
         except UnicodeEncodeError as error:
-            raise DataError(f"{text[error.start]!r} at {error.start} is not a valid character; remove it") from None
+            raise DataError(f"{text[error.start]!r} at {error.start} is not a character; leave it out") from None
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text; bytes that are not UTF-8 become U+FFFD."""
@@ -147,7 +147,7 @@ class ByteTokenizer:
         return _ByteDecoder()
 
     def count_chars(self, ids: Ids) -> int:
-        """Count the bytes not of the form 10xxxxxx, which only continue a character (RFC 3629)."""
+        """Count the bytes that are not of the form 10xxxxxx, which only continue a character (RFC 3629)."""
         pieces = (ids[begin : begin + PIECE] for begin in range(0, len(ids), PIECE))
         return sum(int(np.count_nonzero((piece & 0xC0) != 0x80)) for piece in pieces)
 
@@ -175,20 +175,6 @@ class _ByteDecoder:
 
     def flush(self) -> str:
         return self._utf8.decode(b"", final=True)
-
-
-def tokenizer_from_dict(data: Any) -> Tokenizer:
-    """Return the tokenizer from the result of its `to_dict`.
-
-    Raises:
-        DataError: it does not describe a tokenizer.
-    """
-    match data:
-        case {"type": "byte"}:
-            return ByteTokenizer()
-        case {"type": "char", "chars": [*chars]} if all(isinstance(char, str) and len(char) == 1 for char in chars):
-            return CharTokenizer(chars)
-    raise DataError(f"not a tokenizer: {str(data)[:60]}")
 
 
 def smallest_dtype(vocab_size: int) -> np.dtype[Any]:

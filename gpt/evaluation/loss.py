@@ -20,7 +20,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The mean loss over a text.
+    """The loss over a text.
 
     Attributes:
         loss: mean, in nats per token.
@@ -31,7 +31,7 @@ class Evaluation:
     tokens: int
 
     def bits_per_char(self, chars_per_token: float) -> float:
-        """Return the loss in bits per character."""
+        """Return the loss in bits per character of text."""
         return self.loss / math.log(2) / chars_per_token
 
 
@@ -71,13 +71,13 @@ def summed_loss(model: nn.Module, inputs: Tensor, targets: Tensor, compute: Comp
 def evaluate(
     model: nn.Module, batches: Iterator[Batch], compute: Compute, poll: Callable[[], None] = lambda: None
 ) -> Evaluation:
-    """Compute the mean loss over some batches, with the model in eval mode.
+    """Compute the mean loss over some batches; the model is in eval mode meanwhile.
 
     Args:
         model: token ids (B, T) -> logits (B, T, V).
         batches: inputs and targets, see `gpt.evaluation.windows`.
         compute: device and dtype.
-        poll: called before each batch; an exception from it ends the evaluation.
+        poll: called before every batch; an exception from it ends the evaluation.
     """
     sums, count = [], 0
     with eval_mode(model):

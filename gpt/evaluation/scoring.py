@@ -19,7 +19,7 @@ class Score:
 
     Attributes:
         logprobs: log-probability in nats of every token but the first, which has no context.
-        chars: number of characters completed by those tokens.
+        chars: number of characters that those tokens complete.
     """
 
     logprobs: tuple[float, ...]
@@ -57,7 +57,7 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
 
     Raises:
         DataError: characters outside the vocabulary.
-        GenerationError: the text has fewer than two tokens, `stride` is below 1, or a logit is not finite.
+        GenerationError: the text has fewer than two tokens, `stride` is below 1, or the logits are not finite.
     """
     if stride is not None and stride < 1:
         raise GenerationError(f"stride is {stride}, expected at least 1")
@@ -75,5 +75,5 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
     if not torch.isfinite(logprobs).all():
         position = int((~torch.isfinite(logprobs)).nonzero()[0])
         raise GenerationError(f"the model's logits after position {position} are not finite; its weights are damaged")
-    first = tokenizer.stream().feed(int(ids[0]))  # empty if the first token is part of a character
+    first = tokenizer.stream().feed(int(ids[0]))  # empty where the first token is a part of a character
     return Score(tuple(logprobs.tolist()), len(tokenizer.decode(ids.tolist())) - len(first))

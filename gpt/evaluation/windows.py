@@ -21,7 +21,7 @@ def full_batches(tokens: Tokens, block_size: int, batch_size: int) -> Iterator[B
 
 
 def sliding_batches(tokens: Tokens, block_size: int, batch_size: int, stride: int) -> Iterator[Batch]:
-    """Yield windows `stride` apart; each predicts only the tokens past the end of the previous one."""
+    """Yield windows `stride` apart; each predicts only the tokens after the end of the previous one."""
     last = len(tokens) - 1  # the last token is only a target
     starts = range(0, max(1, last - block_size + stride), stride)
     whole = max(0, (last - block_size) // stride + 1)  # windows that do not reach past the end
@@ -33,14 +33,14 @@ def sliding_batches(tokens: Tokens, block_size: int, batch_size: int, stride: in
 
 
 def random_batches(tokens: Tokens, block_size: int, batch_size: int, batches: int, seed: int) -> Iterator[Batch]:
-    """Yield batches of random crops, from a random generator of their own."""
+    """Yield batches of random crops, which have a random generator of their own."""
     sampler = BatchSampler(tokens, block_size, seed)
     for _ in range(batches):
         yield sampler.get_batch(batch_size)
 
 
 def _windows(tokens: Tokens, starts: Sequence[int], length: int, fresh: int) -> Batch:
-    """Return windows of `length`; all but the first of the text predict only their last `fresh` tokens."""
+    """Return windows of `length`; all but the first one of the text predict only their last `fresh` tokens."""
     indices = np.array(starts)[:, None] + np.arange(length + 1)
     windows: Tensor = torch.from_numpy(tokens[indices].astype(np.int64))
     targets = windows[:, 1:].clone()

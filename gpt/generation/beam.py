@@ -1,4 +1,4 @@
-"""Beam search: find the most probable continuations by keeping a few at a time."""
+"""Beam search: the most probable continuations, found by keeping a few at a time."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ class Hypothesis:
         tokens: ids after the prompt.
         logprob: sum of their log-probabilities, in nats.
         score: `logprob / length ** length_penalty`, what hypotheses are ranked by.
-        finished: whether it ended by itself, not by `max_new_tokens`.
+        finished: it ended by itself, not by `max_new_tokens`.
     """
 
     tokens: tuple[int, ...]
@@ -43,13 +43,13 @@ def beam_search(
     At each step every live hypothesis is extended by every token, and the `beam` most probable of all
     extensions are kept; those that are finished are set aside. Hypotheses of different lengths compare by
     score (Wu et al. 2016, 1609.08144, section 7, with the plain power of the length). Ties go to the
-    hypothesis that ranked higher before, then to the lower id. Once `beam` are finished, the search ends
-    and the live ones are dropped.
+    hypothesis that was better before, then to the lower id. Once `beam` are finished, the search ends
+    and those still live are dropped.
 
     Args:
         backend: not used before.
         prompt: at least one id.
-        beam: number of hypotheses kept; with V ** max_new_tokens of them the search is exhaustive.
+        beam: hypotheses kept; with V ** max_new_tokens of them the search is exhaustive.
         max_new_tokens: length at which a hypothesis ends.
         length_penalty: 0 compares plain sums; larger favors longer hypotheses.
         is_finished: whether a hypothesis, given as its new tokens, ends here.

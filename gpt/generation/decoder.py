@@ -17,7 +17,7 @@ from gpt.generation.sampling import next_token_probabilities, sample
 from gpt.kernels.decoding.engine import NotFiniteError
 
 PATIENCE = 0.03
-"""Most seconds for which sampled tokens are held before the reader of the stream sees them."""
+"""Seconds that a reader of the stream may wait for tokens that are sampled but not shown."""
 MOST_STEPS = 64
 
 
@@ -80,7 +80,7 @@ class Decoder(ABC):
 
     @property
     def acceptance(self) -> float | None:
-        """Return the fraction of draft tokens that were accepted; None without drafts."""
+        """Return the share of draft tokens that were accepted; None without drafts."""
         return None
 
 
@@ -110,7 +110,7 @@ class StepDecoder(Decoder):
         generators = (self._generators[index] for index in self.active)
         uniform = torch.cat([torch.rand(1, generator=generator, dtype=torch.float32) for generator in generators])
         sampled = sample(probabilities, uniform)
-        # reading back waits for the device, so read once
+        # reading back waits for the device, so it is done once
         tokens, finite = torch.stack((sampled, torch.isfinite(logits).all(dim=-1).long())).tolist()
         if not all(finite):
             raise not_finite(len(sequences[finite.index(0)]) - 1)
@@ -120,7 +120,7 @@ class StepDecoder(Decoder):
 
 
 class RandomStream:
-    """The uniform numbers in [0, 1) that decide the tokens of a sequence, one each, from its own generator."""
+    """The numbers in [0, 1) that decide the tokens of a sequence, one each, from a generator of its own."""
 
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(seed)
@@ -138,10 +138,10 @@ class RandomStream:
 
 
 class MultiStepDecoder(Decoder):
-    """`StepDecoder` for a backend that samples itself; the tokens are the same.
+    """`StepDecoder` for a backend that samples by itself; the tokens are the same.
 
-    Each call samples twice as many tokens as the one before, unless that takes longer than `PATIENCE`; so the
-    first token comes at once. Tokens sampled beyond the end of a sequence are dropped.
+    Each call samples twice as many as the one before, as long as that takes no longer than `PATIENCE`: the
+    first token comes at once. Tokens that were sampled beyond the end of a sequence are dropped.
 
     Args:
         backend: not used before.
@@ -187,10 +187,10 @@ class MultiStepDecoder(Decoder):
                 self._queues[index].append(token)
 
     def _generate(self, sequences: Sequence[TokenIds], steps: int) -> tuple[list[list[int]], Tensor | None]:
-        """Sample tokens for every sequence, fewer if later logits, which may not be needed, are not finite.
+        """Sample tokens for every sequence, fewer where the logits after them are not finite: they may not be needed.
 
         Raises:
-            GenerationError: the first logits after a sequence are not finite.
+            GenerationError: they are not finite after a given sequence.
         """
         uniforms = torch.tensor([self._random[index].peek(steps) for index in self.active], dtype=torch.float32)
         keep_logits = self._params.logprobs is not None
@@ -202,7 +202,7 @@ class MultiStepDecoder(Decoder):
             return self._generate(sequences, error.step)
 
     def _seen(self, sequences: Sequence[TokenIds]) -> Tensor | None:
-        """Return which tokens each sequence has, (B, V), for the repetition penalty; None without a penalty."""
+        """Return which tokens each sequence has, (B, V), for the repetition penalty; None where there is none."""
         if self._params.repetition_penalty == 1.0:
             return None
         seen = torch.zeros(len(sequences), self._backend.vocab_size, dtype=torch.uint8)
@@ -212,11 +212,11 @@ class MultiStepDecoder(Decoder):
 
 
 def describe(tokens: Sequence[int], logits: Tensor | None, count: int | None) -> list[SampledToken]:
-    """Return sampled tokens, with log-probabilities if these are asked for.
+    """Return sampled tokens, with their log-probabilities where these are asked for.
 
     Args:
         tokens: B ids.
-        logits: (B, V) from which they were sampled; may be None only if `count` is.
+        logits: (B, V) that each was sampled from; None only where `count` is.
         count: number of most likely tokens to list beside each; None: the tokens alone.
     """
     if logits is None or count is None:
@@ -234,10 +234,10 @@ def describe(tokens: Sequence[int], logits: Tensor | None, count: int | None) ->
 
 
 def check_finite(logits: Tensor, sequences: Sequence[TokenIds]) -> None:
-    """Check that the logits (B, V) after some sequences are finite.
+    """Check that the logits (B, V) after some sequences can be sampled from.
 
     Raises:
-        GenerationError: they are not; the message names the position.
+        GenerationError: they cannot; the message names the position.
     """
     finite = torch.isfinite(logits).all(dim=-1)
     if not finite.all():

@@ -1,4 +1,4 @@
-"""Drafters for speculative decoding, which propose the next tokens at little cost."""
+"""Drafters of speculative decoding: they propose the next tokens, at little cost."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -12,9 +12,9 @@ from gpt.generation.backends.native import NativeBackend
 from gpt.kernels.decoding.engine import NotFiniteError
 
 LEAST_PROBABILITY = 0.2
-"""Least probability of accepting a draft and all before it: verifying costs about this fraction of a token."""
+"""Least probability that a draft and all before it are accepted: verifying it costs about this share of a token."""
 LOOKUP_LENGTHS = (12, 8, 5, 3)
-"""Lengths of the suffixes to look up, longest first."""
+"""Lengths of suffixes that are looked up, longest first."""
 
 
 class Drafter(Protocol):
@@ -25,7 +25,7 @@ class Drafter(Protocol):
 
         Args:
             index: which sequence.
-            sequence: the whole sequence, which only grows between calls.
+            sequence: all of it; it only grows between calls.
             uniforms: the numbers that will decide the next tokens, at most one for each draft.
         """
         ...
@@ -40,7 +40,7 @@ class NgramDrafter:
 
     def __init__(self, table: NgramTable) -> None:
         self._table = table
-        _ = table.followers  # build now, so that the first draft is as fast as the others
+        _ = table.followers  # built now, so that the first draft is as fast as the others
 
     def draft(self, index: int, sequence: TokenIds, uniforms: Sequence[float]) -> list[int]:
         suffix, drafts, probability = list(sequence[-len(self._table.keys) :]), list[int](), 1.0
@@ -65,7 +65,7 @@ class LookupDrafter:
 
     def draft(self, index: int, sequence: TokenIds, uniforms: Sequence[float]) -> list[int]:
         done, tables = self._seen.get(index, (0, [{} for _ in LOOKUP_LENGTHS]))
-        for end in range(done + 1, len(sequence)):  # earlier suffixes, and where they end
+        for end in range(done + 1, len(sequence)):  # suffixes before the present one, and where they end
             for length, table in zip(LOOKUP_LENGTHS, tables, strict=True):
                 if end >= length:
                     table[tuple(sequence[end - length : end])] = end
@@ -78,7 +78,7 @@ class LookupDrafter:
 
 
 class ModelDrafter:
-    """Proposes what a smaller model samples with the same numbers: where the distributions agree, so do the samples.
+    """Proposes what a smaller model samples with the same numbers: where both distributions agree, so do the samples.
 
     Args:
         make_backend: makes a backend of the draft model, for one sequence.

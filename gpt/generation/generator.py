@@ -1,4 +1,4 @@
-"""Generate text: a batch of prompts in, pieces of text out; `generate` and `stream` wrap that."""
+"""Text from a model: a batch of prompts in, pieces of text out; `generate` and `stream` are wrappers over that."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from gpt.model import GPT
 
 @dataclass
 class Completion:
-    """A finished continuation of a prompt.
+    """A finished text.
 
     Attributes:
         prompt: as it was given.
@@ -57,7 +57,7 @@ def generate_tokens(
 
 
 class TextBatch:
-    """The continuations of several prompts, generated as one batch; iterate once to get their pieces as they come.
+    """Texts after several prompts, generated as one batch; iterating, once, yields their pieces as they come.
 
     Args:
         runtime: prepared from the model.
@@ -68,8 +68,8 @@ class TextBatch:
 
     Raises:
         DataError: a prompt has characters outside the vocabulary.
-        GenerationError: a prompt is empty or too long, and `params` refuses that; or, while iterating,
-            the logits are not finite.
+        GenerationError: a prompt is empty or too long and `params` refuses that; in an iteration: the
+            logits are not finite.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class TextBatch:
 
     @property
     def acceptance(self) -> float | None:
-        """Return the fraction of draft tokens that were accepted; None without drafts."""
+        """Return the share of draft tokens that were accepted; None without drafts."""
         return self._decoder.acceptance
 
     def __iter__(self) -> Iterator[Piece]:
@@ -120,7 +120,7 @@ def complete(
     seeds: Sequence[int] | None = None,
     runtime: Runtime | None = None,
 ) -> list[Completion]:
-    """Return the completions of a `TextBatch`, with its arguments and errors; without a runtime, by the fastest."""
+    """Return the completions of a `TextBatch`, whose arguments and errors these are; without a runtime, the fastest."""
     batch = TextBatch(runtime or build_runtime(model), tokenizer, prompts, params, seeds)
     seeds = [params.seed] * len(prompts) if seeds is None else seeds
     completions = [Completion(prompt, "", seed) for prompt, seed in zip(prompts, seeds, strict=True)]
@@ -138,16 +138,16 @@ def stream(
 ) -> Iterator[str]:
     """Return an iterator over the text that follows a prompt, in pieces, as it is generated.
 
-    Dropout is off in either mode of the model. Without a `runtime`, the native engine keeps its copy of the weights
-    between calls and renews it when they have changed, which each call checks by reading all weights once.
+    Dropout is off, whatever mode the model is in. Without a `runtime` the native engine's copy of the weights is kept
+    from call to call, and made anew when they have changed; to be sure of that, each call reads all weights once.
 
     Args:
         model: the model to sample from.
         tokenizer: the one the model was trained with.
-        prompt: may be empty, and then starts after a newline.
-        runtime: from `build_runtime`, with the model's weights of that moment, which saves the check in each of many
-            calls. None: the fastest available.
-        params: fields of `SamplingParams`; scalars of NumPy and torch, and a single string as `stop`, work too.
+        prompt: may be empty: it then starts after a line end.
+        runtime: of this model, from `build_runtime`, with the weights of that moment: many calls then cost nothing
+            but their tokens. None: the fastest there is.
+        params: fields of `SamplingParams`; NumPy's and torch's scalars, and one string as `stop`, are accepted too.
 
     Raises:
         pydantic.ValidationError: a parameter is out of its range.
@@ -170,8 +170,8 @@ def generate(
 ) -> str | list[str]:
     """Return the text that follows each prompt, without the prompt; one text for one prompt, a list for a list.
 
-    The prompts form one batch, but each has its own generator and gets the same text as alone. Arguments and errors
-    are those of `stream`.
+    The prompts are one batch, but each has its own generator and gets the text that it would get alone. Arguments and
+    errors are those of `stream`.
     """
     if isinstance(prompts, str):
         return "".join(stream(model, tokenizer, prompts, runtime=runtime, **params))

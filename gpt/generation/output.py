@@ -1,4 +1,4 @@
-"""Turn sampled tokens into pieces of text, and decide where a sequence ends."""
+"""From sampled tokens to pieces of text, and where a sequence ends."""
 
 from typing import Literal, NamedTuple
 
@@ -17,8 +17,8 @@ class Piece(NamedTuple):
 
     Attributes:
         row: index of the prompt in the batch.
-        text: what can be shown now; empty while it is held back.
-        token: the sampled token; None if there is none, as with `max_new_tokens` 0.
+        text: what may be shown now; empty where it is held back.
+        token: the sampled token; None where there is none, as with `max_new_tokens` 0.
         finish: why the sequence ends with this piece; None while it goes on.
     """
 
@@ -62,10 +62,10 @@ class PieceStream:
         return Piece(self._row, text if finish is None else text + self._text.flush(), token, finish)
 
     def end(self, finish: Finish) -> Piece:
-        """Return the last piece of a sequence that ends without a token: the text held back so far."""
+        """Return the last piece of a sequence that ends without a token: the text that was held back."""
         return Piece(self._row, self._text.flush(), None, finish)
 
 
 def at_edge(length: int, block_size: int, params: SamplingParams) -> bool:
-    """Return whether a sequence ends because its `length` tokens no longer fit the window."""
+    """Return whether a sequence of `length` tokens, which no longer fits the window, is to end."""
     return params.overflow == "stop" and length > block_size

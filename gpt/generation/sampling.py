@@ -1,8 +1,8 @@
 """From logits to a token: pure functions, applied in one order.
 
 Repetition penalty, temperature, top-k, top-p, min-p, softmax, sample. A filter sets logits to -inf;
-the softmax at the end renormalizes what is left. Temperature 0 is greedy: the penalty still applies,
-but the filters have no effect.
+what is left is renormalized by the softmax at the end. Temperature 0 is greedy, and makes the filters
+idle, but not the penalty.
 """
 
 import math
@@ -20,7 +20,7 @@ def next_token_probabilities(logits: Tensor, params: SamplingParams, sequences: 
 
     Args:
         logits: (..., V) float.
-        params: temperature 0 puts all probability on the most likely token, the lowest id among equals.
+        params: temperature 0 puts everything on the most likely token, the lowest id among equals.
         sequences: their tokens so far, for the repetition penalty; logits are then (B, V).
 
     Returns:
@@ -32,7 +32,7 @@ def next_token_probabilities(logits: Tensor, params: SamplingParams, sequences: 
         most_likely = logits == logits.amax(dim=-1, keepdim=True)
         first = most_likely & (most_likely.cumsum(dim=-1) == 1)
         return first.to(logits.dtype)
-    logits = logits - logits.amax(dim=-1, keepdim=True)  # the largest becomes 0, which no temperature makes infinite
+    logits = logits - logits.amax(dim=-1, keepdim=True)  # the largest is 0, which no temperature makes infinite
     logits = logits / max(params.temperature, torch.finfo(logits.dtype).tiny)
     logits = top_k_filter(logits, params.top_k)
     logits = top_p_filter(logits, params.top_p)
@@ -41,10 +41,10 @@ def next_token_probabilities(logits: Tensor, params: SamplingParams, sequences: 
 
 
 def repetition_penalty(logits: Tensor, sequences: Sequence[Sequence[int]], penalty: float) -> Tensor:
-    """Make the tokens of a sequence less likely: logits l > 0 become l / penalty, others l * penalty.
+    """Make tokens that a sequence has already less likely: logits l > 0 become l / penalty, others l * penalty.
 
-    Keskar et al. 2019, 1909.05858, section 4.1, with the sign rule of later implementations. Finite logits stay finite,
-    however small or large the penalty.
+    Keskar et al. 2019, 1909.05858, section 4.1, with the sign rule of its later implementations. What is finite stays
+    finite, however small or large the penalty.
     """
     seen = torch.zeros(logits.shape, dtype=torch.bool)
     for row, sequence in zip(seen, sequences, strict=True):
@@ -57,7 +57,7 @@ def repetition_penalty(logits: Tensor, sequences: Sequence[Sequence[int]], penal
 
 
 def top_k_filter(logits: Tensor, k: int) -> Tensor:
-    """Keep the k largest logits (Fan et al. 2018, 1805.04833); 0, or k >= V, keeps all. Ties at the edge stay."""
+    """Keep the k largest logits (Fan et al. 2018, 1805.04833); 0, or k >= V, keeps all. Ties at the edge all stay."""
     if k == 0 or k >= logits.size(-1):
         return logits
     smallest_kept = logits.topk(k, dim=-1).values[..., -1:]
@@ -73,7 +73,7 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
         return logits
     ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(dim=-1) - ordered  # probability of everything more likely
-    crossed = (before >= p) & (before > 0)  # the first stays even if p is 0 in float32
+    crossed = (before >= p) & (before > 0)  # the first stays even where p is 0 in float32
     drop = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, crossed)
     return logits.masked_fill(drop, -math.inf)
 

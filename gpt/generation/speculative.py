@@ -1,9 +1,9 @@
-"""Speculative decoding: several tokens per pass, drafted first (Leviathan et al. 2022, 2211.17192).
+"""Speculative decoding: several tokens a pass, by drafting them first (Leviathan et al. 2022, 2211.17192).
 
-A pass over the newest token and its drafts samples after each of them. Each position has one uniform number, with
-which plain decoding would sample its token too; a draft is accepted if it equals that token. So the text is exactly
-that of plain decoding, and a draft x is accepted with probability p(x), as by the paper's rule for a drafter that is
-certain of x.
+A pass over the newest token and its drafts samples after each of them. Every position has one uniform number of its
+own, with which plain decoding would sample its token too; a draft is accepted if it is that token. So the text is that
+of plain decoding, to the letter, and a draft x is accepted with probability p(x), as by the rule of the paper for a
+drafter that is certain of x.
 """
 
 import math
@@ -19,25 +19,25 @@ from gpt.generation.decoder import MOST_STEPS, MultiStepDecoder, describe, not_f
 from gpt.generation.drafts import Drafter
 
 MOST_DRAFTS = 5
-"""Most drafts per pass and sequence: with the newest token, as many as the engine computes per read of the weights."""
+"""For each pass and sequence: with the newest token, as many as the engine multiplies by weights it has read once."""
 MOST_LOST = 4.0
-"""Time, in tokens, that drafts may lose against plain decoding before they are paused; they can gain as much ahead."""
+"""Tokens' time that drafts may lose against plain decoding before they are paused; as much can be saved up."""
 HICCUP = 2.0
-"""Most time, in tokens, that a pass counts per position: beyond that, something else kept the machine busy."""
+"""Tokens' time that a pass counts for at most, for each position in it: something else on the machine took longer."""
 RELIABLE = 0.002
-"""Least seconds of a call without drafts for its speed to be trusted, unless it has `MOST_STEPS` steps."""
+"""Seconds that a call without drafts takes at least before its speed is believed, unless it is as long as can be."""
 FIRST_PLAIN, FIRST_PAUSE = 8, 100
-"""Tokens without drafts: at first, to measure their speed; and in a pause, which is four times as long each time."""
+"""Tokens without drafts at first, to measure their speed; and after drafts have lost, then four times as many."""
 
 
 class SpeculativeDecoder(MultiStepDecoder):
-    """`MultiStepDecoder` that tries drafts, and uses them while they are measured to be faster.
+    """`MultiStepDecoder` that tries drafts, and uses them as long as that is faster.
 
-    The text does not depend on that.
+    Whether it is, is measured; the text does not depend on it.
 
     Attributes:
-        drafted: number of verified draft tokens.
-        accepted: number of accepted draft tokens.
+        drafted: draft tokens that were verified.
+        accepted: how many of them were accepted.
 
     Args:
         backend: not used before, with room for `MOST_DRAFTS` more tokens per sequence.
@@ -62,8 +62,8 @@ class SpeculativeDecoder(MultiStepDecoder):
         self.drafted = self.accepted = 0
         self._drafter, self._draft_length = drafter, MOST_DRAFTS
         self._plain_left, self._pause = FIRST_PLAIN, FIRST_PAUSE
-        self._plain_seconds = math.inf  # per token, in the fastest plain call; in others a window moves
-        self._lost = 0.0  # in tokens
+        self._plain_seconds = math.inf  # per token, of the fastest plain call: in others a window moves
+        self._lost = 0.0  # tokens' time
 
     @property
     def acceptance(self) -> float | None:
@@ -83,7 +83,7 @@ class SpeculativeDecoder(MultiStepDecoder):
             self._weigh(time.perf_counter() - start, verified, self._total_length() - before)
 
     def _weigh(self, seconds: float, verified: int, tokens: int) -> None:
-        """Record what a pass with drafts has lost or gained, and pause drafting if it has lost too much."""
+        """Count what a pass with drafts has lost or gained, and pause drafting where it has lost too much."""
         cost = min(seconds / self._plain_seconds, HICCUP * verified)
         self._lost = max(-MOST_LOST, self._lost + cost - tokens)
         if self._lost > MOST_LOST:
@@ -117,7 +117,7 @@ class SpeculativeDecoder(MultiStepDecoder):
         tokens = list(sampled[: 1 + accepted])
         if tokens[-1] < 0 and len(tokens) == 1:
             raise not_finite(len(sequence) - 1)
-        if tokens[-1] < 0:  # the next pass reports it, if its token is needed
+        if tokens[-1] < 0:  # the next pass says so, if its token is needed
             tokens.pop()
         self._random[index].advance(len(tokens))
         kept = None if logits is None else logits[: len(tokens)]
@@ -133,7 +133,7 @@ class SpeculativeDecoder(MultiStepDecoder):
         return max(0, min(self._draft_length, left - 1, self._backend.room([sequence]) - 1))
 
     def _adapt(self, accepted: int, drafted: int) -> None:
-        """Draft more if all were accepted, fewer if none was."""
+        """Draft more where all were accepted, fewer where none was."""
         if accepted == drafted:
             self._draft_length = min(self._draft_length + 1, MOST_DRAFTS)
         elif accepted == 0:
@@ -144,6 +144,6 @@ class SpeculativeDecoder(MultiStepDecoder):
 
 
 def _count_accepted(draft: Sequence[int], sampled: Sequence[int]) -> int:
-    """Return how many drafts equal the tokens sampled in their place, up to the first that does not."""
+    """Return how many drafts are what was sampled in their place, up to the first that is not."""
     pairs = zip(draft, sampled, strict=False)
     return next((i for i, (proposed, token) in enumerate(pairs) if proposed != token), len(draft))

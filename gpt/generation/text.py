@@ -1,4 +1,4 @@
-"""Convert text for a model: a prompt to token ids, and a stream of token ids to whole characters."""
+"""Text in and out of a model: the token ids of a prompt, and whole characters from a stream of token ids."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,9 +7,9 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.errors import DataError, GenerationError
 
 FIRST_TEXT = "\n"
-"""An empty prompt starts after a newline, or after id 0 if the vocabulary has none."""
+"""Where an empty prompt starts: after a line end, or, where the vocabulary has none, after id 0."""
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
-"""Stands for ids that the tokenizer does not have; a model's vocabulary may be larger."""
+"""Shown for an id that the tokenizer does not have; a model's vocabulary may be larger."""
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str, params: SamplingParams, block_size: int) -> list[int]:
@@ -45,10 +45,10 @@ def _first_ids(tokenizer: Tokenizer, params: SamplingParams) -> list[int]:
 class TextStream:
     """Detokenizes ids as they come and watches for stop strings.
 
-    Text that may begin a stop string is held back until it is clear that it does not.
+    Text that could be the beginning of a stop string is held back until it is clear that it is not.
 
     Attributes:
-        stopped: whether a stop string was reached; then nothing more may be fed.
+        stopped: a stop string was reached; nothing more may be fed.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
@@ -94,5 +94,5 @@ def decode_text(tokenizer: Tokenizer, ids: Iterable[int], stop: Sequence[str] = 
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest suffix of `text` that is a prefix of `stop`."""
+    """Return the length of the longest end of `text` that `stop` begins with."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

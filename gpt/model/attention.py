@@ -18,7 +18,7 @@ from gpt.model.positions import Rotation, rotate
 
 
 class LayerCache(Protocol):
-    """The interface of a key/value cache for attention: one layer's keys and values."""
+    """What attention sees of a key/value cache: one layer's keys and values."""
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values (B, K, T, D); return all stored so far, each (B, K, S, D)."""
@@ -59,7 +59,7 @@ class SDPACore(nn.Module):
 
 
 class AutoCore(nn.Module):
-    """Attention by the faster of the two implementations.
+    """Attention by the faster of the two.
 
     In training on a CPU, the reference is faster in bfloat16, where the backward pass of the fused kernel is slow, and
     when compiled; otherwise the fused kernel is.

@@ -19,7 +19,7 @@ INIT_STD = 0.02
 
 
 class Cache(Protocol):
-    """The interface of a key/value cache for the model."""
+    """What the model sees of a key/value cache."""
 
     def positions(self, new: int) -> Tensor:
         """Return the positions of the next `new` tokens: (T,), or (B, T) for sequences of different lengths."""
@@ -68,12 +68,12 @@ class Softcap(nn.Module):
 
 
 def build_softcap(config: ModelConfig) -> nn.Module:
-    """Return the softcap of the logits that `config.logit_softcap` asks for, or the identity."""
+    """Return the cap of the logits that `config.logit_softcap` asks for, or the identity."""
     return nn.Identity() if config.logit_softcap is None else Softcap(config.logit_softcap)
 
 
 def _initialize_vector_math() -> None:
-    """Make MKL choose its vector functions on a single thread.
+    """Make MKL choose its vector functions on one thread.
 
     PyTorch computes cos, sin, tanh and others of a large tensor by MKL on several threads. When that is the first such
     call of a process, one thread may get functions of lower accuracy (cos off by 7e-9 in float64, in one process of
@@ -113,7 +113,7 @@ class GPT(nn.Module):
         Args:
             idx: token ids, (B, T) int64.
             attention_mask: (B, T) bool, False on padding, for sequences of different lengths. Positions
-                count from the first token of each; logits on padding are undefined.
+                count from the first token of each; logits on padding mean nothing.
             cache: keys and values of earlier positions, to which those of `idx` are appended.
 
         Returns:
@@ -124,7 +124,7 @@ class GPT(nn.Module):
                 is an assertion of the device), the sequence is longer than `block_size`, or both a mask and
                 a cache are given.
         """
-        if not torch.compiler.is_compiling():  # reads ids back; callers that compile a step check first
+        if not torch.compiler.is_compiling():  # it reads ids back; callers that compile a whole step check first
             self.check(idx)
         if cache is not None and attention_mask is not None:
             raise InputError("attention_mask is for calls without a cache; a cache knows the length of each sequence")
@@ -142,7 +142,7 @@ class GPT(nn.Module):
         return self.softcap(self.lm_head(self.ln_f(x)).float())
 
     def check(self, idx: Tensor) -> None:
-        """Raise InputError if `forward` cannot take these ids; their values are not checked on a CUDA device."""
+        """Raise InputError where `forward` would not take these ids; their values are not read on a CUDA device."""
         if idx.dim() != 2:
             raise InputError(f"token ids must be (batch, time), got shape {tuple(idx.shape)}")
         if idx.dtype not in (torch.int64, torch.int32):
@@ -171,7 +171,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 def init_weights(model: nn.Module, config: ModelConfig) -> None:
     """Set every weight in place, from torch's default generator.
 
-    Matrices and embeddings are normal with standard deviation 0.02, biases zero, norm gains one. The
+    Matrices and embeddings are normal with deviation 0.02, biases zero, norm gains one. The
     projections back into the residual stream (`c_proj`) are smaller by `sqrt(2 n_layer)`, since
     2 n_layer of them add up in it (Radford et al. 2019, GPT-2, section 2.3), or zero: a block then
     begins as the identity (Zhang et al. 2019, 1901.09321).
@@ -199,6 +199,6 @@ def _positions_and_mask(idx: Tensor, attention_mask: Tensor | None) -> tuple[Ten
     if attention_mask is None:
         return torch.arange(length, device=idx.device), None
     positions = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
-    itself = torch.eye(length, dtype=torch.bool, device=idx.device)  # so that every softmax sees a key
+    itself = torch.eye(length, dtype=torch.bool, device=idx.device)  # so that every softmax has a key
     mask = causal_mask(length, length, idx.device) & (attention_mask[:, None, None, :] | itself)
     return positions, mask

@@ -1,4 +1,4 @@
-"""Encode the position of a token: by vectors added to the embedding, or by rotating queries and keys.
+"""How a model knows the position of a token: by vectors added to the embedding, or by rotating queries and keys.
 
 A model has one of the two, `LearnedPositions` or `SinusoidalPositions`, or `Rotary`; the other is None.
 """
@@ -76,7 +76,7 @@ def rotate_half(x: Tensor) -> Tensor:
 
 
 def build_added_positions(config: ModelConfig) -> LearnedPositions | SinusoidalPositions | None:
-    """Return the module that adds positions to the token embedding, or None, as `config.position` says."""
+    """Return the module that adds positions to the token embedding, if `config.position` asks for one."""
     match config.position:
         case "learned":
             return LearnedPositions(config.block_size, config.n_embd)
@@ -87,14 +87,14 @@ def build_added_positions(config: ModelConfig) -> LearnedPositions | SinusoidalP
 
 
 def build_rotation(config: ModelConfig) -> Rotary | None:
-    """Return the rotary embedding, or None, as `config.position` says."""
+    """Return the rotary embedding, if `config.position` asks for it."""
     return Rotary(config.block_size, config.head_dim, config.rope_theta) if config.position == "rope" else None
 
 
 def _angles(length: int, width: int, theta: float) -> Tensor:
     """Return `position / theta^(2i/width)`, (length, width / 2).
 
-    Computed in float64, since large angles lose their fraction in float32.
+    In float64, since large angles lose their fraction in float32.
     """
     frequencies = theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     return torch.outer(torch.arange(length, dtype=torch.float64), frequencies)

@@ -34,20 +34,20 @@ class Format:
 
 
 FORMATS = {"int8": Format(8, None), "int4": Format(4, 32)}
-"""Integer formats by name; smaller groups are more accurate but need more scales."""
+"""Integer formats by name; smaller groups are more exact but have more scales."""
 BFLOAT16 = "bf16"
 NAMES = (BFLOAT16, *FORMATS)
-"""Formats that `quantize` accepts."""
+"""Formats that `quantize` takes."""
 
 
 class QuantizedLinear(nn.Module):
     """`x W^T + bias` with `W = integers * scales`; the bias stays as it was.
 
-    Symmetric, rounded to nearest; each group takes the one of `TRIED_SCALES` scales with the least squared error.
+    Symmetric, rounded to nearest; each group has the one of `TRIED_SCALES` scales with the smallest squared error.
 
     Args:
         linear: the layer to quantize.
-        format: integer format; if its group does not divide the inputs, each output has one scale.
+        format: integer format; if its group does not divide the inputs, an output has one scale.
     """
 
     integers: Tensor
@@ -137,12 +137,12 @@ def quantize(model: GPT, weights: str) -> GPT:
         weights: bf16, int8 (a scale for each output) or int4 (a scale for 32 inputs of an output).
 
     Raises:
-        InputError: there is no such format, the model is quantized already, or int4 is asked for and a layer
-            has an odd number of inputs.
+        InputError: there is no such format, the model is quantized already, or it has a layer with an odd
+            number of inputs and int4 is asked for.
     """
     present = weights_format(model)
     if present != "float32":
-        raise InputError(f"the model's weights are {present} already; quantize the original float32 weights")
+        raise InputError(f"the model's weights are {present} already; take the float32 ones that they were made from")
     if weights not in NAMES:
         raise InputError(f"weights {weights!r}: expected one of {', '.join(NAMES)}")
     quantized = copy.deepcopy(model).requires_grad_(False)
@@ -153,7 +153,7 @@ def quantize(model: GPT, weights: str) -> GPT:
                 if isinstance(layer, nn.Linear):
                     if weights == "int4" and layer.in_features % 2:
                         raise InputError(
-                            f"int4 needs an even number of inputs, and {name} has {layer.in_features} inputs; use int8"
+                            f"int4 needs even widths, and {name} has {layer.in_features} inputs; take int8"
                         )
                     narrow = BFloat16Linear(layer) if weights == BFLOAT16 else QuantizedLinear(layer, FORMATS[weights])
                     setattr(parent, name, narrow)
@@ -172,7 +172,7 @@ def format_of(weights: Mapping[str, Tensor]) -> str:
 
 
 def matrix_bytes(model: GPT) -> int:
-    """Return the stored bytes of all matrices that multiply a token."""
+    """Return the stored size in bytes of all matrices that a token is multiplied by."""
     total = 0
     for layer in model.modules():
         if isinstance(layer, QuantizedLinear):

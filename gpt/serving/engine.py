@@ -74,7 +74,7 @@ class ServingEngine:
         """Submit a prompt to be continued; may be called from any thread.
 
         Args:
-            prompt: may be empty, and then starts after a newline.
+            prompt: may be empty: it then starts after a line end.
             params: sampling parameters of this request.
             on_pieces: called from the engine's thread with all new pieces of a step; the last one says why the text
                 ends. It must not block. If it raises an exception, the request is cancelled and it is not called again.

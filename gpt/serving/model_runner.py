@@ -77,7 +77,7 @@ class NativeRunner:
         return None if sequence.params.logprobs is None else torch.empty(self._vocab_size, dtype=torch.float32)
 
     def _seen(self, sequence: Sequence) -> Tensor | None:
-        """Return which tokens a sequence has, (V,), for the repetition penalty; None without a penalty."""
+        """Return which tokens a sequence has, (V,), for the repetition penalty; None where there is none."""
         if sequence.params.repetition_penalty == 1.0:
             return None
         seen = torch.zeros(self._vocab_size, dtype=torch.uint8)
@@ -166,7 +166,7 @@ def build_runner(
 
 def _eager_runner(model: GPT, blocks: int, kv_dtype: str) -> EagerRunner:
     if kv_dtype == "int8":
-        raise GenerationError("only the native backend serves from a cache of int8; use kv_dtype fp32, bf16 or fp16")
+        raise GenerationError("only the native backend serves from a cache of int8; take kv_dtype fp32, bf16 or fp16")
     return EagerRunner(model, blocks, KV_DTYPES[kv_dtype])
 
 

@@ -56,3 +56,20 @@ def test_a_wrong_option_exits_with_2(options: list[str], capsys: pytest.CaptureF
         export.main(options)
     assert ended.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_folder_for_transformers_is_written(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "hf"
+    arguments = ["--to", "hf", "--checkpoint", str(trained / "runs/tiny"), "--output", str(folder)]
+    assert export.main(arguments) == 0
+    assert f"from_pretrained('{folder}') loads it" in capsys.readouterr().err
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "# tiny" in card
+    assert "nats per token" in card
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+    assert export.main(arguments) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert export.main([*arguments, "--prompt", "x"]) == 2
+    assert "--prompt has no effect with --to hf" in capsys.readouterr().err

@@ -180,7 +180,7 @@ def test_characters_per_token_are_those_of_the_tokens_that_are_read(
         ("\ufeff", {"tokenizer": "byte"}, "text.txt has no text in it"),
         ("a", {}, "text.txt has 1 distinct characters; there is nothing to learn from it"),
         ("a" * 1000, {}, "text.txt has 1 distinct characters; there is nothing to learn from it"),
-        ("a\r\nb", {}, "text.txt has CRLF (Windows) line endings"),
+        ("a\r\nb", {}, "text.txt has CRLF (Windows) line ends"),
         ("abc", {"max_bytes": 2}, "text.txt has 3 bytes, more than data.max_bytes 2"),
     ],
 )

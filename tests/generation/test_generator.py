@@ -159,7 +159,7 @@ def test_the_native_backend_is_taken_where_it_can_be(tiny_model: GPT, monkeypatc
     )
     monkeypatch.setattr("gpt.generation.backends.selection.why_not_compile", lambda device: "no C++ compiler was found")
     with pytest.raises(
-        DeviceError, match=r"^no compiled backend: no C\+\+ compiler was found; use backend auto or eager$"
+        DeviceError, match=r"^no compiled backend: no C\+\+ compiler was found; take backend auto or eager$"
     ):
         runtime_name(tiny_model, "compiled")
 
@@ -170,7 +170,7 @@ def test_a_model_that_someone_looks_into_or_has_changed_is_run_as_it_is(tiny_mod
     name, lines = runtime_name(tiny_model)
     assert name == "eager, fp32 cache"
     assert lines == [
-        "the native backend, several times faster, is not available: "
+        "no native backend, which is several times faster: "
         "the native backend does not call hooks, and the model has some"
     ]
     handle.remove()
@@ -182,7 +182,7 @@ def test_a_model_that_someone_looks_into_or_has_changed_is_run_as_it_is(tiny_mod
     name, (line,) = runtime_name(tiny_model)
     assert name == "eager, fp32 cache"
     assert "does not know what Doubled computes" in line
-    with pytest.raises(DeviceError, match=r"^no native backend: .* Doubled computes; use backend auto or eager$"):
+    with pytest.raises(DeviceError, match=r"^no native backend: .* Doubled computes; take backend auto or eager$"):
         runtime_name(tiny_model, "native")
 
 

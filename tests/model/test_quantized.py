@@ -114,7 +114,7 @@ def test_int4_takes_an_eighth_of_float32_and_a_scale_for_32_of_them() -> None:
 @every_format
 def test_a_quantized_model_is_not_quantized_again(weights: str) -> None:
     quantized = gpt.quantize(sharp_model(), "int8")
-    with pytest.raises(InputError, match=r"^the model's weights are int8 already; quantize the original"):
+    with pytest.raises(InputError, match=r"^the model's weights are int8 already; take the float32 ones"):
         gpt.quantize(quantized, weights)
 
 
@@ -138,7 +138,7 @@ def test_another_format_is_refused() -> None:
 
 
 def test_int4_needs_even_widths() -> None:
-    with pytest.raises(InputError, match=r"^int4 needs an even number of inputs, and c_proj has 33 inputs; use int8$"):
+    with pytest.raises(InputError, match=r"^int4 needs even widths, and c_proj has 33 inputs; take int8$"):
         gpt.quantize(sharp_model(mlp_width=33), "int4")
 
 

@@ -1,4 +1,4 @@
-"""Backends compute next-token logits: from the whole window each time, with a cache, or by the native engine.
+"""Backends: how next-token logits are computed, from the whole window each time, with a cache, or by the native engine.
 
 A backend is given token sequences and returns the logits after each. Sequences grow between calls, usually by one
 token, and a backend may reuse what it computed before. All backends agree up to rounding.
@@ -33,10 +33,10 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class Window:
-    """The end of a sequence that the model sees.
+    """The end of a sequence, which the model sees.
 
-    It holds the whole sequence while that fits, and then moves in steps of `chunk`, so that a cache is refilled
-    once in `chunk` tokens and not for every one. With chunk 1 it is always the last `size` tokens.
+    It holds the whole sequence while that fits, and then moves in steps of `chunk`, so that a cache has to be
+    filled anew once in `chunk` tokens and not at every one. With chunk 1 it is always the last `size` tokens.
 
     Attributes:
         size: most tokens in it.
@@ -52,17 +52,17 @@ class Window:
 
         Args:
             block_size: the model's.
-            slide_chunk: at most the whole window; None: a quarter of it, so that the model keeps three quarters.
+            slide_chunk: at most the whole window; None: a quarter of it, so that three quarters stay in sight.
         """
         return cls(block_size, min(slide_chunk or max(1, block_size // 4), block_size))
 
     def start(self, length: int) -> int:
-        """Return where the window begins in a sequence of `length` tokens."""
+        """Return where it begins in a sequence of `length` tokens."""
         if length <= self.size:
             return 0
         steps = -(-(length - self.size) // self.chunk)
         return steps * self.chunk
 
     def of(self, sequence: Sequence[int]) -> Sequence[int]:
-        """Return the tokens of a sequence inside the window."""
+        """Return the tokens in it."""
         return sequence[self.start(len(sequence)) :]

@@ -1,4 +1,4 @@
-"""A decode step of fixed shape: a CUDA graph, which takes a single launch, or compiled by torch on a CPU."""
+"""A decode step of fixed shape: a CUDA graph, which costs one launch, or compiled by torch on a CPU."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,13 +12,13 @@ from gpt.generation.backends.eager import CachedBackend
 
 Step = Callable[[], Tensor]
 WARMUPS = 3
-"""Warm-up runs before a capture, in which libraries allocate their workspaces."""
+"""Runs before a capture, in which libraries allocate their workspaces."""
 
 
 class CompiledBackend(CachedBackend):
-    """`CachedBackend` with a decode step of fixed shape; prompts are computed as there.
+    """`CachedBackend` with such a step; prompts are computed as they are there.
 
-    Attention always reads the whole window, most of it masked: the price of the fixed shape.
+    Attention always sees the whole window, most of it behind a mask: that is the price of the fixed shape.
     The batch has a fixed size too: sequences that finish are replaced by copies of the first one.
     """
 
@@ -43,7 +43,7 @@ class CompiledBackend(CachedBackend):
             self._view, self._tokens = FixedView(cache), torch.zeros_like(newest)
         self._tokens.copy_(newest)
         self._view.lengths.copy_(torch.tensor(cache.lengths), non_blocking=True)
-        if self._run is None:  # now, since capturing writes where the step will write
+        if self._run is None:  # now, since what a capture runs writes where the step will
             self._run = self._build()
         logits = self._run()
         cache.advance(1)

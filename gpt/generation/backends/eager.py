@@ -11,7 +11,7 @@ from gpt.model import GPT, eval_mode
 
 
 class UncachedBackend:
-    """The reference: runs the whole window through the model for every token.
+    """The reference: the whole window through the model for every token.
 
     Args:
         model: computes the logits, without dropout in either mode.
@@ -37,7 +37,7 @@ class UncachedBackend:
 
 
 class CachedBackend:
-    """Computes each position once: prefills what is missing in the cache, then one token per sequence.
+    """Computes each position once: prefill what is new to the cache, then one token per sequence.
 
     Args:
         model: computes the logits, without dropout in either mode.
@@ -83,7 +83,7 @@ class CachedBackend:
         return logits
 
     def _fill(self, sequences: Sequence[TokenIds], starts: list[int]) -> KVCache:
-        """Return a cache that holds each window except its newest token."""
+        """Return a cache that holds each window but for its newest token."""
         olds = [tuple(sequence[start:-1]) for sequence, start in zip(sequences, starts, strict=True)]
         cache = self._cache
         if cache is None:
@@ -96,7 +96,7 @@ class CachedBackend:
         return cache
 
     def _prefill(self, windows: Sequence[tuple[int, ...]]) -> KVCache:
-        """Return a cache of these windows; equal windows are computed once."""
+        """Return a cache of these windows; equal ones are computed once."""
         distinct = list(dict.fromkeys(windows))
         cache = KVCache(self.model.config, len(distinct), None, self.kv_dtype, self.device)
         idx = pad(distinct, self.device)

@@ -1,4 +1,4 @@
-"""Choose a backend, and prepare a model for decoding with it."""
+"""A model prepared for decoding, by one of the backends."""
 
 import os
 from abc import ABC, abstractmethod
@@ -33,12 +33,12 @@ BACKENDS = ("auto", "eager", "compiled", "native")
 
 
 PROCESS = os.getpid()
-"""The process that imported this module."""
+"""That imported this module."""
 
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """How logits are computed; this changes what is sampled by rounding only.
+    """How logits are computed; none of it changes what is sampled, up to rounding.
 
     Attributes:
         backend: one of `BACKENDS`.
@@ -53,20 +53,20 @@ class DecodeOptions:
     prefill_chunk: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise GenerationError if a value is none of the above, or if two contradict each other."""
+        """Raise GenerationError where a value is not one of those above, or two contradict each other."""
         for name, value, known in (("backend", self.backend, BACKENDS), ("kv_dtype", self.kv_dtype, KV_DTYPES)):
             if value not in known:
                 raise GenerationError(f"{name} {value!r}: expected one of {', '.join(known)}")
         if self.prefill_chunk is not None and self.prefill_chunk < 1:
             raise GenerationError(f"prefill_chunk is {self.prefill_chunk}, expected at least 1")
         if self.backend == "native" and self.needs_eager:
-            raise GenerationError("the native backend needs a cache of fp32, bf16 or int8; use backend auto or eager")
+            raise GenerationError("the native backend needs a cache of fp32, bf16 or int8; take backend auto or eager")
         if self.backend == "compiled" and (not self.cache or self.kv_dtype == "int8"):
-            raise GenerationError("the compiled backend needs a cache of floats; use backend auto or eager")
+            raise GenerationError("the compiled backend needs a cache of floats; take backend auto or eager")
 
     @property
     def needs_eager(self) -> bool:
-        """Return whether only the eager backend supports these options."""
+        """Return whether only PyTorch can do this."""
         return not self.cache or self.kv_dtype not in KV_KINDS
 
 
@@ -184,14 +184,14 @@ def build_runtime(
         return NativeRuntime(model, options, settings or read_settings(), report, make_drafter)
     except DeviceError as error:
         if options.backend == "native":
-            raise DeviceError(f"no native backend: {error}; use backend auto or eager") from None
+            raise DeviceError(f"no native backend: {error}; take backend auto or eager") from None
         if next(model.parameters()).device.type == "cpu":
-            report(f"the native backend, several times faster, is not available: {error}")
+            report(f"no native backend, which is several times faster: {error}")
         return _build_eager(model, options, report, make_drafter)
 
 
 def _check_threads() -> None:
-    """Refuse to compute in a forked process, which would wait forever for threads that a fork does not copy.
+    """Refuse to compute where it would wait for ever for threads that a fork did not copy.
 
     Raises:
         GenerationError: it would.
@@ -207,9 +207,9 @@ def _build_eager(model: GPT, options: DecodeOptions, report: Report, make_drafte
     if make_drafter is not None:
         report("decoding without speculation, which only the native backend can do; the text is the same")
     device = next(model.parameters()).device
-    if options.backend == "compiled" and device.type != "cuda":  # on CUDA it is a graph and needs no compiler
+    if options.backend == "compiled" and device.type != "cuda":  # there it is a graph, and needs no compiler
         reason = why_not_compile(device)
         if reason is not None:
-            raise DeviceError(f"no compiled backend: {reason}; use backend auto or eager")
+            raise DeviceError(f"no compiled backend: {reason}; take backend auto or eager")
         report("the first token waits for torch's compiler, up to a minute")
     return EagerRuntime(model, options)

@@ -120,7 +120,7 @@ class Kernels:
             address = self._address(value, kind.is_element(field)) if isinstance(value, Tensor) else value
             setattr(arguments, field, address)
         if getattr(self._library, f"gpt_{name}")(ctypes.byref(arguments)):
-            raise DeviceError(f"not enough memory for the scratch of {name}; use a smaller train.batch_size")
+            raise DeviceError(f"not enough memory for the scratch of {name}; take a smaller train.batch_size")
 
     def _address(self, tensor: Tensor, is_element: bool) -> int:
         assert tensor.is_contiguous()

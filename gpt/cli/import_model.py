@@ -1,0 +1,56 @@
+"""`scripts/import.py`: a model that another program has trained, as a checkpoint."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpt.cli.command import CommandParser, load_torch, report, run_command
+from gpt.cli.shared_options import to_path
+from gpt.config import Config
+from gpt.errors import CheckpointError, ConfigError, DataError, InputError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
+    return run_command(lambda: _run(_parse(argv)))
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = CommandParser(
+        "Make a checkpoint of a model that another program has trained. hf: a folder of transformers, with safetensors "
+        "and a tokenizer.json; nanogpt: a ckpt.pt with the meta.pkl of its data beside it. No code in them is run.",
+        "python scripts/import.py --from hf --input gpt2 --output runs/gpt2",
+    )
+    parser.add_argument("--from", dest="source", choices=("hf", "nanogpt"), required=True, help="format to read")
+    parser.add_argument("--input", type=to_path, required=True, metavar="PATH", help="folder, or ckpt.pt")
+    parser.add_argument(
+        "--meta", type=to_path, metavar="FILE", help="nanogpt: meta.pkl with the characters (default: beside ckpt.pt)"
+    )
+    parser.add_argument("--output", type=to_path, required=True, metavar="DIR", help="checkpoint folder to write")
+    return parser.parse_args(argv)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    output: Path = arguments.output
+    if output.exists():
+        raise CheckpointError(f"{output} exists already; choose another --output, or remove it")
+    if arguments.meta is not None and arguments.source != "nanogpt":
+        raise ConfigError(f"--meta has no effect with --from {arguments.source}; it is for nanogpt")
+
+    load_torch()
+    from gpt.checkpoint import Checkpoint, weights_of, write_checkpoint
+    from gpt.interop.hugging_face import import_folder
+    from gpt.interop.nanogpt import import_checkpoint
+
+    try:
+        if arguments.source == "hf":
+            model, tokenizer = import_folder(arguments.input)
+        else:
+            model, tokenizer = import_checkpoint(arguments.input, arguments.meta)
+    except (InputError, DataError) as error:
+        raise InputError(f"{arguments.input} cannot be imported: {error}") from None
+    config = Config(model=model.config)
+    write_checkpoint(output, Checkpoint(weights_of(model), {}, {"step": 0}, config, tokenizer))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    report(f"{output}: {parameters:,} parameters, {tokenizer.vocab_size:,} tokens in the vocabulary")
+    return 0

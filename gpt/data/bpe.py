@@ -1,0 +1,95 @@
+"""Byte pair encoding by the `tokenizers` library (Sennrich et al. 2015, 1508.07909; on bytes, as in GPT-2)."""
+
+import codecs
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt.data.tokenizers import Ids, IncrementalDecoder, smallest_dtype
+from gpt.errors import DataError
+
+
+class BPETokenizer:
+    """Tokens of one or more bytes of UTF-8: any text, no unknown characters.
+
+    Args:
+        content: of a tokenizer.json with byte-level tokens, as GPT-2, Llama 3 and Qwen have.
+
+    Raises:
+        DataError: the library is not installed, or the content is not such a tokenizer.
+    """
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        try:
+            from tokenizers import Tokenizer
+        except ModuleNotFoundError:
+            raise DataError("this tokenizer needs the tokenizers package; pip install tokenizers") from None
+        if (content.get("decoder") or {}).get("type") != "ByteLevel":
+            raise DataError("only tokenizers with byte-level tokens are supported, and this one has others")
+        try:
+            self._tokenizer = Tokenizer.from_str(json.dumps(content))
+        except Exception as error:  # the library raises no other type
+            raise DataError(f"not a tokenizer: {error}") from None
+        self._content = content
+        self._bytes = _token_bytes(self._tokenizer.get_vocab(with_added_tokens=True), content.get("added_tokens") or [])
+        self._chars = np.array([_characters_begun(token) for token in self._bytes])
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._bytes)
+
+    def encode(self, text: str) -> Ids:
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return np.array(ids, dtype=smallest_dtype(self.vocab_size))
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        """Return the text; bytes that are not UTF-8 become U+FFFD."""
+        return b"".join([self._bytes[int(index)] for index in ids]).decode("utf-8", errors="replace")
+
+    def stream(self) -> IncrementalDecoder:
+        return _BPEDecoder(self._bytes)
+
+    def count_chars(self, ids: Ids) -> int:
+        return int(self._chars[ids].sum())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"type": "bpe", "tokenizer": self._content}
+
+
+class _BPEDecoder:
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        self._tokens, self._utf8 = tokens, codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, index: int) -> str:
+        return self._utf8.decode(self._tokens[index])
+
+    def flush(self) -> str:
+        return self._utf8.decode(b"", final=True)
+
+
+def byte_symbols() -> list[str]:
+    """Return the printable character that byte-level vocabularies write for each byte (Radford et al. 2019, GPT-2)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    codes = {byte: byte for byte in printable} | {byte: 256 + index for index, byte in enumerate(others)}
+    return [chr(codes[byte]) for byte in range(256)]
+
+
+def _token_bytes(vocabulary: dict[str, int], added: Sequence[dict[str, Any]]) -> list[bytes]:
+    """Return the bytes of each token; ids without one are empty."""
+    byte_of = {symbol: byte for byte, symbol in enumerate(byte_symbols())}
+    literal = {token["content"] for token in added}
+    tokens = [b""] * (max(vocabulary.values()) + 1)
+    for text, index in vocabulary.items():
+        try:
+            tokens[index] = text.encode() if text in literal else bytes(byte_of[symbol] for symbol in text)
+        except KeyError:
+            raise DataError(f"the token {text!r} is not made of bytes") from None
+    return tokens
+
+
+def _characters_begun(token: bytes) -> int:
+    """Count the bytes that are not of the form 10xxxxxx, which only continue a character (RFC 3629)."""
+    return sum((byte & 0xC0) != 0x80 for byte in token)

@@ -1,0 +1,23 @@
+"""Tokenizers as checkpoints and token files keep them."""
+
+from typing import Any
+
+from gpt.data.bpe import BPETokenizer
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from gpt.errors import DataError
+
+
+def tokenizer_from_dict(data: Any) -> Tokenizer:
+    """Return the tokenizer whose `to_dict` gave the value.
+
+    Raises:
+        DataError: it does not describe a tokenizer, or needs a library that is not installed.
+    """
+    match data:
+        case {"type": "byte"}:
+            return ByteTokenizer()
+        case {"type": "char", "chars": [*chars]} if all(isinstance(char, str) and len(char) == 1 for char in chars):
+            return CharTokenizer(chars)
+        case {"type": "bpe", "tokenizer": dict(content)}:
+            return BPETokenizer(content)
+    raise DataError(f"not a tokenizer: {str(data)[:60]}")

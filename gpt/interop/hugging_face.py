@@ -1,0 +1,139 @@
+"""A model as a folder that `from_pretrained` of transformers loads, without network or code of its own; and back."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from torch import Tensor
+
+from gpt.config import ModelConfig, SamplingParams
+from gpt.data.tokenizers import Tokenizer
+from gpt.errors import InputError
+from gpt.interop.architectures import architecture_for, architecture_named
+from gpt.interop.tensors import build_from_tensors, to_theirs
+from gpt.interop.tokenizer_json import from_tokenizer_json, to_tokenizer_json
+from gpt.model import GPT
+from gpt.model.positions import SinusoidalPositions
+from gpt.model.quantized import weights_format
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams, card: str) -> dict[str, bytes]:
+    """Return the files of a folder for transformers, with weights in float32.
+
+    Args:
+        model: with weights that are not quantized.
+        tokenizer: the one it was trained with.
+        params: the defaults of `generate`.
+        card: text of the model card, Markdown.
+
+    Raises:
+        InputError: no architecture expresses the model, or its weights are quantized.
+    """
+    if weights_format(model) != "float32":
+        raise InputError(f"the weights are {weights_format(model)}; export the checkpoint that they were made from")
+    config = model.config
+    architecture = architecture_for(config)
+    no_ids = {"bos_token_id": None, "eos_token_id": None}
+    fields = {
+        "architectures": [architecture.name],
+        **architecture.to_fields(config),
+        "vocab_size": config.vocab_size,
+        "tie_word_embeddings": config.tie_weights,
+        "dtype": "float32",
+        **no_ids,
+    }
+    tensors = to_theirs(architecture.entries(config), weights_with_positions(model))
+    sampling = {"temperature": params.temperature, "top_k": params.top_k, "top_p": params.top_p}
+    generation = {
+        "do_sample": params.temperature > 0,
+        **(sampling if params.temperature > 0 else {}),
+        "max_new_tokens": params.max_new_tokens,
+        **no_ids,
+    }
+    tokenizer_fields = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.block_size,
+        "clean_up_tokenization_spaces": False,
+    }
+    return {
+        "config.json": _json(fields),
+        WEIGHTS: safetensors.torch.save(tensors, metadata={"format": "pt"}),
+        "tokenizer.json": _json(to_tokenizer_json(tokenizer)),
+        "tokenizer_config.json": _json(tokenizer_fields),
+        "generation_config.json": _json(generation),
+        "README.md": card.encode(),
+    }
+
+
+def weights_with_positions(model: GPT) -> dict[str, Tensor]:
+    """Return the weights by name; sinusoidal positions are among them, as if they were learned."""
+    weights = dict(model.state_dict())
+    if isinstance(model.wpe, SinusoidalPositions):
+        weights["wpe.weight"] = model.wpe.table
+    return weights
+
+
+def import_folder(folder: Path) -> tuple[GPT, Tokenizer]:
+    """Return the model and the tokenizer of a folder that `save_pretrained` wrote; nothing in it is executed.
+
+    Raises:
+        InputError: a file is missing or damaged, or asks for what this package does not compute; the message names it.
+    """
+    fields = _read_json(folder / "config.json")
+    try:
+        architecture = architecture_named(str((fields.get("architectures") or [None])[0]))
+        keys = architecture.from_fields(fields)
+        tied = fields.get("tie_word_embeddings", architecture.tied_by_default)
+        config = ModelConfig(**keys, vocab_size=fields["vocab_size"], tie_weights=tied)
+    except KeyError as error:
+        raise InputError(f"{folder / 'config.json'} has no {error.args[0]}") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise InputError(f"{folder / 'config.json'}: {problem['msg']} {list(problem['loc'])}") from None
+    except (InputError, AttributeError, TypeError) as error:
+        raise InputError(f"{folder / 'config.json'}: {error}") from None
+    tokenizer = from_tokenizer_json(_read_json(folder / "tokenizer.json"))
+    if tokenizer.vocab_size > fields["vocab_size"]:
+        raise InputError(f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size}")
+    tensors = _read_tensors(folder)
+    if not any(name.startswith(architecture.prefix) for name in tensors):
+        tensors = {architecture.prefix + name: tensor for name, tensor in tensors.items()}  # saved without the head
+    return build_from_tensors(config, architecture.entries(config), tensors), tokenizer
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Return the tensors of one safetensors file or of several with an index."""
+    names = [WEIGHTS]
+    if (folder / INDEX).exists():
+        try:
+            names = sorted(set(_read_json(folder / INDEX)["weight_map"].values()))
+        except (KeyError, TypeError, AttributeError):
+            raise InputError(f"{folder / INDEX} does not say in which file each tensor is") from None
+    tensors: dict[str, Tensor] = {}
+    for name in names:
+        if Path(name).name != name or not (folder / name).is_file():
+            raise InputError(f"{folder} has no {name}; the weights have to be safetensors, all files of them")
+        try:
+            tensors |= safetensors.torch.load_file(folder / name)
+        except SafetensorError as error:
+            raise InputError(f"{folder / name} is damaged or not downloaded completely: {error}") from None
+    return tensors
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path.parent} has no {path.name}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+
+
+def _json(content: Any) -> bytes:
+    return json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,88 @@
+"""Weights under the names of another library: renamed, concatenated, transposed, and back."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpt.config import ModelConfig
+from gpt.errors import InputError
+from gpt.model import GPT
+
+
+class Entry(NamedTuple):
+    """One tensor of another library.
+
+    Attributes:
+        theirs: its name there.
+        ours: the tensors of ours whose rows it holds, one after another.
+        transposed: whether a matrix is stored as (in, out).
+    """
+
+    theirs: str
+    ours: tuple[str, ...]
+    transposed: bool = False
+
+
+def linear(theirs: str, ours: Sequence[str], bias: bool, transposed: bool = False) -> list[Entry]:
+    """Return the entries of a linear layer that holds the rows of one layer of ours, or of several."""
+    weight = Entry(f"{theirs}.weight", tuple(f"{name}.weight" for name in ours), transposed)
+    return [weight, Entry(f"{theirs}.bias", tuple(f"{name}.bias" for name in ours))] if bias else [weight]
+
+
+def to_theirs(entries: Iterable[Entry], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors by their names; a bias that a layer of ours does not have is zero.
+
+    Args:
+        entries: all tensors of the other library.
+        weights: of a model, by our names.
+    """
+    return {entry.theirs: _joined(entry, weights) for entry in entries}
+
+
+def _joined(entry: Entry, weights: Mapping[str, Tensor]) -> Tensor:
+    rows = torch.cat([_weight_or_zeros(name, weights) for name in entry.ours])
+    return (rows.T if entry.transposed else rows).contiguous()
+
+
+def _weight_or_zeros(name: str, weights: Mapping[str, Tensor]) -> Tensor:
+    if name in weights or not name.endswith(".bias"):
+        return weights[name].detach().float().cpu()
+    return torch.zeros(len(weights[f"{name.removesuffix('bias')}weight"]))
+
+
+def build_from_tensors(config: ModelConfig, entries: Iterable[Entry], tensors: Mapping[str, Tensor]) -> GPT:
+    """Return a model with the weights of another library, float32, in eval mode; a bias that is missing is zero.
+
+    Args:
+        config: of the model.
+        entries: all tensors of the other library.
+        tensors: by their names.
+
+    Raises:
+        InputError: a tensor is missing, or has another shape than the model needs.
+    """
+    with torch.random.fork_rng(devices=[]):  # the initial weights are discarded
+        model = GPT(config)
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    weights: dict[str, Tensor] = {}
+    for entry in entries:
+        rows = [shapes[name][0] for name in entry.ours]
+        joined = _joined_rows(entry, tensors, (sum(rows), *shapes[entry.ours[0]][1:]))
+        weights.update(zip(entry.ours, joined.split_with_sizes(rows), strict=True))
+    model.load_state_dict(weights, strict=False)
+    return model.eval()
+
+
+def _joined_rows(entry: Entry, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:
+    """Return the rows of one tensor of theirs, which have to have this shape."""
+    tensor = tensors.get(entry.theirs)
+    if tensor is None and entry.theirs.endswith(".bias"):
+        return torch.zeros(shape)
+    if tensor is None:
+        raise InputError(f"the tensor {entry.theirs} is missing")
+    rows = tensor.T if entry.transposed else tensor
+    if rows.shape != shape:
+        raise InputError(f"{entry.theirs} has shape {tuple(tensor.shape)}, which does not fit the configuration")
+    return rows.float()

@@ -1,0 +1,75 @@
+"""Tokenizers as the tokenizer.json of the `tokenizers` library, and back."""
+
+from typing import Any
+
+from gpt.data.bpe import BPETokenizer, byte_symbols
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from gpt.errors import DataError, InputError
+
+
+def to_tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the content of a tokenizer.json that gives the same ids and texts.
+
+    A character outside the vocabulary becomes the replacement of `CharTokenizer`, since the library has no errors.
+    """
+    if isinstance(tokenizer, CharTokenizer):
+        return _bpe(tokenizer.stoi, decoder={"type": "Fuse"}, unknown=tokenizer.replacement)
+    if isinstance(tokenizer, ByteTokenizer):
+        symbols = byte_symbols()
+        level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+        vocabulary = {symbol: byte for byte, symbol in enumerate(symbols)}
+        return _bpe(vocabulary, decoder=level, pre_tokenizer=level)
+    if isinstance(tokenizer, BPETokenizer):
+        return dict(tokenizer.to_dict()["tokenizer"])
+    raise InputError(f"a tokenizer of type {tokenizer.to_dict().get('type')} cannot be exported")
+
+
+def from_tokenizer_json(content: Any) -> Tokenizer:
+    """Return the tokenizer that a tokenizer.json describes.
+
+    Raises:
+        DataError: it describes none that this package has.
+    """
+    try:
+        vocabulary = content["model"]["vocab"]
+        candidates: list[Tokenizer] = [ByteTokenizer()]
+        if all(len(symbol) == 1 for symbol in vocabulary):
+            candidates.append(CharTokenizer(vocabulary, replacement=content["model"]["unk_token"]))
+    except (TypeError, KeyError):
+        raise DataError("tokenizer.json does not describe a tokenizer") from None
+    for tokenizer in candidates:
+        if to_tokenizer_json(tokenizer) == content:
+            return tokenizer
+    return BPETokenizer(content)
+
+
+def _bpe(
+    vocabulary: dict[str, int],
+    decoder: dict[str, Any],
+    pre_tokenizer: dict[str, Any] | None = None,
+    unknown: str | None = None,
+) -> dict[str, Any]:
+    """Return byte pair encoding without merges: one token for each symbol."""
+    model: dict[str, Any] = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": unknown,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        "vocab": vocabulary,
+        "merges": [],
+    }
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+        "decoder": decoder,
+        "model": model,
+    }

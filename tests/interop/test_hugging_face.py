@@ -1,0 +1,214 @@
+"""Folders for transformers: logits, texts and ids, as transformers itself computes them; and imports of its models."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from gpt.config import ModelConfig, SamplingParams
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
+from gpt.errors import InputError
+from gpt.generation import generate_tokens
+from gpt.interop.hugging_face import export_files, import_folder
+from gpt.model import GPT
+from gpt.model.quantized import quantize
+from tiny import sharp_model
+
+CHARS = CharTokenizer("abcdefghijklmnopqrst \n?")
+LLAMA: dict[str, object] = {"position": "rope", "norm": "rmsnorm", "mlp": "swiglu"}
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "gpt": ("GPT2", {}),
+    "gpt-biases-tied": ("GPT2", {"bias": True, "tie_weights": True, "mlp": "gelu_tanh"}),
+    "gpt-relu": ("GPT2", {"mlp": "relu", "mlp_width": 40, "norm_eps": 1e-3}),
+    "sinusoidal-relu2": ("GPT2", {"position": "sinusoidal", "mlp": "relu2"}),
+    "llama": ("Llama", LLAMA),
+    "llama-grouped-tied-biases": ("Llama", LLAMA | {"n_kv_head": 2, "tie_weights": True, "bias": True}),
+    "llama-theta-eps": ("Llama", LLAMA | {"rope_theta": 500.0, "norm_eps": 1e-3, "mlp_width": 72}),
+    "qwen": ("Qwen3", LLAMA | {"qk_norm": True, "n_kv_head": 1}),
+}
+
+
+def save(model: GPT, folder: Path, **params: Any) -> Path:
+    for name, content in export_files(model, CHARS, SamplingParams(**params), "# card\n").items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def sequences(model: GPT) -> Tensor:
+    return torch.randint(model.vocab_size, (3, model.config.block_size), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(("family", "changes"), VARIANTS.values(), ids=VARIANTS.keys())
+@torch.no_grad()
+def test_transformers_computes_the_same(family: str, changes: dict[str, object], tmp_path: Path) -> None:
+    model = sharp_model(std=0.1, block_size=64, **changes)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(save(model, tmp_path))
+    assert type(theirs).__name__ == {"GPT2": "GPT2LMHeadModel"}.get(family, f"{family}ForCausalLM")
+    idx = sequences(model)
+    torch.testing.assert_close(theirs(idx).logits, model(idx), atol=1e-5, rtol=0)
+    again, tokenizer = import_folder(tmp_path)
+    assert tokenizer.to_dict() == CHARS.to_dict()
+    assert not again.training
+    torch.testing.assert_close(again(idx), model(idx), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["gpt", "llama-grouped-tied-biases", "qwen"])
+def test_greedy_texts_of_200_tokens_are_equal(name: str, tmp_path: Path) -> None:
+    model = sharp_model(block_size=256, **VARIANTS[name][1])
+    folder = save(model, tmp_path, temperature=0)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    prompt = tokenizer("a bad cab", return_tensors="pt").input_ids
+    text = theirs.generate(prompt, max_new_tokens=200)
+    ours = generate_tokens(model, prompt[0].tolist(), SamplingParams(max_new_tokens=200, temperature=0.0))
+    assert text[0, prompt.size(1) :].tolist() == list(ours)
+    assert tokenizer.decode(text[0]) == CHARS.decode(text[0].tolist())
+
+
+def test_sampling_defaults_travel_along(tmp_path: Path) -> None:
+    save(sharp_model(), tmp_path, temperature=0.7, top_k=9, top_p=0.8, max_new_tokens=33)
+    config = transformers.GenerationConfig.from_pretrained(tmp_path)
+    assert (config.do_sample, config.temperature, config.top_k, config.top_p) == (True, 0.7, 9, 0.8)
+    assert config.max_new_tokens == 33
+
+
+def gpt2(**changes: Any) -> Any:
+    sizes = {"vocab_size": 256, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **changes))
+
+
+def llama_like(name: str, **changes: Any) -> Any:
+    sizes = {"vocab_size": 256, "max_position_embeddings": 32, "hidden_size": 32, "intermediate_size": 48}
+    heads = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    config = getattr(transformers, f"{name}Config")(**(sizes | heads | changes))
+    return getattr(transformers, f"{name}ForCausalLM")(config)
+
+
+MODELS = {
+    "gpt2": lambda: gpt2(),
+    "gpt2-untied": lambda: gpt2(tie_word_embeddings=False, activation_function="gelu", n_inner=40),
+    "llama": lambda: llama_like("Llama"),
+    "llama-biases": lambda: llama_like("Llama", attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+    "llama-attention-biases": lambda: llama_like("Llama", attention_bias=True, rms_norm_eps=1e-3),
+    "llama-theta": lambda: llama_like("Llama", rope_parameters={"rope_type": "default", "rope_theta": 777.0}),
+    "qwen3": lambda: llama_like("Qwen3"),
+}
+
+
+@pytest.mark.parametrize("shards", ["10GB", "20KB"])
+@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS.keys())
+@torch.no_grad()
+def test_a_model_of_transformers_is_imported(build: Any, shards: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    theirs = build().eval()
+    for parameter in theirs.parameters():
+        parameter += 0.1 * torch.randn_like(parameter)  # norms and biases too
+    theirs.save_pretrained(tmp_path, max_shard_size=shards)
+    assert (tmp_path / "model.safetensors.index.json").exists() == (shards == "20KB")
+    add_byte_tokenizer(tmp_path)
+    model, tokenizer = import_folder(tmp_path)
+    assert isinstance(tokenizer, ByteTokenizer)
+    idx = sequences(model)
+    torch.testing.assert_close(model(idx), theirs(idx).logits, atol=1e-5, rtol=0)
+
+
+def add_byte_tokenizer(folder: Path) -> None:
+    byte_files = export_files(sharp_model(vocab_size=256), ByteTokenizer(), SamplingParams(), "")
+    (folder / "tokenizer.json").write_bytes(byte_files["tokenizer.json"])
+
+
+@torch.no_grad()
+def test_a_model_saved_without_its_head_is_imported(tmp_path: Path) -> None:
+    theirs = gpt2().eval()
+    theirs.transformer.save_pretrained(tmp_path)
+    edit(tmp_path / "config.json", architectures=["GPT2LMHeadModel"])
+    add_byte_tokenizer(tmp_path)
+    model, _ = import_folder(tmp_path)
+    idx = sequences(model)
+    torch.testing.assert_close(model(idx), theirs(idx).logits, atol=1e-5, rtol=0)
+
+
+def edit(file: Path, **fields: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"architectures": ["BertModel"]}, "BertModel is not supported; GPT2LMHeadModel, LlamaForCausalLM"),
+        ({"architectures": None}, "is not supported"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn', which is not supported"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu', which is not supported; silu is"),
+        ({"head_dim": 16}, "head_dim is 16"),
+        ({"use_sliding_window": True}, "use_sliding_window is True"),
+        ({"hidden_size": "wide"}, "config.json"),
+        ({"num_key_value_heads": 3}, "not divisible by n_kv_head 3"),
+        ({"vocab_size": 5}, "the tokenizer has 23 ids, the model 5"),
+        ({"intermediate_size": 24}, r"gate_proj.weight has shape .* which does not fit the configuration"),
+    ],
+)
+def test_what_is_not_computed_is_refused(fields: dict[str, object], message: str, tmp_path: Path) -> None:
+    save(sharp_model(**LLAMA), tmp_path)
+    edit(tmp_path / "config.json", **fields)
+    with pytest.raises(InputError, match=message):
+        import_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+@pytest.mark.parametrize("keep", [None, 0, 100])
+def test_a_missing_or_cut_file_is_named(name: str, keep: int | None, tmp_path: Path) -> None:
+    save(sharp_model(**LLAMA), tmp_path)
+    if keep is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:keep])
+    with pytest.raises(InputError, match=name):
+        import_folder(tmp_path)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    llama_like("Llama").save_pretrained(tmp_path, max_shard_size="20KB")
+    add_byte_tokenizer(tmp_path)
+    next(tmp_path.glob("model-00002-*")).unlink()
+    with pytest.raises(InputError, match="has no model-00002-of"):
+        import_folder(tmp_path)
+
+
+@pytest.mark.parametrize("index", [{}, [], {"weight_map": {"a": "../x"}}, {"weight_map": 3}])
+def test_an_index_that_is_none_is_refused(index: object, tmp_path: Path) -> None:
+    save(sharp_model(**LLAMA), tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError):
+        import_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"logit_softcap": 15.0}, "train with model.logit_softcap=null"),
+        ({"position": "rope"}, r"GPT2LMHeadModel needs model\.position=learned"),
+        ({"n_kv_head": 2}, r"GPT2LMHeadModel needs model\.n_kv_head=null"),
+        (LLAMA | {"norm": "layernorm"}, r"LlamaForCausalLM needs model\.norm=rmsnorm"),
+        (LLAMA | {"qk_norm": True, "bias": True}, r"needs model\.(qk_norm|bias)=false"),
+    ],
+)
+def test_what_no_architecture_has_is_refused_with_the_remedy(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        export_files(sharp_model(**changes), CHARS, SamplingParams(), "")
+
+
+def test_quantized_weights_are_refused() -> None:
+    with pytest.raises(InputError, match="the weights are int8"):
+        export_files(quantize(sharp_model(), "int8"), CHARS, SamplingParams(), "")
+
+
+def test_every_model_option_is_considered() -> None:
+    """A new option has to be mapped, refused, or listed here as one that changes nothing after training."""
+    irrelevant = {"attention", "init", "dropout", "attention_dropout"}
+    sizes = {"n_layer", "n_head", "n_embd", "block_size", "vocab_size", "mlp_width", "norm_eps", "rope_theta"}
+    options = {"n_kv_head", "bias", "norm", "position", "mlp", "tie_weights", "qk_norm", "logit_softcap"}
+    assert set(ModelConfig.model_fields) == irrelevant | sizes | options
