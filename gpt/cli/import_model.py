@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import to_path
-from gpt.config import Config
+from gpt.config import Config, DataConfig
 from gpt.errors import CheckpointError, ConfigError, DataError, InputError
 
 
@@ -49,7 +49,8 @@ def _run(arguments: argparse.Namespace) -> int:
             model, tokenizer = import_checkpoint(arguments.input, arguments.meta)
     except (InputError, DataError) as error:
         raise InputError(f"{arguments.input} cannot be imported: {error}") from None
-    config = Config(model=model.config)
+    kind = str(tokenizer.to_dict()["type"])
+    config = Config(model=model.config, data=DataConfig.model_validate({"tokenizer": kind}))
     write_checkpoint(output, Checkpoint(weights_of(model), {}, {"step": 0}, config, tokenizer))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     report(f"{output}: {parameters:,} parameters, {tokenizer.vocab_size:,} tokens in the vocabulary")

@@ -109,8 +109,16 @@ class DataConfig(Section):
     dir: PathText = Field(
         "data", description="Folder of downloads and token files; corpora are looked up in GPT_DATA_DIR first."
     )
-    tokenizer: Literal["char", "byte"] = Field(
-        "char", description="char: one id per distinct character of the corpus; byte: 256 ids, any text."
+    tokenizer: Literal["char", "byte", "bpe"] = Field(
+        "char",
+        description="char: one id per distinct character of the corpus; byte: 256 ids, any text; bpe: byte pair "
+        "encoding, any text, which needs the tokenizers package.",
+    )
+    bpe_vocab_size: Annotated[int, Field(ge=257, le=1_000_000)] = Field(
+        1024, description="With tokenizer: bpe: ids, of which 256 are bytes and the rest are learned from the corpus."
+    )
+    tokenizer_file: PathText | None = Field(
+        None, description="With tokenizer: bpe: a tokenizer.json to use; null: one is learned from the corpus."
     )
     newlines: Literal["strict", "lf", "keep"] = Field(
         "strict", description="CRLF line ends: refuse them, read them as LF, or keep them."
@@ -127,6 +135,11 @@ class DataConfig(Section):
                 yield key, f"is needed with source: {source}"
             if self.source != source and value is not None:
                 yield key, f"is only read with source: {source}, and source is {self.source}"
+        for key in ("bpe_vocab_size", "tokenizer_file"):
+            if self.tokenizer != "bpe" and getattr(self, key) != type(self).model_fields[key].default:
+                yield key, f"is only read with tokenizer: bpe, and tokenizer is {self.tokenizer}"
+        if self.tokenizer_file is not None and self.bpe_vocab_size != type(self).model_fields["bpe_vocab_size"].default:
+            yield "bpe_vocab_size", "is for a tokenizer that is learned, and tokenizer_file gives one"
         if self.sha256 is not None and self.source not in ("file", "url"):
             yield "sha256", f"is only read with source: file or url, and source is {self.source}"
 

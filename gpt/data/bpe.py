@@ -2,7 +2,9 @@
 
 import codecs
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,10 +24,9 @@ class BPETokenizer:
     """
 
     def __init__(self, content: dict[str, Any]) -> None:
-        try:
-            from tokenizers import Tokenizer
-        except ModuleNotFoundError:
-            raise DataError("this tokenizer needs the tokenizers package; pip install tokenizers") from None
+        _require_library()
+        from tokenizers import Tokenizer
+
         if (content.get("decoder") or {}).get("type") != "ByteLevel":
             raise DataError("only tokenizers with byte-level tokens are supported, and this one has others")
         try:
@@ -56,6 +57,52 @@ class BPETokenizer:
 
     def to_dict(self) -> dict[str, Any]:
         return {"type": "bpe", "tokenizer": self._content}
+
+
+def learn_bpe(pieces: Iterable[str], vocab_size: int) -> BPETokenizer:
+    """Learn the most frequent merges of a text, within words as GPT-2 splits them.
+
+    Args:
+        pieces: the text.
+        vocab_size: ids, of which the first 256 are bytes; a short text may give fewer.
+
+    Raises:
+        DataError: the library is not installed.
+    """
+    _require_library()
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    library = Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=byte_symbols(), show_progress=False)
+    library.train_from_iterator(pieces, trainer)
+    return BPETokenizer(json.loads(library.to_str()))
+
+
+def load_bpe(path: Path) -> BPETokenizer:
+    """Load a tokenizer.json.
+
+    Raises:
+        DataError: it cannot be read, or is not of byte pair encoding on bytes.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise DataError(f"{path} is not a tokenizer.json")
+    try:
+        return BPETokenizer(content)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _require_library() -> None:
+    if find_spec("tokenizers") is None:
+        raise DataError("byte pair encoding needs the tokenizers package: pip install 'gpt[bpe]'")
 
 
 class _BPEDecoder:

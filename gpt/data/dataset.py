@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.config import DataConfig
+from gpt.data.bpe import learn_bpe, load_bpe
 from gpt.data.corpora import locate_corpus
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.text import distinct_characters, read_pieces
@@ -105,12 +107,20 @@ def open_dataset(folder: Path) -> Dataset:
 
 
 def _fingerprint(config: DataConfig, source: Path) -> str:
-    try:
-        content = sha256_of(source)
-    except OSError as error:
-        raise DataError(f"cannot read {source}: {error.strerror}") from None
+    content = _sha256(source)
     parts = [FORMAT, content, config.tokenizer, config.newlines, config.val_fraction]
+    if config.tokenizer_file is not None:
+        parts.append(_sha256(expand_home(config.tokenizer_file, "data.tokenizer_file")))
+    elif config.tokenizer == "bpe":
+        parts.append(config.bpe_vocab_size)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return sha256_of(path)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _encode_into(folder: Path, source: Path, config: DataConfig) -> None:
@@ -135,6 +145,10 @@ def _encode_into(folder: Path, source: Path, config: DataConfig) -> None:
 def _build_tokenizer(source: Path, config: DataConfig) -> Tokenizer:
     if config.tokenizer == "byte":
         return ByteTokenizer()
+    if config.tokenizer == "bpe":
+        if config.tokenizer_file is not None:
+            return load_bpe(expand_home(config.tokenizer_file, "data.tokenizer_file"))
+        return learn_bpe(read_pieces(source, config.newlines), config.bpe_vocab_size)
     chars = distinct_characters(source, config.newlines)
     if len(chars) < 2:
         raise DataError(f"{source} has {len(chars)} distinct characters; there is nothing to learn from it")
@@ -144,16 +158,18 @@ def _build_tokenizer(source: Path, config: DataConfig) -> Tokenizer:
 def _write_tokens(folder: Path, source: Path, config: DataConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """Write train.bin and val.bin; return the metadata for `open_dataset`."""
     everything, train_file, val_file = folder / "all.bin", folder / "train.bin", folder / "val.bin"
-    total = 0
+    total, train = 0, None
+    pieces = read_pieces(source, config.newlines)
     with everything.open("wb") as file:
-        for piece in read_pieces(source, config.newlines):
+        for piece, is_last_of_train in _split_pieces(pieces, _train_characters(source, config)):
             ids = tokenizer.encode(piece)
             file.write(ids.tobytes())
             total += len(ids)
+            train = total if is_last_of_train else train
     if total == 0:
         raise DataError(f"{source} has no text in it")
     dtype = smallest_dtype(tokenizer.vocab_size)
-    train = int(total * (1 - config.val_fraction))
+    train = int(total * (1 - config.val_fraction)) if train is None else train
     with everything.open("rb") as file, val_file.open("wb") as val:
         file.seek(train * dtype.itemsize)
         shutil.copyfileobj(file, val)
@@ -167,6 +183,29 @@ def _write_tokens(folder: Path, source: Path, config: DataConfig, tokenizer: Tok
         "train": {"length": train, "sha256": sha256_of(train_file)},
         "val": {"length": total - train, "sha256": sha256_of(val_file)},
     }
+
+
+def _train_characters(source: Path, config: DataConfig) -> int | None:
+    """Return how many characters are for training, where tokens are longer; None: the split is by tokens.
+
+    A validation split of the same characters makes losses in bits per character comparable.
+    """
+    if config.tokenizer != "bpe":
+        return None
+    return int(sum(map(len, read_pieces(source, config.newlines))) * (1 - config.val_fraction))
+
+
+def _split_pieces(pieces: Iterator[str], boundary: int | None) -> Iterator[tuple[str, bool]]:
+    """Yield pieces of a text, and whether one ends at the boundary, counted in characters; it is cut there."""
+    begin = 0
+    for piece in pieces:
+        cut = -1 if boundary is None else boundary - begin
+        begin += len(piece)
+        if 0 <= cut <= len(piece):
+            yield piece[:cut], True
+            piece = piece[cut:]
+            boundary = None
+        yield piece, False
 
 
 def _map(path: Path, dtype: str, length: int, sha256: str) -> Tokens:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpt.config import SamplingParams
+from gpt.data.bpe import BPETokenizer
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
 from gpt.inspection.rendering.pages import fill_page, read_part, read_templates
@@ -54,6 +55,8 @@ def render_model_page(
         InputError: a weight is not finite, also once converted; or int8 is asked for, but the model is quantized to
             another format.
     """
+    if isinstance(tokenizer, BPETokenizer):
+        raise InputError("a page has tokenizers of characters and bytes, and this model has byte pair encoding")
     tokenizer.encode(prompt)
     if weights == "int8" and weights_format(model) != "int8":
         model = quantize(model, "int8")

@@ -95,6 +95,8 @@ def test_a_section_in_which_every_key_is_a_comment_takes_overrides() -> None:
         ("optim", "min_lr: 0.01", "optim.min_lr: 0.01 is above learning_rate 0.001"),
         ("data", "path: a.txt", "data.path: is only read with source: file, and source is shakespeare"),
         ("data", "url: https://a.org/b", "data.url: is only read with source: url, and source is shakespeare"),
+        ("data", "bpe_vocab_size: 999", "data.bpe_vocab_size: is only read with tokenizer: bpe, and tokenizer is char"),
+        ("data", "tokenizer_file: a", "data.tokenizer_file: is only read with tokenizer: bpe, and tokenizer is char"),
         ("data", f"sha256: {'a' * 64}", "data.sha256: is only read with source: file or url"),
         ("data", "url: http://a.org/b", "data.url: got 'http://a.org/b', expected the form ^https://"),
         ("data", "sha256: abc", "data.sha256: got 'abc', expected the form ^[0-9a-f]{64}$"),

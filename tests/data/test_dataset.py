@@ -366,3 +366,62 @@ def test_pythons_documentation_becomes_a_dataset_without_a_network(place: Place)
     assert len(data.train) == int(0.9 * len(text))
     assert data.tokenizer.vocab_size == len(set(text))
     data.check_length(256)
+
+
+LONG = "".join(f"{number} keys and {number * 7} doors.\n" for number in range(400))
+
+
+def test_byte_pairs_are_learned_and_both_splits_hold_the_characters_that_they_would_hold_otherwise(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpt.data.text.PIECE", 1000)  # the boundary lies within a piece
+    place.write(LONG)
+    chars, pairs = place.prepare(), place.prepare(tokenizer="bpe", bpe_vocab_size=300)
+    assert pairs.tokenizer.vocab_size == 300
+    assert len(pairs.train) < 0.7 * len(chars.train)
+    for split in ("train", "val"):
+        tokens = getattr(pairs, split)
+        assert pairs.tokenizer.decode(tokens) == chars.tokenizer.decode(getattr(chars, split))
+        assert pairs.chars_per_token(tokens) == len(getattr(chars, split)) / len(tokens)
+
+
+@pytest.mark.parametrize("length", [1, 2, 9, 10, 11, 50])
+def test_short_texts_of_byte_pairs_are_split_at_the_same_character(length: int, place: Place) -> None:
+    place.write(TEXT[:length])
+    data = place.prepare(tokenizer="bpe")
+    assert data.tokenizer.decode(data.train) == TEXT[: int(0.9 * length)]
+    assert data.tokenizer.decode(data.val) == TEXT[int(0.9 * length) : length]
+
+
+def test_another_vocabulary_of_byte_pairs_gets_other_token_files(place: Place, tmp_path: Path) -> None:
+    place.write(LONG)
+    small, large = (place.prepare(tokenizer="bpe", bpe_vocab_size=size) for size in (300, 310))
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(small.tokenizer.to_dict()["tokenizer"]), encoding="utf-8")
+    loaded = place.prepare(tokenizer="bpe", tokenizer_file=str(file))
+    assert len({small.fingerprint, large.fingerprint, loaded.fingerprint}) == 3
+    np.testing.assert_array_equal(loaded.train, small.train)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "cannot read"),
+        ("{", "is not a tokenizer.json"),
+        ("[]", "is not a tokenizer.json"),
+        ("{}", "only tokenizers with byte-level tokens"),
+    ],
+)
+def test_a_file_that_is_no_tokenizer_is_refused(
+    content: str | None, problem: str, place: Place, tmp_path: Path
+) -> None:
+    file = tmp_path / "tokenizer.json"
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+    assert problem in place.refusal(tokenizer="bpe", tokenizer_file=str(file))
+    assert not place.tokens.exists() or not list(place.tokens.iterdir())
+
+
+def test_byte_pairs_without_their_library_are_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpt.data.bpe.find_spec", lambda name: None)
+    assert "needs the tokenizers package: pip install 'gpt[bpe]'" in place.refusal(tokenizer="bpe")

@@ -108,8 +108,10 @@ def _with_vocabulary(config: Config, path: str) -> NamedConfig:
     """Fill in the vocabulary size, which the corpus would otherwise determine."""
     if config.model.vocab_size is not None:
         return NamedConfig(config, path)
-    is_byte = config.data.tokenizer == "byte"
-    size = 256 if is_byte else PLACEHOLDER_VOCABULARY
+    size, reason = PLACEHOLDER_VOCABULARY, "assumed: the corpus determines it"
+    if config.data.tokenizer == "byte":
+        size, reason = 256, "of bytes"
+    elif config.data.tokenizer == "bpe" and config.data.tokenizer_file is None:
+        size, reason = config.data.bpe_vocab_size, "of byte pairs"
     model = config.model.model_copy(update={"vocab_size": size})
-    reason = "of bytes" if is_byte else "assumed: the corpus determines it"
     return NamedConfig(config.model_copy(update={"model": model}), f"{path} (vocabulary of {size}, {reason})")

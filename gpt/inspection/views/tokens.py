@@ -27,10 +27,13 @@ def _label(tokenizer: Tokenizer, index: int) -> str:
         return f"#{index}"  # a model's vocabulary may be larger than its tokenizer's
     if isinstance(tokenizer, ByteTokenizer) and index >= 128:
         return f"{index:02x}"
-    text = tokenizer.decode([index])
-    if text in VISIBLE:
-        return VISIBLE[text]
-    return text if text.isprintable() else f"U+{ord(text):04X}"
+    return "".join(map(_visible, tokenizer.decode([index])))
+
+
+def _visible(character: str) -> str:
+    if character in VISIBLE:
+        return VISIBLE[character]
+    return character if character.isprintable() else f"U+{ord(character):04X}"
 
 
 def one_character(label: str) -> str:
