@@ -97,7 +97,8 @@ def _evaluate_corpus(
     from gpt.evaluation.loss import evaluate
     from gpt.evaluation.windows import random_batches, sliding_batches
 
-    dataset = prepare(loaded.config.data, read_settings(arguments.offline), report)
+    base = None if loaded.config.train.init_from is None else loaded.tokenizer
+    dataset = prepare(loaded.config.data, read_settings(arguments.offline), report, base=base)
     if dataset.tokenizer.to_dict() != loaded.tokenizer.to_dict():
         raise ConfigError(f"{loaded.folder} has a different tokenizer than the present corpus of data.source")
     if dataset.fingerprint != loaded.state.get("data"):

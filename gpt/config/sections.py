@@ -257,6 +257,14 @@ class TrainConfig(Section):
         1, description="Micro-batches per optimizer step; one step sees batch_size * grad_accum_steps sequences."
     )
     max_steps: PositiveInt = Field(5000, description="Optimizer steps.")
+    init_from: PathText | None = Field(
+        None,
+        description="Run or checkpoint whose weights, architecture and tokenizer the model begins with, for "
+        "fine-tuning; null: random weights.",
+    )
+    init_new_characters: Literal["refuse", "add"] = Field(
+        "refuse", description="With init_from: what to do with characters of the corpus that its vocabulary lacks."
+    )
     eval_interval: PositiveInt = Field(250, description="Steps between evaluations; each also writes a checkpoint.")
     eval_first: bool = Field(True, description="Evaluate, and write a checkpoint, before the first step too.")
     eval_batch_size: PositiveInt | None = Field(None, description="Sequences per evaluation batch; null: batch_size.")
@@ -276,6 +284,10 @@ class TrainConfig(Section):
         True, description="Keep a table of n-grams in each checkpoint, 0.5 MB, for sample.py --speculate ngram."
     )
     histograms: bool = Field(False, description="Weight and gradient histograms in TensorBoard at each evaluation.")
+
+    def cross_checks(self) -> Iterator[Problem]:
+        if self.init_new_characters != "refuse" and self.init_from is None:
+            yield "init_new_characters", "is only read with init_from"
 
 
 class SamplingParams(Section):

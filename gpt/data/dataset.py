@@ -18,7 +18,7 @@ from gpt.data.bpe import learn_bpe, load_bpe
 from gpt.data.corpora import locate_corpus
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.text import distinct_characters, read_pieces
-from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, smallest_dtype
+from gpt.data.tokenizers import MAX_LISTED, ByteTokenizer, CharTokenizer, Tokenizer, smallest_dtype
 from gpt.environment import Settings, expand_home
 from gpt.errors import DataError
 from gpt.files import release_cached_pages, sha256_of, sync_file
@@ -67,15 +67,31 @@ class Dataset:
                 )
 
 
-def prepare(config: DataConfig, settings: Settings, report: Report, force: bool = False) -> Dataset:
-    """Locate the corpus, encode it unless that was done before (or with `force`), and open the token files.
+def prepare(
+    config: DataConfig,
+    settings: Settings,
+    report: Report,
+    force: bool = False,
+    base: Tokenizer | None = None,
+    add_characters: bool = False,
+) -> Dataset:
+    """Locate the corpus, encode it unless that was done before, and open the token files.
+
+    Args:
+        config: what to read.
+        settings: the environment's settings.
+        report: takes lines for the user.
+        force: encode it again.
+        base: tokenizer to use; None: one that is built from the corpus.
+        add_characters: extend the vocabulary of `base` by the characters that it lacks.
 
     Raises:
         DataError: the corpus cannot be found, read or encoded, or the data folder cannot be written.
     """
     source = locate_corpus(config, settings, report)
     with announced(report, f"reading {source}"):
-        folder = expand_home(config.dir, "data.dir") / "tokens" / _fingerprint(config, source)
+        tokenizer = None if base is None else _extended(base, source, config, add_characters)
+        folder = expand_home(config.dir, "data.dir") / "tokens" / _fingerprint(config, source, tokenizer)
     if folder.exists() and (force or not (folder / META).is_file()):
         try:
             shutil.rmtree(folder)
@@ -83,7 +99,7 @@ def prepare(config: DataConfig, settings: Settings, report: Report, force: bool 
             raise DataError(f"cannot delete {folder}: {error.strerror}") from None
     if not folder.exists():
         with announced(report, f"encoding {source}, {source.stat().st_size / 1e6:,.0f} MB"):
-            _encode_into(folder, source, config)
+            _encode_into(folder, source, config, tokenizer)
         report(f"encoded {source} into {folder}")
     with announced(report, f"verifying {folder}"):
         return open_dataset(folder)
@@ -106,10 +122,12 @@ def open_dataset(folder: Path) -> Dataset:
     return Dataset(train, val, tokenizer, folder.name)
 
 
-def _fingerprint(config: DataConfig, source: Path) -> str:
+def _fingerprint(config: DataConfig, source: Path, tokenizer: Tokenizer | None) -> str:
     content = _sha256(source)
     parts = [FORMAT, content, config.tokenizer, config.newlines, config.val_fraction]
-    if config.tokenizer_file is not None:
+    if tokenizer is not None:
+        parts.append(tokenizer.to_dict())
+    elif config.tokenizer_file is not None:
         parts.append(_sha256(expand_home(config.tokenizer_file, "data.tokenizer_file")))
     elif config.tokenizer == "bpe":
         parts.append(config.bpe_vocab_size)
@@ -123,14 +141,13 @@ def _sha256(path: Path) -> str:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _encode_into(folder: Path, source: Path, config: DataConfig) -> None:
+def _encode_into(folder: Path, source: Path, config: DataConfig, tokenizer: Tokenizer | None) -> None:
     """Encode into a temporary folder, then move it into place: a reader sees all of it or nothing."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".tmp-", ignore_cleanup_errors=True) as name:
             temporary = Path(name)
-            tokenizer = _build_tokenizer(source, config)
-            meta = _write_tokens(temporary, source, config, tokenizer)
+            meta = _write_tokens(temporary, source, config, tokenizer or _build_tokenizer(source, config))
             (temporary / META).write_text(json.dumps(meta), encoding="utf-8")
             temporary.chmod(0o755)
             try:
@@ -140,6 +157,25 @@ def _encode_into(folder: Path, source: Path, config: DataConfig) -> None:
                     raise
     except OSError as error:
         raise DataError(f"cannot write {folder}: {error.strerror}; set data.dir to another folder") from None
+
+
+def _extended(base: Tokenizer, source: Path, config: DataConfig, add_characters: bool) -> Tokenizer:
+    """Return a tokenizer with which a corpus can be encoded: the one given, or that with more characters.
+
+    Raises:
+        DataError: characters are missing and must not be added.
+    """
+    if not isinstance(base, CharTokenizer):
+        return base
+    missing = [char for char in distinct_characters(source, config.newlines) if char not in base.stoi]
+    if missing and not add_characters:
+        listed = ", ".join(map(repr, missing[:MAX_LISTED]))
+        more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
+        raise DataError(
+            f"{source} has characters outside the vocabulary of {base.vocab_size} that the model begins with: "
+            f"{listed}{more}; set train.init_new_characters=add to add them, or remove them from the text"
+        )
+    return CharTokenizer([*base.itos, *missing]) if missing else base
 
 
 def _build_tokenizer(source: Path, config: DataConfig) -> Tokenizer:

@@ -18,6 +18,7 @@ from gpt.model import GPT
 from gpt.processor import supported_processors
 from gpt.progress import Report
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
+from gpt.training.finetuning import base_tokenizer, begin_with, find_base, with_architecture
 from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
 from gpt.training.optimizers import build_optimizer
 from gpt.training.resume import ResumePoint, check_fits, find_resume_point, warn_of_copy
@@ -71,7 +72,11 @@ def _build_trainer(
     if loaded.config.train.attention_interval:
         require_matplotlib()
     keep_freed_memory()
-    dataset = prepare(loaded.config.data, settings, report)
+    base = find_base(loaded.config, run.path.parent, point)
+    if base is not None:
+        loaded = with_architecture(loaded, base)
+    add_characters = loaded.config.train.init_new_characters == "add"
+    dataset = prepare(loaded.config.data, settings, report, False, base_tokenizer(base), add_characters)
     dataset.check_length(loaded.config.model.block_size)
     config = resolve(loaded, dataset)
     require_training_memory(config, compute)
@@ -81,6 +86,8 @@ def _build_trainer(
     model = GPT(config.model).to(compute.device)
     if point is not None:
         load_weights(model, point.checkpoint.model, point.folder)
+    elif base is not None:
+        begin_with(model, dataset.tokenizer, base)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
     stepper = Stepper(model, optimizer, compute, config.optim.grad_clip)
     _choose_blocks(stepper, config, dataset, settings, report)
@@ -88,7 +95,7 @@ def _build_trainer(
     if point is not None:
         trainer.restore(point.checkpoint)
     run.create(config)
-    report(_summary(config, model, dataset, compute, run, point))
+    report(_summary(config, model, dataset, compute, run, point, base))
     return trainer
 
 
@@ -140,11 +147,17 @@ def _build_monitor(run: RunFolder, config: Config, report: Report) -> Monitor:
 
 
 def _summary(
-    config: Config, model: GPT, dataset: Dataset, compute: Compute, run: RunFolder, point: ResumePoint | None
+    config: Config,
+    model: GPT,
+    dataset: Dataset,
+    compute: Compute,
+    run: RunFolder,
+    point: ResumePoint | None,
+    base: ResumePoint | None,
 ) -> str:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     tokens = config.train.batch_size * config.train.grad_accum_steps * config.model.block_size
-    start = f"resuming {point.folder}" if point else "new run"
+    start = f"resuming {point.folder}" if point else f"beginning with {base.folder}" if base else "new run"
     return (
         f"{run.path}: {start}; {parameters:,} parameters, {len(dataset.train):,} training and {len(dataset.val):,} "
         f"validation tokens, vocabulary of {config.model.vocab_size}; {tokens:,} tokens a step; {compute}"

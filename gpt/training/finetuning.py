@@ -1,0 +1,89 @@
+"""Begin with the weights, tokenizer and architecture of another run (`train.init_from`)."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from gpt.checkpoint import find_checkpoint, load_weights, read_checkpoint
+from gpt.config import Config, LoadedConfig, ModelConfig
+from gpt.data import CharTokenizer, Tokenizer
+from gpt.environment import expand_home
+from gpt.errors import CheckpointError, ConfigError
+from gpt.model import GPT
+from gpt.model.quantized import format_of
+from gpt.training.resume import ResumePoint
+
+FREE = frozenset({"vocab_size", "dropout", "attention_dropout", "attention", "init"})
+"""Keys of the model that may differ from the checkpoint's: they change no tensor but the embedding and the head."""
+
+
+def find_base(config: Config, runs: Path, point: ResumePoint | None) -> ResumePoint | None:
+    """Return the checkpoint that gives architecture and tokenizer; None where the configuration alone does.
+
+    Args:
+        config: of this run.
+        runs: folder of run folders.
+        point: that the run resumes from; it has them too, and the one it began with may be gone.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, it is damaged, or its weights are quantized.
+    """
+    if config.train.init_from is None or point is not None:
+        return point if config.train.init_from is not None else None
+    folder = find_checkpoint(expand_home(config.train.init_from, "train.init_from"), runs)
+    base = ResumePoint(folder, read_checkpoint(folder))
+    weights = format_of(base.checkpoint.model)
+    if weights != "float32":
+        raise CheckpointError(f"{folder} has {weights} weights, which cannot be trained; use the float32 checkpoint")
+    return base
+
+
+def with_architecture(loaded: LoadedConfig, base: ResumePoint) -> LoadedConfig:
+    """Return the configuration with the architecture of a checkpoint.
+
+    Raises:
+        ConfigError: a key of the model, or `data.tokenizer`, contradicts it.
+    """
+    config, saved = loaded.config, base.checkpoint.config
+    for section, keys in (("model", config.model.model_fields_set - FREE), ("data", {"tokenizer"})):
+        ours, theirs = getattr(config, section), getattr(saved, section)
+        for key in sorted(keys):
+            if getattr(ours, key) != getattr(theirs, key):
+                raise ConfigError(
+                    f"{section}.{key} is {getattr(ours, key)}, but {base.folder}, from which train.init_from begins, "
+                    f"has {getattr(theirs, key)}"
+                )
+    free = {key: getattr(config.model, key) for key in FREE & config.model.model_fields_set}
+    model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": None, **free})
+    return replace(loaded, config=config.model_copy(update={"model": model}))
+
+
+@torch.no_grad()
+def begin_with(model: GPT, tokenizer: Tokenizer, base: ResumePoint) -> None:
+    """Copy the weights of a checkpoint into a model; embeddings of characters that it lacks stay as they are.
+
+    Args:
+        model: of the checkpoint's architecture.
+        tokenizer: of the model: the checkpoint's, or that with more characters.
+        base: the checkpoint.
+
+    Raises:
+        CheckpointError: the weights do not fit the model.
+    """
+    saved = base.checkpoint
+    weights = dict(saved.model)
+    if tokenizer.to_dict() != saved.tokenizer.to_dict():
+        assert isinstance(tokenizer, CharTokenizer)
+        assert isinstance(saved.tokenizer, CharTokenizer)
+        rows = torch.tensor([tokenizer.stoi[character] for character in saved.tokenizer.itos])
+        for name in {"wte.weight", "lm_head.weight"} & weights.keys():
+            grown = model.get_parameter(name).detach().cpu().clone()
+            grown[rows] = weights[name][: len(rows)]
+            weights[name] = grown
+    load_weights(model, weights, base.folder)
+
+
+def base_tokenizer(base: ResumePoint | None) -> Tokenizer | None:
+    """Return the tokenizer of a checkpoint, if there is one."""
+    return None if base is None else base.checkpoint.tokenizer
