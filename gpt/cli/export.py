@@ -1,6 +1,7 @@
 """`scripts/export.py`: write a trained model in a format that other programs read."""
 
 import argparse
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import add_checkpoint_options, to_path
 from gpt.cli.tables import human_bytes
 from gpt.errors import ConfigError, GPTError
+from gpt.files import sync_file, write_atomic, write_folder
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
@@ -22,15 +24,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(
         "Write a trained model in another format. html: one file that runs the model in any browser, offline. "
-        "hf: a folder that transformers, vLLM and SGLang load.",
+        "hf: a folder that transformers, vLLM and SGLang load. gguf: one file that llama.cpp runs.",
         'python scripts/export.py --to html --checkpoint runs/shakespeare --prompt "ROMEO:" --output shakespeare.html',
     )
     parser.add_argument("--to", choices=tuple(WRITERS), required=True, help="format to write")
     add_checkpoint_options(parser, with_device=False)
     parser.add_argument(
         "--weights",
-        choices=("fp16", "int8", "float32"),
-        help="html: format of the weights in the page; int8 makes the smallest file (default: fp16)",
+        choices=("fp16", "int8", "q8_0", "float32"),
+        help="format of the weights: fp16, int8 or float32 in a page (default: fp16), q8_0 or float32 in a GGUF file "
+        "(default: float32)",
     )
     parser.add_argument("--prompt", metavar="TEXT", help="html: prompt that the page starts with (default: none)")
     parser.add_argument("--output", type=to_path, required=True, metavar="PATH", help="file or folder to write")
@@ -39,14 +42,15 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(arguments: argparse.Namespace) -> int:
     output: Path = arguments.output
-    if arguments.to == "html" and output.is_dir():
+    if arguments.prompt is not None and arguments.to != "html":
+        raise ConfigError(f"--prompt has no effect with --to {arguments.to}; it is for html")
+    if arguments.weights not in (None, *FORMATS[arguments.to]):
+        known = ", ".join(FORMATS[arguments.to]) or "no other than float32"
+        raise ConfigError(f"--weights {arguments.weights} is not for --to {arguments.to}, which has {known}")
+    if arguments.to == "hf" and output.exists():
+        raise GPTError(f"{output} exists already; choose another --output, or remove it")
+    if output.is_dir():
         raise GPTError(f"{output} is a folder; --output names a file")
-    if arguments.to != "html":
-        for name in ("weights", "prompt"):
-            if getattr(arguments, name) is not None:
-                raise ConfigError(f"--{name} has no effect with --to {arguments.to}; it is for html")
-        if output.exists():
-            raise GPTError(f"{output} exists already; choose another --output, or remove it")
     if not output.parent.is_dir():
         raise GPTError(f"{output.parent} is not a folder; make it first, or choose another --output")
 
@@ -66,7 +70,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _write_html(arguments: argparse.Namespace, loaded: "Loaded") -> tuple[int, str]:
     """Write a page; return its bytes, and what to do with it."""
-    from gpt.files import write_atomic
     from gpt.interop.html import render_model_page
 
     shape, weights = loaded.config.model, arguments.weights or "fp16"
@@ -89,7 +92,6 @@ def _write_html(arguments: argparse.Namespace, loaded: "Loaded") -> tuple[int, s
 
 def _write_hugging_face(arguments: argparse.Namespace, loaded: "Loaded") -> tuple[int, str]:
     """Write a folder for transformers; return its bytes, and what to do with it."""
-    from gpt.files import write_folder
     from gpt.interop.hugging_face import export_files
     from gpt.interop.model_card import model_card
 
@@ -97,6 +99,19 @@ def _write_hugging_face(arguments: argparse.Namespace, loaded: "Loaded") -> tupl
     files = export_files(loaded.model, loaded.tokenizer, loaded.config.sample, card)
     write_folder(arguments.output, files)
     return sum(map(len, files.values())), f"AutoModelForCausalLM.from_pretrained({str(arguments.output)!r}) loads it"
+
+
+def _write_gguf(arguments: argparse.Namespace, loaded: "Loaded") -> tuple[int, str]:
+    """Write a GGUF file; return its bytes, and what to do with it."""
+    from gpt.interop.gguf_file import write_gguf
+
+    output: Path = arguments.output
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
+        file = Path(folder) / output.name
+        write_gguf(file, loaded.model, loaded.tokenizer, arguments.weights or "float32", _name(loaded))
+        sync_file(file)
+        file.replace(output)
+    return output.stat().st_size, f"llama-cli -m {output} runs it"
 
 
 def _parameters(loaded: "Loaded") -> int:
@@ -110,4 +125,7 @@ def _name(loaded: "Loaded") -> str:
 WRITERS: dict[str, Callable[[argparse.Namespace, "Loaded"], tuple[int, str]]] = {
     "html": _write_html,
     "hf": _write_hugging_face,
+    "gguf": _write_gguf,
 }
+FORMATS = {"html": ("fp16", "int8", "float32"), "hf": (), "gguf": ("float32", "q8_0")}
+"""Formats of weights that can be chosen."""

@@ -35,8 +35,7 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams, card:
     Raises:
         InputError: no architecture expresses the model, or its weights are quantized.
     """
-    if weights_format(model) != "float32":
-        raise InputError(f"the weights are {weights_format(model)}; export the checkpoint that they were made from")
+    require_float32(model)
     config = model.config
     architecture = architecture_for(config)
     no_ids = {"bos_token_id": None, "eos_token_id": None}
@@ -69,6 +68,12 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams, card:
         "generation_config.json": _json(generation),
         "README.md": card.encode(),
     }
+
+
+def require_float32(model: GPT) -> None:
+    """Raise InputError where the weights are quantized."""
+    if weights_format(model) != "float32":
+        raise InputError(f"the weights are {weights_format(model)}; export the checkpoint that they were made from")
 
 
 def weights_with_positions(model: GPT) -> dict[str, Tensor]:

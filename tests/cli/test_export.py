@@ -73,3 +73,15 @@ def test_a_folder_for_transformers_is_written(
     assert "exists already" in capsys.readouterr().err
     assert export.main([*arguments, "--prompt", "x"]) == 2
     assert "--prompt has no effect with --to hf" in capsys.readouterr().err
+    assert export.main([*arguments, "--weights", "q8_0"]) == 2
+    assert "--weights q8_0 is not for --to hf" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("output", [".", "gone/x.gguf"])
+def test_a_gguf_file_that_cannot_be_written_leaves_nothing(
+    output: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--to", "gguf", "--checkpoint", str(trained / "runs/tiny"), "--output", str(tmp_path / output)]
+    assert export.main(arguments) == 2
+    assert capsys.readouterr().err.count("error: ") == 1
+    assert list(tmp_path.iterdir()) == []

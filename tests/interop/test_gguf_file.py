@@ -1,0 +1,112 @@
+"""GGUF files: read back by the library of the format, and run by llama.cpp where it is installed."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from gpt.config import SamplingParams
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from gpt.errors import InputError
+from gpt.generation import generate_tokens
+from gpt.interop.gguf_file import interleave_halves, rwkv_tokens, write_gguf
+from gpt.model.positions import Rotary, rotate
+from tiny import sharp_model
+
+CHARS = CharTokenizer("abcdefghijklmnopqrs\né?")
+LLAMA: dict[str, object] = {"position": "rope", "norm": "rmsnorm", "mlp": "swiglu"}
+VARIANTS: dict[str, dict[str, object]] = {
+    "gpt2": {"mlp": "gelu_tanh"},
+    "llama": LLAMA | {"n_kv_head": 2, "tie_weights": True},
+    "qwen3": LLAMA | {"qk_norm": True, "n_kv_head": 1},
+}
+
+
+def test_rotating_neighbors_of_interleaved_rows_is_rotating_halves() -> None:
+    """llama.cpp multiplies the pair (2i, 2i + 1) as a complex number by e^(i angle)."""
+    torch.manual_seed(0)
+    heads, width = 3, 8
+    weight, x = torch.randn(heads * width, 5), torch.randn(4, 5)
+    rotation = Rotary(4, width, 10000.0)(torch.arange(4))
+    ours = rotate((x @ weight.T).view(4, heads, width).transpose(0, 1), rotation)
+    pairs = (x @ interleave_halves(weight, heads).T).view(4, heads, width // 2, 2)
+    frequencies = 10000.0 ** (-torch.arange(0, width, 2) / width)
+    angles = torch.polar(torch.tensor(1.0), torch.outer(torch.arange(4), frequencies))
+    rotated = torch.view_as_complex(pairs) * angles[:, None]
+    theirs = torch.cat((rotated.real, rotated.imag), dim=-1).transpose(0, 1)  # neighbors to halves
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(("kind", "changes"), VARIANTS.items(), ids=VARIANTS.keys())
+@pytest.mark.parametrize("weights", ["float32", "q8_0"])
+def test_the_library_reads_back_what_was_written(
+    kind: str, changes: dict[str, object], weights: str, tmp_path: Path
+) -> None:
+    model = sharp_model(**changes)
+    write_gguf(tmp_path / "x.gguf", model, CHARS, weights, "keys")
+    reader: Any = gguf.GGUFReader(tmp_path / "x.gguf")
+    assert reader.fields["general.architecture"].contents() == kind
+    assert reader.fields["general.name"].contents() == "keys"
+    assert reader.fields[f"{kind}.context_length"].contents() == model.config.block_size
+    tensors = {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}
+    assert ("output.weight" in tensors) == (not model.config.tie_weights)
+    tolerance = 0.0 if weights == "float32" else 0.01  # half a step of 1/127 of the largest of 32 values
+    for theirs, ours in (("token_embd", "wte"), ("blk.1.ffn_down", "h.1.mlp.c_proj"), ("output_norm", "ln_f")):
+        expected = model.get_parameter(f"{ours}.weight").detach().numpy()
+        np.testing.assert_allclose(tensors[f"{theirs}.weight"], expected, atol=tolerance * abs(expected).max())
+
+
+def test_tokens_are_escaped_bytes() -> None:
+    assert rwkv_tokens(CharTokenizer("aé\n")) == [b"\\x0a", b"\\x61", b"\\xc3\\xa9"]
+    assert rwkv_tokens(ByteTokenizer())[255] == b"\\xff"
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokenizer", "message"),
+    [
+        ({"mlp": "relu2"}, CHARS, "llama.cpp has no relu2 in GPT-2's layout"),
+        ({"logit_softcap": 3.0}, CHARS, "model.logit_softcap=null"),
+        ({}, None, "byte pair encoding"),
+    ],
+)
+def test_what_llama_cpp_cannot_run_is_refused(
+    changes: dict[str, object], tokenizer: Tokenizer | None, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        write_gguf(tmp_path / "x.gguf", sharp_model(**changes), tokenizer, "float32", "x")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(InputError, match=r"pip install 'gpt\[gguf\]'"):
+        write_gguf(tmp_path / "x.gguf", sharp_model(), CHARS, "float32", "x")
+
+
+RUN = """
+import json, sys, llama_cpp
+model = llama_cpp.Llama(sys.argv[1], n_ctx=256, verbose=False, type_k=0, type_v=0)
+ids = model.tokenize(sys.argv[2].encode(), add_bos=False)
+text = model.create_completion(sys.argv[2], max_tokens=200, temperature=0.0, repeat_penalty=1.0)
+print(json.dumps({"ids": ids, "text": text["choices"][0]["text"]}))
+"""
+
+
+@pytest.mark.skipif(find_spec("llama_cpp") is None, reason="needs llama-cpp-python: pip install 'gpt[llama]'")
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
+def test_llama_cpp_writes_the_same_greedy_text(changes: dict[str, object], tmp_path: Path) -> None:
+    model, prompt = sharp_model(block_size=256, **changes), "abadcabé#"
+    write_gguf(tmp_path / "x.gguf", model, CHARS, "float32", "x")
+    command = [sys.executable, "-c", RUN, str(tmp_path / "x.gguf"), prompt]
+    answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    ids = CHARS.encode(prompt.replace("#", "?")).tolist()  # it is not in the vocabulary
+    assert answer["ids"] == ids
+    greedy = generate_tokens(model, ids, SamplingParams(max_new_tokens=200, temperature=0.0))
+    assert answer["text"] == CHARS.decode(list(greedy))
