@@ -1,4 +1,4 @@
-"""`scripts/import.py`: a model that another program has trained, as a checkpoint."""
+"""`scripts/import_model.py`: a model that another program has trained, as a checkpoint."""
 
 import argparse
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(
         "Make a checkpoint of a model that another program has trained. hf: a folder of transformers, with safetensors "
         "and a tokenizer.json; nanogpt: a ckpt.pt with the meta.pkl of its data beside it. No code in them is run.",
-        "python scripts/import.py --from hf --input gpt2 --output runs/gpt2",
+        "python scripts/import_model.py --from hf --input gpt2 --output runs/gpt2",
     )
     parser.add_argument("--from", dest="source", choices=("hf", "nanogpt"), required=True, help="format to read")
     parser.add_argument("--input", type=to_path, required=True, metavar="PATH", help="folder, or ckpt.pt")

@@ -1,4 +1,4 @@
-"""`scripts/import.py`, and what other commands make of its result."""
+"""`scripts/import_model.py`, and what other commands make of its result."""
 
 import json
 import pickle
