@@ -8,7 +8,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,17 +53,18 @@ def system_flags(platform: str, is_zig: bool) -> tuple[str, ...]:
     return () if is_zig else ("-static",)  # other compilers' own libraries are not where Windows looks for DLLs
 
 
-def find_compilers() -> list[Compiler]:
-    """Return every compiler of this machine, the preferred one first, each once."""
-    paths = list(filter(None, map(shutil.which, NAMES)))
-    different = {Path(path).resolve(): path for path in reversed(paths)}.values()
-    return [*filter(None, map(_compiler_at, reversed(different))), *_zig()]
+def find_compilers() -> Iterator[Compiler]:
+    """Yield the compilers of this machine, the preferred one first, each once."""
+    different: dict[Path, str] = {}
+    for path in filter(None, map(shutil.which, NAMES)):
+        different.setdefault(Path(path).resolve(), path)
+    yield from filter(None, map(_compiler_at, different.values()))
+    yield from _zig()
 
 
 def find_compiler() -> Compiler | None:
-    """Return the preferred compiler, or None where there is none."""
-    paths = filter(None, map(shutil.which, NAMES))
-    return next(filter(None, map(_compiler_at, paths)), None) or next(iter(_zig()), None)
+    """Return the preferred compiler, or None if there is none."""
+    return next(find_compilers(), None)
 
 
 def _compiler_at(path: str) -> Compiler | None:

@@ -27,7 +27,7 @@ from gpt.processor import GENERIC, supported_processors
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
 
-with_every_compiler = pytest.mark.parametrize("compiler", find_compilers(), ids=lambda compiler: compiler.name)
+with_every_compiler = pytest.mark.parametrize("compiler", list(find_compilers()), ids=lambda compiler: compiler.name)
 
 SOURCE = '#include "../number.h"\nextern "C" int answer() { return NUMBER; }\n'
 BROKEN = "int answer( { nonsense\n"
@@ -382,7 +382,15 @@ def test_a_compiler_of_two_names_is_listed_once(tools: Callable[[str, str], Path
     path.with_name("c++").symlink_to(path)
     tools("clang++", "echo 14")
     assert [compiler.name for compiler in find_compilers()] == ["c++", "clang++"]
-    assert find_compiler() == find_compilers()[0]
+
+
+def test_the_name_that_comes_first_is_preferred_though_another_is_the_same_compiler(
+    tools: Callable[[str, str], Path],
+) -> None:
+    tools("g++", "echo 12")
+    path = tools("clang++", "echo 14")
+    path.with_name("c++").symlink_to(path)
+    assert [compiler.name for compiler in find_compilers()] == ["c++", "g++"]
 
 
 def test_without_any_the_one_of_the_package_index_is_used(

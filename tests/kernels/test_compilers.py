@@ -23,7 +23,7 @@ from tiny import sharp_model, tiny_config
 TARGETS = ["x86_64-macos", "aarch64-macos", "x86_64-windows-gnu", "aarch64-windows-gnu", "aarch64-linux-gnu"]
 
 
-@pytest.fixture(params=find_compilers(), ids=lambda compiler: compiler.name)
+@pytest.fixture(params=list(find_compilers()), ids=lambda compiler: compiler.name)
 def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Compiler:
     """The one in use."""
     found: Compiler = request.param

@@ -192,7 +192,7 @@ class Engine:
         self._check_batch(tokens, sequences, positions)
         assert batch == len(tokens)
         assert max(positions) + steps <= self._weights.config.block_size
-        self._check_seen(seen, batch)
+        assert seen is None or seen.shape == (batch, self._vocab_size)
         logits = torch.empty(steps, batch, self._vocab_size, dtype=torch.float32) if keep_logits else None
         sampled = (ctypes.c_int32 * (batch * steps))()
         uniforms = uniforms.contiguous()
@@ -254,6 +254,3 @@ class Engine:
 
     def _check_batch(self, tokens: Sequence[int], sequences: Sequence[int], positions: Sequence[int]) -> None:
         assert len(tokens) == len(sequences) == len(positions) <= self.max_tokens
-
-    def _check_seen(self, seen: Tensor | None, count: int) -> None:
-        assert seen is None or seen.shape == (count, self._vocab_size)

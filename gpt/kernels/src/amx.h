@@ -6,10 +6,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// Linux gives the tile registers only to processes that ask; 0 where they are given.
+// Linux grants the tile registers only to processes that ask; returns 0 if they are granted.
 inline int request_tiles() { return (int)syscall(SYS_arch_prctl, 0x1023, 18); }
 
-// While it lives, all eight tiles are 16 rows of 64 bytes; what other code had set up comes back.
+// During its lifetime, all eight tiles are 16 rows of 64 bytes; afterward the previous configuration is restored.
 class TileScope {
     struct alignas(64) Config {
         uint8_t palette, start, reserved[14];

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <new>
 
-// A bump allocator over a block of memory; without a block it only measures how large that has to be.
+// A bump allocator over a block of memory; without a block it only measures the size needed.
 class Arena {
     char* start;
     size_t used = 0;
@@ -19,8 +19,8 @@ class Arena {
     size_t bytes() const { return used; }
 };
 
-// One block of memory for a Layout of each worker. A Layout allocates from an arena when it is constructed, so that the
-// same lines measure and allocate.
+// One block of memory with a Layout for each worker. A Layout allocates from an arena in its constructor, so that the
+// same code measures and allocates.
 template <class Layout> class Scratch {
     char* block;
     size_t size;

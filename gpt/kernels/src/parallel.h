@@ -1,4 +1,4 @@
-// Threads that work on the same call, with a barrier that spins.
+// Threads that work on the same call, with a spinning barrier.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -8,8 +8,8 @@
 #include <sched.h>
 #endif
 
-// The OpenMP library that torch brings, by its binary interface: a second one would fight it for the cores, and compilers
-// bring different ones, or none. Null where torch brings none, or another one.
+// The OpenMP library that torch ships, by its binary interface: a second one would compete with it for the cores, and
+// compilers ship different ones, or none. Null where torch ships none, or a different one.
 #ifdef __linux__
 extern "C" {
 __attribute__((weak)) void GOMP_parallel(void (*work)(void*), void* data, unsigned threads, unsigned flags);
@@ -49,7 +49,7 @@ struct Worker {
     int index, count;
     Barrier* barrier;
 
-    // This worker's part of n items: from first to before end.
+    // This worker's part of n items: from first up to, not including, end.
     int first(int n) const { return (int)((int64_t)n * index / count); }
     int end(int n) const { return (int)((int64_t)n * (index + 1) / count); }
     Range share(int n) const { return {first(n), end(n)}; }
@@ -63,12 +63,12 @@ struct Worker {
             return;
         }
         for (int spins = 0; barrier->round.load(std::memory_order_acquire) == round; spins++)
-            if (spins > 100) yield_to_others();  // someone else may need this processor
+            if (spins > 100) yield_to_others();  // another process may need this core
             else pause_spinning();
     }
 };
 
-// One function for every way to start threads, so that `work` is compiled once.
+// The same function for every way to start threads, so that `work` is compiled once.
 template <class Work> struct Call {
     Work* work;
     Barrier barrier;

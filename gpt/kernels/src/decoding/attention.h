@@ -1,5 +1,5 @@
-// Attention of some query vectors over what is cached of one head of their sequence.
-// With PLAIN defined, the loops are written as one would first write them: the reference.
+// Attention of some query vectors over the cached keys and values of one head of their sequence.
+// With PLAIN defined, the loops are written in the simplest way: the reference.
 #pragma once
 #include "cache.h"
 #include "dot.h"
@@ -7,7 +7,7 @@
 
 static const int MAX_QUERIES = 4;  // in one pass over the keys
 
-// Query vectors (., D) of one head, the number of positions that each attends to, ascending, and where its result goes.
+// Query vectors (., D) of one head, the ascending numbers of positions that they attend to, and the targets of their results.
 // Scratch: weights (., capacity), sums (., padded D).
 struct Queries {
     float *vectors, *weights, *sums;
@@ -85,7 +85,7 @@ inline void matmul_rows(float* y, size_t ldy, const float* a, size_t lda, const 
         if (vectors) matmul_rows<T, M, N / 2>(y, ldy, a, lda, b, stride, vectors, count, add, ahead);
 }
 
-// Scores become weights, up to a factor that is returned; what lies behind the last position becomes 0.
+// Turns scores into weights, up to a factor that is returned; beyond the last position they become 0.
 template <class T> float softmax_row(const HeadCache<T>& c, float* weights, int positions) {
     floats top = simd::broadcast(-INFINITY), total = {};
     for (int j = 0; j < positions; j += LANES) {
@@ -106,7 +106,7 @@ template <class T> float softmax_row(const HeadCache<T>& c, float* weights, int 
     return 1.0f / simd::reduce_add(total);
 }
 
-// The part of the weighted sum of values that a block of positions gives; `count` of them are seen by M queries.
+// Adds a block of positions to the weighted sums of values; M queries attend to `count` of them.
 template <class T, int M> void add_values(const HeadCache<T>& c, const Queries& q, int first_query, int block, int count,
                                                 PrefetchRows& ahead) {
     const int padded = padded_head_dim(c.D);
@@ -130,7 +130,7 @@ template <class T, int M> void attend(const HeadCache<T>& c, const Queries& q, c
         for (int i = 0; i < M; i++) count[i] = std::min(BLOCK, q.positions[i] - block * BLOCK);
         PrefetchRows keys(next.keys(next_count ? block : 0), BLOCK, next_count, D, std::max(1, count[M - 1]));
         if (count[0] == count[M - 1]) add_values<T, M>(c, q, 0, block, count[0], keys);
-        else  // some queries do not see all of it
+        else  // some queries do not attend to all of it
             for (int i = 0; i < M; i++)
                 if (count[i] > 0) add_values<T, 1>(c, q, i, block, count[i], keys);
     }

@@ -1,5 +1,5 @@
-// How keys and values lie in memory: in blocks of 64 positions, as floats, bfloat16, or integers of 8 bits with a scale for
-// each vector.
+// Memory layout of keys and values: blocks of 64 positions, as floats, bfloat16, or 8-bit integers with a scale for each
+// vector.
 #pragma once
 #include "../simd.h"
 #include "model.h"
@@ -8,8 +8,8 @@
 
 inline int padded_head_dim(int D) { return round_up(D, 16); }
 
-// The keys and values of one head of one sequence. The block table of the sequence names its physical blocks. In each lie
-// the keys (D, 64), so that scores need no sum across lanes and memory is read in order; the values (64, padded D); and, for
+// The keys and values of one head of one sequence, whose block table lists its physical blocks. Each block has the keys
+// (D, 64), so that scores need no sum across lanes and memory is read in order; the values (64, padded D); and, for
 // integers only, the scales of both (64).
 template <class T> struct HeadCache {
     static constexpr bool SCALED = std::is_same<T, int8_t>::value;
@@ -26,13 +26,13 @@ template <class T> struct HeadCache {
     static size_t bytes(int D) { return BLOCK * ((D + padded_head_dim(D)) * sizeof(T) + (SCALED ? 2 * sizeof(float) : 0)); }
 };
 
-// Stores the D elements of a vector `step` apart, and returns their scale.
+// Stores the D elements of a vector at intervals of `step`, and returns their scale.
 inline float store_vector(float* p, size_t step, const float* x, int D) {
     for (int d = 0; d < D; d++) p[d * step] = x[d];
     return 1.0f;
 }
 
-// Rounds to the nearest, ties to even; NaN stays NaN.
+// Rounds to nearest, ties to even; NaN stays NaN.
 inline float store_vector(bf16* p, size_t step, const float* x, int D) {
     for (int d = 0; d < D; d++) {
         uint32_t bits;
@@ -42,7 +42,7 @@ inline float store_vector(bf16* p, size_t step, const float* x, int D) {
     return 1.0f;
 }
 
-// Symmetric, rounded to the nearest; where an element is not finite, the scale is not.
+// Symmetric, rounded to nearest; if an element is not finite, neither is the scale.
 inline float store_vector(int8_t* p, size_t step, const float* x, int D) {
     float largest = 0.0f, invalid = 0.0f;
     for (int d = 0; d < D; d++) {

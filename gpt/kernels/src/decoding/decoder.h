@@ -1,6 +1,6 @@
-// A whole decoder on a CPU: key and value caches of some sequences, and passes over them. A pass takes a batch of tokens,
-// each at one position of one sequence: a step of decoding has a token of every sequence, a prefill many of one. What a
-// token gets does not depend on the others, to the last bit, nor on the number of threads.
+// A whole decoder on a CPU: key/value caches of some sequences, and forward passes. A pass takes a batch of tokens, each
+// at one position of one sequence: a decode step has a token of every sequence, a prefill many of one. The result for a
+// token does not depend on the other tokens or on the number of threads, to the last bit.
 #pragma once
 #include "../arena.h"
 #include "../parallel.h"
@@ -11,7 +11,7 @@
 #include <numeric>
 #include <vector>
 
-static const int MAX_REPEATED_NORMS = 4;  // up to so many tokens are normed by every worker, which saves a barrier
+static const int MAX_REPEATED_NORMS = 4;  // every worker norms up to this many tokens itself, which saves a barrier
 
 struct Batch {
     int count;
@@ -58,8 +58,8 @@ struct Activations {
     }
 };
 
-// How keys and values are kept: `blocks` physical blocks (layers, kv heads, of a head), and a block table (blocks for
-// block_size positions) for each sequence, whose owner may change it between two passes.
+// How keys and values are stored: in `blocks` physical blocks (layers, kv heads, those of a head), with a block table
+// (blocks for block_size positions) for each sequence, which the caller may change between passes.
 struct CacheOptions {
     int32_t kind, blocks;
     const int32_t* tables;
@@ -133,7 +133,7 @@ template <class T> HeadCache<T> Decoder::cached(int layer, int sequence, int hea
     return {cache->blocks + start, cache->block_bytes, kv.tables + (size_t)sequence * (size.capacity / BLOCK), m.head_dim};
 }
 
-// Stores the keys and values of a run, then attends, several queries in one pass over the keys.
+// Stores the keys and values of a run, then computes attention, several queries in one pass over the keys.
 template <class T> void Decoder::attend_run(const Worker& w, int layer, const Batch& b, const Run& run, const Run* next) {
     const Layer& l = layers[layer];
     const WorkerScratch& own_scratch = scratch(w);
@@ -164,7 +164,7 @@ template <class T> void Decoder::attend_run(const Worker& w, int layer, const Ba
     }
 }
 
-// From `qkv` to `mixed`. A worker takes some heads of all sequences, however long these are.
+// From `qkv` to `mixed`. A worker takes some heads of all sequences, whatever their lengths.
 template <class T> void Decoder::attention(const Worker& w, int layer, const Batch& b) {
     int runs = 0;
     for (int i = 0; i < b.count; i++) runs += i == 0 || b.sequences[i] != b.sequences[i - 1];
@@ -201,7 +201,7 @@ inline void Decoder::pass(const Worker& w, const Batch& b) {
         h = normed(w, all_indices(), b.count, l.norm_2, l.norm_2_bias);
         if (m.activation == GATED_SILU) matmul(w, tiles, {a.gate, hidden, h, dim, b.count, &l.gate, false});
         matmul(w, tiles, {a.up, hidden, h, dim, b.count, &l.up, false});
-        const Range blocks = w.share(size.hidden / BLOCK);  // what this worker itself has written
+        const Range blocks = w.share(size.hidden / BLOCK);  // written by this worker itself
         for (int t = 0; t < b.count; t++)
             activate(a.up + t * hidden, a.gate + t * hidden, blocks.first * BLOCK, blocks.end * BLOCK, m.activation);
         w.wait();

@@ -11,13 +11,13 @@ static const int VECTORS = BLOCK / LANES;
 // Rows of elements in memory, `stride` apart, read as vectors of floats.
 template <class T> struct Rows {
     typedef T Element;
-    static const int IN_ROW = 1;  // so many of b's rows lie in one
+    static const int IN_ROW = 1;  // rows of b stored in one
     const T* data;
     size_t stride;
     floats at(int k, int v) const { return simd::load(data + k * stride + v * LANES); }
 };
 
-// Integers of four bits: of two neighboring rows the first lies in the lower halves of the bytes.
+// 4-bit integers: of two adjacent rows, the first is in the lower halves of the bytes.
 struct Int4Rows {
     typedef int8_t Element;
     static const int IN_ROW = 2;
@@ -26,18 +26,18 @@ struct Int4Rows {
     floats at(int k, int v) const { return simd::load_int4(data + k / 2 * stride + v * LANES, k % 2); }
 };
 
-// What a loop prefetches beside its work, `step` bytes further in each round.
+// Memory that a loop prefetches while it works, `step` bytes further in each iteration.
 struct Prefetch {
     const char* next;
     size_t step;
     void some() { simd::prefetch_outer(next), next += step; }
 };
 
-// sum[m][v] += a[m][k] b[k][v] for k from first to before end, one after the other: whatever M and N are, each sum
-// takes the same steps.
+// sum[m][v] += a[m][k] b[k][v] for k in [first, end), in order, so that every sum is computed in the same steps for any M
+// and N.
 template <int M, int N, class B, class Ahead>
 inline void accumulate(floats (&sum)[M][N], const float* a, size_t lda, const B& b, int first, int end, Ahead& prefetch) {
-    floats total[M][N];  // a copy, since compilers leave an array in memory that is handed on
+    floats total[M][N];  // a copy, since compilers keep an array in memory if it is passed on
     memcpy(total, sum, sizeof sum);
     Ahead ahead = prefetch;
     for (int k = first; k < end; k++) {
@@ -51,7 +51,7 @@ inline void accumulate(floats (&sum)[M][N], const float* a, size_t lda, const B&
     memcpy(sum, total, sizeof sum);
 }
 
-// Vectors whose sums for so many rows fit into the registers: a power of two.
+// Number of vectors whose sums for that many rows fit into the registers: a power of two.
 constexpr int widest(int rows, int most = VECTORS) {
     int n = 1;
     while (2 * n <= most && 2 * n * rows <= simd::SUMS) n *= 2;

@@ -1,4 +1,4 @@
-// The interface of decoders, for gpt/kernels/decoding/engine.py.
+// The C interface of the decoder, for gpt/kernels/decoding/engine.py.
 #include "decoder.h"
 #include "sampling.h"
 #include <atomic>
@@ -11,7 +11,7 @@ template <class Work> static void run(Decoder& d, Work work) {
     });
 }
 
-// Samples from the logits of token i of a pass, which are overwritten; `copy`, if it is not null, receives them first.
+// Samples from the logits of token i of a pass, which are overwritten; `copy` receives them first, unless it is null.
 static int sample_token(Decoder& d, const Worker& w, int i, const Sampling& p, float uniform, const uint8_t* seen, float* copy) {
     const int V = d.m.vocab_size;
     if (copy) memcpy(copy, d.logits(i), V * sizeof(float));
@@ -20,7 +20,7 @@ static int sample_token(Decoder& d, const Worker& w, int i, const Sampling& p, f
 
 extern "C" {
 
-// Null where it fails; `error` (size) then says why.
+// Returns null on failure; `error` (size) then says why.
 Decoder* gpt_decoder_create(const Model* model, const Layer* layers, const CacheOptions* kv, int tokens, int threads, char* error,
                             int size) {
     try {
@@ -35,8 +35,8 @@ Decoder* gpt_decoder_create(const Model* model, const Layer* layers, const Cache
 
 void gpt_decoder_free(Decoder* d) { delete d; }
 
-// Stores the keys and values of some tokens, at most as many as the decoder has room for; gives the logits
-// (wanted, vocab_size) of those that `which` names.
+// Stores the keys and values of some tokens, at most as many as the decoder has room for; returns the logits
+// (wanted, vocab_size) of the tokens at indices `which`.
 void gpt_decoder_forward(Decoder* d, int count, const int32_t* tokens, const int32_t* sequences, const int32_t* positions,
                          int wanted, const int32_t* which, float* logits) {
     const int V = d->m.vocab_size;
@@ -49,10 +49,10 @@ void gpt_decoder_forward(Decoder* d, int count, const int32_t* tokens, const int
     });
 }
 
-// Samples `steps` tokens for each of `count` sequences, to sampled (count, steps), feeding each back. `tokens` and
-// `positions` are of the newest token of each sequence, not stored yet; both are moved on. uniforms: (count, steps).
+// Samples `steps` tokens for each of `count` sequences into sampled (count, steps), feeding each back. `tokens` and
+// `positions` are those of the newest token of each sequence, not stored yet; both are advanced. uniforms: (count, steps).
 // seen: (count, vocab_size), or null; kept up to date. logits: (steps, count, vocab_size), or null.
-// Returns 0, or 1 + index + count * step where logits are not finite.
+// Returns 0, or 1 + index + count * step if logits are not finite.
 int64_t gpt_decoder_generate(Decoder* d, int count, const int32_t* sequences, int32_t* tokens, int32_t* positions, int steps,
                              const Sampling* sampling, const float* uniforms, uint8_t* seen, int32_t* sampled, float* logits) {
     const int V = d->m.vocab_size;
@@ -83,8 +83,8 @@ int64_t gpt_decoder_generate(Decoder* d, int count, const int32_t* sequences, in
     return failed == INT64_MAX ? 0 : failed.load();
 }
 
-// As forward; then samples a token after each of those that `which` names, every one by parameters of its own, to sampled
-// (wanted); -1 where logits are not finite.
+// Like forward, but samples a token after each of the tokens at indices `which`, each with its own parameters, into
+// sampled (wanted); -1 where logits are not finite.
 void gpt_decoder_step(Decoder* d, int count, const int32_t* tokens, const int32_t* sequences, const int32_t* positions, int wanted,
                       const int32_t* which, const Sample* samples, int32_t* sampled) {
     run(*d, [&](const Worker& w) {
@@ -99,14 +99,14 @@ void gpt_decoder_step(Decoder* d, int count, const int32_t* tokens, const int32_
     });
 }
 
-// Physical blocks `to` (count) become what `from` (count) are.
+// Copies the physical blocks `from` (count) to `to` (count).
 void gpt_decoder_copy_blocks(Decoder* d, int count, const int32_t* to, const int32_t* from) {
     parallel(d->size.threads, [=](const Worker& w) {
         for (int i = w.first(count); i < w.end(count); i++) d->copy_block(to[i], from[i]);
     });
 }
 
-// Bytes of a physical block.
+// Returns the bytes of a physical block.
 int64_t gpt_decoder_block_bytes(const Decoder* d) { return (int64_t)d->block_bytes(); }
 
 }  // extern "C"

@@ -1,5 +1,5 @@
-// What lies between the matmuls: norms, activations, rotary positions. Rows of floats are padded to a multiple of 64.
-// With PLAIN defined, the loops are written as one would first write them: the reference.
+// The operations between matmuls: norms, activations, rotary positions. Rows of floats are padded to a multiple of 64.
+// With PLAIN defined, the loops are written in the simplest way: the reference.
 #pragma once
 #include "../simd.h"
 #include "model.h"
@@ -75,7 +75,7 @@ inline void cap_logits(float* x, int first, int end, float cap) {
 
 #endif
 
-// The vector of a head, normed if there is a gain, with its rotary position (Su et al., 2021), scaled; y may be x.
+// The vector of a head, normed if there is a gain, rotated by its position (Su et al., 2021), and scaled; y may be x.
 inline void prepare_head(float* y, const float* x, const Model& m, const float* gain, int position, float scale) {
     const int D = m.head_dim, half = D / 2;
     float factor = scale;

@@ -1,5 +1,5 @@
-// Matmuls y = x m^T of a pass, with weights of every kind. Each element of the result takes the same steps whatever
-// else is in the pass. With PLAIN defined, the loops are written as one would first write them: the reference.
+// Matmuls y = x m^T of a pass, with weights of every kind. Each element of the result is computed in the same steps,
+// whatever else is in the pass. With PLAIN defined, the loops are written in the simplest way: the reference.
 #pragma once
 #include "../arena.h"
 #include "../parallel.h"

@@ -1,7 +1,7 @@
-// Matmuls with weights of 8 bits by the AMX tile unit (Intel, Instruction Set Extensions, chapter 3). A row of x becomes
-// integers of 31 bits times a power of two, and each integer four digits of base 256, which lie in four rows of a tile:
-// the integer matmul is then exact, in whatever order, and only the last step rounds. What is within 2^-6 of the largest
-// magnitude of its row loses nothing, what is min at most 2^-31 of that magnitude: less than sums in float32 do.
+// Matmuls with 8-bit weights by the AMX tile unit (Intel, Instruction Set Extensions, chapter 3). A row of x becomes 31-bit
+// integers times a power of two, and each integer four digits in base 256, which are in four rows of a tile: the integer
+// matmul is then exact, in any order, and only the last step rounds. Elements within 2^-6 of the largest magnitude of
+// their row lose nothing, smaller ones at most 2^-31 of that magnitude: less than sums in float32 lose.
 #pragma once
 #include "../amx.h"
 #include <cmath>
@@ -11,7 +11,7 @@ static const int DIGITS = 4, TILE_ROWS = 16, TILE_INPUTS = 64, TILE_BYTES = 1024
 inline int padded_inputs(int inputs) { return round_up(inputs, TILE_INPUTS); }
 inline int tile_rows(int rows) { return round_up(rows * DIGITS, TILE_ROWS); }
 
-// Of one worker: the digits of some rows, and what a unit of each row's integers stands for.
+// Of one worker: the digits of some rows, and the value of a unit of each row's integers.
 struct TileScratch {
     int8_t* digits;
     float* units;
@@ -25,8 +25,8 @@ inline __m512 load_partial(const float* x, int k, int count) {
     return _mm512_maskz_loadu_ps(left >= 16 ? 0xffff : left > 0 ? (1 << left) - 1 : 0, x + k);
 }
 
-// Digits of a row: (inputs / 64, stride, 64), the first of them in the first of four neighboring rows. Returns what a
-// unit of the integers stands for; NaN where an element is not finite.
+// Splits a row into digits: (inputs / 64, stride, 64), the first of them in the first of four adjacent rows. Returns the
+// value of a unit of the integers; NaN if an element is not finite.
 inline float split_row(int8_t* digits, int stride, const float* x, int inputs) {
     __m512 top = _mm512_setzero_ps(), invalid = top;
     for (int k = 0; k < inputs; k += 16) {
@@ -65,7 +65,7 @@ inline void matmul_digits(int32_t* sums, const int8_t* digits, int stride, const
     _tile_stored(2, sums + 32, BLOCK * 4); _tile_stored(3, sums + 48, BLOCK * 4);
 }
 
-// From the sums of a row's four digits to a block of its result.
+// Combines the sums of a row's four digits to a block of its result.
 inline void finish_row(const Operands& o, int row, int block, const int32_t* sums, float unit) {
     const Matrix& m = *o.m;
     const __m512 base = _mm512_set1_ps(256.0f);
@@ -81,7 +81,7 @@ inline void finish_row(const Operands& o, int row, int block, const int32_t* sum
 }
 
 // Weights in tiles of 64 inputs for 16 outputs: (outputs / 64, inputs / 64, 4, 16, 16, 4), one scale for each output.
-// Every worker splits all rows for itself, which takes less than to wait for the others.
+// Every worker splits all rows itself, which takes less time than waiting for the others.
 inline void matmul_tiles(const Worker& w, const TileScratch& scratch, const Operands& o) {
     const Matrix& m = *o.m;
     const int stride = tile_rows(o.rows), steps = padded_inputs(m.inputs) / TILE_INPUTS;

@@ -1,4 +1,4 @@
-// The reference: one element after the other.
+// The reference: one element after another.
 #pragma once
 #include <cstring>
 

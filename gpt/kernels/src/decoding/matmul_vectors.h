@@ -16,7 +16,7 @@ template <class Weights> Weights weights_of(const Matrix& m, int block, int firs
     return {(const typename Weights::Element*)start + first, BLOCK};
 }
 
-// What some inputs of a tile of rows add to a block of outputs.
+// Adds some inputs of a tile of rows to a block of outputs.
 struct Part {
     int block, row, first, end;
     float* sums;  // over the inputs before, (., BLOCK)
@@ -67,7 +67,7 @@ template <class Weights> void matmul_part(const Operands& o, const Part& p, int 
     }
 }
 
-// A block of outputs for the rows from `first` to before `end`.
+// A block of outputs for the rows in [first, end).
 template <class Weights> void matmul_panel(const Operands& o, int block, int first, int end) {
     alignas(64) float sums[PANEL * BLOCK];
     const int inputs = o.m->inputs, rows = end - first, tiles = (rows + MAX_TILE_ROWS - 1) / MAX_TILE_ROWS;

@@ -1,4 +1,4 @@
-// A block of memory for a Layout, which allocates from an arena when it is constructed.
+// A block of memory for a Layout, which allocates from an arena in its constructor.
 #pragma once
 #include "../arena.h"
 #include <cstring>

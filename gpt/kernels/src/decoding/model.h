@@ -2,13 +2,13 @@
 #pragma once
 #include <cstdint>
 
-static const int BLOCK = 64;  // outputs of a matrix, or positions of keys, that lie side by side
+static const int BLOCK = 64;  // outputs of a matrix, or positions of keys, stored side by side
 
 enum Kind : int32_t { FLOAT32, BFLOAT16, INT8, INT4, INT8_TILES };
 
-// Weights in blocks of 64 outputs: (outputs / 64, inputs, 64); of int4 a byte holds inputs k and k + 1; of INT8_TILES,
-// for AMX, (outputs / 64, inputs / 64, 4, 16, 16, 4): tiles of 64 inputs for 16 outputs, four inputs side by side.
-// Scales, where there are any: (outputs / 64, inputs / group, 64). Outputs are padded with zeros.
+// Weights in blocks of 64 outputs: (outputs / 64, inputs, 64); for int4 a byte holds inputs k and k + 1; for INT8_TILES,
+// with AMX, (outputs / 64, inputs / 64, 4, 16, 16, 4): tiles of 64 inputs for 16 outputs, four inputs side by side.
+// Scales, if any: (outputs / 64, inputs / group, 64). Outputs are padded with zeros.
 struct Matrix {
     const void* weights;
     const float *scales, *bias;
@@ -35,8 +35,8 @@ struct Sampling {
     int32_t top_k;
 };
 
-// A token to be sampled. seen: the tokens that are penalized (vocab_size), or null; logits: receives what it is sampled
-// from (vocab_size), or null.
+// How to sample a token. seen: the tokens to penalize (vocab_size), or null; logits: receives the logits it is sampled from
+// (vocab_size), or null.
 struct Sample {
     Sampling sampling;
     float uniform;

@@ -1,4 +1,4 @@
-// From logits to a token, as gpt/generation/sampling.py does it.
+// Samples a token from logits, like gpt/generation/sampling.py.
 #pragma once
 #include "../simd.h"
 #include "model.h"
@@ -13,7 +13,7 @@ inline void softmax(float* y, const float* x, int count) {
     const float top = *std::max_element(x, x + count);
     floats total = {};
     for (int i = 0; i < count; i += LANES) {
-        const floats score = load(x + i) - top;  // exp does not go down to 0 by itself
+        const floats score = load(x + i) - top;  // exp does not reach 0 by itself
         const floats e = select(lanes() < count - i, select(score > -87.0f, simd::exp(score), floats{}), floats{});
         total += e;
         store(y + i, e);
@@ -22,7 +22,7 @@ inline void softmax(float* y, const float* x, int count) {
     for (int i = 0; i < count; i++) y[i] /= sum_of_all;
 }
 
-// Sets the logits of tokens that the filters exclude to -inf. `ranks` and `order` are scratch.
+// Sets the logits of tokens that the filters drop to -inf. `ranks` and `order` are scratch.
 inline void filter(float* x, int count, const Sampling& p, float* ranks, int32_t* order) {
     if (p.top_k > 0 && p.top_k < count) {
         std::copy(x, x + count, ranks);
@@ -57,8 +57,8 @@ inline void penalize(float* x, int count, float penalty, const uint8_t* seen) {
         if (seen[i]) x[i] = std::min(FLT_MAX, std::max(-FLT_MAX, x[i] > 0.0f ? x[i] / penalty : x[i] * penalty));
 }
 
-// Samples by inverse transform of `uniform` in [0, 1); returns the token, or -1 where logits are not finite. `x` is
-// overwritten; seen: the tokens that are penalized, or null.
+// Samples by inverse transform of `uniform` in [0, 1); returns the token, or -1 if a logit is not finite. `x` is
+// overwritten; seen: the tokens to penalize, or null.
 inline int sample(float* x, int count, const Sampling& p, float uniform, const uint8_t* seen, float* ranks, int32_t* order) {
     if (!is_finite(x, count)) return -1;
     if (seen) penalize(x, count, p.penalty, seen);

@@ -1,5 +1,5 @@
-// Any processor: vectors of GPT_LANES elements that the compiler makes of whatever instructions there are. The other back
-// ends replace what is slow this way; each is tested against this one at its own width.
+// Any processor: vectors of GPT_LANES elements, which the compiler maps to the instructions available. The other back ends
+// replace what is slow this way; each is tested against this one at its own width.
 #pragma once
 #include "types.h"
 
@@ -22,12 +22,12 @@ inline float reduce_add(floats x) {
 }
 
 inline floats load(const bf16* p) { return (floats)(__builtin_convertvector(read<halves>(p), words) << 16); }
-// Rounds to the nearest, ties to even; NaN stays NaN.
+// Rounds to nearest, ties to even; NaN stays NaN.
 inline void store(bf16* p, floats x) {
     const words bits = (words)x, rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     write(p, __builtin_convertvector(x == x ? rounded : bits >> 16 | 0x40, halves));
 }
-// Compilers convert to four times the width element by element, so it is two steps.
+// Compilers convert to four times the width element by element, so convert in two steps.
 inline ints widen(bytes x) { return __builtin_convertvector(__builtin_convertvector(x, shorts), ints); }
 
 }  // namespace simd

@@ -1,8 +1,8 @@
 // Causal attention, forward and backward, one head of one sequence at a time, so that its queries, keys, values and
-// scores stay in the processor's cache. The norm of queries and keys and their rotation are part of it.
+// scores stay in the processor's cache. It includes the norm of queries and keys and their rotation.
 //
-// The forward pass keeps the logarithm of each query's softmax sum; the backward pass computes the weights again from
-// it (Dao et al. 2022, 2205.14135, appendix B.4).
+// The forward pass keeps the logarithm of each query's softmax sum; the backward pass recomputes the weights from it
+// (Dao et al. 2022, 2205.14135, appendix B.4).
 #pragma once
 #include "../arena.h"
 #include "../parallel.h"
@@ -15,7 +15,7 @@ struct AttentionInputs {
     HeadTransform q, k;
 };
 
-// Which lanes from `first` on are at most `last`.
+// A mask of the lanes that are at most `last`, counted from `first`.
 inline simd::ints up_to(int first, int last) { return simd::lanes() <= last - first; }
 
 // Calls work(b, h) for the heads that belong to a worker.
@@ -37,7 +37,7 @@ struct ForwardScratch {
           out(arena.alloc<float>(16 * (size_t)s.head_dim)), inverse_rms(arena.alloc<float>(s.rows())) {}
 };
 
-// One row of scores to weights that are not normalized, after dropout; returns their sum before it, and its logarithm.
+// Turns a row of scores into weights, not normalized, after dropout; returns their sum before dropout, and its logarithm.
 inline float softmax_row(element* weights, float* log_sum, const float* scores, int query, int keys, const Dropout& drop, uint32_t stream) {
     using namespace simd;
     floats top = broadcast(-INFINITY), total = {};

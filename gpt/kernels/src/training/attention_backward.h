@@ -8,10 +8,10 @@
 
 struct AttentionGradients {
     element* qkv;
-    float *q_gain, *k_gain;  // (threads, D), one row a thread, zero at first
+    float *q_gain, *k_gain;  // (threads, D), one row per thread, initially zero
 };
 
-// Loads for each query: delta, the mean gradient of its weights, weighted by them; its log softmax sum; its dropout stream.
+// Computes for each query: delta, the mean gradient of its weights, weighted by them; its log softmax sum; its dropout stream.
 inline void load_queries(const BackwardScratch& scratch, const element* y, const float* log_sums, const AttentionShape& s, const Dropout& drop, uint32_t first_stream) {
     using namespace simd;
     for (int t = 0; t < s.rows(); t++) {

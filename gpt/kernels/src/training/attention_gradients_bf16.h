@@ -1,10 +1,10 @@
-// The gradients of one head where a matmul takes packed pairs: once over its queries and once over its keys, since
-// weights cannot be read transposed. Computing scores twice costs less than transposing the weights.
+// The gradients of one head in bfloat16, whose matmuls take packed pairs: one pass over its queries and one over its keys,
+// since weights cannot be read transposed. Computing scores twice costs less than transposing the weights.
 #pragma once
 #include "attention.h"
 #include <initializer_list>
 
-// g is the gradient of the result; packed_*: as factors on the right, *_t: as transposed ones.
+// g is the gradient of the result; packed_*: packed as right factors; *_t: packed as transposed right factors.
 struct BackwardScratch {
     element *q, *k, *v, *g, *q_t, *k_t, *v_t, *g_t, *packed_q, *packed_k, *packed_g, *weights, *dscores;
     float *dq, *dk, *dv, *scores, *dweights, *q_rms, *k_rms, *delta, *log_sums;
@@ -21,7 +21,7 @@ struct BackwardScratch {
     }
 };
 
-// The factors of all matmuls of a head, each in the form in which it is on the right.
+// The factors of all matmuls of a head, each packed as a right factor.
 struct BackwardFactors {
     const element *q_t, *k_t, *v_t, *g_t, *q, *k, *g;
 };

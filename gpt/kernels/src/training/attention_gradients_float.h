@@ -1,4 +1,4 @@
-// The gradients of one head in float: once over its queries, each block of which adds to the gradients of all keys and
+// The gradients of one head in float: one pass over its queries, each block of which adds to the gradients of all keys and
 // values before it.
 #pragma once
 #include "attention.h"

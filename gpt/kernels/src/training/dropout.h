@@ -3,7 +3,7 @@
 #pragma once
 #include "../simd.h"
 
-// Every output bit depends on every input bit (Wellons 2018, lowbias32). For a scalar or a vector.
+// A hash in which every output bit depends on every input bit (Wellons 2018, lowbias32), for scalars and vectors.
 template <class Words> inline Words hash(Words x) {
     x ^= x >> 16;
     x *= 0x7feb352du;

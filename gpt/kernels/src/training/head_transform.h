@@ -1,10 +1,10 @@
-// One head on its way into attention and back: normalized, rotated and scaled; zeros past its length.
+// Transforms one head for attention, and its gradient back: normalized, rotated and scaled; zeros past its length.
 #pragma once
 #include "matmul_element.h"
 
 static const int MAX_HEAD_DIM = 256;
 
-// Queries, keys and values lie side by side in one tensor (B, T, 3 * H * D), results in one of (B, T, H * D).
+// Queries, keys and values are side by side in one tensor (B, T, 3 * H * D), results in one of (B, T, H * D).
 struct AttentionShape {
     int batch, length, heads, head_dim;
     int rows() const { return round_up(length, 32); }  // as matmuls take them
@@ -22,7 +22,7 @@ struct HeadTransform {
 
 static const int PREFETCH_ROWS = 16;
 
-// Prefetches the row that a strided loop comes to PREFETCH_ROWS rows later, where there is one.
+// Prefetches the row that a strided loop reaches PREFETCH_ROWS rows later, if there is one.
 inline void prefetch_row(const element* row, size_t stride, int t, const AttentionShape& s) {
     if (t + PREFETCH_ROWS >= s.length) return;
     for (int d = 0; d < s.head_dim; d += 64 / (int)sizeof(element)) simd::prefetch(row + PREFETCH_ROWS * stride + d, 0);

@@ -36,8 +36,8 @@ inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int
 }
 
 // c += a b, or c = a b where `is_first`: a is M x depth tiles, b depth x N packed ones, c M x N of float. A tile's 512
-// elements lie together: of a those of one row of tiles follow each other, `next_a` elements before the other row's; of b
-// those of one depth, `next_b` before the next depth's.
+// elements are contiguous: in a, tiles of one row follow each other, and the other row is `next_a` elements further; in b,
+// tiles of one depth follow each other, and the next depth is `next_b` further.
 template <int M, int N>
 inline void matmul_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth, bool is_first) {
     float *right = c + 16, *below = c + (size_t)16 * stride, *across = below + 16;

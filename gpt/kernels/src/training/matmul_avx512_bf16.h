@@ -8,7 +8,7 @@ inline int request_matmul() { return 0; }
 
 struct MatmulScope {};
 
-static const int DOT_ROWS = 8;  // so many rows of sums, two vectors wide, stay in registers
+static const int DOT_ROWS = 8;  // rows of sums, two vectors wide, that fit into registers
 
 // DOT_ROWS x 16 N sums.
 template <int N> struct Sums {
@@ -22,7 +22,7 @@ template <int N> struct Sums {
         for (int r = 0; r < DOT_ROWS; r++)
             for (int j = 0; j < N; j++) simd::store(c + (size_t)r * stride + 16 * j, of[r][j]);
     }
-    // Adds 32 columns of a times 32 rows of b, of which `next` elements lie between one vector's pairs and the next's.
+    // Adds 32 columns of a times 32 rows of b, with `next` elements from one vector's pairs in b to the next's.
     void add(const bf16* a, size_t lda, const bf16* b, size_t ldb, size_t next) {
 #pragma GCC unroll 4
         for (int pair = 0; pair < 16; pair++) {

@@ -1,4 +1,4 @@
-// The type of what enters a matmul: bfloat16 where the processor multiplies that quicker, else float.
+// The input type of matmuls: bfloat16 if the processor multiplies that faster, else float.
 #pragma once
 #include "../simd.h"
 #ifdef GPT_BFLOAT16

@@ -10,7 +10,7 @@ struct MatmulScope {};
 
 inline const float* pack(float*, const float* x, int, int) { return x; }
 
-// x: (rows, cols) -> (cols, rows), in blocks that fit into a few lines of the cache.
+// x: (rows, cols) -> (cols, rows), in blocks of a few cache lines.
 inline const float* pack_transposed(float* out, const float* x, int rows, int cols) {
     for (int r = 0; r < rows; r += 16)
         for (int c = 0; c < cols; c++)
@@ -49,8 +49,8 @@ inline void matmul(float* c, int ldc, const float* a, int lda, const float* b, i
     for (; j < 16 * n; j += simd::LANES) matmul_strip<1>(c + j, ldc, a, lda, b + j, ldb, 32 * k);
 }
 
-// c += a^T b: a is 16 x rows, b 16 x columns, c rows x columns; rows and columns are multiples of 32. b and c lie row
-// after row.
+// c += a^T b: a is 16 x rows, b 16 x columns, c rows x columns; rows and columns are multiples of 32. b and c are
+// contiguous.
 inline void add_transposed(float* c, const float* a, int lda, const float* b, int rows, int columns) {
     using namespace simd;
     static const int ROWS = 4, N = TILE_VECTORS;

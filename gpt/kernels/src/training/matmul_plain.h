@@ -1,4 +1,4 @@
-// Matmuls of bfloat16 as one would first write them, on any processor: the reference of the two fast ones.
+// Matmuls of bfloat16 in the simplest way, on any processor: the reference for the two fast versions.
 #pragma once
 #include "packing.h"
 

@@ -61,7 +61,7 @@ inline void add_norm_forward(float* stream, element* normed, float* mean, float*
     });
 }
 
-// dx = dstream + the gradient through the norm; dy = dropout(dx), unless it is null; dgain is added to.
+// dx = dstream + the gradient through the norm; dy = dropout(dx), unless it is null; adds to dgain.
 inline void add_norm_row_backward(float* dx, element* dy, float* dgain, const float* dstream, const element* dnormed, const float* stream, float mean,
                                   float inverse, const float* gain, int width, const Norm& norm, const Dropout& drop, uint32_t key) {
     using namespace simd;
@@ -81,7 +81,7 @@ inline void add_norm_row_backward(float* dx, element* dy, float* dgain, const fl
     }
 }
 
-// dgain: (threads, width), one row a thread, zero at first.
+// dgain: (threads, width), one row per thread, initially zero.
 inline void add_norm_backward(float* dx, element* dy, float* dgain, const float* dstream, const element* dnormed, const float* stream, const float* mean,
                               const float* inverse, const float* gain, const Rows& s, const Norm& norm, const Dropout& drop, int threads) {
     parallel(threads, [&](const Worker& w) {
@@ -93,7 +93,7 @@ inline void add_norm_backward(float* dx, element* dy, float* dgain, const float*
     });
 }
 
-// y = dropout(x): the way back through add_forward, and dropout by itself.
+// y = dropout(x): dropout by itself, and the backward pass of add_forward.
 template <class Out> inline void dropout_rows(Out* y, const float* x, const Rows& s, const Dropout& drop, int threads) {
     using namespace simd;
     parallel(threads, [&](const Worker& w) {

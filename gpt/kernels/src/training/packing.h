@@ -1,4 +1,4 @@
-// How the factors of a matmul of bfloat16 lie in memory, and how they get there. A word is a pair of elements.
+// Packs the factors of bfloat16 matmuls into their memory layout. A word is a pair of elements.
 #pragma once
 #include "../simd.h"
 #ifdef __AVX512F__
@@ -17,7 +17,7 @@ inline void transpose(__m512i r[16]) {
             r[i + 2 * j] = _mm512_unpacklo_epi64(t[i + j], t[i + j + 2]);
             r[i + 2 * j + 1] = _mm512_unpackhi_epi64(t[i + j], t[i + j + 2]);
         }
-    for (int j = 0; j < 4; j++)  // of each four rows: quarters 0 and 2, 1 and 3
+    for (int j = 0; j < 4; j++)  // in every four rows: quarters 0 and 2, 1 and 3
         for (int i = 0; i < 16; i += 8) {
             t[i + j] = _mm512_shuffle_i32x4(r[i + j], r[i + 4 + j], 0x88);
             t[i + 4 + j] = _mm512_shuffle_i32x4(r[i + j], r[i + 4 + j], 0xdd);
@@ -53,7 +53,7 @@ inline void interleave(uint32_t* out, const bf16* even, const bf16* odd) {
 }
 #endif
 
-// For a matmul by x: pairs are of neighboring rows. x: (rows, cols) -> (rows / 2, cols, 2).
+// For a matmul by x: pairs come from adjacent rows. x: (rows, cols) -> (rows / 2, cols, 2).
 inline const bf16* pack(bf16* out, const bf16* x, int rows, int cols) {
     for (int r = 0; r < rows; r += 2)
         for (int c = 0; c < cols; c += 16)
@@ -61,7 +61,7 @@ inline const bf16* pack(bf16* out, const bf16* x, int rows, int cols) {
     return out;
 }
 
-// For a matmul by the transpose of x: pairs lie within its rows. x: (rows, cols) -> (cols / 2, rows, 2).
+// For a matmul by the transpose of x: pairs come from its rows. x: (rows, cols) -> (cols / 2, rows, 2).
 inline const bf16* pack_transposed(bf16* out, const bf16* x, int rows, int cols) {
     for (int r = 0; r < rows; r += 16)
         for (int c = 0; c < cols; c += 32)

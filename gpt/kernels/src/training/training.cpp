@@ -1,5 +1,5 @@
-// The kernels of a training step, with a C interface; see the headers for what they compute. Each takes one structure,
-// as gpt/kernels/training/bindings.py fills it in, and returns 0, or 1 where there is not enough memory.
+// The kernels of a training step, with a C interface; the headers say what they compute. Each takes one structure, filled
+// in by gpt/kernels/training/bindings.py, and returns 0, or 1 if there is not enough memory.
 #include "activations.h"
 #include "attention_backward.h"
 #include "norms.h"
@@ -87,7 +87,7 @@ template <class Kernel> static int run(Kernel kernel) {
 #define GPT_API extern "C"
 #endif
 
-// 0, or the system does not let this process use what matmuls need.
+// Returns 0, unless the system denies this process the instructions of matmuls.
 GPT_API int gpt_request_matmul() { return request_matmul(); }
 
 GPT_API int gpt_attention_forward(const AttentionArguments* a) {
@@ -124,7 +124,7 @@ GPT_API int gpt_add_backward(const AddArguments* a) {
     return run([=] { dropout_rows(a->dy, a->x, {a->rows, a->width}, Dropout(a->seed, a->dropout), a->threads); });
 }
 
-// out = dropout(x); with the same seed also the way back.
+// out = dropout(x); with the same seed also the backward pass.
 GPT_API int gpt_dropout(const AddArguments* a) {
     return run([=] { dropout_rows(a->out, a->x, {a->rows, a->width}, Dropout(a->seed, a->dropout), a->threads); });
 }

@@ -1,5 +1,5 @@
-// The gradient of a linear layer's weights in bfloat16, dw = dy^T x: a matmul over all positions, of which both
-// factors lie transposed. They are packed block by block, while they are in the cache.
+// The gradient of a linear layer's weights in bfloat16, dw = dy^T x: a matmul over all positions, with both factors
+// transposed in memory. They are packed block by block, while they are in the cache.
 #pragma once
 #include "../arena.h"
 #include "../parallel.h"
@@ -75,8 +75,8 @@ struct Transposed {
     Transposed(Arena& arena, const LinearShape& s) : matrix(arena.alloc<float>((size_t)s.inputs * s.outputs)) {}
 };
 
-// dw: (outputs, inputs) float, dy: (rows, outputs), x: (rows, inputs). The wider factor is the one whose columns are
-// shared out, so that what is packed for all is small.
+// dw: (outputs, inputs) float, dy: (rows, outputs), x: (rows, inputs). Workers share the columns of the wider factor, so
+// that the one packed for all is small.
 inline void weight_gradient(float* dw, const bf16* dy, const bf16* x, const LinearShape& s, int threads) {
     if (s.outputs >= s.inputs) return matmul_transposed(dw, dy, x, s.rows, s.outputs, s.inputs, threads);
     const Scratch<Transposed> scratch(1, s);
