@@ -90,7 +90,11 @@ function showPassage(root, branch) {
     find("choice-title").textContent = `${quoted(token.label)} (${index})`;
     find("choice").textContent = describeChoice(token);
     find("sampling").textContent = passage.settings;
-    find("pairs").replaceChildren(...token.own.map((entry) => buildAlternative(index, entry)));
+    const entries = [...token.own];
+    if (entries.length && entries.every(([id]) => id !== token.id)) {
+      entries.push([token.id, token.label, token.probability]); // it came, and is not among the likeliest
+    }
+    find("pairs").replaceChildren(...entries.map((entry) => buildAlternative(index, entry)));
   }
 
   function describeChoice({ probability, isGiven, isPicked }) {
@@ -99,9 +103,11 @@ function showPassage(root, branch) {
     return `Its probability was ${decimals(probability)}${origin}.`;
   }
 
-  /** An item with two bars, and a name that branches; sampling changes no order, and so has no others. */
+  /** An item with two bars, and a name that branches; sampling changes no order, and so has no other likeliest ones. */
   function buildAlternative(index, [id, label, probability]) {
-    const [, , sampled = 0] = tokens[index].sampled.find(([other]) => other === id) ?? [];
+    const { own, sampled: kept } = tokens[index];
+    const [, , sampled = 0] = kept.find(([other]) => other === id) ?? [];
+    const never = kept.length < own.length ? "never" : ""; // as many may be only the beginning of a longer list
     const button = create("button", "", label);
     button.type = "button";
     button.setAttribute("aria-label", `continue with ${label}`);
@@ -114,7 +120,7 @@ function showPassage(root, branch) {
       button,
       bars,
       create("span", "value", decimals(probability)),
-      create("span", "value sampled", sampled ? decimals(sampled) : "never")
+      create("span", "value sampled", sampled ? decimals(sampled) : never)
     );
     return item;
   }

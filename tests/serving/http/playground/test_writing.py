@@ -130,6 +130,20 @@ def test_a_character_shows_its_alternatives_and_branches(open_page: Open, two_mo
     assert text_of(page, ".choice").endswith("; you chose it.")
 
 
+def test_an_unlikely_character_stands_below_the_ten_likeliest(open_page: Open) -> None:
+    page = open_page()
+    write(page, prompt="It was", count=200, temperature=2)
+    tokens = "[...document.querySelectorAll('.written .token')]"
+    least = page.run(
+        f"{tokens}.map((item) => Number(item.ariaLabel.split(', probability ')[1]?.replace('<', '') ?? 1))"
+        ".reduce((best, value, index, all) => (value < all[best] ? index : best), 0)"
+    )
+    page.point(ITEM.format(least), click=True)
+    assert page.run("document.querySelectorAll('.pairs li').length") == 11
+    assert page.run("document.querySelector('.pairs li:last-child').className") == "dropped came"
+    assert page.run("document.querySelector('.pairs li:last-child .sampled').textContent") == ""
+
+
 def test_it_is_used_by_keyboard_alone(open_page: Open) -> None:
     page = open_page()
     page.run("document.getElementById('prompt').focus()")
