@@ -145,7 +145,7 @@ def test_summaries_of_attention_are_those_of_the_package() -> None:
     code = f"""
     {begin}
     const text = {IDS[:9]}.map((id) => data.tokenizer.chars[id]).join("");
-    return summariseHeads(await newSource(true).attention({{ text }}));
+    return summarizeHeads(await newSource(true).attention({{ text }}));
     """
     summaries = run_page(page_of(model), code)
     expected = attention_patterns(model, torch.tensor(IDS[:9]))

@@ -1,4 +1,4 @@
-"""The answer to a request as it grows, on the event loop."""
+"""The answer to a request while it is generated, on the event loop."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from gpt.serving.http.errors import APIError
 from gpt.serving.request import EngineClosedError, QueueFullError, Request
 
 REASONS = {"length": "length", "window": "length", "stop": "stop", "end": "stop"}
-"""From why a sequence ended to the protocol's `finish_reason`."""
+"""The protocol's `finish_reason` for each reason why a sequence ended."""
 
 
 class TokenStream(Protocol):
@@ -25,21 +25,21 @@ class TokenStream(Protocol):
         ...
 
     def take(self, length: int) -> Any:
-        """Return, once, what belongs to the first `length` characters."""
+        """Return what belongs to the first `length` characters and was not returned before."""
         ...
 
 
 @dataclass
 class Choice:
-    """One completion as it grows.
+    """One completion while it is generated.
 
     Attributes:
-        index: in the answer.
-        seed: of its generator.
-        logprobs: what is shown of its tokens; None where they are not asked for.
-        tokens: sampled so far.
-        finish: why it ended; None while it goes on.
-        request: of the engine.
+        index: its index in the answer.
+        seed: seed of its generator.
+        logprobs: log-probabilities of its tokens; None if they are not asked for.
+        tokens: number of tokens sampled so far.
+        finish: why it ended; None until then.
+        request: the engine's request.
     """
 
     index: int
@@ -53,13 +53,13 @@ class Choice:
     _ended: bool = False
 
     def begin(self, prompt: str, tokens: Sequence[SampledToken]) -> None:
-        """Show the prompt, and its log-probabilities where they are asked for."""
+        """Show the prompt, with log-probabilities if they are asked for."""
         self._text.append(prompt)
         if self.logprobs is not None:
             self.logprobs.feed(tokens)
 
     def add(self, pieces: Sequence[Piece]) -> None:
-        """Take pieces from the engine."""
+        """Receive pieces from the engine."""
         sampled = [piece.token for piece in pieces if piece.token is not None]
         self.tokens += len(sampled)
         if self.logprobs is not None:
@@ -68,7 +68,7 @@ class Choice:
         self.finish = pieces[-1].finish
 
     def take(self) -> dict[str, Any] | None:
-        """Return, in the protocol's shape, what has come since the last time; None: nothing."""
+        """Return what is new since the last call, in the protocol's shape; None if nothing is."""
         text, self._text = "".join(self._text), []
         ends = self.finish is not None and not self._ended
         if not text and not ends:
@@ -87,19 +87,19 @@ class Answer:
     """The completions of one request.
 
     Attributes:
-        choices: in order.
-        changed: is set when a choice has grown.
-        ended: is set when every choice has ended.
-        prompt_tokens: of the prompts, each counted once.
-        values: tokens and log-probabilities that it may come to hold.
-        begun: when it was asked for, by the monotonic clock.
-        first: when its first token came, by the same; None: not yet.
+        choices: completions, in order.
+        changed: set when a choice has grown.
+        ended: set when every choice has ended.
+        prompt_tokens: tokens of the prompts, each counted once.
+        values: most tokens and log-probabilities that it can hold.
+        begun: time of the request, by the monotonic clock.
+        first: time of its first token, by the same clock; None until then.
 
     Args:
-        engine: that generates.
-        delivery: from its thread.
-        prompt_tokens: see above.
-        values: see above.
+        engine: generates the completions.
+        delivery: carries pieces from the engine's thread.
+        prompt_tokens: as above.
+        values: as above.
     """
 
     def __init__(self, engine: ServingEngine, delivery: Delivery, prompt_tokens: int, values: int) -> None:
@@ -111,10 +111,10 @@ class Answer:
         self._engine, self._delivery = engine, delivery
 
     def start(self, choice: Choice, prompt: str, params: SamplingParams) -> None:
-        """Ask the engine for one more choice.
+        """Request one more choice from the engine.
 
         Raises:
-            APIError: the engine accepts no more.
+            APIError: the engine accepts no more requests.
             GPTError: the prompt does not fit, see `ServingEngine.submit`.
         """
 
@@ -140,16 +140,16 @@ class Answer:
             await self.changed.wait()
 
     def cancel(self) -> None:
-        """End what has not ended; without effect where everything has."""
+        """Cancel the choices that have not ended."""
         for choice in self.choices:
             if choice.finish is None and choice.request is not None:
                 self._engine.cancel(choice.request)
 
     def check(self) -> None:
-        """Raise if a choice ended before its time.
+        """Raise if a choice ended early.
 
         Raises:
-            APIError: one failed, or was cancelled, as by a server that is stopped.
+            APIError: one failed or was cancelled, for example because the server is being stopped.
         """
         for choice in self.choices:
             if choice.finish == "cancelled":

@@ -1,4 +1,4 @@
-"""All answers that are being generated: from their beginning until what they hold is freed."""
+"""All answers in progress, from the request until their resources are freed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -13,22 +13,22 @@ from gpt.serving.http.jobs import Job
 from gpt.serving.http.metrics import Metrics
 
 CLIENT_GONE = 499
-"""The status that is counted where a client went away; nobody receives it."""
+"""The status counted if the client disconnected; nobody receives it."""
 
 
 async def until_answered() -> AsyncIterator[AsyncExitStack]:
-    """Yield what is cleaned up when the answer was sent, or when it no longer can be."""
+    """Yield a stack whose callbacks run once the answer was sent, or can no longer be."""
     async with AsyncExitStack() as stack:
         yield stack
 
 
 class Answers:
-    """Opens answers; made on the event loop.
+    """Opens answers; must be constructed on the event loop.
 
     Args:
         drain: knows whether requests are accepted.
-        metrics: count them.
-        most_values: that they hold together, see `Limits.values`.
+        metrics: count answers.
+        most_values: most tokens and log-probabilities that all hold together, see `Limits.values`.
     """
 
     def __init__(self, drain: Drain, metrics: Metrics, most_values: int) -> None:
@@ -43,12 +43,12 @@ class Answers:
         """Return an answer without choices.
 
         Args:
-            engine: that generates.
-            jobs: that it will be asked to do.
-            cleanup: frees what the answer holds.
+            engine: generates the completions.
+            jobs: what will be requested from it.
+            cleanup: frees the answer's resources.
 
         Raises:
-            APIError: it would hold too much beside the others.
+            APIError: there would be too many tokens and log-probabilities in all answers.
         """
         values = sum(job.values for job in jobs)
         if values + sum(other.values for other in self._drain.active) > self._most_values:
@@ -59,7 +59,7 @@ class Answers:
         return answer
 
     def _end(self, answer: Answer) -> None:
-        """Free what an answer holds, whether it was sent or not."""
+        """Free an answer's resources, whether it was sent or not."""
         failed = any(choice.finish in ("error", "cancelled") for choice in answer.choices)
         self._metrics.count(answer, CLIENT_GONE if not answer.finished else 500 if failed else 200)
         answer.cancel()

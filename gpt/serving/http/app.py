@@ -26,7 +26,7 @@ ERRORS: Responses = {"default": {"model": ErrorAnswer, "description": "Error"}}
 ANSWERS: Responses = {200: {"model": Completion, "content": {"text/event-stream": {}}, "description": "Completion"}}
 
 LARGER = {START: BODY_BYTES}
-"""Most bytes of a body by path, where it is more than elsewhere."""
+"""Most bytes of a body by path, where more than usual are allowed."""
 
 
 def create_app(
@@ -37,15 +37,15 @@ def create_app(
     api_key: str | None = None,
     trainings: Trainings | None = None,
 ) -> FastAPI:
-    """Return the application; to be called on the event loop.
+    """Return the application; must be called on the event loop.
 
     Args:
-        models: that can be asked for.
-        limits: of a request.
-        drain: ends it.
-        hosts: names that the server is known by beside localhost, see `Guard`.
-        api_key: that requests are to have; None: none.
-        trainings: that the page can start; None: it cannot.
+        models: the models it serves.
+        limits: limits of a request.
+        drain: ends the application.
+        hosts: names of the server besides localhost, see `Guard`.
+        api_key: key that requests must have; None: none is required.
+        trainings: starts trainings from the page; None: it cannot.
     """
     app = FastAPI(title="gpt", description=DESCRIPTION, docs_url=None, redoc_url=None)
     app.add_middleware(Guard, body_bytes=limits.body_bytes, hosts=hosts, api_key=api_key, larger=LARGER)

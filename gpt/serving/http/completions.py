@@ -1,4 +1,4 @@
-"""`/v1/completions`: from a request to its answer, at once or as a stream."""
+"""`/v1/completions`: answer requests for completions, at once or as a stream."""
 
 import asyncio
 import secrets
@@ -25,13 +25,13 @@ from gpt.serving.http.protocol import CompletionRequest
 
 
 class Completions:
-    """Answers requests for completions; made on the event loop.
+    """Answers requests for completions; must be constructed on the event loop.
 
     Args:
-        models: that can be asked for.
-        limits: of a request.
-        answers: open new ones.
-        heavy: computes what the engine does not, one thing after another, since it takes the engine's cores.
+        models: the models it serves.
+        limits: limits of a request.
+        answers: opens new answers.
+        heavy: runs other computations one at a time, since they compete with the engine for cores.
     """
 
     def __init__(self, models: Models, limits: Limits, answers: Answers, heavy: Executor) -> None:
@@ -61,7 +61,7 @@ class Completions:
         return stream(_bodies(head, answer, include_usage))
 
     async def _score(self, model: GPT, tokenizer: Tokenizer, job: Job, body: CompletionRequest) -> list[SampledToken]:
-        """Return the tokens of a prompt with their log-probabilities, where these are to be shown."""
+        """Return the tokens of a prompt with their log-probabilities, if these are to be shown."""
         if not body.echo or body.logprobs is None or not job.ids:
             return []
         cropped = [int(index) for index in tokenizer.encode(job.prompt)[: -len(job.ids)]]
@@ -72,7 +72,7 @@ class Completions:
     def _start(
         self, answer: Answer, job: Job, body: CompletionRequest, tokenizer: Tokenizer, scored: list[SampledToken]
     ) -> None:
-        """Ask the engine for the completions of a prompt.
+        """Request the completions of a prompt from the engine.
 
         Raises:
             APIError: it accepts no more.
@@ -86,7 +86,7 @@ class Completions:
 
 
 async def _whole(request: Request, head: dict[str, Any], answer: Answer) -> Response:
-    """Return the whole answer, or nothing to a client that went away."""
+    """Return the whole answer, or an empty one if the client disconnected."""
     gone, done = asyncio.create_task(_wait_until_gone(request)), asyncio.create_task(answer.wait())
     try:
         await asyncio.wait((gone, done), return_when=asyncio.FIRST_COMPLETED)

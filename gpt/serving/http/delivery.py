@@ -1,4 +1,4 @@
-"""From the engine's thread to the event loop."""
+"""Deliver pieces from the engine's thread to the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,14 +8,14 @@ from gpt.generation import Piece
 from gpt.serving.request import OnPieces
 
 Receiver = Callable[[list[Piece]], None]
-"""Takes pieces, on the event loop."""
+"""Receives pieces, on the event loop."""
 
 
 class Delivery:
-    """Carries pieces to the event loop, which is woken once for all that came since it was woken last.
+    """Carries pieces to the event loop, and wakes it once for all that have accumulated.
 
     Args:
-        loop: that the receivers run on.
+        loop: the receivers' event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -23,7 +23,7 @@ class Delivery:
         self._waiting: list[tuple[Receiver, list[Piece]]] = []
 
     def to(self, receiver: Receiver) -> OnPieces:
-        """Return what the engine is to call for `receiver` to be called on the event loop."""
+        """Return a callback for the engine that makes the event loop call `receiver`."""
         return lambda pieces: self._put(receiver, pieces)
 
     def _put(self, receiver: Receiver, pieces: list[Piece]) -> None:

@@ -1,4 +1,4 @@
-"""The end of a server: what runs is finished, what comes is refused, and a deadline ends it."""
+"""Shut a server down: running requests finish before a deadline, new ones are refused."""
 
 import asyncio
 import contextlib
@@ -22,11 +22,11 @@ class Background(Protocol):
 
 
 class Drain:
-    """Knows the answers that are being generated, and whether new ones are accepted.
+    """Counts the answers in progress, and refuses new ones during shutdown.
 
     Attributes:
-        begun: no new requests are accepted.
-        active: answers that are not finished.
+        begun: whether the shutdown has begun.
+        active: number of unfinished answers.
 
     Args:
         background: is asked to end too, and waited for; it is not ended by force.
@@ -38,7 +38,7 @@ class Drain:
         self.active: set[Answer] = set()
 
     def check(self) -> None:
-        """Refuse a new request once the server is being stopped.
+        """Raise if the server is being stopped.
 
         Raises:
             APIError: it is.
@@ -47,7 +47,7 @@ class Drain:
             raise APIError(503, "the server is being stopped; ask another one, or later")
 
     async def run(self, seconds: float) -> None:
-        """Accept no more requests, and return when all have ended; after so many seconds they are cancelled."""
+        """Refuse new requests, and return when all have ended; after this many seconds they are cancelled."""
         self.begun = True
         if self._background is not None:
             self._background.close()

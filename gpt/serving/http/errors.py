@@ -12,20 +12,20 @@ from starlette.exceptions import HTTPException
 from gpt.serving.http.protocol import CompletionRequest
 
 RETRY_SECONDS = 1
-"""What a client is told to wait where the server is busy; the official client does."""
+"""Seconds that clients are told to wait if the server is busy; the official client does."""
 
 MESSAGE_LENGTH = 500
 """Most characters of a message, which may quote the request."""
 
 
 class APIError(Exception):
-    """An answer that is not the one asked for.
+    """An error that is sent as the answer.
 
     Args:
-        status: of HTTP.
-        message: for a person.
-        param: field of the request that is wrong.
-        code: for a program.
+        status: HTTP status.
+        message: description for a person.
+        param: the request's wrong field.
+        code: identifier for a program.
     """
 
     def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
@@ -34,7 +34,7 @@ class APIError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """Return what is sent, as an answer or as an event of a stream."""
+        """Return the body to send, as an answer or as an event of a stream."""
         kind = {401: "authentication_error", 429: "rate_limit_error"}.get(
             self.status, "invalid_request_error" if self.status < 500 else "server_error"
         )
@@ -44,7 +44,7 @@ class APIError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return those of the answer beside the usual ones."""
+        """Return the answer's additional headers."""
         if self.status == 401:
             return {"WWW-Authenticate": "Bearer"}
         return {"Retry-After": str(RETRY_SECONDS)} if self.status in (429, 503) else {}
@@ -68,11 +68,11 @@ def _api_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _validation_error(request: Request, error: Exception) -> JSONResponse:
-    """Report the first field that is wrong; a field of several types has one reason per type."""
+    """Report the first wrong field; a field of several types has one reason per type."""
     assert isinstance(error, RequestValidationError)
     problems = error.errors()
     place = problems[0]["loc"][1:2]
-    if not place or isinstance(place[0], int):  # where no JSON could be read, it is a position
+    if not place or isinstance(place[0], int):  # a position if no JSON could be read
         return APIError(400, "the body is not a JSON object sent as Content-Type: application/json").response()
     param = str(place[0])
     if problems[0]["type"] == "extra_forbidden":
@@ -85,12 +85,12 @@ def _validation_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _http_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer an unknown path, a wrong method or a body that is too large."""
+    """Answer an unknown path, a wrong method or an oversized body."""
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path}: {error.detail or HTTPStatus(error.status_code).phrase}"
     return JSONResponse(APIError(error.status_code, message).body, error.status_code, error.headers)
 
 
 def _bug(request: Request, error: Exception) -> JSONResponse:
-    """Answer a fault of the server, whose traceback is in its log; what it says is not for strangers."""
-    return APIError(500, "the server made a mistake; its log says more").response()
+    """Answer an internal error, whose details are for the server's log only."""
+    return APIError(500, "internal server error; see the server's log").response()

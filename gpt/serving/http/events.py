@@ -16,14 +16,14 @@ CHUNK_SECONDS = 0.03
 
 The first chunk and the last do not wait.
 """
-HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy is to collect the events
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # keeps proxies from buffering the events
 
 
 async def parts(answer: Answer) -> AsyncIterator[dict[str, Any]]:
-    """Yield what the choices of an answer gain, see `Choice.take`.
+    """Yield the new parts of an answer's choices, see `Choice.take`.
 
     Raises:
-        APIError: a choice ended before its time.
+        APIError: a choice ended early.
     """
     clock = asyncio.get_running_loop().time
     next_time = clock()  # the first token is sent at once
@@ -44,12 +44,12 @@ async def parts(answer: Answer) -> AsyncIterator[dict[str, Any]]:
 
 
 def stream(bodies: AsyncIterator[dict[str, Any]]) -> StreamingResponse:
-    """Return the response that sends bodies as they come, and says when there are no more."""
+    """Return a response that sends bodies as they come, and marks the end."""
     return StreamingResponse(_encode(bodies), headers=HEADERS, media_type="text/event-stream")
 
 
 async def _encode(bodies: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
-    """Yield the events; an error, too, is one, since the status was sent long ago."""
+    """Yield the events; an error becomes one too, since the status was sent long ago."""
     try:
         async for body in bodies:
             yield _event(body)

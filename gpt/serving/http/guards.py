@@ -1,4 +1,4 @@
-"""Who may ask, and how much: checks on a request before anything else sees it.
+"""Check requests before anything else handles them: their origin, key and size.
 
 A page of a stranger's site that a browser shows can send requests to a server on the same machine, also under a name of
 its own that it lets resolve to 127.0.0.1 (DNS rebinding). Its requests name the stranger's host.
@@ -22,14 +22,14 @@ OPEN_PATHS = ("/", "/health")
 
 
 class Guard:
-    """Refuses requests from pages of other sites, those without the key, and those that are too large.
+    """Refuses requests from pages of other sites, without the key, or with oversized bodies.
 
     Starlette's own limit of a body answers in plain text, and its check of the host takes no IPv6 address.
 
     Args:
-        app: that is guarded.
+        app: the application to guard.
         body_bytes: most bytes of a body.
-        larger: most bytes of a body by path, where that is not `body_bytes`.
+        larger: most bytes of a body by path, where different from `body_bytes`.
         hosts: names beside localhost that the server is known by; an address is always accepted, since a stranger
             cannot let it resolve to something else.
         api_key: None: none is asked for.
@@ -57,7 +57,7 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _problem(self, method: str, path: str, headers: Headers) -> APIError | None:
-        """Return why a request is refused; None: it is not."""
+        """Return why a request is refused, or None."""
         host = headers.get("host", "")
         if not self._is_ours(host):
             return APIError(403, f"this server is not known as {host[:100]!r}; --allow-host adds a name")

@@ -1,4 +1,4 @@
-"""The endpoints that say what a server has, and how it is."""
+"""Endpoints about the server itself: models, health, metrics, reference."""
 
 from typing import Any
 
@@ -19,10 +19,10 @@ def add_information(app: FastAPI, models: Models, drain: Drain, metrics: Metrics
     """Add the models, the health, the metrics and the reference to an application.
 
     Args:
-        app: that they are added to.
-        models: that can be asked for.
+        app: the application to extend.
+        models: the models it serves.
         drain: knows whether requests are accepted.
-        metrics: that are read.
+        metrics: the server's metrics.
         errors: how errors are documented.
     """
     information = Information(app, models, drain, metrics)
@@ -34,13 +34,13 @@ def add_information(app: FastAPI, models: Models, drain: Drain, metrics: Metrics
 
 
 class Information:
-    """Answers what is asked about a server; see `add_information`."""
+    """Answers questions about a server; see `add_information`."""
 
     def __init__(self, app: FastAPI, models: Models, drain: Drain, metrics: Metrics) -> None:
         self._app, self._models, self._drain, self._metrics = app, models, drain, metrics
 
     async def list_models(self) -> ModelList:
-        """List the models that can be asked for."""
+        """List the available models."""
         return ModelList(object="list", data=[_model(name, created) for name, created in self._models.names().items()])
 
     async def get_model(self, name: str) -> Model:

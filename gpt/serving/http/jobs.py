@@ -1,4 +1,4 @@
-"""From the body of a request to what the engine is asked for."""
+"""Translate the body of a request into jobs for the engine."""
 
 import secrets
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from gpt.serving.http.protocol import CompletionRequest, Ids, Prompt
 DEFAULT_MAX_TOKENS = 16
 """Of the protocol."""
 SAMPLING = ("stop", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "overflow", "long_prompt")
-"""Fields of a request that are those of `SamplingParams`."""
+"""Fields that a request shares with `SamplingParams`."""
 
 
 class Job(NamedTuple):
@@ -48,13 +48,13 @@ def read_jobs(
 
     Args:
         request: as it came.
-        limits: of the server.
-        model: that is to answer it.
-        tokenizer: of the model.
-        defaults: of what the request leaves out.
+        limits: the server's limits.
+        model: the model to use.
+        tokenizer: the model's tokenizer.
+        defaults: values for fields that the request leaves out.
 
     Raises:
-        APIError: it cannot be answered.
+        APIError: the request cannot be answered.
     """
     prompts = _prompts(request.prompt)
     limits.check(request, len(prompts))

@@ -1,4 +1,4 @@
-"""How much one request may ask for."""
+"""Limits of what a server and its requests may use."""
 
 from dataclasses import dataclass
 
@@ -8,20 +8,20 @@ from gpt.serving.http.protocol import CompletionRequest
 
 @dataclass(frozen=True)
 class Limits:
-    """The most of everything; a request that asks for more is refused, never trimmed.
+    """Upper limits; a request that exceeds one is refused, never trimmed.
 
     Attributes:
-        body_bytes: of a request.
-        max_tokens: of a completion.
+        body_bytes: bytes of a request's body.
+        max_tokens: tokens of a completion.
         choices: completions of a request, over all its prompts.
         logprobs: alternatives per token.
         logprob_values: log-probabilities of an answer.
         values: tokens and log-probabilities of all answers that are under way: they are held until they are read.
         stops: stop strings.
-        stop_characters: of each of them.
-        running: sequences that are computed at a time.
-        waiting: sequences that wait beside them.
-        connections: open at a time.
+        stop_characters: characters of each stop string.
+        running: sequences computed at a time.
+        waiting: sequences that wait besides.
+        connections: open connections.
         request_seconds: from the opening of a connection, or the last answer on it, to the end of a request.
         stall_seconds: in which a client reads at least 16 KiB of what waits for it, or all of it.
         view_tokens: of a text that is looked into.

@@ -33,7 +33,7 @@ class LogprobsStream:
     A token that begins where the shown text ends, such as one of a stop string, is never shown.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the model's tokenizer.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -48,7 +48,7 @@ class LogprobsStream:
             self._length += len(self._text.feed(token.id))
 
     def take(self, length: int) -> LogprobsBody:
-        """Return, once, what belongs to the first `length` characters."""
+        """Return what belongs to the first `length` characters and was not returned before."""
         body = LogprobsBody(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
         while self._held and self._held[0].offset < length:
             token, offset = self._held.popleft()

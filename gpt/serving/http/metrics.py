@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus."""
+"""Metrics of a server, for Prometheus."""
 
 import time
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class Metrics:
     """Counts requests, and reads the counts of the engines when they are asked for.
 
     Args:
-        models: whose engines are read.
+        models: their engines' statistics are read.
     """
 
     def __init__(self, models: Models) -> None:
@@ -53,7 +53,7 @@ class Metrics:
 
         Args:
             answer: with its times.
-            status: of HTTP; 499 where the client went away.
+            status: HTTP status; 499 if the client disconnected.
         """
         self._requests.labels(status).inc()
         self._prompt_tokens.inc(answer.prompt_tokens)

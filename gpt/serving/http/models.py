@@ -18,12 +18,12 @@ COPIES = 3
 
 @dataclass
 class Served:
-    """A model that is loaded.
+    """A loaded model.
 
     Attributes:
         loaded: with its tokenizer and configuration.
-        engine: that generates.
-        users: requests that use it now.
+        engine: generates the completions.
+        users: number of requests that use it now.
         used: when the last one began, by the monotonic clock.
     """
 
@@ -34,16 +34,16 @@ class Served:
 
 
 class Models:
-    """The models that can be asked for, by name.
+    """The available models, by name.
 
     Attributes:
         runs: folder of run folders.
-        loaded: models that are loaded now, by name.
-        first: name of the one that is taken where none is named.
+        loaded: the models loaded now, by name.
+        first: name of the default model.
 
     Args:
         load: reads a checkpoint folder.
-        make_engine: for a model that was loaded.
+        make_engine: makes an engine for a loaded model.
         available: returns the bytes of memory that can be allocated; None: unknown.
         runs: folder of run folders, each a model by its name.
         checkpoints: are served in place of those below `runs`, if there are any: run folders, checkpoint folders, or
@@ -123,7 +123,7 @@ class Models:
         return Served(loaded, self._make_engine(loaded))
 
     async def _make_room(self, needed: int) -> None:
-        """Unload models that nobody uses, the longest unused first, until so many bytes can be allocated.
+        """Unload unused models, least recently used first, until this many bytes can be allocated.
 
         Raises:
             APIError: those in use leave no room.
@@ -139,7 +139,7 @@ class Models:
         await asyncio.to_thread(served.engine.close)
 
     async def close(self) -> None:
-        """Unload everything; what is being generated is cancelled."""
+        """Unload all models, and cancel their requests."""
         for name in list(self.loaded):
             await self._unload(name)
 

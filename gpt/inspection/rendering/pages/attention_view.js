@@ -1,8 +1,8 @@
 /** Where each head looks, averaged over the queries that have more than one key: for each layer, for each head. */
-function summariseHeads({ labels, layers, heads, weights }) {
+function summarizeHeads({ labels, layers, heads, weights }) {
   const size = labels.length;
   const triangle = (size * (size + 1)) / 2;
-  const summarise = (begin) => {
+  const summarize = (begin) => {
     const sums = { itself: 0, previous: 0, first: 0, distance: 0, entropy: 0 };
     const from = size > 1 ? 1 : 0;
     for (let query = from; query < size; query++) {
@@ -18,19 +18,19 @@ function summariseHeads({ labels, layers, heads, weights }) {
     return Object.fromEntries(Object.entries(sums).map(([name, sum]) => [name, sum / (size - from)]));
   };
   return Array.from({ length: layers }, (_, layer) =>
-    Array.from({ length: heads }, (_, head) => summarise((layer * heads + head) * triangle))
+    Array.from({ length: heads }, (_, head) => summarize((layer * heads + head) * triangle))
   );
 }
 
 /**
  * Fills the elements of attention.html from `labels` (T), `layers`, `heads`, the `layer` and `head` to start with, and
- * `weights`: the lower triangles, row after row, head after head. Returns a function that draws with other colours.
+ * `weights`: the lower triangles, row after row, head after head. Returns a function that draws with other colors.
  */
 function showAttention(view) {
   const { labels, layers, heads, weights } = view;
   const size = labels.length;
   const triangle = (size * (size + 1)) / 2;
-  const summaries = summariseHeads(view);
+  const summaries = summarizeHeads(view);
 
   const state = { layer: view.layer, head: view.head, query: size - 1, key: 0, pointed: null };
   const box = byId("box");
@@ -71,8 +71,8 @@ function showAttention(view) {
     canvas.getContext("2d").putImageData(image, 0, 0);
   }
 
-  function colourTable() {
-    return Array.from({ length: 256 }, (_, share) => [...colourOf(share / 255), 255]);
+  function colorTable() {
+    return Array.from({ length: 256 }, (_, share) => [...colorOf(share / 255), 255]);
   }
 
   function buildHeads() {
@@ -92,9 +92,9 @@ function showAttention(view) {
     }
   }
 
-  /** Everything that depends on the colours. */
+  /** Everything that depends on the colors. */
   function drawAll() {
-    const table = colourTable();
+    const table = colorTable();
     thumbnails.forEach((button, index) => {
       drawHead(button.firstChild, Math.floor(index / heads), index % heads, Math.ceil(size / 96), table);
     });
@@ -112,7 +112,7 @@ function showAttention(view) {
       `on the first ${decimals(first)}; it looks back ${distance.toFixed(1)} positions, ` +
       `with an entropy of ${entropy.toFixed(1)} bits.`;
     plot.setAttribute("aria-label", `weights of layer ${layer}, head ${head}; the arrow keys move through them`);
-    drawHead(byId("canvas"), layer, head, 1, colourTable());
+    drawHead(byId("canvas"), layer, head, 1, colorTable());
     showCell();
   }
 

@@ -1,10 +1,10 @@
 "use strict";
 
-// Even steps of lightness in one family of hues: order survives colour blindness and grey printing.
+// Even steps of lightness in one family of hues: order survives color blindness and gray printing.
 const RAMP = ["#eaf6fa", "#afdff6", "#79c5f0", "#4ca9e6", "#2f8bd4", "#266db9", "#275196", "#24396e", "#1c2345"].map(
   (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16))
 );
-// Fixed, so that the same colour means the same surprise, -log2 of the probability, on every page.
+// Fixed, so that the same color means the same surprise, -log2 of the probability, on every page.
 const MOST_BITS = 8;
 const darkTheme = matchMedia("(prefers-color-scheme: dark)");
 
@@ -35,16 +35,16 @@ function fillFrom(root, name) {
 }
 
 /** Red, green and blue of a share from 0 to 1; 0 is near the page's background in both themes. */
-function colourOf(share) {
+function colorOf(share) {
   const clamped = Math.min(1, Math.max(0, share));
   const place = (darkTheme.matches ? 1 - clamped : clamped) * (RAMP.length - 1);
   const below = Math.min(Math.floor(place), RAMP.length - 2);
   return RAMP[below].map((low, channel) => Math.round(low + (RAMP[below + 1][channel] - low) * (place - below)));
 }
 
-/** Colours an element, with the ink that reads better on it. */
+/** Colors an element, with the ink that reads better on it. */
 function paint(element, share) {
-  const [red, green, blue] = colourOf(share);
+  const [red, green, blue] = colorOf(share);
   const [r, g, b] = [red, green, blue].map((value) => (value / 255) ** 2.2);
   element.style.backgroundColor = `rgb(${red} ${green} ${blue})`;
   element.style.color = 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#000" : "#fff";
@@ -58,7 +58,7 @@ function unpaint(element) {
 /** Ticks are pairs of a place from 0 to 1 and its text. */
 function drawLegend(title, ticks, container = byId("legend")) {
   const bar = create("div", "legend-bar");
-  const stops = Array.from({ length: 17 }, (_, stop) => `rgb(${colourOf(stop / 16).join(" ")})`);
+  const stops = Array.from({ length: 17 }, (_, stop) => `rgb(${colorOf(stop / 16).join(" ")})`);
   bar.style.backgroundImage = `linear-gradient(to right, ${stops.join(", ")})`;
   const axis = create("div", "legend-axis");
   for (const [place, text] of ticks) {

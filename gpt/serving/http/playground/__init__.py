@@ -34,11 +34,11 @@ def add_playground(
     """Add the playground's page and endpoints to the server's application.
 
     Args:
-        app: of the server.
-        models: that can be asked for.
-        limits: of a request.
-        answers: open new ones.
-        heavy: computes what the engine does not, one thing after another, since it takes the engine's cores.
+        app: the server's application.
+        models: the models it serves.
+        limits: limits of a request.
+        answers: opens new answers.
+        heavy: runs other computations one at a time, since they compete with the engine for cores.
         errors: describe the errors of every endpoint.
         needs_key: requests are to have an API key, which the page asks its reader for.
     """

@@ -55,10 +55,10 @@ class Generate:
     """Answers requests for texts with details.
 
     Args:
-        models: that can be asked for.
-        limits: of a request.
-        answers: open new ones.
-        heavy: computes what the engine does not, one thing after another.
+        models: the models it serves.
+        limits: limits of a request.
+        answers: opens new answers.
+        heavy: runs other computations one at a time.
     """
 
     def __init__(self, models: Models, limits: Limits, answers: Answers, heavy: Executor) -> None:

@@ -30,7 +30,7 @@ def add_page(app: FastAPI, facts: dict[str, Any]) -> None:
     """Add `GET /`.
 
     Args:
-        app: of the server.
+        app: the server's application.
         facts: that the scripts find in `data`.
     """
     document, policy = build_page(facts)

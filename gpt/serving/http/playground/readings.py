@@ -64,7 +64,7 @@ class Readings:
     """Answers requests for views.
 
     Args:
-        models: that can be asked for.
+        models: the models it serves.
         limits: of a text and of an answer.
         answers: know whether requests are accepted.
         heavy: computes the views, one after another, beside the event loop and the engine's thread.

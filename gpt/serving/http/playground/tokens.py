@@ -24,9 +24,9 @@ class DetailStream:
     """Describes tokens, and holds them back until the text they belong to is shown.
 
     Args:
-        tokenizer: of the model.
-        vocab_size: of the model; the tokens come with the log-probabilities of so many.
-        params: that they are sampled by, without a repetition penalty.
+        tokenizer: the model's tokenizer.
+        vocab_size: number of log-probabilities that come with each token.
+        params: how they were sampled, without a repetition penalty.
         given: tokens at the beginning, which are not sampled.
         known: tokens at the beginning that are not to be described.
     """

@@ -77,10 +77,10 @@ def add_training(app: FastAPI, trainings: Trainings | None, drain: Drain, heavy:
     """Add the endpoints of training to an application.
 
     Args:
-        app: of the server.
+        app: the server's application.
         trainings: None: each endpoint says that training is switched off.
         drain: of the server.
-        heavy: computes what the engine does not, one thing after another.
+        heavy: runs other computations one at a time.
     """
     loopback = Loopback()
 
