@@ -6,10 +6,13 @@ from fastapi import FastAPI
 from pydantic import BaseModel, Field
 
 from gpt.accounting.parameters import count_parameters
-from gpt.data.tokenizers import ByteTokenizer
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.serving.http.answers import Answers
 from gpt.serving.http.information import Responses
 from gpt.serving.http.models import Models
+
+Kind = Literal["character", "byte", "token"]
+KINDS: dict[type[Tokenizer], Kind] = {CharTokenizer: "character", ByteTokenizer: "byte"}
 
 
 class SampleFacts(BaseModel):
@@ -29,7 +32,7 @@ class ModelFacts(BaseModel):
     n_head: int
     block_size: int = Field(description="Tokens that it sees at a time.")
     vocab_size: int
-    token: Literal["character", "byte"]
+    token: Kind = Field(description="What a token is.")
     sample: SampleFacts
 
 
@@ -49,7 +52,7 @@ def add_facts(app: FastAPI, models: Models, answers: Answers, errors: Responses)
                 n_head=config.n_head,
                 block_size=config.block_size,
                 vocab_size=loaded.tokenizer.vocab_size,
-                token="byte" if isinstance(loaded.tokenizer, ByteTokenizer) else "character",
+                token=KINDS.get(type(loaded.tokenizer), "token"),
                 sample=SampleFacts(temperature=sample.temperature, top_k=sample.top_k, top_p=sample.top_p),
             )
 

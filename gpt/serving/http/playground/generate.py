@@ -36,6 +36,10 @@ FIXED: dict[str, Any] = {
 """What the page does not let its reader choose, so that nothing but the fields of a request decides about the text."""
 
 
+MOST_LOGPROBS = 4096
+"""Of a token, from which its alternatives are found; what a larger vocabulary has beyond them counts as impossible."""
+
+
 class GenerateRequest(BaseModel):
     """A text to continue. The same request to /v1/completions has the same text."""
 
@@ -77,22 +81,23 @@ class Generate:
         loaded = served.loaded
         request = CompletionRequest(**body.model_dump(exclude={"known"}), **FIXED)
         (job,) = read_jobs(request, self._limits, loaded.model, loaded.tokenizer, loaded.config.sample)
-        params = job.params[0].model_copy(update={"logprobs": loaded.model.vocab_size})
+        count = min(loaded.model.vocab_size, MOST_LOGPROBS)
+        params = job.params[0].model_copy(update={"logprobs": count})
         held = params.model_copy(update={"logprobs": 2 * ALTERNATIVES})
         answer = self._answers.open(served.engine, [job._replace(params=[held])], cleanup)
-        given = await self._score(loaded, job, params)
+        given = await self._score(loaded, job, params, count)
         details = DetailStream(loaded.tokenizer, loaded.model.vocab_size, params, len(given), body.known)
         choice = Choice(0, params.seed, details)
         choice.begin(job.prompt, given)
         answer.start(choice, job.prompt, params)
         return stream(_bodies(answer))
 
-    async def _score(self, loaded: Loaded, job: Job, params: SamplingParams) -> list[SampledToken]:
+    async def _score(self, loaded: Loaded, job: Job, params: SamplingParams, count: int) -> list[SampledToken]:
         """Return the tokens of a prompt, those in the window with their log-probabilities."""
         model, tokenizer = loaded.model, loaded.tokenizer
         ids = job.ids or encode_prompt(tokenizer, "", params, model.config.block_size)
         loop = asyncio.get_running_loop()
-        scored = await loop.run_in_executor(self._heavy, prompt_logprobs, model, ids, model.vocab_size)
+        scored = await loop.run_in_executor(self._heavy, prompt_logprobs, model, ids, count)
         cropped = tokenizer.encode(job.prompt).tolist()[: -len(ids)]
         return [*map(SampledToken, cropped), *scored]
 

@@ -25,7 +25,7 @@ class DetailStream:
 
     Args:
         tokenizer: the model's tokenizer.
-        vocab_size: number of log-probabilities that come with each token.
+        vocab_size: of the model; the tokens come with the log-probabilities of so many, or of the likeliest.
         params: how they were sampled, without a repetition penalty.
         given: tokens at the beginning, which are not sampled.
         known: tokens at the beginning that are not to be described.
@@ -83,8 +83,8 @@ class DetailStream:
 
 
 def _matrix(tokens: list[SampledToken], vocab_size: int) -> Tensor:
-    """Return the log-probabilities (N, V) that tokens come with."""
-    logprobs = torch.empty(len(tokens), vocab_size)
+    """Return the log-probabilities (N, V) that tokens come with, minus infinity where they have none."""
+    logprobs = torch.full((len(tokens), vocab_size), -math.inf)
     for row, token in zip(logprobs, tokens, strict=True):
         ids, values = zip(*token.top, strict=True)
         row[list(ids)] = torch.tensor(values)

@@ -1,6 +1,7 @@
 """`/api/generate`: the text of the completions endpoint, with what else was possible at each token."""
 
 import json
+import math
 import socket
 from typing import Any
 
@@ -146,6 +147,25 @@ def test_a_slow_reader_holds_ten_alternatives_a_token_and_no_vocabulary(
     assert len(found) == 500
     assert [(len(token["own"]), len(token["sampled"])) for token in found] == [(10, 5)] * 500
     assert details.take(0) == []
+
+
+def test_a_large_vocabulary_is_described_by_its_likeliest_tokens() -> None:
+    tokenizer = CharTokenizer("".join(map(chr, range(0x4E00, 0x4E00 + 50))))
+    details = DetailStream(tokenizer, 50, SamplingParams(temperature=2.0), given=0, known=0)
+    details.feed([SampledToken(3, math.log(0.5), ((3, math.log(0.5)), (7, math.log(0.3))))])
+    (token,) = details.take(0)
+    assert [(index, p) for index, _, p in token["own"]] == [(3, pytest.approx(0.5)), (7, pytest.approx(0.3))]
+    share = 0.5**0.5 / (0.5**0.5 + 0.3**0.5)
+    assert [p for _, _, p in token["sampled"]] == pytest.approx([share, 1 - share], rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_vocabulary_may_be_smaller_than_the_list(size: int) -> None:
+    details = DetailStream(CharTokenizer("abc"[:size]), size, SamplingParams(), given=0, known=0)
+    logprob = -math.log(size)
+    details.feed([SampledToken(0, logprob, tuple((index, logprob) for index in range(size)))])
+    (token,) = details.take(0)
+    assert len(token["own"]) == len(token["sampled"]) == size
 
 
 def ask(served: Served) -> socket.socket:
