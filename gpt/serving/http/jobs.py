@@ -102,8 +102,6 @@ def _prompts(prompt: Prompt) -> Sequence[str | Ids]:
     """Return the prompts of a request as a list."""
     if isinstance(prompt, str):
         return [prompt]
-    if not prompt:
-        raise APIError(400, "prompt: the list is empty; give at least one", "prompt")
     if isinstance(prompt[0], int):
         return [prompt]
     return cast("Sequence[str | Ids]", prompt)

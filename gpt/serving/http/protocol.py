@@ -3,11 +3,16 @@
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 
 # a body can have a million wrong values: the first one is enough
-Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True, min_length=1)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
-Prompt = str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True, max_length=4096)]
+Prompts = Annotated[list[Ids], Field(fail_fast=True, min_length=1, max_length=4096)]
+Prompt = str | Annotated[Texts, Field(min_length=1)] | Ids | Prompts
+
+ONLY_ZERO: JsonDict = {"minimum": 0, "maximum": 0}
+"""In the document; the error of another value says more than that."""
 
 
 class _Body(BaseModel):
@@ -42,10 +47,16 @@ class CompletionRequest(_Body):
     long_prompt: Literal["refuse", "crop"] | None = Field(None, description="A prompt longer than the window.")
     user: str | None = Field(None, description="Accepted and not used.")
     best_of: int | None = Field(None, description="Not supported beyond the value of n.")
-    suffix: str | None = Field(None, description="Not supported.")
-    logit_bias: dict[str, float] | None = Field(None, description="Not supported.")
-    presence_penalty: float | None = Field(None, description="Not supported; repetition_penalty is.")
-    frequency_penalty: float | None = Field(None, description="Not supported; repetition_penalty is.")
+    suffix: str | None = Field(None, description="Not supported.", json_schema_extra={"maxLength": 0})
+    logit_bias: dict[str, float] | None = Field(
+        None, description="Not supported.", json_schema_extra={"maxProperties": 0}
+    )
+    presence_penalty: float | None = Field(
+        None, description="Not supported; repetition_penalty is.", json_schema_extra=ONLY_ZERO
+    )
+    frequency_penalty: float | None = Field(
+        None, description="Not supported; repetition_penalty is.", json_schema_extra=ONLY_ZERO
+    )
 
 
 class Logprobs(BaseModel):

@@ -9,6 +9,7 @@ from gpt.evaluation.scoring import score_text
 from gpt.generation import build_runtime
 from gpt.generation.backends.selection import DecodeOptions
 from gpt.model import GPT
+from gpt.serving.http.protocol import CompletionRequest
 from http_server import Served
 from tiny import CORPUS
 
@@ -212,9 +213,38 @@ def test_the_usage_of_a_stream_comes_last_and_only_where_it_is_asked_for(server:
     assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens) == (9, 12, 21)
 
 
-def test_stream_options_without_a_stream_are_refused(server: Served) -> None:
-    with pytest.raises(openai.BadRequestError, match="stream_options"):
-        server.client().completions.create(model="second", prompt=PROMPT, stream_options={"include_usage": True})
+@pytest.mark.parametrize("options", [{"include_usage": True}, {"include_usage": False}, {}])
+def test_stream_options_without_a_stream_are_refused(server: Served, options: dict) -> None:
+    for stream in ({}, {"stream": False}, {"stream": None}):
+        with pytest.raises(openai.BadRequestError, match="stream_options"):
+            server.client().completions.create(model="second", prompt=PROMPT, stream_options=options, **stream)
+
+
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": None}])
+def test_a_stream_without_usage_has_none(server: Served, options: dict | None) -> None:
+    chunks = list(
+        server.client().completions.create(model="second", prompt=PROMPT, stream=True, stream_options=options)
+    )
+    assert all(chunk.usage is None and len(chunk.choices) == 1 for chunk in chunks)
+
+
+def test_fields_that_are_null_are_as_if_left_out(server: Served) -> None:
+    nulls = dict.fromkeys(set(CompletionRequest.model_fields) - {"prompt", "seed"})
+    plain, given = (server.post(prompt=PROMPT, seed=3, **fields).json() for fields in ({}, nulls))
+    assert given["choices"] == plain["choices"]
+    assert len(given["choices"][0]["text"]) == 16
+
+
+def test_every_choice_of_a_stream_ends_once_and_in_its_own_time(server: Served) -> None:
+    chunks = server.client().completions.create(
+        model="second", prompt=["It", "Who"], n=3, seed=1, max_tokens=120, stop=["e "], stream=True
+    )
+    reasons: dict[int, list[str]] = {index: [] for index in range(6)}
+    for chunk in chunks:
+        for choice in chunk.choices:
+            assert not reasons[choice.index], "text after the end"
+            reasons[choice.index] += [choice.finish_reason] if choice.finish_reason else []
+    assert all(len(ends) == 1 for ends in reasons.values())
 
 
 def test_no_character_is_cut_in_a_stream(byte_server: Served, byte_model: tuple[GPT, ByteTokenizer]) -> None:
