@@ -13,7 +13,7 @@ from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
-from gpt.inspection.rendering.pages import fill_page, read_part, read_templates
+from gpt.inspection.rendering.pages import VIEW_SCRIPTS, VIEW_STYLES, VIEW_TEMPLATES, fill_page, read_part, read_templates
 from gpt.inspection.views.tokens import labels_of
 from gpt.model import GPT
 from gpt.model.quantized import QuantizedLinear, quantize, weights_format
@@ -22,17 +22,17 @@ WEIGHTS = ("fp16", "int8", "float32")
 """Formats of the weights in a page; with int8, the blocks' linear layers are int8 and the rest is fp16."""
 ENGINE = ("kernel.js", "weights.js", "model.js", "sampling.js", "text.js", "source.js")
 """The parts that compute, in order; they use no document, so that they run outside a browser too."""
-READINGS = ("attention", "lens", "surprisal")
-STYLES = ("page.css", "controls.css", "shell.css", "write.css")
+STYLES = (*VIEW_STYLES, "controls.css", "shell.css", "write.css")
 SCRIPTS = (
     "shared.js",
     "shell.js",
     "passage.js",
     "write.js",
     "reading_form.js",
-    *(f"{name}_view.js" for name in READINGS),
+    *VIEW_SCRIPTS,
+    "reading_views.js",
 )
-TEMPLATES = ("passage", "write", "reading_form", *READINGS)
+TEMPLATES = ("passage", "write", "reading_form", *VIEW_TEMPLATES)
 """Scripts that the page shares with others, in `gpt/inspection/rendering/pages`."""
 
 

@@ -141,7 +141,7 @@ def test_weights_quantized_to_another_format_are_written_as_floats(format: str) 
 @torch.no_grad()
 def test_summaries_of_attention_are_those_of_the_package() -> None:
     model = sharp_model(n_kv_head=2, position="rope")
-    begin = read_part("attention_view.js").partition("/**\n * Fills")[0]
+    begin = read_part("attention_weights.js").partition("/**\n * Fills")[0]
     code = f"""
     {begin}
     const text = {IDS[:9]}.map((id) => data.tokenizer.chars[id]).join("");

@@ -20,6 +20,7 @@ from gpt.inspection.rendering import pages
 from gpt.inspection.rendering.pages import KINDS, render_page
 from gpt.inspection.views.attention import attention_view
 from gpt.inspection.views.lens import lens_view
+from gpt.inspection.views.operations import trace_view
 from gpt.inspection.views.surprisal import surprisal_view
 from gpt.inspection.views.tokens import View
 from tiny import sharp_model
@@ -36,7 +37,7 @@ def view_of(kind: str, text: str = TEXT) -> View:
     idx = torch.as_tensor(tokenizer.encode(text)).long()
     if kind == "surprisal":
         return surprisal_view(model, tokenizer, idx, SamplingParams(temperature=0.7, top_k=3))
-    return (attention_view if kind == "attention" else lens_view)(model, tokenizer, idx)
+    return {"attention": attention_view, "lens": lens_view, "trace": trace_view}[kind](model, tokenizer, idx)
 
 
 class Document(HTMLParser):
@@ -124,7 +125,8 @@ def test_every_element_that_a_script_asks_for_is_there(kind: str) -> None:
     page = render_page(kind, view_of(kind), "A title", "a note")
     document = Document(page)
     there = {attributes.get("id") for _, attributes in document.tags}
-    wanted = set(re.findall(r'byId\("([^"]+)"\)', page))
+    there |= {name for _, attributes in document.tags for name in (attributes.get("class") or "").split()}
+    wanted = set(re.findall(r'(?:byId|find)\("([^"]+)"\)', page))
     assert wanted
     assert wanted <= there
 
@@ -137,7 +139,7 @@ def test_attention_weights_come_through(text: str) -> None:
     assert (unpack(data) - view["weights"]).abs().max() <= 0.5001 / 65535
 
 
-@pytest.mark.parametrize("kind", ["lens", "surprisal"])
+@pytest.mark.parametrize("kind", ["lens", "surprisal", "trace"])
 def test_views_come_through(kind: str) -> None:
     view = view_of(kind)
 

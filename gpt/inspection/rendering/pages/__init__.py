@@ -13,7 +13,18 @@ from torch import Tensor
 from gpt.errors import InputError
 from gpt.inspection.views.tokens import View
 
-KINDS = ("attention", "lens", "surprisal")
+SCRIPTS = {
+    "attention": ("attention_weights.js", "arcs.js", "attention_view.js"),
+    "lens": ("lens_view.js",),
+    "surprisal": ("surprisal_view.js",),
+    "trace": ("trace_view.js",),
+}
+"""What shows each kind of view."""
+KINDS = tuple(SCRIPTS)
+VIEW_SCRIPTS = ("ablation.js", *(name for names in SCRIPTS.values() for name in names))
+VIEW_TEMPLATES = (*KINDS, "ablation")
+VIEW_STYLES = ("page.css", "attention.css", "trace.css")
+"""What shows all of them in a page that computes, and can do so with some heads ablated."""
 
 
 def render_page(kind: str, view: View, title: str, note: str) -> str:
@@ -21,8 +32,8 @@ def render_page(kind: str, view: View, title: str, note: str) -> str:
 
     Args:
         kind: one of `KINDS`.
-        view: what `attention_view`, `lens_view` or `surprisal_view` returned; the one of attention may
-            also have `layer` and `head`, the ones to start with, else 0.
+        view: what `attention_view`, `lens_view`, `surprisal_view` or `trace_view` returned; the one of attention
+            may also have `layer` and `head`, the ones to start with, else 0.
         title: of the page.
         note: a line below it; none if empty.
 
@@ -33,8 +44,8 @@ def render_page(kind: str, view: View, title: str, note: str) -> str:
     if kind not in KINDS:
         raise ValueError(f"no page is called {kind!r}; there are {', '.join(KINDS)}")
     content = page_data(kind, view)
-    scripts = ["shared.js", f"{kind}_view.js", f"{kind}.js"]
-    return fill_page(title, note, read_part(f"{kind}.html"), content, read_part(*scripts), read_part("page.css"))
+    script = read_part("shared.js", *SCRIPTS[kind], f"{kind}.js")
+    return fill_page(title, note, read_part(f"{kind}.html"), content, script, read_part(*VIEW_STYLES))
 
 
 def page_data(kind: str, view: View) -> View:

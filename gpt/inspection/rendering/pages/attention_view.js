@@ -1,38 +1,18 @@
-/** Where each head looks, averaged over the queries that have more than one key: for each layer, for each head. */
-function summarizeHeads({ labels, layers, heads, weights }) {
-  const size = labels.length;
-  const triangle = (size * (size + 1)) / 2;
-  const summarize = (begin) => {
-    const sums = { itself: 0, previous: 0, first: 0, distance: 0, entropy: 0 };
-    const from = size > 1 ? 1 : 0;
-    for (let query = from; query < size; query++) {
-      const row = weights.subarray(begin + (query * (query + 1)) / 2, begin + ((query + 1) * (query + 2)) / 2);
-      sums.itself += row[query];
-      sums.previous += query ? row[query - 1] : 0;
-      sums.first += row[0];
-      row.forEach((weight, key) => {
-        sums.distance += weight * (query - key);
-        sums.entropy -= weight ? weight * Math.log2(weight) : 0;
-      });
-    }
-    return Object.fromEntries(Object.entries(sums).map(([name, sum]) => [name, sum / (size - from)]));
-  };
-  return Array.from({ length: layers }, (_, layer) =>
-    Array.from({ length: heads }, (_, head) => summarize((layer * heads + head) * triangle))
-  );
-}
-
 /**
- * Fills the elements of attention.html from `labels` (T), `layers`, `heads`, the `layer` and `head` to start with, and
- * `weights`: the lower triangles, row after row, head after head. Returns a function that draws with other colors.
+ * Fills the elements of attention.html in `root` from `labels` (T), `layers`, `heads`, the `layer` and `head` to start
+ * with, and `weights`: the lower triangles, row after row, head after head, as floats or packed. Heads can be ablated
+ * where `view` has the `text` and `model` that `source`, which computes, is to be asked about.
  */
-function showAttention(view) {
-  const { labels, layers, heads, weights } = view;
+function showAttention(root, view, source = null) {
+  const byId = (id) => root.querySelector(`#${id}`);
+  const { labels, layers, heads } = view;
   const size = labels.length;
   const triangle = (size * (size + 1)) / 2;
-  const summaries = summarizeHeads(view);
+  let weights = null;
+  let summaries = null;
+  takeWeights(view);
 
-  const state = { layer: view.layer, head: view.head, query: size - 1, key: 0, pointed: null };
+  const state = { layer: view.layer ?? 0, head: view.head ?? 0, query: size - 1, key: 0, pointed: null };
   const box = byId("box");
   const plot = byId("plot");
   const thumbnails = [];
@@ -44,6 +24,36 @@ function showAttention(view) {
     })
   );
   const tokens = writeText(byId("text"), labels);
+
+  const drawArcs = showArcs(byId("arcs"), labels, (query) => chooseQuery(query));
+  const ablation = source && showAblation(byId("ablation"), view, source, { marked: markAblated, changed: takeAndDraw });
+
+  function takeWeights(given) {
+    weights = typeof given.weights === "string" ? readWeights(given.weights) : given.weights;
+    summaries = summarizeHeads({ labels, layers, heads, weights });
+  }
+
+  function takeAndDraw(given) {
+    takeWeights(given);
+    drawAll();
+  }
+
+  function markAblated(ablated) {
+    const numbers = ablated.map(([layer, head]) => layer * heads + head);
+    thumbnails.forEach((button, index) => {
+      button.classList.toggle("ablated-head", numbers.includes(index));
+      button.setAttribute("aria-label", nameOf(index) + (numbers.includes(index) ? ", ablated" : ""));
+    });
+    showAblated();
+  }
+
+  function showAblated() {
+    byId("ablate").checked = thumbnails[state.layer * heads + state.head].classList.contains("ablated-head");
+  }
+
+  function nameOf(index) {
+    return `layer ${Math.floor(index / heads)}, head ${index % heads}`;
+  }
 
   function weightAt(layer, head, query, key) {
     return weights[(layer * heads + head) * triangle + (query * (query + 1)) / 2 + key];
@@ -84,7 +94,7 @@ function showAttention(view) {
       for (let head = 0; head < heads; head++) {
         const button = create("button", "thumbnail");
         button.type = "button";
-        button.setAttribute("aria-label", `layer ${layer}, head ${head}`);
+        button.setAttribute("aria-label", nameOf(thumbnails.length));
         button.append(document.createElement("canvas"));
         grid.append(button);
         thumbnails.push(button);
@@ -99,8 +109,9 @@ function showAttention(view) {
       drawHead(button.firstChild, Math.floor(index / heads), index % heads, Math.ceil(size / 96), table);
     });
     const ticks = byId("stretch").checked ? [0, 0.02, 0.1, 0.25, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1];
-    drawLegend("weight", ticks.map((weight) => [shareOf(weight), String(weight)]));
+    drawLegend("weight", ticks.map((weight) => [shareOf(weight), String(weight)]), byId("legend"));
     drawChosenHead();
+    ablation?.draw();
   }
 
   function drawChosenHead() {
@@ -113,6 +124,7 @@ function showAttention(view) {
       `with an entropy of ${entropy.toFixed(1)} bits.`;
     plot.setAttribute("aria-label", `weights of layer ${layer}, head ${head}; the arrow keys move through them`);
     drawHead(byId("canvas"), layer, head, 1, colorTable());
+    showAblated();
     showCell();
   }
 
@@ -135,6 +147,14 @@ function showAttention(view) {
       token.classList.toggle("looking", index === query);
       token.classList.toggle("pointed", index === key);
     });
+    showArcsOf(query);
+  }
+
+  /** Draws arcs from the query of the cell that is shown. */
+  function showArcsOf(query) {
+    const { layer, head } = state;
+    drawArcs(query, Array.from({ length: query + 1 }, (_, key) => weightAt(layer, head, query, key)));
+    byId("arcs").setAttribute("aria-label", `arcs from ${quoted(labels[query])} (${query}) to what it attends to`);
   }
 
   /** Scrolls the matrix, and never the page, until the chosen cell is in sight. */
@@ -176,7 +196,7 @@ function showAttention(view) {
   }
 
   buildHeads();
-  document.documentElement.style.setProperty("--size", size);
+  root.style.setProperty("--size", size);
 
   const chooseQuery = makeChoosable(
     byId("text"),
@@ -216,9 +236,17 @@ function showAttention(view) {
   });
   byId("stretch").addEventListener("change", drawAll);
 
+  if (ablation) {
+    for (const element of [byId("ablation"), ...root.querySelectorAll(".ablation-hint")]) element.hidden = false;
+    byId("ablate").addEventListener("change", () => ablation.toggle(state.layer, state.head));
+    byId("heads").addEventListener("keydown", (event) => {
+      if (event.key.toLowerCase() === "x") ablation.toggle(state.layer, state.head);
+    });
+  }
+
   setCellSize(Math.min(28, Math.max(12, Math.floor((box.clientWidth - 48) / size))));
   drawAll();
   chooseHead(state.layer * heads + state.head);
   chooseQuery(state.query);
-  return drawAll;
+  whenThemeChanges(root, drawAll);
 }

@@ -55,10 +55,10 @@ function unpaint(element) {
   element.style.color = "";
 }
 
-/** Ticks are pairs of a place from 0 to 1 and its text. */
-function drawLegend(title, ticks, container = byId("legend")) {
+/** Ticks are pairs of a place from 0 to 1 and its text; `color(share)` is that of the bar from 0 to 1. */
+function drawLegend(title, ticks, container, color = colorOf) {
   const bar = create("div", "legend-bar");
-  const stops = Array.from({ length: 17 }, (_, stop) => `rgb(${colorOf(stop / 16).join(" ")})`);
+  const stops = Array.from({ length: 17 }, (_, stop) => `rgb(${color(stop / 16).join(" ")})`);
   bar.style.backgroundImage = `linear-gradient(to right, ${stops.join(", ")})`;
   const axis = create("div", "legend-axis");
   for (const [place, text] of ticks) {

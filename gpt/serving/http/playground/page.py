@@ -10,15 +10,25 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 
-from gpt.inspection.rendering.pages import as_template, read_part, read_templates
+from gpt.inspection.rendering.pages import (
+    VIEW_SCRIPTS,
+    VIEW_STYLES,
+    VIEW_TEMPLATES,
+    as_template,
+    read_part,
+    read_templates,
+)
 
-SHARED_STYLES = ("page.css", "controls.css", "shell.css", "write.css")
-SHARED_SCRIPTS = ("shared.js", "shell.js", "passage.js", "write.js")
-SHARED_TEMPLATES = ("passage", "write")
+SHARED_STYLES = (*VIEW_STYLES, "controls.css", "shell.css", "write.css")
+SHARED_SCRIPTS = (
+    *("shared.js", "shell.js", "passage.js", "write.js", "reading_form.js"),
+    *(*VIEW_SCRIPTS, "reading_views.js"),
+)
+SHARED_TEMPLATES = ("passage", "write", "reading_form", *VIEW_TEMPLATES)
 """What the exported page uses too, in `gpt/inspection/rendering/pages`."""
 STYLES = ("playground.css", "charts.css", "runs.css")
 SCRIPTS = (
-    *("server_source.js", "write_view.js", "compare_view.js"),
+    *("server_source.js", "write_view.js", "compare_view.js", "reading.js"),
     *("chart.js", "curves.js", "runs_view.js", "training_view.js"),
     "start.js",
 )

@@ -61,6 +61,11 @@ class ServerSource {
     return (await this.ask(`/api/training/${action}`, { method: "POST", body: JSON.stringify(body), headers })).json();
   }
 
+  /** What a model writes after a text when it always takes the most likely token. */
+  continuation(body) {
+    return this.post("/api/continue", body);
+  }
+
   async get(path, signal = null) {
     return (await this.ask(path, { signal })).json();
   }

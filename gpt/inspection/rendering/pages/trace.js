@@ -1,0 +1,1 @@
+showTrace(document.querySelector("main"), data);
