@@ -10,7 +10,7 @@ from typing import Any, Self
 
 LOWEST_FREE = 10
 """Above 3 and 4, the descriptors that Chromium reads commands from and writes answers to."""
-KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40}
+KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40, "x": 88}
 CONTROL = 2
 
 

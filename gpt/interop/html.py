@@ -13,7 +13,14 @@ from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
-from gpt.inspection.rendering.pages import VIEW_SCRIPTS, VIEW_STYLES, VIEW_TEMPLATES, fill_page, read_part, read_templates
+from gpt.inspection.rendering.pages import (
+    VIEW_SCRIPTS,
+    VIEW_STYLES,
+    VIEW_TEMPLATES,
+    fill_page,
+    read_part,
+    read_templates,
+)
 from gpt.inspection.views.tokens import labels_of
 from gpt.model import GPT
 from gpt.model.quantized import QuantizedLinear, quantize, weights_format

@@ -180,17 +180,18 @@ def test_a_head_that_is_not_there_is_named(name: str, value: int, last: int) -> 
 
 
 def test_an_unknown_kind_is_named() -> None:
-    with pytest.raises(ValueError, match="'lense'; there are attention, lens, surprisal"):
+    with pytest.raises(ValueError, match="'lense'; there are attention, lens, surprisal, trace"):
         render_page("lense", view_of("lens"), "A title", "")
 
 
 @every_kind
 def test_values_that_are_not_finite_are_refused(kind: str) -> None:
     broken = {
-        "weights": torch.full((1, 1, 2, 2), torch.nan),
-        "mean_bits": float("inf"),
-        "next_probability": [[torch.nan]],
-    }
+        "attention": {"weights": torch.full((1, 1, 2, 2), torch.nan)},
+        "surprisal": {"mean_bits": float("inf")},
+        "lens": {"next_probability": [[float("nan")]]},
+        "trace": {"operations": [float("-inf")]},
+    }[kind]
     with pytest.raises(InputError, match="not finite"):
         render_page(kind, {**view_of(kind), **broken}, "A title", "")
 

@@ -56,7 +56,43 @@ def surprisal() -> View:
     }
 
 
-VIEWS = {"attention": attention, "lens": lens, "surprisal": surprisal}
+def trace() -> View:
+    """Ids, and what a linear layer of one block makes of them: -1 and 1."""
+    ids = {
+        "name": "idx",
+        "module": "",
+        "function": "idx",
+        "about": "token ids",
+        "source": "",
+        "axes": "B T",
+        "shape": [1, 2],
+        "dtype": "int64",
+        "bytes": 16,
+        "is_view": False,
+        "flops": 0,
+        "layer": None,
+        "inputs": [],
+        "parameters": [],
+        "statistics": {"mean": None, "std": None, "min": None, "max": None, "infinite": 2},
+        "heat": {"rows": 1, "columns": 2, "height": 1, "width": 2, "scale": 0.0, "cells": "AAA="},
+    }
+    linear = {
+        **ids,
+        "name": "h.0.attn.linear",
+        "module": "h.0.attn",
+        "about": "attention weights <b>",
+        "layer": 0,
+        "source": "a.py:3",
+        "inputs": [0],
+        "flops": 8000,
+        "parameters": [{"name": "h.0.w.T", "axes": "C C", "shape": [2, 2]}],
+        "statistics": {"mean": 0.0, "std": 1.0, "min": -1.0, "max": 1.0, "infinite": 0},
+        "heat": {"rows": 1, "columns": 2, "height": 1, "width": 2, "scale": 1.0, "cells": "Af8="},
+    }
+    return {"labels": ["a", "z"], "operations": [ids, linear]}
+
+
+VIEWS = {"attention": attention, "lens": lens, "surprisal": surprisal, "trace": trace}
 
 HELPERS = """
 const found = {};
@@ -219,6 +255,68 @@ def test_surprisal_shows_the_text_and_the_alternatives(tmp_path: Path) -> None:
     assert readout == "9.50 bits; its probability was 0.001. Sampling with these settings never picks it."
     assert after == [["q", "1.000", ""]]
     assert found["home"] == ["a"]
+
+
+def test_arcs_go_from_the_chosen_token_to_those_it_attends_to(tmp_path: Path) -> None:
+    actions = """
+    const arcs = () => [...document.querySelectorAll("#arcs path")].map((arc) => [
+      Number(arc.dataset.key), Number(arc.getAttribute("opacity")), Number(arc.getAttribute("stroke-width")),
+      arc.querySelector("title").textContent,
+    ]);
+    found.last = arcs();
+    document.querySelectorAll(".token")[0].click();
+    found.first = arcs();
+    found.classes = [...document.querySelectorAll("#arcs text")].map((text) => text.getAttribute("class"));
+    found.ablation = document.getElementById("ablation").hidden;
+    """
+    found, _ = open_page("attention", tmp_path, actions)
+    assert found["last"] == [
+        [0, pytest.approx(0.4, abs=1e-4), pytest.approx(2.25, abs=1e-3), "'a' (0): 0.250"],
+        [4, pytest.approx(0.8, abs=1e-4), pytest.approx(4.75, abs=1e-3), "'</script>' (4): 0.750"],
+    ]
+    assert found["first"] == [[0, 1, 6, "'a' (0): 1.000"]]
+    assert [set(name.split()) for name in found["classes"]] == [{"looking", "seen"}, *[{"later"}] * 5]
+    assert found["ablation"]  # there is nobody to compute it
+
+
+def test_a_trace_shows_what_an_operation_reads_and_makes(tmp_path: Path) -> None:
+    actions = """
+    const facts = () => [...document.querySelectorAll(".operation-facts tr")].map((row) =>
+      [...row.children].map((cell) => cell.textContent)
+    );
+    const inks = () => {
+      const { width, height } = document.querySelector(".heat-canvas");
+      return [...document.querySelector(".heat-canvas").getContext("2d").getImageData(0, 0, width, height).data];
+    };
+    found.start = [document.querySelector(".operation-title").textContent, facts(), inks()];
+    document.querySelector(".operation-facts .link").click();
+    found.before = [document.querySelector(".operation-title").textContent, facts(), current()];
+    press("ArrowDown");
+    found.after = document.querySelector(".operation-title").textContent;
+    found.groups = [...document.querySelectorAll(".group")].map((group) => group.textContent);
+    """
+    found, _ = open_page("trace", tmp_path, actions)
+    title, facts, inks = found["start"]
+    assert title == found["after"] == "h.0.attn.linear"
+    assert facts == [
+        ["shape", "B 1 × T 2 int64"],
+        ["module", "h.0.attn"],
+        ["file", "a.py:3"],
+        ["reads", "token ids"],
+        ["parameter", "h.0.w.T, C 2 × C 2"],
+        ["bytes", "16"],
+        ["FLOPs", "8,000"],
+        ["mean, std", "0, 1"],
+        ["min, max", "-1, 1"],
+    ]
+    assert inks[:4] == [208, 84, 24, 255]
+    assert inks[6] > inks[4]  # the other end is blue
+    title, facts, chosen = found["before"]
+    assert title == "idx"
+    assert ["not finite", "2 values"] in facts
+    assert ["read by", "attention weights <b>"] in facts
+    assert chosen == ["token idsB 1 × T 2"]
+    assert found["groups"] == ["Before the blocks", "Block 0"]
 
 
 @pytest.mark.parametrize("kind", ["attention", "lens"])

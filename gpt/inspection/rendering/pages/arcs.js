@@ -34,12 +34,12 @@ function showArcs(svg, labels, choose) {
   });
 
   function buildArc(query, key, weight) {
-    const height = Math.max(14, (ARC_HIGHEST * (query - key)) / size + 8);
+    const height = 10 + (top - 22) * Math.sqrt((query - key) / size); // so that near ones are seen too
     const [from, to] = [middle(query), middle(key)];
     const path =
       key === query
         ? `M ${from - 3} ${top} a 5 7 0 1 1 6 0`
-        : `M ${from} ${top} C ${from} ${top - height * 1.3}, ${to} ${top - height * 1.3}, ${to} ${top}`;
+        : `M ${from} ${top} C ${from} ${top - (height * 4) / 3}, ${to} ${top - (height * 4) / 3}, ${to} ${top}`;
     const arc = createIn(svg, "path", { d: path, "stroke-width": 1 + 5 * weight, opacity: 0.2 + 0.8 * weight, "data-key": key });
     arc.append(createIn(svg, "title", {}, `${quoted(labels[key])} (${key}): ${decimals(weight)}`));
     return arc;

@@ -111,7 +111,7 @@ function showTrace(root, { operations }) {
 
   function describeHeat(shape, rows, columns, height, width) {
     const first = shape.length > 2 && shape.slice(0, -2).some((size) => size > 1);
-    const part = first ? `The first ${height} × ${width} of its values, [${shape.slice(0, -2).map(() => 0)}]` : "Its values";
+    const part = first ? `The first ${height} × ${width} of its values, [${[...shape.slice(0, -2).map(() => 0), ":", ":"].join(", ")}]` : "Its values";
     const pooled = rows < height || columns < width ? `; a cell is the mean of about ${Math.round((height * width) / (rows * columns))}` : "";
     return `${part}, rows down and columns across${pooled}. Nothing is drawn where a value is not finite.`;
   }
@@ -122,7 +122,7 @@ function showTrace(root, { operations }) {
   buildList();
   const pick = makeChoosable(list, items, 1, choose);
   pick(Math.max(0, operations.findIndex(({ about }) => about.startsWith("attention weights"))));
-  items[chosen].scrollIntoView({ block: "nearest" });
+  list.scrollTop = items[chosen].offsetTop - list.offsetTop - list.clientHeight / 2;
   whenThemeChanges(root, () => drawHeat(operations[chosen]));
 }
 

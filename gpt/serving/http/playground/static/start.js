@@ -23,8 +23,7 @@ async function openPlayground() {
   select.addEventListener("change", () => {
     context.model = select.value;
     remember("model", context.model);
-    shell.refresh();
-    showFacts(context);
+    showFacts(context).then(shell.refresh); // views read as much as the model can see
   });
   addEventListener("hashchange", async () => {
     context.models = await source.models().catch(() => context.models); // one may have been trained meanwhile

@@ -1,0 +1,196 @@
+"""The reading views of the playground in a browser: a text goes in, and what the model does with it comes out."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from browser import CONTROL, Page
+from gpt.data.tokenizers import CharTokenizer
+from gpt.inspection.views.attention import attention_view, without_heads
+from gpt.inspection.views.continuation import continuation_view
+from gpt.inspection.views.operations import trace_view
+from gpt.inspection.views.surprisal import surprisal
+from gpt.model import GPT
+
+TEXT = "It was the best of rooms"
+Open = Callable[..., Page]
+NAMES = ("attention", "lens", "surprisal", "trace")
+IDLE = "document.querySelector('.view .status').textContent === ''"
+
+
+def read(page: Page, view: str, text: str = TEXT) -> None:
+    """Open a view, type a text, and let the model of `char_model` read it, by keyboard."""
+    page.wait_for("document.querySelector('#model option') !== null")
+    page.run("chooseModel('second')")
+    page.run(f"location.hash = '#{view}'")
+    page.wait_for(f"document.querySelector('.view-{view} textarea') !== null")
+    page.run(f"document.querySelector('.view-{view} textarea').select()")
+    page.type(text)
+    page.press("Enter", CONTROL)
+    page.wait_for(f"document.querySelector('.view-{view} .reading-body').children.length > 1 && {IDLE}")
+
+
+def text_of(page: Page, selector: str) -> str:
+    return page.run(f"document.querySelector({json.dumps(selector)}).textContent")
+
+
+def texts_of(page: Page, selector: str) -> list[str]:
+    return page.run(f"[...document.querySelectorAll({json.dumps(selector)})].map((item) => item.textContent)")
+
+
+@pytest.fixture
+def ids(char_model: tuple[GPT, CharTokenizer]) -> torch.Tensor:
+    return torch.tensor(char_model[1].encode(TEXT).tolist())
+
+
+def test_attention_as_matrix_and_as_arcs(
+    open_page: Open, char_model: tuple[GPT, CharTokenizer], ids: torch.Tensor
+) -> None:
+    weights = attention_view(*char_model, ids)["weights"]
+    page = open_page("attention")
+    read(page, "attention")
+    assert page.run("document.querySelectorAll('#heads .thumbnail').length") == 8
+    page.point("document.querySelectorAll('#heads .thumbnail')[6]", click=True)
+    assert text_of(page, "#matrix-title") == "Layer 1, head 2"
+    page.point("document.querySelectorAll('#text .token')[10]", click=True)
+    row = weights[1, 2, 10, :11]
+    assert (
+        text_of(page, "#readout") == f"from '␣' (10) to '{shown(TEXT[row.argmax()])}' ({row.argmax()}): {row.max():.3f}"
+    )
+    arcs = page.run(
+        "[...document.querySelectorAll('#arcs path')]"
+        ".map((arc) => [Number(arc.dataset.key), Number(arc.getAttribute('opacity'))])"
+    )
+    assert sorted(key for key, _ in arcs) == [key for key in range(11) if row[key] >= 0.01]
+    for key, opacity in arcs:
+        assert opacity == pytest.approx(0.2 + 0.8 * float(row[key]), abs=1e-3)
+    page.point("document.querySelectorAll('#arcs text')[4]", click=True)
+    assert text_of(page, "#readout").startswith("from 'a' (4)")
+
+
+def shown(char: str) -> str:
+    return {" ": "␣", "\n": "⏎"}.get(char, char)
+
+
+def test_heads_are_ablated_by_keyboard_and_by_mouse(
+    open_page: Open, char_model: tuple[GPT, CharTokenizer], ids: torch.Tensor
+) -> None:
+    """What is shown beside each other is what both models give; giving all heads back shows the first one again."""
+    model, tokenizer = char_model
+    page = open_page("attention")
+    read(page, "attention")
+    done = "document.querySelector('.ablation .status').textContent === ''"
+    page.run("document.querySelector('.thumbnail[tabindex=\"0\"]').focus()")
+    page.press("x")
+    page.wait_for(f"!document.querySelector('.effects').hidden && {done}")
+    assert page.run("document.getElementById('ablate').checked")
+    page.point("document.querySelectorAll('#heads .thumbnail')[5]", click=True)
+    assert not page.run("document.getElementById('ablate').checked")
+    page.point("document.getElementById('ablate')", click=True)
+    page.wait_for(f"document.querySelectorAll('.chip').length === 2 && {done}")
+    edits = without_heads([(0, 0), (1, 1)])
+    whole, left = (surprisal(model, ids, edits=given).mean_bits for given in ({}, edits))
+    change = f"{left - whole:+.3f}".replace("-", "\N{MINUS SIGN}")
+    assert text_of(page, ".effect") == (
+        f"{left:.3f} bits per token without them, {whole:.3f} with all heads ({change})."
+    )
+    for part, given in (("with-all", {}), ("without", edits)):
+        written = continuation_view(model, tokenizer, ids, 48, given)["labels"]
+        assert texts_of(page, f".{part} .continued") == written
+    layer = attention_view(model, tokenizer, ids, edits)["weights"][1, 1]
+    page.point("document.querySelectorAll('#text .token')[23]", click=True)
+    assert text_of(page, "#readout").endswith(f": {layer[23].max():.3f}")
+    page.point("document.querySelector('.clear')", click=True)
+    page.wait_for(f"document.querySelector('.effects').hidden && {done}")
+    assert page.run("document.querySelectorAll('.ablated-head').length") == 0
+    whole_layer = attention_view(model, tokenizer, ids)["weights"][1, 1]
+    page.point("document.querySelectorAll('#text .token')[22]", click=True)
+    assert text_of(page, "#readout").endswith(f": {whole_layer[22].max():.3f}")
+
+
+def test_the_lens_and_surprisal_of_a_pasted_text(open_page: Open, char_model: tuple[GPT, CharTokenizer]) -> None:
+    model, tokenizer = char_model
+    page = open_page("lens")
+    read(page, "lens")
+    assert texts_of(page, "#lens tbody th") == ["embeddings", "block 0", "block 1"]
+    assert page.run("document.querySelectorAll('#lens .cell').length") == 3 * len(TEXT)
+    other = "every door had a key"
+    read(page, "surprisal", other)
+    mean = surprisal(model, torch.tensor(tokenizer.encode(other).tolist())).mean_bits
+    assert float(text_of(page, "#mean")) == pytest.approx(mean, abs=6e-4)
+    assert page.run("document.querySelectorAll('#before li').length") == 10
+
+
+def test_an_operation_shows_its_shape_place_and_values(
+    open_page: Open, char_model: tuple[GPT, CharTokenizer], ids: torch.Tensor
+) -> None:
+    operations = trace_view(*char_model, ids)["operations"]
+    page = open_page("trace")
+    read(page, "trace")
+    assert page.run("document.querySelectorAll('.operation').length") == len(operations)
+    assert texts_of(page, ".operations .group") == ["Before the blocks", "Block 0", "Block 1", "After the blocks"]
+    number = next(
+        index for index, entry in enumerate(operations) if entry["about"].startswith("hidden units, projected")
+    )
+    page.point(f"document.querySelectorAll('.operation')[{number}]", click=True)
+    facts = dict(
+        page.run(
+            "[...document.querySelectorAll('.operation-facts tr')]"
+            ".map((row) => [...row.children].map((cell) => cell.textContent))"
+        )
+    )
+    entry: dict[str, Any] = operations[number]
+    assert text_of(page, ".operation-title") == entry["name"] == "h.0.mlp.c_fc.linear"
+    assert facts["shape"] == f"B 1 × T {len(TEXT)} × F 128 float32"
+    assert (facts["module"], facts["file"]) == ("h.0.mlp.c_fc", entry["source"])
+    assert facts["parameter"].startswith("h.0.mlp.c_fc.weight.T, C 32 × F 128")
+    mean, std = (float(value) for value in facts["mean, std"].split(", "))
+    assert mean == pytest.approx(entry["statistics"]["mean"], rel=1e-3)
+    assert std == pytest.approx(entry["statistics"]["std"], rel=1e-3)
+    page.press("ArrowDown")
+    assert text_of(page, ".operation-title") == operations[number + 1]["name"]
+    page.point("document.querySelector('.operation-facts .link')", click=True)
+    assert text_of(page, ".operation-title") == operations[operations[number + 1]["inputs"][0]]["name"]
+    assert page.run("document.querySelector('.heat-canvas').width") == min(128, 48)
+
+
+def test_another_model_reads_the_same_text(open_page: Open) -> None:
+    page = open_page("surprisal")
+    read(page, "surprisal")
+    first = text_of(page, "#mean")
+    page.run("chooseModel('first')")
+    page.wait_for(f"{IDLE} && document.getElementById('mean').textContent !== '{first}'")
+
+
+def test_what_cannot_be_read_is_said(open_page: Open) -> None:
+    page = open_page("lens")
+    page.run("document.querySelector('textarea').select()")
+    page.type("It \u0416")
+    page.press("Enter", CONTROL)
+    page.wait_for("document.querySelector('.status.wrong') !== null")
+    assert "\u0416" in text_of(page, ".status.wrong")
+    assert ["400" in line for line in page.console] == [True]  # the browser itself notes every refused request
+    page.console.clear()
+
+
+def test_of_a_long_text_the_end_is_read(open_page: Open) -> None:
+    page = open_page("lens")
+    page.wait_for("document.getElementById('facts').textContent.includes('sees')")
+    page.run("document.querySelector('textarea').select()")
+    page.type(TEXT * 3)
+    page.press("Enter", CONTROL)
+    page.wait_for("document.querySelector('#lens thead') !== null")
+    assert text_of(page, ".view .status") == "Only the last 64 of 72 characters are read."
+    assert page.run("document.querySelectorAll('#lens thead th').length") == 65
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
+def test_nothing_is_wider_than_the_window(open_page: Open, width: int, dark: bool) -> None:
+    page = open_page("attention", width=width, dark=dark)
+    for view in NAMES:
+        read(page, view)
+        assert page.run("document.documentElement.scrollWidth") <= width
+    page.send("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "light"}]})
