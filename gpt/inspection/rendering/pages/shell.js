@@ -37,7 +37,7 @@ function startShell(context) {
     const isNew = !opened.has(view.name);
     if (isNew) opened.set(view.name, { section: buildSection(view) });
     const place = opened.get(view.name);
-    byId("view").replaceChildren(place.section);
+    if (!place.section.isConnected) byId("view").replaceChildren(place.section); // else it would lose the focus
     if (isNew) place.refresh = view.show(place.section.lastChild, context);
     else place.refresh?.();
   }
