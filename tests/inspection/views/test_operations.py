@@ -83,7 +83,7 @@ def test_the_values_are_those_of_the_pass() -> None:
 
 
 def test_infinities_are_counted_and_left_out() -> None:
-    masked = operation(trace_view(sharp_model(), TOKENIZER, IDS), "scores, -inf where a query may not look", 0)
+    masked = operation(trace_view(sharp_model(), TOKENIZER, IDS), "scores, -inf where a query may not attend", 0)
     size = len(IDS)
     assert masked["statistics"]["infinite"] == 4 * size * (size - 1) // 2
     assert math.isfinite(masked["statistics"]["mean"])
