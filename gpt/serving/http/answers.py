@@ -61,6 +61,6 @@ class Answers:
     def _end(self, answer: Answer) -> None:
         """Free an answer's resources, whether it was sent or not."""
         failed = any(choice.finish in ("error", "cancelled") for choice in answer.choices)
-        self._metrics.count(answer, CLIENT_GONE if not answer.finished else 500 if failed else 200)
+        self._metrics.count(answer, CLIENT_GONE if not (answer.choices and answer.finished) else 500 if failed else 200)
         answer.cancel()
         self._drain.active.discard(answer)

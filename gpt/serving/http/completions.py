@@ -46,9 +46,13 @@ class Completions:
         loaded = served.loaded
         jobs = read_jobs(body, self._limits, loaded.model, loaded.tokenizer, loaded.config.sample)
         answer = self._answers.open(served.engine, jobs, cleanup)
+        scored = []
         for job in jobs:
-            scored = await self._score(loaded.model, loaded.tokenizer, job, body)
-            self._start(answer, job, body, loaded.tokenizer, scored)
+            if await request.is_disconnected():
+                return Response(status_code=CLIENT_GONE)
+            scored.append(await self._score(loaded.model, loaded.tokenizer, job, body))
+        for job, tokens in zip(jobs, scored, strict=True):  # only now do they hold blocks
+            self._start(answer, job, body, loaded.tokenizer, tokens)
         head = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",

@@ -3,10 +3,12 @@
 import json
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from gpt.generation import SampledToken
 from http_server import PATIENCE, Served
 
 OK = {"prompt": "It was", "max_tokens": 30}
@@ -14,13 +16,18 @@ OK = {"prompt": "It was", "max_tokens": 30}
 
 def ask(served: Served, stream: bool) -> socket.socket:
     """Send a request, and wait until the engine has it."""
-    body = json.dumps({**OK, "stream": stream}).encode()
+    connection = send({**OK, "stream": stream}, served)
+    served.engine.wait_for_request()
+    return connection
+
+
+def send(body: dict, served: Served) -> socket.socket:
+    content = json.dumps(body).encode()
     connection = socket.create_connection(("127.0.0.1", served.port), PATIENCE)
     connection.sendall(
         b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        b"Content-Length: %d\r\n\r\n%s" % (len(content), content)
     )
-    served.engine.wait_for_request()
     return connection
 
 
@@ -64,6 +71,26 @@ def test_the_first_token_and_the_end_do_not_wait_for_a_chunk(manual: Served, mon
     assert [json.loads(text)["choices"][0]["text"] for text in texts] == ["bc"]
     assert done == "[DONE]"
     connection.close()
+
+
+def test_prompts_are_not_scored_for_a_client_that_has_gone(manual: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    scored, begun, go_on = [], threading.Event(), threading.Event()
+
+    def score(model: object, ids: list[int], count: int) -> list[SampledToken]:
+        scored.append(ids)
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return [SampledToken(index) for index in ids]
+
+    monkeypatch.setattr("gpt.serving.http.completions.prompt_logprobs", score)
+    connection = send({"prompt": ["It was"] * 64, "echo": True, "logprobs": 1}, manual)
+    assert begun.wait(PATIENCE)
+    vanish(connection)
+    manual.wait_until(lambda: not manual.connections)
+    go_on.set()
+    manual.wait_until(lambda: not manual.drain.active)
+    assert len(scored) == 1
+    assert manual.engine.requests == []
 
 
 def test_only_the_request_of_that_client_is_cancelled(manual: Served) -> None:
