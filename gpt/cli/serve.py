@@ -43,7 +43,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default=[],
         metavar="PATH",
         help="run folder, checkpoint folder, or best/last inside a run; may be repeated, the first is the default "
-        "model; without it every run can be asked for, and the newest is the default",
+        "model; without it every run is served, and the newest is the default",
     )
     parser.add_argument(
         "--runs", type=to_path, default="runs", metavar="DIR", help="folder of run folders (default: runs)"

@@ -17,7 +17,7 @@ class BPETokenizer:
     """Tokens of one or more bytes of UTF-8: any text, no unknown characters.
 
     Args:
-        content: of a tokenizer.json with byte-level tokens, as GPT-2, Llama 3 and Qwen have.
+        content: a tokenizer.json with byte-level tokens, like those of GPT-2, Llama 3 and Qwen.
 
     Raises:
         DataError: the library is not installed, or the content is not such a tokenizer.

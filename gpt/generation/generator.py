@@ -145,8 +145,8 @@ def stream(
         model: the model to sample from.
         tokenizer: the one the model was trained with.
         prompt: may be empty: it then starts after a line end.
-        runtime: of this model, from `build_runtime`, with the weights of that moment: many calls then cost nothing
-            but their tokens. None: the fastest there is.
+        runtime: from `build_runtime`, with the model's weights of that moment, which saves the check in each of many
+            calls. None: the fastest available.
         params: fields of `SamplingParams`; NumPy's and torch's scalars, and one string as `stop`, are accepted too.
 
     Raises:

@@ -19,8 +19,8 @@ class Architecture(Protocol):
     """One class of models in transformers.
 
     Attributes:
-        name: of the class.
-        prefix: of the tensors of its inner model, which may be saved without it.
+        name: name of the class.
+        prefix: prefix of its inner model's tensors, which may be saved without it.
         tied_by_default: whether the head is the embedding where config.json does not say.
     """
 
@@ -111,8 +111,8 @@ def gpt2_entries(config: ModelConfig, prefix: str, transposed: bool, bias: bool)
     """Return the tensors of GPT-2: queries, keys and values are one layer.
 
     Args:
-        config: of the model.
-        prefix: of all names but the head's.
+        config: the model's architecture.
+        prefix: prefix of all names except the head's.
         transposed: matrices of the blocks are stored as (in, out).
         bias: layers have biases.
     """

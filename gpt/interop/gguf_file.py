@@ -27,11 +27,11 @@ def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, weights: str, name:
     """Write a model as a GGUF file.
 
     Args:
-        path: of the file.
+        path: path of the file.
         model: with weights that are not quantized.
         tokenizer: the one it was trained with, of characters or bytes.
         weights: one of `WEIGHTS`.
-        name: of the model.
+        name: name of the model.
 
     Raises:
         InputError: GGUF cannot express the model or its tokenizer, or the gguf package is missing.

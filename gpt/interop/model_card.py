@@ -10,10 +10,10 @@ def model_card(name: str, config: Config, state: Mapping[str, Any], parameters: 
     """Return Markdown that says what a model is, how well it does, and how to load it.
 
     Args:
-        name: of the run.
-        config: of the run.
-        state: of its checkpoint: step and losses.
-        parameters: of the model.
+        name: name of the run.
+        config: configuration of the run.
+        state: the checkpoint's step and losses.
+        parameters: number of the model's parameters.
     """
     shape, data = config.model, config.data
     corpus = data.path or data.url or data.source

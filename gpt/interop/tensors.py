@@ -36,7 +36,7 @@ def to_theirs(entries: Iterable[Entry], weights: Mapping[str, Tensor]) -> dict[s
 
     Args:
         entries: all tensors of the other library.
-        weights: of a model, by our names.
+        weights: a model's weights, by our names.
     """
     return {entry.theirs: _joined(entry, weights) for entry in entries}
 
@@ -56,7 +56,7 @@ def build_from_tensors(config: ModelConfig, entries: Iterable[Entry], tensors: M
     """Return a model with the weights of another library, float32, in eval mode; a bias that is missing is zero.
 
     Args:
-        config: of the model.
+        config: the model's architecture.
         entries: all tensors of the other library.
         tensors: by their names.
 

@@ -22,9 +22,9 @@ def find_base(config: Config, runs: Path, point: ResumePoint | None) -> ResumePo
     """Return the checkpoint that gives architecture and tokenizer; None where the configuration alone does.
 
     Args:
-        config: of this run.
+        config: configuration of this run.
         runs: folder of run folders.
-        point: that the run resumes from; it has them too, and the one it began with may be gone.
+        point: checkpoint that the run resumes from, if any; it has both too, and the original one may be gone.
 
     Raises:
         CheckpointError: there is no such checkpoint, it is damaged, or its weights are quantized.
@@ -64,7 +64,7 @@ def begin_with(model: GPT, tokenizer: Tokenizer, base: ResumePoint) -> None:
     """Copy the weights of a checkpoint into a model; embeddings of characters that it lacks stay as they are.
 
     Args:
-        model: of the checkpoint's architecture.
+        model: a model with the checkpoint's architecture.
         tokenizer: of the model: the checkpoint's, or that with more characters.
         base: the checkpoint.
 

@@ -17,7 +17,7 @@ def greedy_continuation(model: GPT, idx: Tensor, count: int, edits: Edits | None
     Args:
         model: in eval mode.
         idx: token ids (T,) int64, of any length.
-        count: of new tokens.
+        count: number of new tokens.
         edits: see `run_with_cache`; made in every step.
 
     Returns:

@@ -29,8 +29,8 @@ def build_config(app: Any, limits: Limits, log_level: str = "error", **options: 
 
     Args:
         app: an ASGI application.
-        limits: of the connections.
-        log_level: of uvicorn; its warnings can be caused by any client, as often as it likes.
+        limits: limits of connections.
+        log_level: uvicorn's; any client can cause its warnings, as often as it likes.
         options: more of uvicorn's.
     """
     return uvicorn.Config(
@@ -50,7 +50,7 @@ class Connection(H11Protocol):
     """One client's connection.
 
     Args:
-        limits: of the server.
+        limits: the server's limits.
         idle: connections that have no request under way, the one idle longest first; all share it.
         arguments: see uvicorn.
     """

@@ -24,8 +24,8 @@ class Limits:
         connections: open connections.
         request_seconds: from the opening of a connection, or the last answer on it, to the end of a request.
         stall_seconds: in which a client reads at least 16 KiB of what waits for it, or all of it.
-        view_tokens: of a text that is looked into.
-        view_bytes: of what is shown of it.
+        view_tokens: tokens of a text to be inspected.
+        view_bytes: bytes of a view of it.
         views: texts that are looked into or wait for it; one at a time is.
     """
 

@@ -79,7 +79,7 @@ def prompt_logprobs(model: GPT, ids: Sequence[int], count: int) -> list[SampledT
     Args:
         model: in eval mode.
         ids: at least one; at most `block_size`.
-        count: of the most likely tokens beside each.
+        count: number of most likely tokens to list beside each.
     """
     first = [SampledToken(ids[0])]
     if len(ids) == 1:

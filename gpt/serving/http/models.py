@@ -68,7 +68,7 @@ class Models:
         self.first = next(iter(self._chosen), None) or _name(find_checkpoint(None, runs).parents[1])
 
     def names(self) -> dict[str, int]:
-        """Return when each model that can be asked for was written, in seconds since 1970, the first model first."""
+        """Return when each available model was written, in seconds since 1970, the first model first."""
         paths = self._chosen or {path.name: path for path in sorted(self.runs.glob("*")) if path.is_dir()}
         paths = dict(sorted(paths.items(), key=lambda item: item[0] != self.first))
         names = {}

@@ -98,7 +98,7 @@ class Completion(BaseModel):
 
 
 class Model(BaseModel):
-    """A model that can be asked for."""
+    """An available model."""
 
     id: str
     object: Literal["model"]

@@ -45,7 +45,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def allow_files(count: int) -> None:
-    """Let this process have so many files open, as far as the system permits it."""
+    """Raise this process's limit of open files to this number, as far as the system permits."""
     try:
         import resource
     except ImportError:  # Windows, which has no such limit
@@ -61,8 +61,8 @@ class Server:
 
     Args:
         app: an ASGI application.
-        drain: of the application.
-        limits: of its connections.
+        drain: the application's shutdown.
+        limits: limits of its connections.
         drain_seconds: what running requests have to finish after a signal.
         report: told that it drains.
     """

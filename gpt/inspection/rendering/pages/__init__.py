@@ -34,7 +34,7 @@ def render_page(kind: str, view: View, title: str, note: str) -> str:
         kind: one of `KINDS`.
         view: what `attention_view`, `lens_view`, `surprisal_view` or `trace_view` returned; the one of attention
             may also have `layer` and `head`, the ones to start with, else 0.
-        title: of the page.
+        title: the page's title.
         note: a line below it; none if empty.
 
     Raises:

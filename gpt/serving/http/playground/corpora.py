@@ -26,7 +26,7 @@ class Corpus:
 
     Attributes:
         source: `shakespeare` or `pydocs`, or `file`.
-        file: of the data folder, for `file`.
+        file: file of the data folder, for `file`.
         characters: about how many.
         begins: the first characters of a pasted text, which has no name.
     """

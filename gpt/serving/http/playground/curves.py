@@ -32,8 +32,8 @@ class Curves:
         training: columns `step`, `loss` (nats per token), `learning_rate`, `tokens_per_second` and `seconds` (of the
             whole run); a value that was not finite is None.
         validation: columns `step`, `loss` (nats per token), `bits_per_char` and `seconds`.
-        every: the training curve has one of so many points, and its last.
-        last_step: of anything that was reported; None: nothing was.
+        every: n where the training curve has one of n points, and its last.
+        last_step: last reported step; None if nothing was reported.
     """
 
     training: Columns

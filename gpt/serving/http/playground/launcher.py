@@ -62,8 +62,8 @@ class Launcher:
         """Start the train command.
 
         Args:
-            name: of the run.
-            arguments: of the command, checked: they reach no shell.
+            name: name of the run.
+            arguments: arguments of the command, checked; they reach no shell.
             is_new: the run folder must not be there yet.
 
         Raises:

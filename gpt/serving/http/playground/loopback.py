@@ -22,7 +22,7 @@ class Loopback:
     """Checks requests.
 
     Attributes:
-        token: of this process; the page reads it and sends it with what changes something.
+        token: this process's token, which the page reads and sends with requests that change something.
     """
 
     def __init__(self) -> None:

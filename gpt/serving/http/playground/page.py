@@ -41,7 +41,7 @@ def add_page(app: FastAPI, facts: dict[str, Any]) -> None:
 
     Args:
         app: the server's application.
-        facts: that the scripts find in `data`.
+        facts: values that the scripts find in `data`.
     """
     document, policy = build_page(facts)
     headers = {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}

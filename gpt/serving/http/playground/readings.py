@@ -65,7 +65,7 @@ class Readings:
 
     Args:
         models: the models it serves.
-        limits: of a text and of an answer.
+        limits: limits of texts and answers.
         answers: know whether requests are accepted.
         heavy: computes the views, one after another, beside the event loop and the engine's thread.
     """
@@ -144,8 +144,8 @@ class Readings:
         """Return the view of a request's text.
 
         Args:
-            request: whose client may go away while it waits.
-            body: of it.
+            request: the request, whose client may disconnect while it waits.
+            body: its body.
             compute: returns the view; called in a thread.
             fewest: least tokens of the text.
             cropped: the text may be longer than the window.

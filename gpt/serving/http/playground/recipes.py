@@ -25,7 +25,7 @@ end, above all where a processor has instructions for bfloat16."""
 START_SECONDS = 10
 """To load torch, to encode the corpus, to measure the matmul rate."""
 FEWEST_STEPS = 20
-"""From so many steps on, the pace of a run predicts that of another one."""
+"""Least number of steps from which the pace of a run predicts that of another one."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Recipe:
     """A configuration file that a training can start from.
 
     Attributes:
-        name: of the file, without its ending.
+        name: file name without its ending.
         about: the comment at its head.
-        parameters: of the model, with a vocabulary of `VOCABULARY`.
+        parameters: number of the model's parameters, with a vocabulary of `VOCABULARY`.
         n_layer: blocks.
         n_embd: width.
         block_size: positions of the window.
@@ -62,7 +62,7 @@ class Recipes:
 
     Args:
         folder: may be missing, which is as if it were empty.
-        runs: whose pace predicts that of others.
+        runs: past runs, whose pace predicts that of others.
         measure: returns the matmul rate of a run, in FLOP/s.
     """
 
@@ -74,7 +74,7 @@ class Recipes:
         return next((path for path, _ in self._configs() if path.stem == name), None)
 
     def describe(self, characters: int) -> list[Recipe]:
-        """Describe all recipes for a corpus of so many characters, the quickest first."""
+        """Describe all recipes for a corpus of this many characters, the quickest first."""
         recipes = [self._recipe(path, config, characters) for path, config in self._configs()]
         return sorted(recipes, key=lambda recipe: recipe.seconds)
 

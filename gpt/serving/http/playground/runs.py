@@ -31,15 +31,15 @@ class Run:
     """One run.
 
     Attributes:
-        name: of its folder.
+        name: name of its folder.
         training: a process trains it now.
         step: optimizer steps done.
-        max_steps: of the whole run.
-        seconds: of training until `step`, evaluations included; None: not known yet.
+        max_steps: optimizer steps of the whole run.
+        seconds: seconds of training until `step`, evaluations included; None: not known yet.
         seconds_left: at the pace of the run so far; None where it does not train.
-        best_step: of the checkpoint with the lowest validation loss; None: there is none yet.
-        best_val_loss: of it, in nats per token.
-        parameters: of the model; None where the vocabulary is not known yet.
+        best_step: step of the checkpoint with the lowest validation loss; None: there is none yet.
+        best_val_loss: its validation loss, in nats per token.
+        parameters: number of the model's parameters; None while the vocabulary is not known.
         has_checkpoint: it can be loaded as a model.
         config: some keys of its configuration.
         problem: why it cannot be read, in which case the rest is empty; None: it can.
@@ -151,7 +151,7 @@ class Runs:
         """Describe a run with its curves.
 
         Args:
-            name: of the run.
+            name: name of the run.
             after: only points of later steps are returned.
 
         Raises:

@@ -59,7 +59,7 @@ class Choices:
         recipes: with the time that each would take, see `Recipe`.
         corpora: named ones and files.
         text_bytes: most of a text.
-        utilization: of this machine's matmul rate, at worst and at best: what times rest on without a run to go by.
+        utilization: fraction of this machine's matmul rate, at worst and at best, for estimates without a past run.
         vocabulary: characters that parameters are counted with.
     """
 
@@ -79,7 +79,7 @@ def add_training(app: FastAPI, trainings: Trainings | None, drain: Drain, heavy:
     Args:
         app: the server's application.
         trainings: None: each endpoint says that training is switched off.
-        drain: of the server.
+        drain: the server's shutdown.
         heavy: runs other computations one at a time.
     """
     loopback = Loopback()

@@ -24,7 +24,7 @@ class Training:
     Attributes:
         run: its run; its name alone until the run folder has a configuration.
         state: `starting` until the run is locked, then `training`; `stopping` while it saves; then `ended`.
-        exit_code: of the process; None: it runs, or was started elsewhere.
+        exit_code: exit code of the process; None while it runs, or if it was started elsewhere.
         lines: last ones of its console.
         command: as it could be typed; empty where it was started elsewhere.
         can_stop: this server knows its process.
@@ -42,11 +42,11 @@ class Trainings:
     """Starts, watches and stops trainings, at most one at a time; the methods block, so they are for threads.
 
     Attributes:
-        recipes: that a training can start from.
-        corpora: that it can learn from.
+        recipes: recipes to choose from.
+        corpora: corpora to choose from.
 
     Args:
-        runs: that exist; new ones are made beside them.
+        runs: folder of existing and new runs.
         recipes: see above.
         corpora: see above.
         report: takes a line when the server stops a training.
@@ -83,7 +83,7 @@ class Trainings:
             recipe: one of `recipes`.
             corpus: one of `corpora`; None: `text` is pasted.
             text: to learn from.
-            name: of the run; None: the recipe's, with a number.
+            name: name of the run; None: the recipe's, with a number.
 
         Raises:
             BusyError: a training runs, or the name is taken.
