@@ -12,6 +12,8 @@ from browser import CONTROL, Page
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import CharTokenizer
 from gpt.generation import generate
+from gpt.inspection.views.attention import without_heads
+from gpt.inspection.views.continuation import continuation_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.surprisal import surprisal_view
 from gpt.interop.html import render_model_page
@@ -28,8 +30,8 @@ Open = Callable[..., Page]
 
 
 @pytest.fixture
-def model() -> GPT:
-    return sharp_model(std=0.1, position="rope")
+def model(request: pytest.FixtureRequest) -> GPT:
+    return sharp_model(std=0.1, position="rope", **getattr(request, "param", {}))
 
 
 @pytest.fixture
@@ -195,6 +197,28 @@ def test_the_lens_and_surprisal_are_shown_of_what_was_written(open_page: Open, m
     mean = surprisal_view(model, CHARS, ids, SamplingParams())["mean_bits"]
     assert float(page.text("#mean")) == pytest.approx(mean, abs=1e-3)
     assert page.text("#after-title") == "With temperature 0.8, top-k 5"
+
+
+@pytest.mark.parametrize("model", [{"block_size": 80}], indirect=True)
+def test_a_head_is_ablated_by_keyboard_and_the_text_goes_on_without_it(open_page: Open, model: GPT) -> None:
+    page = open_page()
+    open_view(page, "attention")
+    read(page, "the rest is in it")
+    page.wait_for("document.querySelectorAll('#text .token').length === 17")
+    page.run("document.querySelector('.thumbnail').focus()")
+    page.press("ArrowRight")
+    page.press("x")
+    page.wait_for("document.querySelector('.effects')?.hidden === false")
+    idx = torch.tensor(CHARS.encode("the rest is in it").tolist())
+    left = without_heads([(0, 1)])
+    bits, all_bits = (
+        surprisal_view(model, CHARS, idx, SamplingParams(), edits=edits)["mean_bits"] for edits in (left, None)
+    )
+    assert f"{bits:.3f} bits per token without it, {all_bits:.3f} with all heads" in page.text(".ablation .effect")
+    written = "[...document.querySelectorAll('.ablation .{} .continued')].map((item) => item.textContent).join('')"
+    for name, edits in (("with-all", None), ("without", left)):
+        expected = continuation_view(model, CHARS, idx, 48, edits)["labels"]
+        assert page.run(written.format(name)) == "".join(expected)
 
 
 def test_views_are_opened_and_texts_read_by_keyboard_alone(open_page: Open) -> None:

@@ -165,7 +165,7 @@ def test_attention_shows_every_head_and_the_chosen_row(tmp_path: Path) -> None:
     found, elements = open_page("attention", tmp_path, actions)
     assert len(re.findall(r'class="thumbnail"', elements)) == 6
     assert found["start"][:2] == ["Layer 1, head 1", "from 'z' (5) to '</script>' (4): 0.750"]
-    assert "token before 0.800" in found["start"][2]
+    assert "previous token 0.800" in found["start"][2]
     strong, weak, hidden, nothing = found["pixels"]
     assert hidden == [0, 0, 0, 0]
     assert strong[3] == weak[3] == nothing[3] == 255

@@ -33,7 +33,7 @@ function showAblation(root, view, source, { marked, changed }) {
   function buildChip([layer, head]) {
     const button = create("button", "chip", `layer ${layer}, head ${head} ×`);
     button.type = "button";
-    button.setAttribute("aria-label", `give back layer ${layer}, head ${head}`);
+    button.setAttribute("aria-label", `restore layer ${layer}, head ${head}`);
     button.addEventListener("click", () => toggle(layer, head));
     return button;
   }

@@ -119,7 +119,7 @@ function showAttention(root, view, source = null) {
     const { itself, previous, first, distance, entropy } = summaries[layer][head];
     byId("matrix-title").textContent = `Layer ${layer}, head ${head}`;
     byId("summary").textContent =
-      `Average weight on the token before ${decimals(previous)}, on itself ${decimals(itself)}, ` +
+      `Average weight on the previous token ${decimals(previous)}, on itself ${decimals(itself)}, ` +
       `on the first ${decimals(first)}; it looks back ${distance.toFixed(1)} positions, ` +
       `with an entropy of ${entropy.toFixed(1)} bits.`;
     plot.setAttribute("aria-label", `weights of layer ${layer}, head ${head}; the arrow keys move through them`);
@@ -244,7 +244,7 @@ function showAttention(root, view, source = null) {
     });
   }
 
-  setCellSize(Math.min(28, Math.max(12, Math.floor((box.clientWidth - 48) / size))));
+  setCellSize(Math.min(28, Math.max(4, Math.floor((box.clientWidth - 48) / size)))); // so that all of it is in sight
   drawAll();
   chooseHead(state.layer * heads + state.head);
   chooseQuery(state.query);

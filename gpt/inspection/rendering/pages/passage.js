@@ -98,7 +98,7 @@ function showPassage(root, branch) {
   }
 
   function describeChoice({ probability, isGiven, isPicked }) {
-    if (probability === null) return "Nothing that the model saw comes before it, so nothing was expected.";
+    if (probability === null) return "There is nothing before it that the model could predict it from.";
     const origin = isGiven ? "; it is part of the prompt" : isPicked ? "; you chose it" : "";
     return `Its probability was ${decimals(probability)}${origin}.`;
   }
