@@ -99,7 +99,7 @@ class Scheduler:
     def _prefer_new(self, counts: dict[Sequence, int]) -> dict[Sequence, int]:
         """Leave only sequences that get their first token by it, if there are any, in every other step.
 
-        The end of a prompt takes less time than a step of the whole batch; the others wait for no two such steps.
+        The end of a prompt takes less time than a step of the whole batch; the others never miss two steps in a row.
         """
         first = {item: count for item, count in counts.items() if item.is_new and count == item.pending}
         self._only_new = bool(first) and not self._only_new
