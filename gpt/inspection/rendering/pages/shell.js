@@ -31,7 +31,6 @@ function startShell(context) {
       if (place === index) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     });
-    links[index].scrollIntoView({ block: "nearest", inline: "nearest" });
     document.body.dataset.view = view.name;
     document.title = `${view.title} · ${title}`;
     const isNew = !opened.has(view.name);
