@@ -19,6 +19,10 @@ DOTS_PER_INCH = 120
 FONT = "monospace"
 MOST_LABELS = 64
 """Most tokens of a matrix with labels; in larger ones they would be illegible."""
+MOST_INCHES = 24
+"""Most width of the matrices of many heads side by side, unless each would be too small."""
+SMALLEST_FONT = 3.0
+"""In points; labels that would be smaller are left out."""
 MOST_COLUMNS = 256
 """Most tokens up to which a lens or surprisal picture grows with its text and has labels."""
 
@@ -40,17 +44,18 @@ def attention_picture(view: View, layer: int | None = None, head: int | None = N
         raise InputError(f"head {head} needs a layer; give the layer too")
     layers, heads = _chosen("layer", layer, len(weights)), _chosen("head", head, weights.shape[1])
     single = len(layers) * len(heads) == 1
-    side = min(12.0, max(4.0, 0.22 * len(view["labels"]))) if single else 1.7
+    count = len(view["labels"])
+    side = min(12.0, max(4.0, 0.22 * count)) if single else max(1.7, min(4.0, 0.11 * count, MOST_INCHES / len(heads)))
     figure = _figure(side * len(heads) + 1, side * len(layers) + 0.6)
     grid = figure.subplots(len(layers), len(heads), squeeze=False)
     for row, axes_row in zip(layers, grid, strict=True):
         for column, axes in zip(heads, axes_row, strict=True):
             image = axes.imshow(weights[row, column], cmap=COLORS, vmin=0, vmax=1, interpolation="nearest")
             axes.set_title(f"layer {row}, head {column}", fontsize=9 if single else 7)
-            axes.set_xticks([])
-            axes.set_yticks([])
-    if single:
-        _label_matrix(grid[0][0], view["labels"])
+            _label_matrix(axes, view["labels"], fontsize=min(7.0, 55 * side / count))
+            axes.label_outer()
+    figure.supxlabel("key (attended to)", fontsize=8)
+    figure.supylabel("query", fontsize=8)
     figure.colorbar(image, ax=grid, label="attention weight", fraction=0.04, pad=0.02)
     return figure
 
@@ -156,19 +161,27 @@ def _chosen(name: str, index: int | None, size: int) -> Sequence[int]:
     return [index]
 
 
-def _label_matrix(axes: Any, labels: list[str]) -> None:
-    axes.set_xlabel("key (attended to)")
-    axes.set_ylabel("query")
-    if len(labels) <= MOST_LABELS:
-        axes.set_xticks(range(len(labels)), _drawable(labels), fontsize=7, family=FONT)
-        axes.set_yticks(range(len(labels)), _drawable(labels), fontsize=7, family=FONT)
-        axes.xaxis.set_ticks_position("top")
-        axes.xaxis.set_label_position("top")
+def _label_matrix(axes: Any, labels: list[str], fontsize: float) -> None:
+    """Write the tokens at both axes; where there is no room for them, numbers of positions."""
+    axes.tick_params(labelsize=6, length=2, pad=1.5)
+    if len(labels) <= MOST_LABELS and fontsize >= SMALLEST_FONT:
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_ticks(range(len(labels)), _drawable(labels), fontsize=fontsize, family=FONT)
+        _turn_long(axes, labels)
 
 
 def _label_tokens(axes: Any, labels: list[str]) -> None:
+    """Write the tokens below the columns."""
     if len(labels) <= MOST_COLUMNS:
-        axes.set_xticks(range(len(labels)), _drawable(labels), fontsize=7, family=FONT)
+        axes.set_xticks(range(len(labels)), _drawable(labels), fontsize=9, family=FONT)
+        axes.tick_params(axis="x", length=0)
+        _turn_long(axes, labels)
+
+
+def _turn_long(axes: Any, labels: list[str]) -> None:
+    """Turn the labels of columns upright where one of them is longer than a column is wide."""
+    if max(map(len, labels)) > 1:
+        axes.tick_params(axis="x", labelrotation=90)
 
 
 def _drawable(labels: list[str]) -> list[str]:

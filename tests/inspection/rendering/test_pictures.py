@@ -72,7 +72,28 @@ def test_a_matrix_grows_with_its_text_up_to_a_size(length: int, pixels: tuple[in
 @pytest.mark.parametrize("length", [64, 65])
 def test_only_labels_that_can_be_read_are_drawn(length: int) -> None:
     axes = pictures.attention_picture(attention_view(length), 0, 0).axes[0]
-    assert len(axes.get_xticklabels()) == len(axes.get_yticklabels()) == (length if length == 64 else 0)
+    found = [[label.get_text() for label in labels] for labels in (axes.get_xticklabels(), axes.get_yticklabels())]
+    if length == 64:
+        assert found == [attention_view(length)["labels"]] * 2
+    else:
+        assert all(label.lstrip("\N{MINUS SIGN}").isdecimal() for labels in found for label in labels)
+
+
+def test_tokens_are_at_the_edges_of_a_grid_of_heads() -> None:
+    """Every matrix of the last row has them below, and every one of the first column beside it."""
+    view = attention_view(5)
+    figure = pictures.attention_picture(view)
+    for number, axes in enumerate(figure.axes[:6]):
+        below, beside = number >= 3, number % 3 == 0
+        for labels, are_there in ((axes.get_xticklabels(), below), (axes.get_yticklabels(), beside)):
+            assert [label.get_text() for label in labels] == (view["labels"] if are_there else [])
+
+
+def test_long_labels_are_upright() -> None:
+    view = {"labels": ["a", "U+000C", "b"], "bits": [None, 1.0, 2.0], "mean_bits": 1.5}
+    assert {label.get_rotation() for label in pictures.surprisal_picture(view).axes[0].get_xticklabels()} == {90.0}
+    view["labels"] = ["a", "c", "b"]
+    assert {label.get_rotation() for label in pictures.surprisal_picture(view).axes[0].get_xticklabels()} == {0.0}
 
 
 @pytest.mark.parametrize("length", [256, 300])
