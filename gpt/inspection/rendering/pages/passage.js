@@ -92,7 +92,7 @@ function showPassage(root, branch) {
     find("sampling").textContent = passage.settings;
     const entries = [...token.own];
     if (entries.length && entries.every(([id]) => id !== token.id)) {
-      entries.push([token.id, token.label, token.probability]); // it came, and is not among the likeliest
+      entries.push([token.id, token.label, token.probability]); // it came, and is not among the most likely
     }
     find("pairs").replaceChildren(...entries.map((entry) => buildAlternative(index, entry)));
   }
@@ -103,7 +103,7 @@ function showPassage(root, branch) {
     return `Its probability was ${decimals(probability)}${origin}.`;
   }
 
-  /** An item with two bars, and a name that branches; sampling changes no order, and so has no other likeliest ones. */
+  /** An item with two bars, and a name that branches; sampling changes no order, and so has the same most likely ones. */
   function buildAlternative(index, [id, label, probability]) {
     const { own, sampled: kept } = tokens[index];
     const [, , sampled = 0] = kept.find(([other]) => other === id) ?? [];

@@ -25,7 +25,7 @@ class DetailStream:
 
     Args:
         tokenizer: the model's tokenizer.
-        vocab_size: the model's vocabulary size; tokens come with log-probabilities of all ids, or of the likeliest.
+        vocab_size: the model's vocabulary size; tokens come with log-probabilities of all ids, or of the top ones.
         params: how they were sampled, without a repetition penalty.
         given: tokens at the beginning, which are not sampled.
         known: tokens at the beginning that are not to be described.
