@@ -50,6 +50,7 @@ def test_runs_are_plotted_over_each_other_and_read_by_mouse_and_keys(
         page.run("[...document.querySelectorAll('.run')].find((run) => run.textContent.includes('other')).id = 'other'")
         page.run("[...document.querySelectorAll('.run')].find((run) => run.textContent.includes('tiny')).id = 'tiny'")
         page.run("document.querySelectorAll('.run input:checked').forEach((box) => box.click())")
+        page.wait_for(f"{PART.format('samples')}.hidden")  # the page is shorter then, and may scroll
         page.point("document.querySelector('#tiny input')", click=True)
         page.wait_for(f"{LINE.format('training')} === 6")
         assert page.run(LINE.format("validation")) == 3

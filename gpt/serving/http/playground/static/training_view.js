@@ -8,7 +8,7 @@ views.push({
 });
 
 const PASTED = "pasted";
-const ENDINGS = { 0: "Done", 130: "Stopped and saved", 143: "Stopped and saved" }; // by exit code
+const ENDINGS = { 0: "Done", 130: "Stopped and saved", 143: "Stopped and saved", [-15]: "Stopped before it began" }; // by exit code
 const CORPUS_TITLES = { shakespeare: "Tiny Shakespeare", pydocs: "Python's own documentation" };
 
 /** Fills `root` with a form that starts a training, and with the one that runs. `data`: what `source.training()` returns. */
@@ -118,7 +118,7 @@ function describeTraining(run, state, code) {
   const steps = run.max_steps === null ? "" : `step ${run.step.toLocaleString("en")} of ${run.max_steps.toLocaleString("en")}`;
   const best = run.best_val_loss === null ? "" : `best validation loss ${run.best_val_loss.toFixed(4)} nats per token`;
   const left = run.seconds_left === null ? "" : `about ${describeRough(run.seconds_left)} left`;
-  const ended = ENDINGS[code] ?? "It could not go on";
+  const ended = ENDINGS[code] ?? "Ended with an error";
   const words = { starting: "Starting", training: "Training", stopping: "Saving a checkpoint, then it stops", ended };
   return `${[words[state], steps, left, best].filter((part) => part).join(" · ")}.`;
 }
@@ -151,9 +151,9 @@ function showTrainingForm(root, source, act) {
     find("no-recipes").hidden = choices.recipes.length > 0;
     const [low, high] = choices.utilization.map((share) => `${Math.round(100 * share)} %`);
     find("estimate").textContent =
-      "A time as that of a run rests on how long its steps took. The others are rough: this machine's matrix " +
-      `multiplication was measured, and training is taken to reach between ${low} and ${high} of it. ` +
-      "Whatever else computes, this server's answers too, makes it longer.";
+      "Where a run is named, the time follows from its pace. The others are rough: they assume that training reaches " +
+      `${low} to ${high} of the matmul rate that was measured on this machine. Other work on it, such as answering ` +
+      "requests, makes training slower.";
     setStart();
   }
 
@@ -176,7 +176,7 @@ function showTrainingForm(root, source, act) {
       radio,
       create("span", "recipe-name", name),
       create("span", "recipe-time", describeRange(seconds)),
-      create("span", "recipe-about", `${about} ${facts}${like ? `; the time is as that of the run ${like}` : ""}.`)
+      create("span", "recipe-about", `${about} ${facts}${like ? `; timed by the run ${like}` : ""}.`)
     );
     return label;
   }
