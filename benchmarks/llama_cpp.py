@@ -3,7 +3,6 @@
 import json
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -63,17 +62,7 @@ def check_llama_cpp(python: str, *more: str) -> None:
         raise ConfigError(f"--llama-cpp {python}: {missing}; {needed}")
 
 
-def write_gguf(model: GPT, characters: Sequence[str], python: str, folder: Path) -> Path:
-    """Write a model whose tokens are characters as a float32 GGUF file, by a Python that has gguf; return its path."""
-    escaped = [char.encode("unicode_escape").decode() for char in characters]
-    # of GGUF's tokenizers, RWKV's alone has no special tokens: none of them could end a text early
-    tokenizer = {"tokenizer.ggml.model": "rwkv", "tokenizer.ggml.tokens": escaped}
-    archive = _write_archive(model, folder, tokenizer)
-    subprocess.run([python, "-P", str(WORKER), str(archive), "F32", "0"], check=True, capture_output=True)
-    return archive.with_suffix(".F32.gguf")
-
-
-def _write_archive(model: GPT, folder: Path, more: dict[str, Any]) -> Path:
+def write_archive(model: GPT, folder: Path, more: dict[str, Any]) -> Path:
     """Write what the worker makes a GGUF file of."""
     arrays: dict[str, Any] = {"header": json.dumps(gguf_header(model.config) | more), **gguf_tensors(model)}
     np.savez(folder / "model.npz", **arrays)
@@ -88,7 +77,7 @@ class LlamaCpp:
     """
 
     def __init__(self, model: GPT, kind: str, python: str, stack: ExitStack) -> None:
-        archive = _write_archive(model, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpt-bench-"))), {})
+        archive = write_archive(model, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpt-bench-"))), {})
         command = [python, "-P", str(WORKER), str(archive), kind, str(torch.get_num_threads())]
         self._ask = stack.enter_context(json_process("llama.cpp", command))
 

@@ -48,10 +48,10 @@ def ratios(baseline: Sequence[float], values: Sequence[float]) -> list[float]:
     return [value / base for base, value in zip(baseline, values, strict=True)]
 
 
-def show_ratios(values: Sequence[float]) -> str:
-    """Format ratios as `1.58 (1.15-1.67)`: the median, and the lowest and highest of several."""
-    middle = f"{statistics.median(values):.2f}"
-    return middle if len(values) == 1 else f"{middle} ({min(values):.2f}-{max(values):.2f})"
+def show_ratios(values: Sequence[float], form: str = ".2f") -> str:
+    """Format numbers as `1.58 (1.15-1.67)`: the median, and the lowest and highest of several."""
+    middle = f"{statistics.median(values):{form}}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):{form}}-{max(values):{form}})"
 
 
 def make_table(title: str, rows: Mapping[str, Any], columns: Mapping[str, Callable[[Any], str]], note: str) -> Table:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.cli_options import add_count, add_measurement, at_least, check_installed
 from benchmarks.decode import config_of
-from benchmarks.measure import Row, describe, finish, interleave, make_table, ratios
+from benchmarks.measure import Row, describe, finish, interleave, make_table, ratios, show_ratios
 from benchmarks.processes import Ask, json_process
 from gpt.cli.command import report
 from gpt.config import ModelConfig
@@ -29,7 +29,7 @@ NOTE = (
     "milliseconds. Of idle: p99 of TTFT over that of the same system with one request at a time."
 )
 COLUMNS = {
-    "tokens/s": lambda row: show_spread(row["tokens_per_second"], ",.0f"),
+    "tokens/s": lambda row: show_ratios(row["tokens_per_second"], ",.0f"),
     "TTFT p50, ms": lambda row: _show(row["first_token_ms"], "p50"),
     "TTFT p99, ms": lambda row: _show(row["first_token_ms"], "p99"),
     "of idle": lambda row: "" if row["times_idle"] is None else f"{row['times_idle']:.2f}",
@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         row["times_idle"] = _ratio(row["first_token_ms"], rows[Run(one.system)]["first_token_ms"])
     title = f"{loaded.folder.name if arguments.checkpoint else arguments.shape}, {arguments.tokens} tokens per request"
     comparisons = compare(closed, arguments.concurrency)
-    ratio = {"median (lowest-highest)": lambda one: show_spread(one, ".2f")}
+    ratio = {"median (lowest-highest)": show_ratios}
     tables = [
         make_table(title, {one.title: row for one, row in rows.items()}, COLUMNS, NOTE),
         make_table("Ratios of tokens/s, round by round", comparisons, ratio, ""),
@@ -221,12 +221,6 @@ def compare(closed: Mapping[Run, Row], concurrency: int) -> dict[str, list[float
         if one not in (Run(ENGINE, concurrency), Run(HTTP, concurrency))
     }
     return {**times, f"cost of HTTP at {concurrency}, %": [100 - 100 * one for one in ratios(batch, http)]}
-
-
-def show_spread(values: Sequence[float], form: str) -> str:
-    """Format the median of several values, and the lowest and highest."""
-    middle = f"{statistics.median(values):{form}}"
-    return middle if len(values) == 1 else f"{middle} ({min(values):{form}}-{max(values):{form}})"
 
 
 def _show(milliseconds: Mapping[str, float] | None, key: str) -> str:

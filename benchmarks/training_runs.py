@@ -4,7 +4,7 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ NOTE = (
     "token over the whole validation split in float32, in windows of the model's own length and, beside nanoGPT, of a\n"
     "length that both models can read. Ours is of the last weights, nanoGPT's of those that it estimates best."
 )
+MEASURED = ("seconds", "loss", "common_loss")
 COLUMNS = {
     "s": lambda row: f"{row['seconds']:.1f}",
     "loss": lambda row: f"{row['loss']:.4f}",
@@ -81,16 +82,24 @@ def run(arguments: argparse.Namespace) -> int:
                 seconds, model = time_nanogpt(place, arguments.peer_steps, config.run.threads)
             own = window if name == "gpt" else NANOGPT_WINDOW
             losses = {"loss": loss_of(model, dataset, own), "common_loss": loss_of(model, dataset, common)}
-            runs[name].append({"seed": seed, "seconds": seconds, **losses})
+            runs[name].append({"seconds": seconds, **losses} | ({"seed": seed} if name == "gpt" else {}))
             report(f"{name}: {seconds:.1f} s, loss {losses['loss']:.4f} nats per token")
-    rows = {f"{name}, {i + 1}": run for name, ones in runs.items() for i, run in enumerate(ones)}
-    totals = {name: {key: summarize([run[key] for run in ones]) for key in ones[0]} for name, ones in runs.items()}
-    for statistic in ("mean", "deviation") if len(arguments.seeds) > 1 else ():
-        rows |= {f"{name}, {statistic}": {k: v[statistic] for k, v in total.items()} for name, total in totals.items()}
     times = {name: ratios(*([run["seconds"] for run in each] for each in (runs["gpt"], runs[name]))) for name in names}
+    totals = {name: {key: summarize([one[key] for one in ones]) for key in MEASURED} for name, ones in runs.items()}
+    columns = COLUMNS if peer else {name: COLUMNS[name] for name in ("s", "loss")}
     title = "".join(f"; nanoGPT takes {show_ratios(times[name])} times as long" for name in names[1:])
     result = {**facts, "compile_cache": "cold", "token_files": "cached", "runs": runs, "total": totals, "times": times}
-    return finish(arguments, [make_table(f"{arguments.config}{title}", rows, COLUMNS, NOTE)], result)
+    return finish(arguments, [make_table(f"{arguments.config}{title}", rows_of(runs, totals), columns, NOTE)], result)
+
+
+def rows_of(runs: Mapping[str, list[Row]], totals: Mapping[str, Row]) -> dict[str, Row]:
+    """Return a row for each process, by its seed, and rows with mean and deviation where there are several."""
+    rows: dict[str, Row] = {}
+    for name, ones in runs.items():
+        rows |= {f"{name}, {run.get('seed', number)}": run for number, run in enumerate(ones, 1)}
+        for statistic in ("mean", "deviation") if len(ones) > 1 else ():
+            rows[f"{name}, {statistic}"] = {key: totals[name][key][statistic] for key in MEASURED}
+    return rows
 
 
 def time_ours(config: str, overrides: Sequence[str]) -> tuple[float, "nn.Module"]:

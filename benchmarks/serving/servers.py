@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.decoders import from_shape
 from benchmarks.hugging_face import build_hugging_face
-from benchmarks.llama_cpp import write_gguf
+from benchmarks.llama_cpp import WORKER, write_archive
 from benchmarks.processes import environment, failure, script_command
 from gpt.checkpoint import Loaded
 from gpt.checkpoint.folder import Checkpoint, write_checkpoint
@@ -26,6 +26,7 @@ from gpt.checkpoint.loading import weights_of
 from gpt.config import Config, ModelConfig
 from gpt.data import CharTokenizer
 from gpt.errors import GPTError
+from gpt.model import GPT
 
 ALPHABET = "\n !$&',-.3:;?" + "".join(chr(code) for start in ("A", "a") for code in range(ord(start), ord(start) + 26))
 """The 65 characters of Tiny Shakespeare."""
@@ -76,6 +77,16 @@ def llama_cpp_command(loaded: Loaded, python: str, folder: Path) -> Callable[[in
     command = [python, "-m", "llama_cpp.server", "--host", "127.0.0.1"]
     command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return lambda port: [*command, "--port", str(port)]
+
+
+def write_gguf(model: GPT, characters: Sequence[str], python: str, folder: Path) -> Path:
+    """Write a model whose tokens are characters as a float32 GGUF file, by a Python that has gguf; return its path."""
+    escaped = [char.encode("unicode_escape").decode() for char in characters]
+    # of GGUF's tokenizers, RWKV's alone has no special tokens: none of them could end a text early
+    tokenizer = {"tokenizer.ggml.model": "rwkv", "tokenizer.ggml.tokens": escaped}
+    archive = write_archive(model, folder, tokenizer)
+    subprocess.run([python, "-P", str(WORKER), str(archive), "F32", "0"], check=True, capture_output=True)
+    return archive.with_suffix(".F32.gguf")
 
 
 @contextmanager

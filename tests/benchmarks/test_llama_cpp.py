@@ -12,6 +12,7 @@ import torch
 from benchmarks import llama_cpp
 from benchmarks.hugging_face import check_agreement
 from benchmarks.llama_cpp import CACHES, LlamaCpp, check_llama_cpp
+from benchmarks.serving.servers import write_gguf
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.errors import ConfigError, GPTError
@@ -82,7 +83,7 @@ def test_a_served_model_has_our_characters_and_no_end_of_text(tmp_path: Path) ->
 
     tokenizer, text = CharTokenizer("\n\\ !'ROMEabcdefghijklmn"), "ROME:\n O'\\ed!".replace(":", "")
     model = sharp_model(**LLAMA, block_size=64, vocab_size=tokenizer.vocab_size)
-    path = llama_cpp.write_gguf(model, tokenizer.itos, sys.executable, tmp_path)
+    path = write_gguf(model, tokenizer.itos, sys.executable, tmp_path)
     peer = library.Llama(str(path), n_ctx=64, verbose=False)
     ids = tokenizer.encode(text).tolist()
     assert peer.tokenize(text.encode()) == ids
