@@ -94,7 +94,9 @@ class LocalSource {
   continuation({ text, count, ablate = [], signal }) {
     return this.inTurn("reading", async () => {
       const { block_size: size } = this.model.config;
-      if (count >= size) throw new RangeError(`A window of ${size} tokens has no room for ${count} new ones after a text.`);
+      if (count >= size) {
+        throw new RangeError(`A window of ${size} tokens has no room for ${count} new ones after a text.`);
+      }
       const ids = this.encode(text).slice(count - size);
       const fixed = { cache: this.model.caches[1], ablated: this.ablatedHeads(ablate) };
       const [given, probabilities] = [ids.length, []];
@@ -119,7 +121,9 @@ class LocalSource {
     return this.inTurn("reading", async () => {
       const ids = this.encode(text);
       const { block_size: most } = this.model.config;
-      if (ids.length < least) throw new RangeError(`The text is too short; this view takes at least ${least} characters.`);
+      if (ids.length < least) {
+        throw new RangeError(`The text is too short; this view takes at least ${least} characters.`);
+      }
       if (ids.length > most) throw new RangeError(`The text has ${ids.length} characters; the model reads ${most}.`);
       const { options = () => ({}), take = null, view } = begin(ids);
       const fixed = { cache: this.model.caches[1], ablated: this.ablatedHeads(ablate), wantLogits: take !== null };
@@ -138,8 +142,9 @@ class LocalSource {
     return this.read(request, 1, (ids) => {
       const triangle = (ids.length * (ids.length + 1)) / 2;
       const weights = new Float32Array(layers * heads * triangle);
+      const place = (layer, head, query) => (layer * heads + head) * triangle + (query * (query + 1)) / 2;
       const options = (query) => ({
-        onWeights: (layer, head, row) => weights.set(row, (layer * heads + head) * triangle + (query * (query + 1)) / 2),
+        onWeights: (layer, head, row) => weights.set(row, place(layer, head, query)),
       });
       return { options, view: () => ({ layers, heads, weights }) };
     });
