@@ -12,9 +12,6 @@ from gpt.config import ModelConfig, SamplingParams
 from gpt.errors import ConfigError
 from gpt.model import GPT
 
-Logits = Callable[[Tensor], Tensor]
-"""Maps ids (1, T) to logits (1, T, V)."""
-
 
 def hugging_face(model: GPT, device: str = "cpu") -> Callable[[Tensor, SamplingParams], Tensor]:
     """Return `generate` of `build_hugging_face`, with a cache."""
@@ -49,8 +46,8 @@ def build_hugging_face(model: GPT) -> Any:
 
 
 @torch.inference_mode()
-def check_agreement(name: str, logits: Logits, model: GPT, tolerance: float = 1e-3) -> None:
-    """Raise ConfigError where a peer does not compute the logits of the model."""
+def check_agreement(name: str, logits: Callable[[Tensor], Tensor], model: GPT, tolerance: float = 1e-3) -> None:
+    """Raise ConfigError if `logits`, (1, T) -> (1, T, V), are not those of the model."""
     idx = torch.arange(min(16, model.config.block_size)).remainder(model.vocab_size).unsqueeze(0)
     difference = float((logits(idx) - model(idx)).abs().max())
     if not difference <= tolerance:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gpt.data import Dataset
 
 NAME = "bench"
-"""Of the run."""
 NANOGPT_CONFIG = "config/train_shakespeare_char.py"
 NANOGPT_FILES = ("model.py", "train.py", NANOGPT_CONFIG, "data/shakespeare_char/prepare.py")
 README_OPTIONS = (
