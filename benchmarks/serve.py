@@ -71,7 +71,9 @@ def add_parser(subparsers: Any) -> None:
     add_count(parser, "--rounds", 3, "rounds")
     add_count(parser, "--seed", 1, "of prompts and arrivals", lowest=0)
     parser.add_argument("--hf", action="store_true", help=f"also {GENERATE}, called for one request after another")
-    parser.add_argument("--transformers-serve", action="store_true", help="also `transformers serve`, at --concurrency")
+    parser.add_argument(
+        "--transformers-serve", action="store_true", help="also `transformers serve`, plain and batching"
+    )
     python = "also llama.cpp's Python server, of the Python that has llama_cpp and gguf (default: this one)"
     parser.add_argument("--llama-cpp", nargs="?", const=sys.executable, metavar="PYTHON", help=python)
     url = "also a server of the OpenAI completions protocol that runs already; needs --model"
@@ -168,7 +170,9 @@ def start_systems(arguments: argparse.Namespace, loaded: "Loaded", folder: Path,
         systems[GENERATE] = client(GENERATE, "local_client", "hugging-face", checkpoint)
     if arguments.transformers_serve:
         written = servers.write_for_transformers(loaded, folder / "transformers")
-        systems[TRANSFORMERS] = server(TRANSFORMERS, servers.transformers_command(written), str(written))
+        for option in ("", "--continuous-batching"):
+            name = f"{TRANSFORMERS} {option}".rstrip()
+            systems[name] = server(name, servers.transformers_command(written, *option.split()), str(written))
     if arguments.llama_cpp is not None:
         systems[LLAMA_CPP] = server(LLAMA_CPP, servers.llama_cpp_command(loaded, arguments.llama_cpp, folder))
     if arguments.url is not None:

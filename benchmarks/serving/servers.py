@@ -63,10 +63,11 @@ def write_for_transformers(loaded: Loaded, folder: Path) -> Path:
     return folder
 
 
-def transformers_command(folder: Path) -> Callable[[int], list[str]]:
+def transformers_command(folder: Path, *options: str) -> Callable[[int], list[str]]:
     """Return what makes the command of `transformers serve` for a port."""
     program = str(Path(sys.executable).with_name("transformers"))
-    return lambda port: [program, "serve", str(folder), "--device", "cpu", "--host", "127.0.0.1", "--port", str(port)]
+    command = [program, "serve", str(folder), "--device", "cpu", "--host", "127.0.0.1", *options]
+    return lambda port: [*command, "--port", str(port)]
 
 
 def llama_cpp_command(loaded: Loaded, python: str, folder: Path) -> Callable[[int], list[str]]:
