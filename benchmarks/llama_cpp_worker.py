@@ -1,38 +1,22 @@
 """A process with llama.cpp, by the low-level interface of its Python package; answers lines of JSON.
 
-It imports nothing of this package, so that it runs wherever `llama_cpp`, `gguf` and numpy are installed. Arguments:
+It imports nothing of this package, so that it runs wherever `llama_cpp` and numpy are installed. Arguments:
 
-    FILE     numpy's archive of tensors, with the header as JSON under `header`
-    TYPE     of the matrices, F32 or Q8_0
-    THREADS  for prefill and decoding; 0: only write FILE.TYPE.gguf, and end
+    FILE     the model, GGUF
+    THREADS  for prefill and decoding
 """
 
 import json
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import llama_cpp
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter, quants
 
-
-def write_gguf(archive: Path, kind: GGMLQuantizationType, path: Path) -> None:
-    """Write the model; matrices are rounded to `kind`, vectors stay float32."""
-    with np.load(archive) as tensors:
-        writer = GGUFWriter(path, "llama")
-        for key, value in json.loads(str(tensors["header"])).items():
-            kinds = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}
-            kinds[type(value)](key, value)
-        for name in set(tensors.files) - {"header"}:
-            stored = kind if tensors[name].ndim == 2 else GGMLQuantizationType.F32
-            writer.add_tensor(name, quants.quantize(tensors[name], stored), raw_dtype=stored)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+TYPES = {"F32": 0, "F16": 1}
+"""GGML's numbers of types."""
 
 
 class Context:
@@ -44,7 +28,7 @@ class Context:
         params.n_ubatch, params.n_seq_max = 512, rows  # as many positions at a time as by default
         params.n_threads = params.n_threads_batch = threads
         params.no_perf = True
-        params.type_k = params.type_v = GGMLQuantizationType[cache]
+        params.type_k = params.type_v = TYPES[cache]
         params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED  # on a CPU it is slower, and less exact
         self._handle = llama_cpp.llama_init_from_model(model, params)
         if not self._handle:
@@ -102,15 +86,11 @@ def make_sampler(temperature: float) -> Any:
 
 def main() -> None:
     """Answer requests until the input ends; a context is kept for the next request of the same size."""
-    archive, kind, threads = Path(sys.argv[1]), GGMLQuantizationType[sys.argv[2]], int(sys.argv[3])
+    path, threads = sys.argv[1], int(sys.argv[2])
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever the library prints is not an answer
-    path = archive.with_suffix(f".{kind.name}.gguf")
-    write_gguf(archive, kind, path)
     llama_cpp.llama_backend_init()
-    if threads == 0:
-        return
-    model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
+    model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
     if not model:
         sys.exit(f"llama.cpp does not load {path}")
     contexts: dict[tuple[int, int, str], Context] = {}

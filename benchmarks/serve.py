@@ -138,13 +138,9 @@ def check(arguments: argparse.Namespace) -> ModelConfig:
 
 def check_model(arguments: argparse.Namespace, loaded: "Loaded") -> None:
     """Raise ConfigError if the longest request does not fit into the window, or the model suits no client or peer."""
-    from benchmarks.llama_cpp import is_llama
-
     window = loaded.model.config.block_size
     if max(arguments.prompt_lengths) + arguments.tokens > window:
         raise ConfigError(f"--prompt-lengths and --tokens do not fit into the model's window of {window}")
-    if arguments.llama_cpp is not None and not is_llama(loaded.model.config):
-        raise ConfigError("--llama-cpp needs --architecture llama")
     if loaded.config.data.tokenizer != "char":
         raise ConfigError("--checkpoint: clients count characters, so its tokenizer has to be char")
 

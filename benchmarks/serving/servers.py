@@ -10,15 +10,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from benchmarks.decoders import from_shape
-from benchmarks.hugging_face import build_hugging_face
-from benchmarks.llama_cpp import WORKER, write_archive
 from benchmarks.processes import environment, failure, script_command
 from gpt.checkpoint import Loaded
 from gpt.checkpoint.folder import Checkpoint, write_checkpoint
@@ -26,7 +22,9 @@ from gpt.checkpoint.loading import weights_of
 from gpt.config import Config, ModelConfig
 from gpt.data import CharTokenizer
 from gpt.errors import GPTError
-from gpt.model import GPT
+from gpt.files import write_folder
+from gpt.interop.gguf_file import write_gguf
+from gpt.interop.hugging_face import export_files
 
 ALPHABET = "\n !$&',-.3:;?" + "".join(chr(code) for start in ("A", "a") for code in range(ord(start), ord(start) + 26))
 """The 65 characters of Tiny Shakespeare."""
@@ -49,17 +47,7 @@ def our_command(checkpoint: Path) -> Callable[[int], list[str]]:
 
 def write_for_transformers(loaded: Loaded, folder: Path) -> Path:
     """Write a model and its tokenizer as `folder`, as `transformers serve` loads them, and return it."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
-    library: Any = import_module("transformers")
-    assert isinstance(loaded.tokenizer, CharTokenizer)
-    tokenizer = Tokenizer(models.WordLevel(loaded.tokenizer.stoi))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    library.PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False).save_pretrained(
-        folder
-    )
-    build_hugging_face(loaded.model).save_pretrained(folder)
+    write_folder(folder, export_files(loaded.model, loaded.tokenizer, loaded.config.sample, ""))
     return folder
 
 
@@ -72,22 +60,13 @@ def transformers_command(folder: Path, *options: str) -> Callable[[int], list[st
 
 def llama_cpp_command(loaded: Loaded, python: str, folder: Path) -> Callable[[int], list[str]]:
     """Write a model as a GGUF file; return what makes the command of llama.cpp's Python server for a port."""
-    assert isinstance(loaded.tokenizer, CharTokenizer)
-    path, window = write_gguf(loaded.model, loaded.tokenizer.itos, python, folder), loaded.model.config.block_size
-    options = {"model": path, "n_ctx": window, "n_threads": torch.get_num_threads(), "interrupt_requests": "false"}
+    path = folder / "model.gguf"
+    write_gguf(path, loaded.model, loaded.tokenizer, "float32", "peer")
+    window, threads = loaded.model.config.block_size, torch.get_num_threads()
+    options = {"model": path, "n_ctx": window, "n_threads": threads, "interrupt_requests": "false"}
     command = [python, "-m", "llama_cpp.server", "--host", "127.0.0.1"]
     command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return lambda port: [*command, "--port", str(port)]
-
-
-def write_gguf(model: GPT, characters: Sequence[str], python: str, folder: Path) -> Path:
-    """Write a model whose tokens are characters as a float32 GGUF file, by a Python that has gguf; return its path."""
-    escaped = [char.encode("unicode_escape").decode() for char in characters]
-    # of GGUF's tokenizers, RWKV's alone has no special tokens: none of them could end a text early
-    tokenizer = {"tokenizer.ggml.model": "rwkv", "tokenizer.ggml.tokens": escaped}
-    archive = write_archive(model, folder, tokenizer)
-    subprocess.run([python, "-P", str(WORKER), str(archive), "F32", "0"], check=True, capture_output=True)
-    return archive.with_suffix(".F32.gguf")
 
 
 @contextmanager

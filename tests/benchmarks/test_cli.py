@@ -76,7 +76,7 @@ LLAMA = "decode --architecture llama"
         ("decode --temperature -1", "--temperature"),
         ("decode --temperature nan", "--temperature: nan, expected at least 0"),
         ("decode --llama-cpp", "--llama-cpp needs --architecture llama"),
-        (f"{LLAMA} --llama-cpp nowhere", "pip install 'llama-cpp-python[server]' gguf"),
+        (f"{LLAMA} --llama-cpp nowhere", "pip install 'llama-cpp-python[server]'"),
         (f"{LLAMA} --llama-cpp x --window 20", "does not move its window of 20"),
         ("decode --checkpoint nowhere", "nowhere"),
         ("decode --checkpoint nowhere --hf", "--checkpoint has no peers"),

@@ -12,11 +12,11 @@ import torch
 from benchmarks import llama_cpp
 from benchmarks.hugging_face import check_agreement
 from benchmarks.llama_cpp import CACHES, LlamaCpp, check_llama_cpp
-from benchmarks.serving.servers import write_gguf
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.errors import ConfigError, GPTError
 from gpt.generation import generate_tokens
+from gpt.interop.gguf_file import write_gguf
 from tiny import sharp_model
 
 LLAMA = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "mlp_width": 96}
@@ -62,7 +62,7 @@ def test_other_logits_are_refused(stack: ExitStack) -> None:
 
 
 def test_a_python_without_it_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--llama-cpp .*nowhere: .*pip install .llama-cpp-python\[server\]. gguf"):
+    with pytest.raises(ConfigError, match=r"--llama-cpp .*nowhere: .*pip install .llama-cpp-python\[server\]."):
         check_llama_cpp(str(tmp_path / "nowhere"))
 
 
@@ -83,7 +83,8 @@ def test_a_served_model_has_our_characters_and_no_end_of_text(tmp_path: Path) ->
 
     tokenizer, text = CharTokenizer("\n\\ !'ROMEabcdefghijklmn"), "ROME:\n O'\\ed!".replace(":", "")
     model = sharp_model(**LLAMA, block_size=64, vocab_size=tokenizer.vocab_size)
-    path = write_gguf(model, tokenizer.itos, sys.executable, tmp_path)
+    path = tmp_path / "model.gguf"
+    write_gguf(path, model, tokenizer, "float32", "peer")
     peer = library.Llama(str(path), n_ctx=64, verbose=False)
     ids = tokenizer.encode(text).tolist()
     assert peer.tokenize(text.encode()) == ids
@@ -95,7 +96,7 @@ def test_a_served_model_has_our_characters_and_no_end_of_text(tmp_path: Path) ->
 
 @needs_llama_cpp
 def test_a_file_that_it_does_not_load_is_an_error(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama_cpp, "gguf_tensors", lambda model: {})
+    monkeypatch.setattr(llama_cpp, "write_gguf", lambda path, *_: path.write_bytes(b"nothing"))
     peer = LlamaCpp(sharp_model(**LLAMA), "F32", sys.executable, stack)
     with pytest.raises(GPTError, match=r"llama.cpp: .*does not load"):
         peer.logits(torch.zeros(1, 3, dtype=torch.int64))
