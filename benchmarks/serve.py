@@ -61,6 +61,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--shape", default="6/6/384", metavar="L/H/C", help=shape)
     architecture = "of the shape (default: gpt2)"
     parser.add_argument("--architecture", choices=("gpt2", "llama"), default="gpt2", help=architecture)
+    kv_dtype = "of keys and values in our engine and server (default: fp32)"
+    parser.add_argument("--kv-dtype", choices=("fp32", "bf16", "int8"), default="fp32", help=kv_dtype)
     add_count(parser, "--window", 256, "block_size of the shape")
     add_count(parser, "--prompt-lengths", [16, 32, 64, 128], "characters; each prompt has one of them, at random")
     add_count(parser, "--tokens", 120, "tokens sampled after each prompt")
@@ -116,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
         make_table(title, {one.title: row for one, row in rows.items()}, COLUMNS, NOTE),
         make_table("Ratios of tokens/s, round by round", comparisons, ratio, ""),
     ]
-    names = ("shape", "window", "prompt_lengths", "tokens", "concurrency", "requests", "rounds", "seed")
+    names = ("shape", "kv_dtype", "window", "prompt_lengths", "tokens", "concurrency", "requests", "rounds", "seed")
     settings = {name: getattr(arguments, name) for name in names}
     results = [{**one._asdict(), **row} for one, row in rows.items()]
     return finish(arguments, tables, {**facts, **settings, "results": results, "comparisons": comparisons})
@@ -160,10 +162,10 @@ def start_systems(arguments: argparse.Namespace, loaded: "Loaded", folder: Path,
         return client(name, "http_client", url, model or servers.first_model(url))
 
     checkpoint = str(loaded.folder)
-    systems = {ENGINE: client(ENGINE, "local_client", "engine", checkpoint)}
-    systems[HTTP] = server(HTTP, servers.our_command(loaded.folder))
+    systems = {ENGINE: client(ENGINE, "local_client", "engine", checkpoint, arguments.kv_dtype)}
+    systems[HTTP] = server(HTTP, servers.our_command(loaded.folder, arguments.kv_dtype))
     if arguments.hf:
-        systems[GENERATE] = client(GENERATE, "local_client", "hugging-face", checkpoint)
+        systems[GENERATE] = client(GENERATE, "local_client", "hugging-face", checkpoint, "fp32")
     if arguments.transformers_serve:
         written = servers.write_for_transformers(loaded, folder / "transformers")
         for option in ("", "--continuous-batching"):

@@ -1,4 +1,5 @@
-"""A process that answers load itself. Arguments: `engine` (ServingEngine) or `hugging-face` (generate), CHECKPOINT.
+"""A process that answers load itself. Arguments: `engine` (ServingEngine) or `hugging-face` (generate), CHECKPOINT and
+the dtype of keys and values in the engine.
 
 Each line of JSON on its input is a `Load`; the answers are a line of JSON too.
 """
@@ -26,9 +27,9 @@ from gpt.serving import ServingEngine
 Run = Callable[[Load], list[Answer]]
 
 
-def engine(loaded: Loaded) -> Run:
+def engine(loaded: Loaded, kv_dtype: str) -> Run:
     """Return what submits requests to a `ServingEngine`, as large as the server's."""
-    serving = ServingEngine(loaded.model, loaded.tokenizer, max_waiting=1 << 20, report=report)
+    serving = ServingEngine(loaded.model, loaded.tokenizer, max_waiting=1 << 20, kv_dtype=kv_dtype, report=report)
 
     def run(load: Load) -> list[Answer]:
         free, done = threading.Semaphore(load.concurrency), threading.Semaphore(0)
@@ -84,12 +85,12 @@ def hugging_face_generate(loaded: Loaded) -> Run:
 
 def main() -> None:
     """Answer until the input ends."""
-    kind, checkpoint = sys.argv[1], Path(sys.argv[2])
+    kind, checkpoint, kv_dtype = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints is not an answer
     keep_freed_memory()  # as the server does
     loaded = load_trained(checkpoint, Path("runs"), torch.device("cpu"))
-    run = {"engine": engine, "hugging-face": hugging_face_generate}[kind](loaded)
+    run = engine(loaded, kv_dtype) if kind == "engine" else hugging_face_generate(loaded)
     for line in sys.stdin:
         try:
             answer = to_json(run(Load(**json.loads(line))))

@@ -39,9 +39,9 @@ def write_random_model(config: ModelConfig, folder: Path) -> Path:
     return folder
 
 
-def our_command(checkpoint: Path) -> Callable[[int], list[str]]:
+def our_command(checkpoint: Path, kv_dtype: str) -> Callable[[int], list[str]]:
     """Return what makes the command of `scripts/serve.py` for a port."""
-    options = ["--checkpoint", str(checkpoint), "--max-waiting", "100000", "--port"]
+    options = ["--checkpoint", str(checkpoint), "--kv-dtype", kv_dtype, "--max-waiting", "100000", "--port"]
     return lambda port: [*script_command("serve"), *options, str(port)]
 
 

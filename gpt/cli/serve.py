@@ -68,6 +68,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="beside them (default: 256)")
     parser.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="of a completion (default: 4096)")
     parser.add_argument("--cache-blocks", type=int, metavar="N", help="of 64 positions (default: a window each)")
+    parser.add_argument(
+        "--kv-dtype",
+        choices=("fp32", "bf16", "fp16", "int8"),
+        default="fp32",
+        help="of keys and values: a narrower one makes a large batch faster (default: fp32)",
+    )
     parser.add_argument("--no-training", action="store_true", help="let nobody start a training from the page")
     parser.add_argument(
         "--drain-seconds", type=float, default=30.0, metavar="S", help="to finish what runs at SIGTERM (default: 30)"
@@ -121,6 +127,7 @@ def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
             max_waiting=limits.waiting,
             cache_blocks=arguments.cache_blocks,
             backend=arguments.backend,
+            kv_dtype=arguments.kv_dtype,
         )
 
     def load(folder: object) -> Loaded:

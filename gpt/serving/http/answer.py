@@ -133,6 +133,11 @@ class Answer:
             raise APIError(503, str(error)) from None
         self.choices.append(choice)
 
+    @property
+    def running_beside(self) -> int:
+        """Return how many sequences the engine computes now, those of this answer included."""
+        return self._engine.stats().running
+
     async def wait(self) -> None:
         """Return when every choice has ended."""
         while not self.finished:

@@ -16,6 +16,8 @@ CHUNK_SECONDS = 0.03
 
 The first chunk and the last do not wait.
 """
+UNHURRIED_STREAMS = 8
+"""With more sequences this time grows in proportion: all streams together send a bounded number of chunks."""
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # keeps proxies from buffering the events
 
 
@@ -33,7 +35,7 @@ async def parts(answer: Answer) -> AsyncIterator[dict[str, Any]]:
         for choice in answer.choices:
             if (part := choice.take()) is not None:
                 yield part
-                next_time = clock() + CHUNK_SECONDS
+                next_time = clock() + CHUNK_SECONDS * max(1.0, answer.running_beside / UNHURRIED_STREAMS)
         answer.check()
         if finished:
             return

@@ -45,7 +45,7 @@ def test_ratios_are_taken_round_by_round() -> None:
     [
         ("--url http://127.0.0.1:1", "--url and --model go together"),
         ("--window 100", "--prompt-lengths and --tokens do not fit into the model's window of 100"),
-        ("--llama-cpp nowhere", "pip install 'llama-cpp-python[server]' gguf"),
+        ("--llama-cpp nowhere", "pip install 'llama-cpp-python[server]'"),
         ("--rates -1", "--rates: -1, expected at least 0"),
         ("--shape 1/2", "--shapes 1/2: expected layers/heads/width"),
     ],

@@ -73,6 +73,20 @@ def test_the_first_token_and_the_end_do_not_wait_for_a_chunk(manual: Served, mon
     connection.close()
 
 
+def test_many_sequences_have_fewer_chunks(manual: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside millions of sequences, the chunk after the first waits for the end."""
+    monkeypatch.setattr("gpt.serving.http.answer.Answer.running_beside", 8 * 10**6)  # at least 30,000 s
+    connection = ask(manual, True)
+    manual.engine.say("a")
+    chunks = events(connection)
+    next(chunks)
+    manual.engine.say("b")
+    manual.engine.say("c", "length")
+    *texts, _ = chunks
+    assert [json.loads(text)["choices"][0]["text"] for text in texts] == ["bc"]
+    connection.close()
+
+
 def test_prompts_are_not_scored_for_a_client_that_has_gone(manual: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     scored, begun, go_on = [], threading.Event(), threading.Event()
 
