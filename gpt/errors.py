@@ -39,3 +39,8 @@ class NonFiniteError(GPTError):
     """The loss or a gradient became NaN or infinite; the weights are as before the update."""
 
     exit_code = 3
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type where it has none."""
+    return str(error).partition("\n")[0] or type(error).__name__

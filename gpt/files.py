@@ -12,8 +12,9 @@ def write_atomic(path: Path, content: bytes) -> None:
     """Replace `path` by `content`: readers see the old file or the new one, never a part.
 
     Raises:
-        OSError: the folder is missing or unwritable, or the disk is full; `path` is unchanged.
+        OSError: the folder is missing or unwritable, the disk is full, or `path` is a device or pipe; it is unchanged.
     """
+    require_replaceable(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     temporary = Path(name)
     try:
@@ -27,6 +28,12 @@ def write_atomic(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def require_replaceable(path: Path) -> None:
+    """Raise OSError where `path` is there and no regular file: a rename would replace a device or a pipe itself."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def write_folder(path: Path, files: Mapping[str, bytes]) -> None:

@@ -146,3 +146,10 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         write_folder(tmp_path / "gone" / "new", {"a": b"1"})
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
     assert (tmp_path / "new" / "a").read_bytes() == b"1"
+
+
+def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        write_atomic(tmp_path / "pipe", b"1")
+    assert (tmp_path / "pipe").is_fifo()

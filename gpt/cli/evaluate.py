@@ -97,6 +97,8 @@ def _evaluate_corpus(
     from gpt.evaluation.loss import evaluate
     from gpt.evaluation.windows import random_batches, sliding_batches
 
+    if "data" not in loaded.state:
+        raise ConfigError(f"{loaded.folder} does not know what it was trained on; give a text with --text-file")
     base = None if loaded.config.train.init_from is None else loaded.tokenizer
     dataset = prepare(loaded.config.data, read_settings(arguments.offline), report, base=base)
     if dataset.tokenizer.to_dict() != loaded.tokenizer.to_dict():

@@ -10,7 +10,7 @@ from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import add_checkpoint_options, to_path
 from gpt.cli.tables import human_bytes
 from gpt.errors import ConfigError, GPTError
-from gpt.files import sync_file, write_atomic, write_folder
+from gpt.files import require_replaceable, sync_file, write_atomic, write_folder
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
@@ -51,6 +51,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise GPTError(f"{output} exists already; choose another --output, or remove it")
     if output.is_dir():
         raise GPTError(f"{output} is a folder; --output names a file")
+    if (output.parent / "manifest.json").is_file():
+        raise GPTError(f"{output.parent} is a checkpoint, which would be damaged; choose another --output")
     if not output.parent.is_dir():
         raise GPTError(f"{output.parent} is not a folder; make it first, or choose another --output")
 
@@ -107,6 +109,7 @@ def _write_gguf(arguments: argparse.Namespace, loaded: "Loaded") -> tuple[int, s
 
     output: Path = arguments.output
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
+        require_replaceable(output)
         file = Path(folder) / output.name
         write_gguf(file, loaded.model, loaded.tokenizer, arguments.weights or "float32", _name(loaded))
         sync_file(file)

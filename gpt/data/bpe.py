@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from gpt.data.tokenizers import Ids, IncrementalDecoder, smallest_dtype
-from gpt.errors import DataError
+from gpt.data.tokenizers import Ids, IncrementalDecoder, require_characters, smallest_dtype
+from gpt.errors import DataError, first_line
+
+MOST_TOKENS = 10_000_000
 
 
 class BPETokenizer:
@@ -27,14 +29,24 @@ class BPETokenizer:
         _require_library()
         from tokenizers import Tokenizer
 
-        if (content.get("decoder") or {}).get("type") != "ByteLevel":
-            raise DataError("only tokenizers with byte-level tokens are supported, and this one has others")
+        content = content | {"truncation": None, "padding": None}  # they would change what a text is
         try:
+            if content["decoder"]["type"] != "ByteLevel" or content["model"]["type"] != "BPE":
+                raise DataError("only byte pair encoding with byte-level tokens is supported")
             self._tokenizer = Tokenizer.from_str(json.dumps(content))
-        except Exception as error:  # the library raises no other type
-            raise DataError(f"not a tokenizer: {error}") from None
+            vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+            added = [token["content"] for token in content.get("added_tokens") or []]
+        except DataError:
+            raise
+        except Exception as error:  # the library raises no other type, and the content may be anything
+            raise DataError(f"not a tokenizer: {first_line(error)}") from None
+        if max(vocabulary.values()) >= MOST_TOKENS:
+            raise DataError(f"a token has the id {max(vocabulary.values())}; {MOST_TOKENS:,} ids are supported")
+        missing = set(byte_symbols()) - vocabulary.keys()
+        if missing:
+            raise DataError(f"{len(missing)} of the 256 bytes have no token, so that texts would lose characters")
         self._content = content
-        self._bytes = _token_bytes(self._tokenizer.get_vocab(with_added_tokens=True), content.get("added_tokens") or [])
+        self._bytes = _token_bytes(vocabulary, added)
         self._chars = np.array([_characters_begun(token) for token in self._bytes])
 
     @property
@@ -42,6 +54,7 @@ class BPETokenizer:
         return len(self._bytes)
 
     def encode(self, text: str) -> Ids:
+        require_characters(text)
         ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         return np.array(ids, dtype=smallest_dtype(self.vocab_size))
 
@@ -90,7 +103,7 @@ def load_bpe(path: Path) -> BPETokenizer:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
         raise DataError(f"{path} is not a tokenizer.json")
@@ -124,10 +137,9 @@ def byte_symbols() -> list[str]:
     return [chr(codes[byte]) for byte in range(256)]
 
 
-def _token_bytes(vocabulary: dict[str, int], added: Sequence[dict[str, Any]]) -> list[bytes]:
+def _token_bytes(vocabulary: dict[str, int], literal: Sequence[str]) -> list[bytes]:
     """Return the bytes of each token; ids without one are empty."""
     byte_of = {symbol: byte for byte, symbol in enumerate(byte_symbols())}
-    literal = {token["content"] for token in added}
     tokens = [b""] * (max(vocabulary.values()) + 1)
     for text, index in vocabulary.items():
         try:

@@ -134,10 +134,7 @@ class ByteTokenizer:
     vocab_size = 256
 
     def encode(self, text: str) -> Ids:
-        try:
-            return np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
-        except UnicodeEncodeError as error:
-            raise DataError(f"{text[error.start]!r} at {error.start} is not a character; leave it out") from None
+        return np.frombuffer(require_characters(text), dtype=np.uint8)
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text; bytes that are not UTF-8 become U+FFFD."""
@@ -175,6 +172,18 @@ class _ByteDecoder:
 
     def flush(self) -> str:
         return self._utf8.decode(b"", final=True)
+
+
+def require_characters(text: str) -> bytes:
+    """Return a text as UTF-8.
+
+    Raises:
+        DataError: it has half of a surrogate pair, as text that was not UTF-8 becomes.
+    """
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(f"{text[error.start]!r} at {error.start} is not a character; leave it out") from None
 
 
 def smallest_dtype(vocab_size: int) -> np.dtype[Any]:

@@ -1,11 +1,11 @@
 """A model as a folder that `from_pretrained` of transformers loads, without network or code of its own; and back."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-from pydantic import ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from gpt.config import ModelConfig, SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
 from gpt.interop.architectures import architecture_for, architecture_named
-from gpt.interop.tensors import build_from_tensors, to_theirs
+from gpt.interop.tensors import build_from_tensors, check_layers, foreign_files, to_theirs
 from gpt.interop.tokenizer_json import from_tokenizer_json, to_tokenizer_json
 from gpt.model import GPT
 from gpt.model.positions import SinusoidalPositions
@@ -90,26 +90,22 @@ def import_folder(folder: Path) -> tuple[GPT, Tokenizer]:
     Raises:
         InputError: a file is missing or damaged, or asks for what this package does not compute; the message names it.
     """
-    fields = _read_json(folder / "config.json")
-    try:
+    with foreign_files(folder / "config.json"):
+        fields = _read_json(folder / "config.json")
         architecture = architecture_named(str((fields.get("architectures") or [None])[0]))
         keys = architecture.from_fields(fields)
         tied = fields.get("tie_word_embeddings", architecture.tied_by_default)
         config = ModelConfig(**keys, vocab_size=fields["vocab_size"], tie_weights=tied)
-    except KeyError as error:
-        raise InputError(f"{folder / 'config.json'} has no {error.args[0]}") from None
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise InputError(f"{folder / 'config.json'}: {problem['msg']} {list(problem['loc'])}") from None
-    except (InputError, AttributeError, TypeError) as error:
-        raise InputError(f"{folder / 'config.json'}: {error}") from None
-    tokenizer = from_tokenizer_json(_read_json(folder / "tokenizer.json"))
-    if tokenizer.vocab_size > fields["vocab_size"]:
+    with foreign_files(folder / "tokenizer.json"):
+        tokenizer = from_tokenizer_json(_read_json(folder / "tokenizer.json"))
+    if config.vocab_size is None or tokenizer.vocab_size > config.vocab_size:
         raise InputError(f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size}")
-    tensors = _read_tensors(folder)
-    if not any(name.startswith(architecture.prefix) for name in tensors):
-        tensors = {architecture.prefix + name: tensor for name, tensor in tensors.items()}  # saved without the head
-    return build_from_tensors(config, architecture.entries(config), tensors), tokenizer
+    with foreign_files(folder):
+        tensors = _read_tensors(folder)
+        if not any(name.startswith(architecture.prefix) for name in tensors):
+            tensors = {architecture.prefix + name: tensor for name, tensor in tensors.items()}  # saved without the head
+        check_layers(tensors, re.escape(architecture.prefix) + r"(?:h|layers)\.(\d+)\.", config.n_layer)
+        return build_from_tensors(config, architecture.entries(config), tensors), tokenizer
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -122,7 +118,7 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
             raise InputError(f"{folder / INDEX} does not say in which file each tensor is") from None
     tensors: dict[str, Tensor] = {}
     for name in names:
-        if Path(name).name != name or not (folder / name).is_file():
+        if Path(str(name)).name != name or not (folder / name).is_file():
             raise InputError(f"{folder} has no {name}; the weights have to be safetensors, all files of them")
         try:
             tensors |= safetensors.torch.load_file(folder / name)

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
 
 from gpt.config import ModelConfig
 from gpt.data.tokenizers import CharTokenizer, Tokenizer
 from gpt.errors import InputError
 from gpt.interop.architectures import gpt2_entries
-from gpt.interop.tensors import build_from_tensors
+from gpt.interop.tensors import build_from_tensors, check_layers, foreign_files
 from gpt.model import GPT
 
 COMPILED = "_orig_mod."
@@ -42,7 +41,7 @@ def import_checkpoint(
     content = _read_checkpoint(file)
     if tokenizer is None:
         tokenizer = _read_characters(meta or file.with_name("meta.pkl"))
-    try:
+    with foreign_files(file):
         sizes: Mapping[str, Any] = content["model_args"]
         tensors = {name.removeprefix(COMPILED): tensor for name, tensor in content["model"].items()}
         config = ModelConfig(
@@ -54,13 +53,12 @@ def import_checkpoint(
             dropout=float(sizes.get("dropout", 0.0)),
             vocab_size=tokenizer.vocab_size,
         )
-    except (KeyError, AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"{file} is not a checkpoint of nanoGPT: {error!r}") from None
-    embedding = tensors.get("transformer.wte.weight")
-    if not isinstance(embedding, Tensor) or len(embedding) < tokenizer.vocab_size:
-        raise InputError(f"{file} has no embedding for the {tokenizer.vocab_size} tokens of its tokenizer")
-    tensors["transformer.wte.weight"] = embedding[: tokenizer.vocab_size]  # the rest is padding
-    return build_from_tensors(config, gpt2_entries(config, "transformer.", False, config.bias), tensors), tokenizer
+        embedding = tensors["transformer.wte.weight"]
+        if len(embedding) < tokenizer.vocab_size:
+            raise InputError(f"{file} has no embedding for the {tokenizer.vocab_size} tokens of its tokenizer")
+        tensors["transformer.wte.weight"] = embedding[: tokenizer.vocab_size]  # the rest is padding
+        check_layers(tensors, r"transformer\.h\.(\d+)\.", config.n_layer)
+        return build_from_tensors(config, gpt2_entries(config, "transformer.", False, config.bias), tensors), tokenizer
 
 
 def _read_checkpoint(file: Path) -> Any:

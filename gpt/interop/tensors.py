@@ -1,13 +1,17 @@
 """Weights under the names of another library: renamed, concatenated, transposed, and back."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from gpt.config import ModelConfig
-from gpt.errors import InputError
+from gpt.errors import GPTError, InputError, first_line
 from gpt.model import GPT
 
 
@@ -63,16 +67,40 @@ def build_from_tensors(config: ModelConfig, entries: Iterable[Entry], tensors: M
     Raises:
         InputError: a tensor is missing, or has another shape than the model needs.
     """
-    with torch.random.fork_rng(devices=[]):  # the initial weights are discarded
-        model = GPT(config)
-    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    entries = list(entries)
+    with torch.device("meta"):  # where wrong sizes allocate nothing
+        shapes = {name: value.shape for name, value in GPT(config).state_dict().items()}
     weights: dict[str, Tensor] = {}
     for entry in entries:
         rows = [shapes[name][0] for name in entry.ours]
         joined = _joined_rows(entry, tensors, (sum(rows), *shapes[entry.ours[0]][1:]))
         weights.update(zip(entry.ours, joined.split_with_sizes(rows), strict=True))
+    with torch.random.fork_rng(devices=[]):  # the initial weights are discarded
+        model = GPT(config)
     model.load_state_dict(weights, strict=False)
     return model.eval()
+
+
+def check_layers(tensors: Mapping[str, Tensor], pattern: str, layers: int) -> None:
+    """Raise InputError where tensors are not of so many layers; `pattern` has the number of a layer as its group."""
+    found = {match[1] for name in tensors if (match := re.match(pattern, name))}
+    if len(found) != layers:
+        raise InputError(f"the configuration has {layers} layers, the weights {len(found)}")
+
+
+@contextmanager
+def foreign_files(path: Path) -> Iterator[None]:
+    """Turn whatever files of another program raise inside this context into an InputError of one line."""
+    try:
+        yield
+    except GPTError as error:
+        raise InputError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise InputError(f"{path} asks for {where + ': ' if where else ''}{problem['msg']}") from None
+    except Exception as error:
+        raise InputError(f"{path} is not what it should be: {type(error).__name__}, {first_line(error)}") from None
 
 
 def _joined_rows(entry: Entry, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:
@@ -82,7 +110,10 @@ def _joined_rows(entry: Entry, tensors: Mapping[str, Tensor], shape: tuple[int, 
         return torch.zeros(shape)
     if tensor is None:
         raise InputError(f"the tensor {entry.theirs} is missing")
-    rows = tensor.T if entry.transposed else tensor
+    rows = tensor.T if entry.transposed and tensor.dim() == 2 else tensor
     if rows.shape != shape:
         raise InputError(f"{entry.theirs} has shape {tuple(tensor.shape)}, which does not fit the configuration")
-    return rows.float()
+    values = rows.float() if rows.dtype.is_floating_point else None
+    if values is None or not values.isfinite().all():
+        raise InputError(f"{entry.theirs} has values that are not finite numbers of floating point")
+    return values

@@ -55,7 +55,9 @@ def with_architecture(loaded: LoadedConfig, base: ResumePoint) -> LoadedConfig:
                     f"has {getattr(theirs, key)}"
                 )
     free = {key: getattr(config.model, key) for key in FREE & config.model.model_fields_set}
-    model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": None, **free})
+    grows = config.train.init_new_characters == "add"  # otherwise a padded vocabulary stays as large as it is
+    size = None if grows else saved.model.vocab_size
+    model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": size, **free})
     return replace(loaded, config=config.model_copy(update={"model": model}))
 
 

@@ -1,5 +1,6 @@
 """`scripts/export.py`."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,16 @@ def test_a_gguf_file_that_cannot_be_written_leaves_nothing(
     assert export.main(arguments) == 2
     assert capsys.readouterr().err.count("error: ") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("to", ["html", "gguf", "hf"])
+def test_nothing_is_written_into_a_checkpoint_or_over_a_pipe(
+    to: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    checkpoint = next((trained / "runs/tiny/checkpoints").iterdir())
+    before = {file.name: file.read_bytes() for file in checkpoint.iterdir()}
+    for output in (tmp_path / "pipe", checkpoint / "model.safetensors"):
+        assert export.main(["--to", to, "--checkpoint", str(checkpoint), "--output", str(output)]) == 2
+    assert (tmp_path / "pipe").is_fifo()
+    assert {file.name: file.read_bytes() for file in checkpoint.iterdir()} == before

@@ -100,3 +100,11 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
 def test_nothing_is_written_over(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert load("hf", exported, exported) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_the_corpus_of_an_imported_model_is_not_known(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert load("hf", exported, tmp_path / "back") == 0
+    assert evaluate.main(["--checkpoint", str(tmp_path / "back")]) == 2
+    assert "does not know what it was trained on; give a text with --text-file" in capsys.readouterr().err

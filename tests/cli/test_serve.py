@@ -71,6 +71,12 @@ def test_without_a_run_one_line_says_how_to_get_one(tmp_path: Path, monkeypatch,
     assert error.count("\n") == 1
 
 
+def test_a_checkpoint_that_is_missing_is_named(trained: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(trained)
+    assert serve.main(["--checkpoint", "runs/tiny", "--checkpoint", "runs/none"]) == 2
+    assert "runs/none: no such run or checkpoint" in capsys.readouterr().err
+
+
 def test_a_port_that_is_taken_is_one_line(trained: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(trained)
     with socket.create_server(("127.0.0.1", 0)) as taken:

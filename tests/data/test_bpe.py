@@ -78,12 +78,35 @@ def test_it_survives_json() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"decoder": {"type": "Metaspace"}}, "only tokenizers with byte-level tokens"),
-        ({"decoder": None}, "only tokenizers with byte-level tokens"),
-        ({"model": {"type": "BPE", "vocab": {"☃": 0}, "merges": []}}, "'☃' is not made of bytes"),
-        ({"model": {"type": "none"}}, "not a tokenizer"),
+        ({"decoder": {"type": "Metaspace"}}, "only byte pair encoding with byte-level tokens"),
+        ({"decoder": None}, "not a tokenizer"),
+        ({"decoder": "x"}, "not a tokenizer"),
+        ({"decoder": [1]}, "not a tokenizer"),
+        ({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}, "254 of the 256 bytes have no token"),
+        ({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}, "only byte pair encoding"),
+        ({"model": {"type": "BPE", "vocab": {"a": 300_000_000}, "merges": []}}, "10,000,000 ids are supported"),
     ],
 )
 def test_other_tokenizers_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(DataError, match=message):
         BPETokenizer(OURS.to_dict()["tokenizer"] | changes)
+
+
+def test_half_a_surrogate_pair_is_named() -> None:
+    with pytest.raises(DataError, match=r"'\\udcff' at 1 is not a character"):
+        OURS.encode("a\udcff")
+
+
+def test_a_token_of_something_else_than_bytes_is_refused() -> None:
+    content = OURS.to_dict()["tokenizer"]
+    vocabulary = content["model"]["vocab"] | {"☃": len(content["model"]["vocab"]) + 1}
+    with pytest.raises(DataError, match="'☃' is not made of bytes"):
+        BPETokenizer(content | {"model": content["model"] | {"vocab": vocabulary}})
+
+
+def test_texts_are_neither_cut_nor_padded() -> None:
+    cut = {"max_length": 3, "stride": 0, "strategy": "LongestFirst", "direction": "Right"}
+    assert (
+        BPETokenizer(OURS.to_dict()["tokenizer"] | {"truncation": cut}).encode(CORPUS).tolist()
+        == OURS.encode(CORPUS).tolist()
+    )

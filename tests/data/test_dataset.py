@@ -409,7 +409,8 @@ def test_another_vocabulary_of_byte_pairs_gets_other_token_files(place: Place, t
         (None, "cannot read"),
         ("{", "is not a tokenizer.json"),
         ("[]", "is not a tokenizer.json"),
-        ("{}", "only tokenizers with byte-level tokens"),
+        ("{}", "not a tokenizer"),
+        ("[" * 100_000, "is not a tokenizer.json"),
     ],
 )
 def test_a_file_that_is_no_tokenizer_is_refused(

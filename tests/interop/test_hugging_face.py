@@ -148,6 +148,13 @@ def edit(file: Path, **fields: object) -> None:
         ({"hidden_size": "wide"}, "config.json"),
         ({"num_key_value_heads": 3}, "not divisible by n_kv_head 3"),
         ({"vocab_size": 5}, "the tokenizer has 23 ids, the model 5"),
+        ({"num_hidden_layers": 10**9}, "has 1000000000 layers, the weights 2"),
+        ({"hidden_size": 10**18, "head_dim": None}, "is not what it should be"),
+        ({"vocab_size": 2**62}, "is not what it should be|has shape"),
+        ({"vocab_size": None}, "the model None"),
+        ({"max_position_embeddings": 2**62}, "is not what it should be|has shape"),
+        ({"rope_parameters": {"rope_theta": "abc"}}, "is not what it should be"),
+        ({"rope_parameters": {"rope_theta": 10**400}}, "is not what it should be"),
         ({"intermediate_size": 24}, r"gate_proj.weight has shape .* which does not fit the configuration"),
     ],
 )
@@ -212,3 +219,20 @@ def test_every_model_option_is_considered() -> None:
     sizes = {"n_layer", "n_head", "n_embd", "block_size", "vocab_size", "mlp_width", "norm_eps", "rope_theta"}
     options = {"n_kv_head", "bias", "norm", "position", "mlp", "tie_weights", "qk_norm", "logit_softcap"}
     assert set(ModelConfig.model_fields) == irrelevant | sizes | options
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(value: float, tmp_path: Path) -> None:
+    model = sharp_model(**LLAMA)
+    model.ln_f.weight.data[3] = value
+    save(model, tmp_path)
+    with pytest.raises(InputError, match=r"model\.norm\.weight has values that are not finite"):
+        import_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_absurdly_nested_json_is_refused(name: str, tmp_path: Path) -> None:
+    save(sharp_model(**LLAMA), tmp_path)
+    (tmp_path / name).write_text("[" * 100_000)
+    with pytest.raises(InputError, match=name):
+        import_folder(tmp_path)

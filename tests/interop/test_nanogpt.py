@@ -117,3 +117,27 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "meta.pkl").unlink()
     with pytest.raises(InputError, match=r"there is no .*meta\.pkl"):
         import_checkpoint(file)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"n_layer": 10**9}, {"n_layer": 0}, {"n_embd": 2**62}, {"n_head": 3}, {"dropout": 10**400}, {"bias": "x"}],
+    ids=str,
+)
+def test_impossible_sizes_are_one_line(changes: dict[str, object], tmp_path: Path) -> None:
+    file = write(tmp_path, nanogpt_weights(reference(len(CHARS))), len(CHARS), **changes)
+    with pytest.raises(InputError, match=r"ckpt\.pt") as caught:
+        import_checkpoint(file)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value", [torch.ones(()), "text", torch.ones(3, 4).to_sparse(), torch.ones(2, dtype=torch.int64)]
+)
+def test_what_is_no_matrix_is_one_line(value: object, tmp_path: Path) -> None:
+    weights: dict[str, Any] = nanogpt_weights(reference(len(CHARS)))
+    for name in ("transformer.wte.weight", "transformer.h.0.mlp.c_fc.weight"):
+        file = write(tmp_path, weights | {name: value}, len(CHARS))
+        with pytest.raises(InputError) as caught:
+            import_checkpoint(file)
+        assert "\n" not in str(caught.value)

@@ -114,3 +114,9 @@ def test_what_cannot_be_begun_with_is_refused(tmp_path: Path, base: Path, start:
     write_checkpoint(tmp_path / "int8", Checkpoint(int8, {}, saved.state, saved.config, saved.tokenizer))
     with pytest.raises(CheckpointError, match="int8 weights, which cannot be trained"):
         start(folder, f"train.init_from={tmp_path / 'int8'}")
+
+
+def test_a_padded_vocabulary_stays_as_large_as_it_is(tmp_path: Path, start: Start) -> None:
+    start(tmp_path / "a", "run.name=padded", "model.vocab_size=64").run()
+    trainer = start(write(tmp_path / "b", CORPUS * 20), f"train.init_from={tmp_path / 'a/runs/padded'}")
+    assert trainer.model.vocab_size == 64

@@ -136,13 +136,13 @@ def replace_blocks(model: GPT, kernels: Kernels) -> None:
 
 def _uncovered(config: ModelConfig) -> str | None:
     """Return the part of an architecture that has no kernel; None if there is none."""
+    hidden, head_dim = config.mlp_hidden, config.head_dim
     reasons = {
         f"model.attention={config.attention}": config.attention != "auto",
         f"mlp {config.mlp}": config.mlp not in ACTIVATIONS,
         "biases": config.bias,
         "grouped key and value heads": config.kv_heads != config.n_head,
-        f"heads {config.head_dim} wide (a multiple of 32 is needed, at most 256)": config.head_dim % 32 != 0
-        or config.head_dim > 256,
-        f"a hidden width of {config.mlp_hidden} (a multiple of 16 is needed)": config.mlp_hidden % 16 != 0,
+        f"heads {head_dim} wide (a multiple of 32 is needed, at most 256)": head_dim % 32 != 0 or head_dim > 256,
+        f"a hidden width of {hidden} (model.mlp_width has to be a multiple of 16)": hidden % 16 != 0,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

@@ -63,6 +63,8 @@ class Models:
         self._chosen = {_name(path): path for path in checkpoints}
         if len(self._chosen) < len(checkpoints):
             raise CheckpointError("two checkpoints have the same name; serve them from two servers")
+        for path in checkpoints:
+            find_checkpoint(path, runs)  # one that is missing is found out now
         self.loaded: dict[str, Served] = {}
         self._loading = asyncio.Lock()
         self.first = next(iter(self._chosen), None) or _name(find_checkpoint(None, runs).parents[1])

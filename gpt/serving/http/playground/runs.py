@@ -203,7 +203,9 @@ def _read_config(file: Path, changed: int, size: int) -> Config:
 
 
 def _is_run(folder: Path) -> bool:
-    return not folder.name.startswith(".") and (folder / "config.yaml").is_file()
+    if folder.name.startswith(".") or RunFolder(folder).is_checkpoint:  # quantized and imported models have no curves
+        return False
+    return (folder / "config.yaml").is_file()
 
 
 def _changed(folder: Path) -> float:

@@ -51,6 +51,12 @@ def test_a_finished_run_is_described_by_what_it_wrote(site: Served, folder: Path
     assert "corpus.txt" not in json.dumps(run)
 
 
+def test_a_checkpoint_without_a_run_has_no_curves_to_show(site: Served, folder: Path) -> None:
+    shutil.copytree(next((folder / "tiny/checkpoints").iterdir()), folder / "quantized")
+    assert [run["name"] for run in get(site, "/api/runs")["runs"]] == ["tiny"]
+    get(site, "/api/runs/quantized", status=404)
+
+
 def test_the_curves_are_the_metrics_of_the_run(site: Served, folder: Path) -> None:
     run = get(site, "/api/runs/tiny")
     rows = [json.loads(line) for line in (folder / "tiny" / "metrics.jsonl").read_text().splitlines()]
