@@ -59,6 +59,7 @@ class Page:
             [browser, *options, "--remote-debugging-pipe", f"--user-data-dir={profile}"],
             preexec_fn=connect,
             pass_fds=(3, 4),
+            env={name: value for name, value in os.environ.items() if name != "TMPDIR"},  # sockets want short paths
             stderr=subprocess.DEVNULL,
         )
         os.close(read_commands)
