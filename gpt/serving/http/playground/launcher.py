@@ -55,9 +55,8 @@ class Launcher:
 
     @property
     def exit_code(self) -> int | None:
-        """Return its exit code, 128 + N where signal N ended it; None where it runs or nothing was started."""
-        code = None if self._process is None else self._process.poll()
-        return 128 - code if code is not None and code < 0 else code
+        """Return its exit code, negative for a signal; None where it runs or nothing was started."""
+        return None if self._process is None else self._process.poll()
 
     def start(self, name: str, arguments: Sequence[str], is_new: bool) -> None:
         """Start the train command.

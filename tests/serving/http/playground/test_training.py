@@ -117,7 +117,7 @@ def test_only_one_trains_at_a_time_wherever_it_was_started(site: Site, place: Pa
     other.unlock()
     assert site.post("/start", {"recipe": "tiny", "text": TEXT}).status_code == 200
     assert site.post("/stop", {"name": "tiny-1"}).status_code == 200
-    assert site.wait_until_ended()["exit_code"] == 143
+    assert site.wait_until_ended()["exit_code"] in (143, -15)  # -15: before it listened to signals
 
 
 @pytest.mark.parametrize(
@@ -243,6 +243,6 @@ def test_a_checkpoint_of_a_stopped_training_is_whole(site: Site) -> None:
     site.post("/start", {"recipe": "endless", "text": TEXT})
     site.post("/stop", {"name": "endless-1"})  # at once, while torch is loaded
     ended = site.wait_until_ended()
-    assert ended["exit_code"] == 143
+    assert ended["exit_code"] in (143, -15)
     for folder in RunFolder(site.place / "runs" / "endless-1").checkpoints():
         read_checkpoint(folder)
