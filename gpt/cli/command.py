@@ -5,6 +5,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -122,6 +123,11 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with 2."""
+        key = re.match(r"unrecognized arguments: --([\w.]+)=", message)
+        if key and any(action.dest == "overrides" for action in self._actions):
+            from gpt.config.suggestions import did_you_mean
+
+            message += f" (keys of the configuration have no dashes{did_you_mean(tuple(key[1].split('.')))})"
         print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
 

@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gpt.config.sections import Config, CrossCheckError, Section
+from gpt.config.sections import Config, CrossCheckError
 from gpt.config.strict_yaml import Document, YAMLSyntaxError, dump, parse, parse_value
+from gpt.config.suggestions import did_you_mean, section_class
 from gpt.errors import ConfigError
 
 Finding = tuple[tuple[str, ...], str]
@@ -96,6 +97,7 @@ def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], problems: l
         if not (equals and dot and section and key):
             problems.append(
                 f"command line: {override!r} is not of the form section.key=value, for example train.max_steps=500"
+                + ("" if dot else did_you_mean((section,)))
             )
             continue
         try:
@@ -153,7 +155,7 @@ def _sentence(key: tuple[str, ...], details: ErrorDetails) -> str:
     value = details["input"]
     match details["type"]:
         case "extra_forbidden":
-            return f"unknown key{_suggestion(key)}"
+            return f"unknown key{did_you_mean(key)}"
         case "model_type" | "model_attributes_type" | "dict_type":
             return f"expected keys below this section, got {value!r}"
         case "literal_error" | "bool_type" if _choices(key):
@@ -175,30 +177,12 @@ def _choices(key: tuple[str, ...]) -> list[str]:
     """Return the words and truth values that a key takes, from its schema."""
     if len(key) != 2:
         return []
-    schema = _section(key[0]).model_json_schema()["properties"].get(key[1], {})
+    schema = section_class(key[0]).model_json_schema()["properties"].get(key[1], {})
     options: list[str] = []
     for part in schema.get("anyOf", [schema]):
         options += [str(word) for word in part.get("enum", [part["const"]] if "const" in part else [])]
         options += ["true", "false"] if part.get("type") == "boolean" else []
     return options
-
-
-def _suggestion(key: tuple[str, ...]) -> str:
-    """Return `; did you mean ...?` with the nearest known key, in this section or else in another."""
-    sections = {name: list(_section(name).model_fields) for name in Config.model_fields}
-    if len(key) == 2 and (near := difflib.get_close_matches(key[1], sections[key[0]], n=1)):
-        return f"; did you mean {near[0]}?"
-    elsewhere = {name: f"{section}.{name}" for section, names in reversed(sections.items()) for name in names}
-    known = {name: name for name in sections} | elsewhere
-    near = difflib.get_close_matches(key[-1], known, n=1)
-    return f"; did you mean {known[near[0]]}?" if near else ""
-
-
-def _section(name: str) -> type[Section]:
-    annotation = Config.model_fields[name].annotation
-    assert isinstance(annotation, type)
-    assert issubclass(annotation, Section)
-    return annotation
 
 
 def _similar_file(path: Path) -> str:

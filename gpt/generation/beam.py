@@ -1,7 +1,7 @@
 """Beam search: the most probable continuations, found by keeping a few at a time."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -67,12 +67,9 @@ def beam_search(
     live: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
     done: list[Hypothesis] = []
     for _ in range(max_new_tokens):
-        logprobs = _extension_logprobs(backend, prompt, live)  # (B, V)
-        best = logprobs.flatten().sort(descending=True, stable=True)
         rows: list[int] = []
         extended: list[tuple[tuple[int, ...], float]] = []
-        for value, index in zip(best.values[:beam].tolist(), best.indices[:beam].tolist(), strict=True):
-            row, token = divmod(index, logprobs.size(1))
+        for value, row, token in _best_extensions(_extension_logprobs(backend, prompt, live), beam):
             tokens = (*live[row][0], token)
             if is_finished(tokens):
                 done.append(_hypothesis(tokens, value, length_penalty, finished=True))
@@ -96,6 +93,13 @@ def _extension_logprobs(
     check_finite(logits, sequences)
     so_far = torch.tensor([logprob for _, logprob in live], dtype=torch.float64)
     return so_far.unsqueeze(1) + logits.to(widest_dtype(logits.device)).log_softmax(dim=-1).cpu()
+
+
+def _best_extensions(logprobs: torch.Tensor, beam: int) -> Iterator[tuple[float, int, int]]:
+    """Yield log-probability, hypothesis and token of the `beam` best entries of (B, V), best first."""
+    best = logprobs.flatten().sort(descending=True, stable=True)
+    for value, index in zip(best.values[:beam].tolist(), best.indices[:beam].tolist(), strict=True):
+        yield (value, *divmod(index, logprobs.size(1)))
 
 
 def _hypothesis(tokens: tuple[int, ...], logprob: float, length_penalty: float, finished: bool) -> Hypothesis:

@@ -277,3 +277,12 @@ def test_a_run_goes_on_although_standard_error_is_closed(workplace: Path) -> Non
     command = f"exec {shlex.quote(sys.executable)} {shlex.quote(str(script))} --config tiny.yaml 2>&-"
     assert subprocess.run(command, shell=True, check=False).returncode == 0
     assert (workplace / "runs" / "tiny" / "checkpoints" / "step-000006").is_dir()
+
+
+def test_a_key_with_dashes_is_shown_without_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        train.main(["--config", "configs/quickstart.yaml", "--max_iters=5"])
+    assert stopped.value.code == 2
+    assert "--max_iters=5 (keys of the configuration have no dashes; did you mean train.max_steps?)" in one_error_line(
+        capsys
+    )

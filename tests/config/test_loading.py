@@ -43,6 +43,8 @@ def test_a_section_in_which_every_key_is_a_comment_takes_overrides() -> None:
         ("model", "n_layers: 4", "model.n_layers: unknown key; did you mean n_layer?"),
         ("model", "learning_rate: 1e-3", "model.learning_rate: unknown key; did you mean optim.learning_rate?"),
         ("train", "droput: 0.1", "train.droput: unknown key; did you mean model.dropout?"),
+        ("train", "max_iters: 5", "train.max_iters: unknown key; did you mean max_steps?"),
+        ("model", "hidden_size: 5", "model.hidden_size: unknown key; did you mean model.n_embd?"),
         ("sample", "qqqq: 1", "sample.qqqq: unknown key"),
         ("model", "4: 4", "model.4: got 4, keys should be strings"),
         # another type
@@ -214,10 +216,18 @@ def test_an_override_wins_over_the_file_and_a_later_one_over_an_earlier() -> Non
     assert parse_config(text, "some.yaml", ["train.max_steps=500", "train.max_steps=700"]).train.max_steps == 700
 
 
-@pytest.mark.parametrize("override", ["", "model", "model.n_layer", "n_layer=3", "model.=3", ".n_layer=3", "=3", "."])
-def test_an_override_of_another_form_is_shown_how(override: str) -> None:
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        *(("", ""), ("model", "; did you mean model?"), (".n_layer=3", ""), ("=3", ""), (".", ""), ("model.=3", "")),
+        ("n_layer=3", "; did you mean model.n_layer?"),
+        ("max_iters=3", "; did you mean train.max_steps?"),
+    ],
+)
+def test_an_override_of_another_form_is_shown_how(override: str, hint: str) -> None:
     said = complaint("", override)
-    assert said == f"command line: {override!r} is not of the form section.key=value, for example train.max_steps=500"
+    form = "not of the form section.key=value, for example train.max_steps=500"
+    assert said == f"command line: {override!r} is {form}{hint}"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from gpt.serving.http.models import Models
 from gpt.serving.http.playground import add_playground
 from gpt.serving.http.playground.runs import Runs
 from gpt.serving.http.playground.runs_api import add_runs
-from gpt.serving.http.playground.training_api import BODY_BYTES, START, add_training
+from gpt.serving.http.playground.training_api import BODY_BYTES, START, TrainingEndpoints
 from gpt.serving.http.playground.trainings import Trainings
 from gpt.serving.http.protocol import Completion, ErrorAnswer
 
@@ -64,5 +64,5 @@ def create_app(
     add_information(app, models, drain, metrics, ERRORS)
     add_playground(app, models, limits, answers, heavy, ERRORS, needs_key=api_key is not None)
     add_runs(app, Runs(models.runs), ERRORS)
-    add_training(app, trainings, drain, heavy)
+    TrainingEndpoints(trainings, drain, heavy).add_to(app)
     return app

@@ -73,28 +73,62 @@ class Choices:
 Body = TypeVar("Body", bound=BaseModel)
 
 
-def add_training(app: FastAPI, trainings: Trainings | None, drain: Drain, heavy: Executor) -> None:
-    """Add the endpoints of training to an application.
+class TrainingEndpoints:
+    """The endpoints of training.
 
     Args:
-        app: the server's application.
         trainings: None: each endpoint says that training is switched off.
         drain: the server's shutdown.
         heavy: runs other computations one at a time.
     """
-    loopback = Loopback()
 
-    def allowed(request: Request) -> Trainings:
-        loopback.check(request)
-        if trainings is None:
+    def __init__(self, trainings: Trainings | None, drain: Drain, heavy: Executor) -> None:
+        self._trainings, self._drain, self._heavy = trainings, drain, heavy
+        self._loopback = Loopback()
+
+    def add_to(self, app: FastAPI) -> None:
+        """Add the routes to an application."""
+        app.add_api_route("/api/training", self.status, include_in_schema=False)
+        app.add_api_route("/api/training/choices", self.choices, include_in_schema=False)
+        changes = {START: self.start, "/api/training/stop": self.stop, "/api/training/resume": self.resume}
+        for path, handler in changes.items():
+            app.add_api_route(path, handler, methods=["POST"], include_in_schema=False)
+
+    def status(self, request: Request) -> Status:
+        """Return what runs."""
+        return Status(self._loopback.token, self._allowed(request).status())
+
+    async def choices(self, request: Request, characters: Annotated[int, Query(ge=0, le=2**40)] = 0) -> Choices:
+        """Return what can be trained, and how long it would take on so many characters."""
+        trainings = self._allowed(request)
+        loop = asyncio.get_running_loop()
+        recipes = await loop.run_in_executor(self._heavy, trainings.recipes.describe, characters)  # measures once
+        corpora = await asyncio.to_thread(trainings.corpora.available)
+        return Choices(recipes, corpora, TEXT_BYTES, UTILIZATION, VOCABULARY)
+
+    async def start(self, request: Request) -> Status:
+        """Start a training."""
+        return await self._change(request, StartRequest, _start)
+
+    async def stop(self, request: Request) -> Status:
+        """Stop the training, which saves."""
+        return await self._change(request, NameRequest, lambda trainings, body: trainings.stop(body.name))
+
+    async def resume(self, request: Request) -> Status:
+        """Continue a run."""
+        return await self._change(request, NameRequest, lambda trainings, body: trainings.resume(body.name))
+
+    def _allowed(self, request: Request) -> Trainings:
+        self._loopback.check(request)
+        if self._trainings is None:
             raise APIError(403, "this server was started with --no-training")
-        return trainings
+        return self._trainings
 
-    async def change(request: Request, kind: type[Body], act: Callable[[Trainings, Body], object]) -> Status:
+    async def _change(self, request: Request, kind: type[Body], act: Callable[[Trainings, Body], object]) -> Status:
         """Do what a body asks for, which is read only when the request may ask for it."""
-        there = allowed(request)
-        loopback.check_change(request)
-        drain.check()
+        trainings = self._allowed(request)
+        self._loopback.check_change(request)
+        self._drain.check()
         try:
             body = kind.model_validate_json(await request.body())
         except ValidationError as error:
@@ -102,36 +136,12 @@ def add_training(app: FastAPI, trainings: Trainings | None, drain: Drain, heavy:
             place = ".".join(map(str, first["loc"])) or "the body"
             raise APIError(400, f"{place}: {first['msg']}"[:300], place[:100]) from None
         try:
-            await asyncio.to_thread(act, there, body)
+            await asyncio.to_thread(act, trainings, body)
         except BusyError as error:
             raise APIError(409, str(error)) from None
         except GPTError as error:
             raise APIError(400, str(error)) from None
-        return await asyncio.to_thread(status, request)
-
-    def status(request: Request) -> Status:
-        return Status(loopback.token, allowed(request).status())
-
-    async def choices(request: Request, characters: Annotated[int, Query(ge=0, le=2**40)] = 0) -> Choices:
-        there = allowed(request)
-        loop = asyncio.get_running_loop()
-        recipes = await loop.run_in_executor(heavy, there.recipes.describe, characters)  # measures the machine once
-        corpora = await asyncio.to_thread(there.corpora.available)
-        return Choices(recipes, corpora, TEXT_BYTES, UTILIZATION, VOCABULARY)
-
-    async def start(request: Request) -> Status:
-        return await change(request, StartRequest, _start)
-
-    async def stop(request: Request) -> Status:
-        return await change(request, NameRequest, lambda there, body: there.stop(body.name))
-
-    async def resume(request: Request) -> Status:
-        return await change(request, NameRequest, lambda there, body: there.resume(body.name))
-
-    app.add_api_route("/api/training", status, include_in_schema=False)
-    app.add_api_route("/api/training/choices", choices, include_in_schema=False)
-    for path, handler in ((START, start), ("/api/training/stop", stop), ("/api/training/resume", resume)):
-        app.add_api_route(path, handler, methods=["POST"], include_in_schema=False)
+        return await asyncio.to_thread(self.status, request)
 
 
 def _start(trainings: Trainings, body: StartRequest) -> None:
