@@ -5,7 +5,7 @@ BIN := .venv/bin
 EXTRAS ?= dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample serve tensorboard test browser test-native test-arm lint format schema docs bench bench-check cuda clean
+.PHONY: help setup demo train sample serve tensorboard test browser drills test-native test-arm lint format schema docs bench bench-check cuda clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,9 @@ test: setup ## run the tests
 
 browser: setup ## install Chromium, in which the tests open pages (Debian; says what to install elsewhere)
 	@tests/install_browser.sh $(CURDIR)/$(BIN)/python
+
+drills: setup ## attack what docs/reliability.md promises, in 20 minutes: make drills [DRILLS=kill,rot] [SELF_TEST=1]
+	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m drills $(if $(DRILLS),--drills $(DRILLS)) $(if $(SELF_TEST),--self-test)
 
 test-native: setup ## run the kernels' tests under the address and undefined behavior sanitizers (g++, Linux)
 	mkdir -p build/sanitized

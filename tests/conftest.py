@@ -13,15 +13,7 @@ from browser import Page
 from gpt.cli import train
 from gpt.model import GPT
 from programs import find_browser
-from tiny import CORPUS, tiny_config
-
-TINY = """
-run: {name: tiny, device: cpu, dtype: float32, compile: false}
-data: {source: file, path: corpus.txt}
-model: {n_layer: 1, n_head: 2, n_embd: 16, block_size: 16}
-optim: {warmup_steps: 2}
-train: {batch_size: 4, max_steps: 6, eval_interval: 3, log_interval: 1, sample_tokens: 10}
-"""
+from tiny import CORPUS, TINY, tiny_config
 
 NOT_COLLECTED = {
     **({"fake_cuda": "this torch has CUDA of its own"} if torch.version.cuda else {}),

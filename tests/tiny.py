@@ -11,6 +11,15 @@ CORPUS = (
     "Who keeps the keys? asked Ada. The keeper, said Tom, and the keeper sleeps till seven.\n"
 )
 
+TINY = """
+run: {name: tiny, device: cpu, dtype: float32, compile: false}
+data: {source: file, path: corpus.txt}
+model: {n_layer: 1, n_head: 2, n_embd: 16, block_size: 16}
+optim: {warmup_steps: 2}
+train: {batch_size: 4, max_steps: 6, eval_interval: 3, log_interval: 1, sample_tokens: 10}
+"""
+"""A recipe that is trained in half a second."""
+
 
 def tiny_config(**changes: object) -> ModelConfig:
     """2 layers, 4 heads, 32 wide, 16 positions, 23 ids."""

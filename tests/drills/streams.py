@@ -1,20 +1,18 @@
-"""Many streaming clients at a time: everyone gets what it would get alone; `--help` says how to do it at full scale."""
+"""Many streaming clients at a time: everyone gets what it would get alone."""
 
-import argparse
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[level]) for level in (1, 2)]  # works as a script
-
 import torch
 
 import gpt
+from drills.frame import Break, Drill, Tally
+from drills.tiny_run import train_tiny
 from gpt.checkpoint import load_trained
 from server_process import ServerProcess, serve_process
 
@@ -88,24 +86,30 @@ def find_wrong(run: Path, requests: list[dict[str, Any]], answers: list[Any]) ->
             yield number
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Compare 2,000 answers with those given alone.")
-    parser.add_argument("--checkpoint", type=Path, default="runs/quickstart", help="run (default: runs/quickstart)")
-    parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--processes", type=int, default=8)
-    parser.add_argument("--threads", type=int, default=8, help="clients per process (default: 8)")
-    arguments = parser.parse_args()
-    requests = make_requests(arguments.requests, arguments.checkpoint.name)
-    with serve_process(Path.cwd(), "--checkpoint", str(arguments.checkpoint)) as server:
-        begin = time.perf_counter()
-        answers = ask_all(server, requests, arguments.processes, arguments.threads)
-        seconds = time.perf_counter() - begin
+BREAKS = (
+    Break(
+        "text of steps that the stream has not sent yet is lost",
+        "gpt/serving/http/answer.py",
+        "self._text += (piece.text for piece in pieces)",
+        "self._text = [piece.text for piece in pieces]",
+    ),
+)
+
+
+def run(folder: Path, full: bool) -> Tally:
+    """Ask a server from some processes at a time, and compare every answer with that of `gpt.generate`."""
+    tally = Tally("answers", "tokens", "wrong")
+    trained = train_tiny(folder, "model.n_embd=64")  # heads that the native backend takes
+    requests = make_requests(2000 if full else 96, "tiny")
+    with serve_process(folder) as server:
+        answers = ask_all(server, requests, processes=8 if full else 3, threads=8)
         server.seconds_to_rest()
-    wrong = list(find_wrong(arguments.checkpoint, requests, answers))
-    tokens = sum(body["max_tokens"] for body in requests)
-    print(f"{len(answers)} answers, {tokens} tokens in {seconds:.1f} s; no block in use; wrong: {wrong or 'none'}")
-    return int(bool(wrong))
+    tally.count("answers", len(answers))
+    tally.count("tokens", sum(body["max_tokens"] for body in requests))
+    for number in find_wrong(trained, requests, answers):
+        tally.count("wrong")
+        tally.check(False, f"request {number} got another text than alone: {requests[number]}")
+    return tally
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+DRILL = Drill("Streams of many clients at a time carry the text that each would get alone.", run, BREAKS)

@@ -1,0 +1,98 @@
+"""What a drill is: an attack on a promise, its figures, and broken builds on which it has to fail."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import gpt
+
+ROOT = Path(gpt.__file__).resolve().parents[1]
+"""The checkout that is attacked; in a self-test a copy of it, so drills use no other path to `scripts/`."""
+
+NAMES = ("server", "streams", "memory")
+"""The modules of this folder with a `DRILL`, in the order of the page."""
+
+
+class Tally:
+    """Counts what a drill did, and keeps what failed.
+
+    Args:
+        names: figures in the order in which they are shown, all 0 at first.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.figures: dict[str, int | str] = dict.fromkeys(names, 0)
+        self.failures: list[str] = []
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to a figure, which has to be one of those announced."""
+        before = self.figures[name]
+        assert isinstance(before, int)
+        self.figures[name] = before + number
+
+    def check(self, holds: bool, failure: str) -> bool:
+        """Note a failure unless something holds; return whether it does."""
+        if not holds:
+            self.failures.append(failure)
+        return holds
+
+    def line(self) -> str:
+        """Return the figures as `200 kills, 200 resumed, 0 lost`."""
+        shown = (f"{value:,}" if isinstance(value, int) else value for value in self.figures.values())
+        return ", ".join(f"{value} {name}" for value, name in zip(shown, self.figures, strict=True))
+
+
+@dataclass(frozen=True)
+class Break:
+    """A defect that a drill has to find: a piece of a file that is replaced by another.
+
+    Attributes:
+        why: the defect, in a few words.
+        file: path below the checkout.
+        old: stands in the file exactly once.
+        new: takes its place.
+    """
+
+    why: str
+    file: str
+    old: str
+    new: str
+
+    def apply(self, root: Path) -> None:
+        """Break the copy of the checkout at `root`.
+
+        Raises:
+            ValueError: the file has changed, and the break has to follow it.
+        """
+        path = root / self.file
+        text = path.read_text(encoding="utf-8")
+        if text.count(self.old) != 1:
+            raise ValueError(f"the break {self.why!r} does not apply: {self.file} has its text {text.count(self.old)}x")
+        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Drill:
+    """An attack.
+
+    Attributes:
+        promise: what holds if no failure is found, as a sentence for the page.
+        run: attacks in an empty folder; the second argument is False at the small scale of tests and self-tests, at
+            which it has to find every break within seconds. Failures are returned; an exception is a defect of the
+            drill.
+        breaks: each is found at the small scale.
+        minutes: limit at full scale.
+    """
+
+    promise: str
+    run: Callable[[Path, bool], Tally]
+    breaks: tuple[Break, ...]
+    minutes: float = 4.0
+
+
+def load(name: str) -> Drill:
+    """Return a drill by its name."""
+    drill = import_module(f"drills.{name}").DRILL
+    assert isinstance(drill, Drill)
+    return drill

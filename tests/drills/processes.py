@@ -1,0 +1,72 @@
+"""Run drills as processes of their own, on this checkout or on a broken copy of it."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from drills.frame import ROOT, Break, Tally
+
+COPIED = ("configs", "gpt", "scripts", "tests")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a drill found: its figures as a line, and its failures; `crashed` if it did not end by itself."""
+
+    line: str
+    failures: list[str]
+    crashed: bool = False
+
+
+def run_process(name: str, full: bool, minutes: float, root: Path = ROOT) -> Outcome:
+    """Run a drill in a temporary folder, which is removed with every process that it started."""
+    with tempfile.TemporaryDirectory(prefix=f"drill-{name}-") as folder:
+        result, log = Path(folder) / "result.json", Path(folder) / "output.txt"
+        command = [sys.executable, "-m", "drills", "--inside", folder, "--drills", name, *([] if full else ["--quick"])]
+        paths = (str(root), str(root / "tests"), *filter(None, [os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                command, cwd=root, env=environment, stdout=output, stderr=output, start_new_session=True
+            )
+        try:
+            code = process.wait(60 * minutes)
+        except subprocess.TimeoutExpired:
+            return Outcome("", [f"not done after {minutes:g} minutes: {log.read_text()[-2000:]}"], crashed=True)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if not result.is_file():
+            return Outcome("", [f"ended with exit code {code}: {log.read_text()[-2000:]}"], crashed=True)
+        return Outcome(**json.loads(result.read_text(encoding="utf-8")))
+
+
+def run_inside(folder: Path, name: str, full: bool) -> int:
+    """Run a drill in this process; its outcome is written into the folder."""
+    from drills.frame import load
+
+    workplace = folder / "workplace"
+    workplace.mkdir()
+    tally: Tally = load(name).run(workplace, full)
+    outcome = {"line": tally.line(), "failures": tally.failures}
+    (folder / "result.json").write_text(json.dumps(outcome), encoding="utf-8")
+    return 1 if tally.failures else 0
+
+
+@contextmanager
+def broken_checkout(defect: Break) -> Iterator[Path]:
+    """Make a copy of this checkout with a defect, for as long as the context lasts."""
+    with tempfile.TemporaryDirectory(prefix="broken-") as name:
+        for folder in COPIED:
+            shutil.copytree(ROOT / folder, Path(name) / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        defect.apply(Path(name))
+        yield Path(name)
