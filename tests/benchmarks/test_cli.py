@@ -26,7 +26,19 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-COMMANDS = ["", "train", "train recipe", "train step", "train race", "decode", "serve", "start", "page", "check"]
+COMMANDS = [
+    "",
+    "train",
+    "train recipe",
+    "train step",
+    "train race",
+    "train search",
+    "decode",
+    "serve",
+    "start",
+    "page",
+    "check",
+]
 
 
 def test_the_script_runs() -> None:
