@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import add_checkpoint_options, to_path
 from gpt.cli.tables import human_bytes
-from gpt.errors import ConfigError, GPTError
+from gpt.errors import ConfigError, GPTError, InputError
 from gpt.files import require_replaceable, sync_file, write_atomic, write_folder
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(
         "Write a trained model in another format. html: one file that runs the model in any browser, offline. "
-        "hf: a folder that transformers, vLLM and SGLang load. gguf: one file that llama.cpp runs.",
+        "hf: a folder that transformers, vLLM and SGLang load. gguf: one file that llama.cpp runs. onnx: one file that "
+        "onnxruntime runs.",
         'python scripts/export.py --to html --checkpoint runs/shakespeare --prompt "ROMEO:" --output shakespeare.html',
     )
     parser.add_argument("--to", choices=tuple(WRITERS), required=True, help="format to write")
@@ -64,6 +65,8 @@ def _run(arguments: argparse.Namespace) -> int:
     loaded = load_trained(arguments.checkpoint, arguments.runs, torch.device("cpu"))
     try:
         size, remedy = WRITERS[arguments.to](arguments, loaded)
+    except InputError as error:
+        raise InputError(f"{loaded.folder} cannot be exported: {error}") from None
     except OSError as error:
         raise GPTError(f"cannot write {output}: {error.strerror or error}") from None
     report(f"{loaded.folder}: written to {output}, {human_bytes(size)}; {remedy}")
@@ -107,14 +110,28 @@ def _write_gguf(arguments: argparse.Namespace, loaded: "Loaded") -> tuple[int, s
     """Write a GGUF file; return its bytes, and what to do with it."""
     from gpt.interop.gguf_file import write_gguf
 
-    output: Path = arguments.output
+    weights, name = arguments.weights or "float32", _name(loaded)
+    size = _write_file(arguments.output, lambda file: write_gguf(file, loaded.model, loaded.tokenizer, weights, name))
+    return size, f"llama-cli -m {arguments.output} runs it"
+
+
+def _write_onnx(arguments: argparse.Namespace, loaded: "Loaded") -> tuple[int, str]:
+    """Write an ONNX file; return its bytes, and what to do with it."""
+    from gpt.interop.onnx_file import write_onnx
+
+    size = _write_file(arguments.output, lambda file: write_onnx(file, loaded.model, loaded.tokenizer))
+    return size, f"onnxruntime.InferenceSession({str(arguments.output)!r}) loads it"
+
+
+def _write_file(output: Path, write: Callable[[Path], None]) -> int:
+    """Write a file by a function that writes to a path, so that it appears whole or not at all; return its bytes."""
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
         require_replaceable(output)
         file = Path(folder) / output.name
-        write_gguf(file, loaded.model, loaded.tokenizer, arguments.weights or "float32", _name(loaded))
+        write(file)
         sync_file(file)
         file.replace(output)
-    return output.stat().st_size, f"llama-cli -m {output} runs it"
+    return output.stat().st_size
 
 
 def _parameters(loaded: "Loaded") -> int:
@@ -129,6 +146,7 @@ WRITERS: dict[str, Callable[[argparse.Namespace, "Loaded"], tuple[int, str]]] = 
     "html": _write_html,
     "hf": _write_hugging_face,
     "gguf": _write_gguf,
+    "onnx": _write_onnx,
 }
-FORMATS = {"html": ("fp16", "int8", "float32"), "hf": (), "gguf": ("float32", "q8_0")}
+FORMATS = {"html": ("fp16", "int8", "float32"), "hf": (), "gguf": ("float32", "q8_0"), "onnx": ()}
 """Formats of weights that can be chosen."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt.cli import export
+from gpt.cli import export, quantize
 
 
 def run(trained: Path, output: Path, *options: str) -> int:
@@ -78,6 +78,25 @@ def test_a_folder_for_transformers_is_written(
     assert "--weights q8_0 is not for --to hf" in capsys.readouterr().err
 
 
+def test_an_onnx_file_is_written_and_a_quantized_checkpoint_is_named(
+    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--checkpoint", str(trained / "runs/tiny"), "--output", str(tmp_path / "tiny.onnx")]
+    assert export.main(["--to", "onnx", *options]) == 0
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert "InferenceSession(" in printed.err
+    assert printed.err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.onnx"]
+    small = tmp_path / "int8"
+    assert quantize.main(["--checkpoint", str(trained / "runs/tiny"), "--weights", "int8", "--output", str(small)]) == 0
+    capfd.readouterr()
+    for to in ("hf", "gguf", "onnx"):
+        assert export.main(["--to", to, "--checkpoint", str(small), "--output", str(tmp_path / "x")]) == 2
+        assert f"error: {small} cannot be exported: the weights are int8" in capfd.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
 @pytest.mark.parametrize("output", [".", "gone/x.gguf"])
 def test_a_gguf_file_that_cannot_be_written_leaves_nothing(
     output: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -88,7 +107,7 @@ def test_a_gguf_file_that_cannot_be_written_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("to", ["html", "gguf", "hf"])
+@pytest.mark.parametrize("to", ["html", "gguf", "hf", "onnx"])
 def test_nothing_is_written_into_a_checkpoint_or_over_a_pipe(
     to: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
