@@ -26,7 +26,7 @@ PROBE_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class RunFolder:
-    """`runs/<name>`: config.yaml, metrics.jsonl, TensorBoard events, samples/, checkpoints/, best.json, last.json."""
+    """`runs/<name>`: config.yaml, logs, samples/, checkpoints/, best.json, last.json."""
 
     path: Path
 
@@ -34,6 +34,11 @@ class RunFolder:
     def metrics(self) -> Path:
         """Return the path of metrics.jsonl."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def incidents(self) -> Path:
+        """Return the path of incidents.jsonl."""
+        return self.path / "incidents.jsonl"
 
     @property
     def samples(self) -> Path:

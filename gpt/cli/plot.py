@@ -83,7 +83,7 @@ def read_curve(run: Path, name: str, x: str) -> Curve:
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
-            if name in row:
+            if name in row and row[name] is not None:  # null: it was not finite
                 points.append((float(row[key]), float(row[name])))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise CheckpointError(f"{metrics}:{number} is not a line of metrics") from None

@@ -37,10 +37,13 @@ class BatchSampler:
         self.tokens = tokens
         self.offsets = np.arange(block_size + 1)
         self.generator = torch.Generator().manual_seed(seed)
+        self.starts = torch.empty(0, dtype=torch.long)
+        """Positions of the first tokens of the last batch's windows, (B,)."""
 
     def get_batch(self, batch_size: int) -> tuple[Tensor, Tensor]:
         """Return inputs and targets, each (B, T) int64; the target of a position is the token after it."""
         starts = torch.randint(len(self.tokens) - len(self.offsets) + 1, (batch_size, 1), generator=self.generator)
+        self.starts = starts.flatten()
         windows = torch.from_numpy(self.tokens[starts.numpy() + self.offsets].astype(np.int64))
         release_pages(self.tokens)
         return windows[:, :-1], windows[:, 1:]

@@ -16,6 +16,9 @@ from gpt.config import Config, dump_config
 from gpt.files import write_atomic
 from gpt.progress import Report
 
+INCIDENT = "incident"
+"""Name of the texts that are incidents, as lines of JSON."""
+
 
 class Monitor:
     """Receives the metrics of a run; a subclass overrides what it needs.
@@ -96,13 +99,27 @@ class MetricsFile(Monitor):
         self._path = path
 
     def start(self, step: int) -> None:
-        if self._path.is_file():
-            write_atomic(self._path, _up_to(self._path.read_bytes(), step))
+        _drop_lines_after(self._path, step)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}  # JSON has no NaN
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **finite}) + "\n")
+
+
+class IncidentsFile(Monitor):
+    """Writes each incident as a line of JSON; a resumed run first removes those of steps that it repeats."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def start(self, step: int) -> None:
+        _drop_lines_after(self._path, step - 1)  # an incident has the number of its step, counted from 0
+
+    def text(self, step: int, name: str, text: str) -> None:
+        if name == INCIDENT:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(text + "\n")
 
 
 class SampleFiles(Monitor):
@@ -211,6 +228,11 @@ class Console(Monitor):
         """Estimate the seconds of the remaining steps from the pace of this process so far."""
         pace = (time.monotonic() - self._began) / max(1, step - self._first_step)
         return pace * (self._max_steps - step)
+
+
+def _drop_lines_after(path: Path, step: int) -> None:
+    if path.is_file():
+        write_atomic(path, _up_to(path.read_bytes(), step))
 
 
 def _up_to(content: bytes, step: int) -> bytes:

@@ -17,6 +17,7 @@ HARMLESS = {
     *("data.dir", "data.path", "data.url", "data.sha256", "data.max_bytes"),
     *("train.eval_interval", "train.eval_first", "train.eval_batch_size", "train.log_interval", "train.keep_last"),
     *("train.sample_tokens", "train.histograms", "train.attention_interval", "train.patience"),
+    *("train.on_nonfinite", "train.spike_deviations"),
 }
 """Keys that do not affect the result of training and so may change on a resume, like all keys of `sample`."""
 

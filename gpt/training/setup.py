@@ -19,7 +19,16 @@ from gpt.processor import supported_processors
 from gpt.progress import Report
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.finetuning import base_tokenizer, begin_with, find_base, with_architecture
-from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
+from gpt.training.incidents import MOST_SKIPPED
+from gpt.training.monitor import (
+    Console,
+    IncidentsFile,
+    MetricsFile,
+    Monitor,
+    MonitorGroup,
+    SampleFiles,
+    TensorBoard,
+)
 from gpt.training.optimizers import build_optimizer
 from gpt.training.resume import ResumePoint, check_fits, find_resume_point, warn_of_copy
 from gpt.training.schedule import fit_schedule
@@ -89,7 +98,8 @@ def _build_trainer(
     elif base is not None:
         begin_with(model, dataset.tokenizer, base)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
-    stepper = Stepper(model, optimizer, compute, config.optim.grad_clip)
+    skips = MOST_SKIPPED if config.train.on_nonfinite == "skip" else 0
+    stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, skips)
     _choose_blocks(stepper, config, dataset, settings, report)
     trainer = Trainer(config, model, dataset, compute, stepper, run, _build_monitor(run, config, report), report)
     if point is not None:
@@ -141,9 +151,9 @@ def _choose_blocks(stepper: Stepper, config: Config, dataset: Dataset, settings:
 
 
 def _build_monitor(run: RunFolder, config: Config, report: Report) -> Monitor:
-    monitors = [MetricsFile(run.metrics), TensorBoard(run.path, config), SampleFiles(run.samples)]
+    files = [MetricsFile(run.metrics), IncidentsFile(run.incidents), SampleFiles(run.samples)]
     console = [] if sys.stderr is None else [Console(config.train.max_steps, sys.stderr)]
-    return MonitorGroup([*monitors, *console], report)
+    return MonitorGroup([*files, TensorBoard(run.path, config), *console], report)
 
 
 def _summary(

@@ -22,43 +22,64 @@ class StepResult:
     Attributes:
         loss: mean over the step's tokens before the update, in nats per token.
         gradient_norm: global gradient norm before clipping.
+        is_bad: whether one of them was not finite, so that no update was made.
     """
 
     loss: Tensor
     gradient_norm: Tensor
+    is_bad: Tensor
 
 
 class NonFiniteGuard:
-    """Records, on the device, the first step whose loss or gradient was not finite.
+    """Blocks, on the device, the updates of steps whose loss or gradient is not finite.
 
-    From that step on `blocked` is 1, and the fused optimizer, which reads it as `found_inf`, skips its
-    updates. `check` reads the step back: on a CPU at every step, where that is free, on a GPU only together
-    with other results.
+    In such a step `blocked` is 1, and the fused optimizer, which reads it as `found_inf`, skips its update. After
+    more of them in a row than are allowed it stays 1. `check` reads that back: on a CPU at every step, where that is
+    free, on a GPU only together with other results.
+
+    Args:
+        device: where losses are.
+        allowed_in_a_row: bad steps in a row that are skipped before training ends.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, allowed_in_a_row: int = 0) -> None:
         self.reads_are_free = device.type in ("cpu", "mps")  # MPS has no fused optimizer to read `found_inf`
+        self.allowed_in_a_row = allowed_in_a_row
         self.blocked = torch.zeros((), device=device)
-        self._first_bad = torch.full((), -1, dtype=torch.long, device=device)
+        self._in_a_row = torch.zeros((), dtype=torch.long, device=device)
+        self._ended_at = torch.full((), -1, dtype=torch.long, device=device)
 
-    def observe(self, step: int, loss: Tensor, gradient_norm: Tensor) -> None:
-        """Record the result of step `step`, counted from 0, after its backward pass and before its update."""
-        bad = ~(torch.isfinite(loss) & torch.isfinite(gradient_norm))
-        self._first_bad = torch.where((self._first_bad < 0) & bad, step, self._first_bad)
-        self.blocked = torch.maximum(self.blocked, bad.float())
+    def observe(self, step: int, loss: Tensor, gradient_norm: Tensor) -> Tensor:
+        """Record step `step`, counted from 0, after its backward pass and before its update; return if it is bad."""
+        is_bad = ~(torch.isfinite(loss) & torch.isfinite(gradient_norm))
+        is_over = self._ended_at >= 0
+        self._in_a_row = torch.where(is_bad, self._in_a_row + 1, 0)
+        ends_now = ~is_over & (self._in_a_row > self.allowed_in_a_row)
+        self._ended_at = torch.where(ends_now, step, self._ended_at)
+        self.blocked = (is_bad | is_over | ends_now).float()
+        return is_bad
 
     def check(self) -> None:
-        """Raise if the loss or a gradient of any step so far was not finite.
+        """Raise if too many steps in a row were not finite.
 
         Raises:
-            NonFiniteError: one was not; the message names the step, in and after which no update was made.
+            NonFiniteError: the message names the last of them, in and after which no update was made.
         """
-        step = int(self._first_bad)
+        step = int(self._ended_at)
         if step >= 0:
+            row = f", as in the {self.allowed_in_a_row} steps before" if self.allowed_in_a_row else ""
             raise NonFiniteError(
-                f"the loss or a gradient is not finite at step {step}; the update was not made. "
+                f"the loss or a gradient is not finite at step {step}{row}; the update was not made. "
                 "Try a lower optim.learning_rate, run.dtype=float32 or optim.grad_clip=1.0"
             )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many steps in a row, up to the last one, were not finite."""
+        return {"in_a_row": int(self._in_a_row)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue to count from where `state_dict` was called."""
+        self._in_a_row.fill_(state["in_a_row"])
 
 
 class Stepper:
@@ -69,13 +90,21 @@ class Stepper:
         optimizer: updates the model's parameters.
         compute: device and dtype; with float16 the loss is scaled (Micikevicius et al. 2017, 1710.03740).
         grad_clip: largest global gradient norm; 0 for none.
+        allowed_in_a_row: see `NonFiniteGuard`.
     """
 
-    def __init__(self, model: GPT, optimizer: CombinedOptimizer, compute: Compute, grad_clip: float) -> None:
+    def __init__(
+        self,
+        model: GPT,
+        optimizer: CombinedOptimizer,
+        compute: Compute,
+        grad_clip: float,
+        allowed_in_a_row: int = 0,
+    ) -> None:
         self.model, self.optimizer, self.compute = model, optimizer, compute
         self.max_norm = grad_clip or math.inf
         self.scaler = torch.amp.GradScaler(compute.device.type, enabled=compute.dtype == torch.float16)
-        self.guard = NonFiniteGuard(compute.device)
+        self.guard = NonFiniteGuard(compute.device, allowed_in_a_row)
 
     def step(self, number: int, learning_rate: float, micro_batches: Sequence[Batch]) -> StepResult:
         """Do update `number`, counted from 0.
@@ -89,14 +118,15 @@ class Stepper:
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it needs only groups and step
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
         # a float16 gradient may overflow: the scaler skips that step and lowers the scale
-        self.guard.observe(number, loss, torch.zeros_like(norm) if self.scaler.is_enabled() else norm)
+        is_bad = self.guard.observe(number, loss, torch.zeros_like(norm) if self.scaler.is_enabled() else norm)
         if self.guard.reads_are_free:
             self.guard.check()
         elif not self.scaler.is_enabled():
             self.optimizer.found_inf = self.guard.blocked
-        self.scaler.step(self.optimizer)  # type: ignore[arg-type]
+        if not (self.guard.reads_are_free and is_bad):
+            self.scaler.step(self.optimizer)  # type: ignore[arg-type]
         self.scaler.update()
-        return StepResult(loss, norm)
+        return StepResult(loss, norm, is_bad)
 
     def check(self) -> None:
         """Raise if training has diverged; this waits for the device.
@@ -127,8 +157,9 @@ class Stepper:
         return torch.stack(losses).sum()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of optimizer and scaler: tensors and plain values."""
-        return {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
+        """Return the states of optimizer, scaler and guard: tensors and plain values."""
+        optimizer, scaler = self.optimizer.state_dict(), self.scaler.state_dict()
+        return {"optimizer": optimizer, "scaler": scaler, "guard": self.guard.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the states, but keep the hyperparameters of the present configuration."""
@@ -137,3 +168,5 @@ class Stepper:
             if not all(isinstance(value, int | float) for value in scaler.values()):
                 raise ValueError("the loss scale is not a number")
             self.scaler.load_state_dict(scaler)
+        if guard := state.get("guard"):  # missing in checkpoints of old versions
+            self.guard.load_state_dict(guard)

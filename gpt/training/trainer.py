@@ -18,7 +18,8 @@ from gpt.evaluation.loss import Batch
 from gpt.model import GPT
 from gpt.progress import Report, announced
 from gpt.training.averaging import WeightAverage
-from gpt.training.monitor import Monitor
+from gpt.training.incidents import StepWatch
+from gpt.training.monitor import INCIDENT, Monitor
 from gpt.training.schedule import learning_rate
 from gpt.training.signals import Interrupted, SignalWatch
 from gpt.training.step import Stepper, StepResult
@@ -58,6 +59,7 @@ class Trainer:
         self.sampler = BatchSampler(dataset.train, config.model.block_size, config.run.seed)
         decay = config.optim.ema_decay
         self.average = None if decay is None else WeightAverage(model, decay)
+        self.watch = StepWatch(config.train.spike_deviations)
         self._signals = SignalWatch(report)
         self._validation = Validation(config, model, dataset, compute, self._signals.check)
         self._failed_saves = 0
@@ -73,7 +75,9 @@ class Trainer:
             if self.average is not None:
                 self.average.load_state_dict(checkpoint.training["average"])
             self.stepper.load_state_dict(checkpoint.training)
-            if self.state.step > 0 and not self.stepper.optimizer.has_moments:
+            if watch := checkpoint.training.get("watch"):  # missing in checkpoints of old versions
+                self.watch.load_state_dict(watch)
+            if self.state.step > self.watch.statistics.skipped and not self.stepper.optimizer.has_moments:
                 raise ValueError("the optimizer has no moments")
             self.sampler.load_state_dict(checkpoint.training["sampler"])
             set_default_generator_states(checkpoint.training["generators"])
@@ -92,7 +96,10 @@ class Trainer:
             self._meter = self._start_meter()
             self.monitor.start(self.state.step)
             with closing(self.monitor), self._signals:
-                self._loop()
+                try:
+                    self._loop()
+                finally:
+                    self._report_incidents()
         except Interrupted:
             self.stepper.check()
             self._save(best=False, required=True)
@@ -124,13 +131,18 @@ class Trainer:
     def _train_one_step(self) -> None:
         train = self.config.train
         rate = learning_rate(self.state.step, self.config.optim, train.max_steps)
-        result = self.stepper.step(self.state.step, rate, self._next_micro_batches())
+        micro_batches = self._next_micro_batches()
+        self.watch.begin(self.state.step, self.sampler.starts)
+        result = self.stepper.step(self.state.step, rate, micro_batches)
+        self.watch.observe(result.loss, result.gradient_norm, result.is_bad)
         self.state.step += 1
         if self.average is not None:
             self.average.update(self.state.step)
         self._meter.count_step()
         is_logged = self.state.step % train.log_interval == 0 or self.state.step == train.max_steps
         self.monitor.progress(self.state.step, self._log(result, rate) if is_logged else None)
+        if self.watch.is_full:
+            self._report_incidents()
 
     def _next_micro_batches(self) -> list[Batch]:
         """Return the micro-batches of a step: one large batch, split, so that accumulation does not change the data."""
@@ -141,6 +153,7 @@ class Trainer:
     def _log(self, result: StepResult, rate: float) -> float:
         """Read the result of a step back from the device and report it; return the loss in nats per token."""
         self.stepper.check()
+        self._report_incidents()
         loss, norm = float(result.loss), float(result.gradient_norm)
         tokens_per_second, mfu = self._meter.read()
         self.monitor.scalars(
@@ -153,9 +166,16 @@ class Trainer:
                 "speed/mfu": mfu,
                 "speed/memory_bytes": peak_memory_bytes(self.compute.device),
                 "speed/seconds": self._meter.total_seconds,
+                **self.watch.counters,
             },
         )
         return loss
+
+    def _report_incidents(self) -> None:
+        """Report the steps since the last call whose loss is far too high or not finite."""
+        for incident in self.watch.read():
+            self.report(f"warning: {incident}; its sequences are in {self.run_folder.incidents}")
+            self.monitor.text(self.state.step, INCIDENT, incident.to_json())
 
     def _evaluate(self) -> None:
         """Evaluate, sample and save; if a signal arrives meanwhile, nothing is recorded."""
@@ -193,12 +213,14 @@ class Trainer:
 
         The state names a checkpoint as the best one only once it is written.
         """
+        self._report_incidents()
         self.state.seconds = self._meter.total_seconds
         saved = self.state.as_best() if best else self.state
         training = {
             **self.stepper.state_dict(),
             "average": {} if self.average is None else self.average.state_dict(),
             "sampler": self.sampler.state_dict(),
+            "watch": self.watch.state_dict(),
             "generators": default_generator_states(),
         }
         state = {**asdict(saved), "data": self.dataset.fingerprint}

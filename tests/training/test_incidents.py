@@ -1,0 +1,237 @@
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gpt.errors import NonFiniteError
+from gpt.training.incidents import MEMORY, MOST_PENDING, MOST_SKIPPED, Incident, LossStatistics, StepWatch
+from gpt.training.trainer import Trainer
+
+Start = Callable[..., Trainer]
+
+
+def feed(watch: StepWatch, losses: list[float], first: int = 0) -> list[Incident]:
+    for step, loss in enumerate(losses, start=first):
+        watch.begin(step, torch.tensor([step, 7]))
+        watch.observe(torch.tensor(loss), torch.tensor(1.0), torch.tensor(not math.isfinite(loss)))
+    return watch.read()
+
+
+def noise(count: int, mean: float = 2.0, deviation: float = 0.1) -> list[float]:
+    return (mean + deviation * torch.randn(count)).tolist()
+
+
+# --- what is an incident -------------------------------------------------------------------------
+
+
+def test_statistics_are_those_of_the_losses() -> None:
+    statistics = LossStatistics()
+    for loss in noise(5000):
+        statistics.add(loss)
+    assert statistics.mean == pytest.approx(2.0, abs=0.05)
+    assert statistics.deviation == pytest.approx(0.1, rel=0.4)
+
+
+def test_a_spike_is_found_with_its_step_height_and_windows() -> None:
+    watch = StepWatch(6.0)
+    assert feed(watch, noise(200)) == []
+    (incident,) = feed(watch, [3.5], first=200)
+    assert (incident.step, incident.kind, incident.loss, incident.windows) == (200, "spike", 3.5, [200, 7])
+    assert incident.mean == pytest.approx(2.0, abs=0.1)
+    assert "loss 3.5000 at step 200 is 1" in str(incident)
+    assert json.loads(incident.to_json())["windows"] == [200, 7]
+    assert watch.counters == {"train/loss_spikes": 1, "train/skipped_steps": 0}
+
+
+@pytest.mark.parametrize("losses", [[4.0 - step / 100 for step in range(300)], [2.0] * 300, [2.0] * 200 + [2.1]])
+def test_learning_a_plateau_and_a_small_step_are_no_incidents(losses: list[float]) -> None:
+    assert feed(StepWatch(6.0), losses) == []
+
+
+def test_nothing_is_a_spike_before_there_is_something_to_compare_with_or_if_it_is_turned_off() -> None:
+    assert feed(StepWatch(6.0), [2.0] * (MEMORY - 1) + [9.0]) == []
+    assert feed(StepWatch(None), [2.0] * 200 + [9.0]) == []
+
+
+def test_one_spike_does_not_hide_the_next_and_a_new_level_becomes_normal() -> None:
+    watch = StepWatch(6.0)
+    feed(watch, noise(200))
+    assert len(feed(watch, [50.0, 3.5])) == 2
+    assert 1 < len(feed(watch, noise(400, mean=3.5))) < 60
+    assert feed(watch, noise(100, mean=3.5)) == []
+
+
+def test_values_that_are_not_finite_are_counted_and_kept_out_of_the_mean() -> None:
+    watch = StepWatch(6.0)
+    feed(watch, [2.0] * 100)
+    incidents = feed(watch, [math.nan, math.inf, 2.0])
+    assert [(incident.kind, incident.loss) for incident in incidents] == [("nonfinite", None)] * 2
+    assert watch.statistics.mean == 2.0
+    assert watch.counters == {"train/loss_spikes": 0, "train/skipped_steps": 2}
+
+
+def test_a_step_that_never_gave_a_result_was_not_finite() -> None:
+    watch = StepWatch(6.0)
+    watch.begin(0, torch.tensor([3]))
+    assert [(incident.step, incident.kind, incident.windows) for incident in watch.read()] == [(0, "nonfinite", [3])]
+
+
+def test_what_waits_is_bounded() -> None:
+    watch = StepWatch(6.0)
+    for step in range(MOST_PENDING):
+        assert not watch.is_full
+        watch.begin(step, torch.tensor([0]))
+    assert watch.is_full
+    watch.read()
+    assert not watch.is_full
+
+
+def test_statistics_continue_exactly() -> None:
+    losses = noise(300)
+    one, other = StepWatch(6.0), StepWatch(6.0)
+    feed(one, losses)
+    feed(other, losses[:100])
+    restored = StepWatch(6.0)
+    restored.load_state_dict(other.state_dict())
+    feed(restored, losses[100:])
+    assert restored.statistics == one.statistics
+
+
+@pytest.mark.parametrize("change", [{"mean": math.nan}, {"variance": -1.0}, {"count": "5"}, {"skipped": 2**70}])
+def test_hostile_statistics_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(change))):
+        StepWatch(6.0).load_state_dict({**StepWatch(6.0).state_dict(), **change})
+
+
+# --- in a run ------------------------------------------------------------------------------------
+
+
+def spoil_steps(trainer: Trainer, steps: set[int], factor: float = math.nan) -> None:
+    """Multiply the logits of certain training steps."""
+
+    def hook(module: torch.nn.Module, inputs: Any, logits: Tensor) -> Tensor:
+        return logits * factor if module.training and trainer.state.step in steps else logits
+
+    trainer.model.register_forward_hook(hook)
+
+
+def incidents(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "runs" / "run" / "incidents.jsonl"
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def weights(trainer: Trainer) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in trainer.model.parameters()]
+
+
+def test_a_run_that_stops_records_the_sequences_of_its_step(tmp_path: Path, start: Start) -> None:
+    trainer = start(tmp_path, "train.log_interval=1000")
+    spoil_steps(trainer, {2})
+    with pytest.raises(NonFiniteError, match="step 2;"):
+        trainer.run()
+    (incident,) = incidents(tmp_path)
+    assert (incident["step"], incident["kind"]) == (2, "nonfinite")
+    assert len(incident["windows"]) == 4
+    assert all(0 <= position < len(trainer.dataset.train) - 16 for position in incident["windows"])
+
+
+def test_the_positions_are_those_of_the_batch(tmp_path: Path, start: Start) -> None:
+    trainer = start(tmp_path)
+    inputs, _ = trainer.sampler.get_batch(3)
+    for row, begin in zip(inputs, trainer.sampler.starts.tolist(), strict=True):
+        assert row.tolist() == trainer.dataset.train[begin : begin + 16].tolist()
+
+
+def test_a_step_that_is_skipped_changes_nothing_and_the_next_ones_train(tmp_path: Path, start: Start) -> None:
+    lines: list[str] = []
+    trainer = start(tmp_path, "train.on_nonfinite=skip", "train.max_steps=12", report=lines.append)
+    spoil_steps(trainer, {0, 5, 6})
+    seen: dict[int, list[Tensor]] = {}
+    step = trainer.stepper.step
+
+    def watched(number: int, *arguments: Any) -> Any:
+        seen[number] = weights(trainer)
+        return step(number, *arguments)
+
+    trainer.stepper.step = watched  # type: ignore[method-assign]
+    assert trainer.run().step == 12
+    moved = [any(not torch.equal(*pair) for pair in zip(seen[n], seen[n + 1], strict=True)) for n in range(11)]
+    assert [number for number in range(11) if not moved[number]] == [0, 5, 6]
+    assert [incident["step"] for incident in incidents(tmp_path)] == [0, 5, 6]
+    assert sum("not finite at step" in line for line in lines) == 3
+    rows = [json.loads(line) for line in (tmp_path / "runs/run/metrics.jsonl").read_text().splitlines()]
+    assert [row.get("train/skipped_steps") for row in rows if "train/loss" in row][-1] == 3
+
+
+def test_too_many_in_a_row_end_a_run_that_skips(tmp_path: Path, start: Start) -> None:
+    trainer = start(tmp_path, "train.on_nonfinite=skip", "train.max_steps=40", "train.eval_interval=50")
+    spoil_steps(trainer, {3, *range(10, 40)})
+    with pytest.raises(NonFiniteError, match=f"step {10 + MOST_SKIPPED}, as in the {MOST_SKIPPED} steps before"):
+        trainer.run()
+    assert all(torch.isfinite(weight).all() for weight in weights(trainer))
+
+
+@pytest.mark.parametrize("spoiled", [{0}, {0, 1, 2}, {4, 8}])
+def test_a_resumed_run_counts_on_and_repeats_no_incident(tmp_path: Path, start: Start, spoiled: set[int]) -> None:
+    """The steps before the first checkpoint may all have been skipped."""
+    options = ("train.on_nonfinite=skip", "optim.ema_decay=0.9", "train.eval_interval=3")
+    whole = start(tmp_path / "whole", *options, "train.max_steps=9")
+    spoil_steps(whole, spoiled)
+    whole.run()
+    first = start(tmp_path / "parts", *options, "train.max_steps=9")
+    spoil_steps(first, spoiled)
+    step = first.stepper.step
+
+    def crash(number: int, *arguments: Any) -> Any:
+        if number == 5:
+            raise KeyboardInterrupt
+        return step(number, *arguments)
+
+    first.stepper.step = crash  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    second = start(tmp_path / "parts", *options, "train.max_steps=9", resume="auto")
+    assert second.state.step == 3
+    spoil_steps(second, spoiled)
+    second.run()
+    assert incidents(tmp_path / "parts") == incidents(tmp_path / "whole")
+    assert all(torch.equal(*pair) for pair in zip(weights(second), weights(whole), strict=True))
+    assert second.watch.state_dict() == whole.watch.state_dict()
+
+
+def test_a_row_of_skipped_steps_goes_on_after_a_resume(tmp_path: Path, start: Start) -> None:
+    options = ("train.on_nonfinite=skip", "train.eval_interval=8")
+    trainer = start(tmp_path, *options, "train.max_steps=8")
+    spoil_steps(trainer, set(range(2, 40)))
+    trainer.run()
+    again = start(tmp_path, *options, "train.max_steps=40", resume="auto", allow_config_change=True)
+    spoil_steps(again, set(range(2, 40)))
+    with pytest.raises(NonFiniteError, match="step 12, as in the 10 steps before"):
+        again.run()
+
+
+def test_a_spike_is_reported_in_a_run(tmp_path: Path, start: Start) -> None:
+    lines: list[str] = []
+    options = (f"train.max_steps={MEMORY + 12}", "train.eval_interval=1000", "optim.learning_rate=1e-3")
+    trainer = start(tmp_path, *options, "train.log_interval=1000", report=lines.append)
+    spoil_steps(trainer, {MEMORY + 5}, factor=-100.0)
+    trainer.run()
+    assert [(incident["step"], incident["kind"]) for incident in incidents(tmp_path)] == [(MEMORY + 5, "spike")]
+    assert any(f"at step {MEMORY + 5} is" in line and "incidents.jsonl" in line for line in lines)
+
+
+def test_a_checkpoint_of_an_old_version_has_no_statistics_and_can_be_resumed(tmp_path: Path, start: Start) -> None:
+    from gpt.checkpoint import read_checkpoint
+
+    start(tmp_path, "train.max_steps=3").run()
+    checkpoint = read_checkpoint(tmp_path / "runs" / "run" / "checkpoints" / "step-000003")
+    training = {name: value for name, value in checkpoint.training.items() if name not in ("watch", "guard")}
+    trainer = start(tmp_path / "other")
+    trainer.restore(replace(checkpoint, training=training))
+    assert trainer.state.step == 3
