@@ -126,6 +126,11 @@ class DataConfig(Section):
     val_fraction: float = Field(
         0.1, gt=0, lt=1, description="Fraction of the text, at its end, held out for validation."
     )
+    order: Literal["random", "shuffled"] = Field(
+        "random",
+        description="Order of training. random: windows at random positions; shuffled: every block of block_size "
+        "tokens once an epoch, from another offset and in another order each epoch.",
+    )
     max_bytes: PositiveInt = Field(2_000_000_000, description="Refuse a corpus larger than this many bytes.")
 
     def cross_checks(self) -> Iterator[Problem]:

@@ -1,13 +1,15 @@
-"""Batches of random windows of a split, with a random generator of their own."""
+"""Batches of windows of a split; by default random ones, with a random generator of their own."""
 
 import mmap
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from gpt.data.dataset import Tokens
+from gpt.data.permutation import ROUNDS, permute
+from gpt.data.tokens import Tokens
 
 KEEP_RESIDENT = 16 << 20
 """Size in bytes up to which a token file stays in memory; the pages of a larger one are released after reading."""
@@ -18,6 +20,39 @@ def release_pages(tokens: Tokens) -> None:
     mapping = getattr(tokens, "_mmap", None)
     if isinstance(mapping, mmap.mmap) and len(mapping) > KEEP_RESIDENT and hasattr(mmap, "MADV_DONTNEED"):
         mapping.madvise(mmap.MADV_DONTNEED)
+
+
+class Sampler(Protocol):
+    """Chooses the windows of each batch; a saved state continues the same sequence of batches.
+
+    Attributes:
+        starts: positions of the first tokens of the last batch's windows, (B,) int64.
+    """
+
+    starts: Tensor
+
+    def get_batch(self, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets, each (B, T) int64; the target of a position is the token after it."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in the sequence of batches."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from where `state_dict` was called.
+
+        Raises:
+            ValueError: the state is of another order.
+        """
+        ...
+
+
+def read_windows(tokens: Tokens, starts: NDArray[np.int64], block_size: int) -> tuple[Tensor, Tensor]:
+    """Return the windows that begin at `starts`, (B,), as inputs and targets, each (B, T) int64."""
+    windows = torch.from_numpy(tokens[starts[:, None] + np.arange(block_size + 1)].astype(np.int64))
+    release_pages(tokens)
+    return windows[:, :-1], windows[:, 1:]
 
 
 class BatchSampler:
@@ -34,24 +69,96 @@ class BatchSampler:
 
     def __init__(self, tokens: Tokens, block_size: int, seed: int) -> None:
         assert len(tokens) > block_size, "checked by Dataset.check_length"
-        self.tokens = tokens
-        self.offsets = np.arange(block_size + 1)
+        self.tokens, self.block_size = tokens, block_size
         self.generator = torch.Generator().manual_seed(seed)
         self.starts = torch.empty(0, dtype=torch.long)
-        """Positions of the first tokens of the last batch's windows, (B,)."""
 
     def get_batch(self, batch_size: int) -> tuple[Tensor, Tensor]:
         """Return inputs and targets, each (B, T) int64; the target of a position is the token after it."""
-        starts = torch.randint(len(self.tokens) - len(self.offsets) + 1, (batch_size, 1), generator=self.generator)
-        self.starts = starts.flatten()
-        windows = torch.from_numpy(self.tokens[starts.numpy() + self.offsets].astype(np.int64))
-        release_pages(self.tokens)
-        return windows[:, :-1], windows[:, 1:]
+        self.starts = torch.randint(len(self.tokens) - self.block_size, (batch_size,), generator=self.generator)
+        return read_windows(self.tokens, self.starts.numpy(), self.block_size)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the generator's state."""
         return {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from where `state_dict` was called."""
+        """Continue from where `state_dict` was called.
+
+        Raises:
+            ValueError: the state is of another order.
+        """
+        if set(state) != {"generator"}:
+            raise ValueError("its batches had another data.order")
         self.generator.set_state(state["generator"])
+
+
+class ShuffledSampler:
+    """Sample windows of `block_size + 1` tokens so that each block of an epoch is an input exactly once.
+
+    Each epoch cuts the split into adjacent blocks of `block_size` inputs, from an offset of its own below
+    `block_size` on, and takes them in an order of its own; what is left at both ends is less than two blocks. A
+    batch may end one epoch and begin the next. The order is computed, not stored: memory does not grow with the split.
+
+    Args:
+        tokens: a split, in memory or memory-mapped.
+        block_size: T, tokens per window.
+        seed: seed of offsets and orders.
+    """
+
+    def __init__(self, tokens: Tokens, block_size: int, seed: int) -> None:
+        assert len(tokens) > block_size, "checked by Dataset.check_length"
+        self.tokens, self.block_size, self.seed = tokens, block_size, seed
+        self.starts = torch.empty(0, dtype=torch.long)
+        self._begin_epoch(0)
+
+    def get_batch(self, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets, each (B, T) int64; the target of a position is the token after it."""
+        starts: list[NDArray[np.int64]] = []
+        while batch_size > 0:
+            count = min(batch_size, self.blocks - self.position)
+            places = np.arange(self.position, self.position + count, dtype=np.uint64)
+            starts.append(self._offset + self.block_size * permute(places, self.blocks, self._keys).astype(np.int64))
+            self.position += count
+            batch_size -= count
+            if self.position == self.blocks:
+                self._begin_epoch(self.epoch + 1)
+        self.starts = torch.from_numpy(np.concatenate(starts))
+        return read_windows(self.tokens, self.starts.numpy(), self.block_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the seed, the epoch and the position in it."""
+        return {"seed": self.seed, "epoch": self.epoch, "position": self.position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from where `state_dict` was called.
+
+        Raises:
+            ValueError: the state is of another order, or of a shorter split.
+        """
+        if set(state) != {"seed", "epoch", "position"}:
+            raise ValueError("its batches had another data.order")
+        self.seed = int(state["seed"])
+        self._begin_epoch(int(state["epoch"]))
+        if not 0 <= state["position"] < self.blocks:
+            raise ValueError(f"its position is {state['position']}, and an epoch has {self.blocks} blocks")
+        self.position = int(state["position"])
+
+    def _begin_epoch(self, epoch: int) -> None:
+        words = np.random.SeedSequence([self.seed, epoch]).generate_state(ROUNDS + 1, np.uint64)
+        self.epoch, self.position = epoch, 0
+        self._keys = words[1:].astype(np.uint64)
+        self._offset = int(words[0]) % min(self.block_size, len(self.tokens) - self.block_size)
+        self.blocks: int = (len(self.tokens) - 1 - self._offset) // self.block_size
+
+
+SAMPLERS: dict[str, type[BatchSampler] | type[ShuffledSampler]] = {
+    "random": BatchSampler,
+    "shuffled": ShuffledSampler,
+}
+"""The sampler of each `data.order`."""
+
+
+def build_sampler(order: str, tokens: Tokens, block_size: int, seed: int) -> Sampler:
+    """Return the sampler of a `data.order`."""
+    return SAMPLERS[order](tokens, block_size, seed)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpt.data.dataset import Tokens
+from gpt.data.tokens import Tokens
 
 LONGEST_CONTEXT = 8
 MOST_TOKENS = 4_000_000

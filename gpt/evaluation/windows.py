@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gpt.data.batches import BatchSampler, release_pages
-from gpt.data.dataset import Tokens
+from gpt.data.tokens import Tokens
 from gpt.evaluation.loss import IGNORE, Batch
 
 

@@ -8,7 +8,8 @@ import torch
 from gpt.accounting.memory_limits import require_training_memory
 from gpt.checkpoint import RunFolder, load_weights
 from gpt.config import Config, LoadedConfig
-from gpt.data import BatchSampler, Dataset, prepare
+from gpt.data import Dataset, prepare
+from gpt.data.batches import BatchSampler
 from gpt.device import Compute, choose_compute, keep_freed_memory
 from gpt.environment import Settings, expand_home
 from gpt.errors import ConfigError, DeviceError

@@ -10,7 +10,8 @@ from gpt.accounting.flops import training_flops
 from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
 from gpt.checkpoint import Checkpoint, RunFolder, weights_of
 from gpt.config import Config
-from gpt.data import BatchSampler, Dataset
+from gpt.data import Dataset
+from gpt.data.batches import build_sampler
 from gpt.data.ngrams import NgramTable
 from gpt.device import Compute
 from gpt.errors import CheckpointError
@@ -56,7 +57,7 @@ class Trainer:
         self.config, self.model, self.dataset, self.compute = config, model, dataset, compute
         self.stepper, self.run_folder, self.monitor, self.report = stepper, run, monitor, report
         self.state = TrainingState()
-        self.sampler = BatchSampler(dataset.train, config.model.block_size, config.run.seed)
+        self.sampler = build_sampler(config.data.order, dataset.train, config.model.block_size, config.run.seed)
         decay = config.optim.ema_decay
         self.average = None if decay is None else WeightAverage(model, decay)
         self.watch = StepWatch(config.train.spike_deviations)

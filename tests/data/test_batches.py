@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from gpt.data import BatchSampler, batches
-from gpt.data.dataset import Tokens
+from gpt.data import batches
+from gpt.data.batches import BatchSampler, Sampler, ShuffledSampler, build_sampler
+from gpt.data.tokens import Tokens
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-def draws(sampler: BatchSampler, count: int = 5, batch_size: int = 3) -> torch.Tensor:
+def draws(sampler: Sampler, count: int = 5, batch_size: int = 3) -> torch.Tensor:
     """Inputs and targets of some batches, (count, 2, B, T)."""
     return torch.stack([torch.stack(sampler.get_batch(batch_size)) for _ in range(count)])
 
@@ -142,3 +143,79 @@ def test_a_batch_is_a_copy_that_training_may_write_to(mapped: Callable[[], Token
     inputs.zero_()
     targets.zero_()
     assert np.array_equal(mapped(), tokens)
+
+
+def shuffled(length: int = 1000, block_size: int = 16) -> ShuffledSampler:
+    """Of tokens that count from 0 on, so that each tells its place."""
+    return ShuffledSampler(np.arange(length), block_size, seed=3)
+
+
+def epochs(sampler: ShuffledSampler, count: int) -> list[list[int]]:
+    """Where the windows of the next epochs begin."""
+    found: list[list[int]] = [[] for _ in range(count)]
+    while sampler.epoch < count:
+        found[sampler.epoch].append(int(sampler.get_batch(1)[0][0, 0]))
+    return found
+
+
+@pytest.mark.parametrize(("length", "block_size"), [(1000, 16), (50, 49), (51, 49), (33, 8), (18, 16), (2, 1)])
+def test_an_epoch_holds_every_block_once(length: int, block_size: int) -> None:
+    for starts in epochs(shuffled(length, block_size), 4):
+        ordered = sorted(starts)
+        assert ordered == list(range(ordered[0], length - block_size, block_size))
+        assert ordered[0] < block_size
+
+
+def test_every_epoch_has_an_order_and_an_offset_of_its_own() -> None:
+    found = epochs(shuffled(), 20)
+    assert all(starts != sorted(starts) for starts in found)
+    orders = [tuple((start - min(starts)) // 16 for start in starts) for starts in found]
+    assert len(set(orders)) == 20
+    assert len({min(starts) for starts in found}) > 8
+
+
+@pytest.mark.parametrize("batch_size", [2, 7, 62, 63, 500])
+def test_batches_of_any_size_take_the_same_order(batch_size: int) -> None:
+    sampler, one_by_one = shuffled(), shuffled()
+    inputs, targets = sampler.get_batch(batch_size)
+    assert torch.equal(inputs[:, 0], sampler.starts)
+    assert torch.equal(targets, inputs + 1)
+    assert torch.equal(inputs, draws(one_by_one, batch_size, 1)[:, 0, 0])
+    assert sampler.state_dict() == one_by_one.state_dict()
+
+
+def test_a_shuffled_order_continues_from_a_saved_state_and_goes_by_the_seed(tokens: Tokens) -> None:
+    sampler = build_sampler("shuffled", tokens, 16, 1)
+    draws(sampler, 30)
+    state = sampler.state_dict()
+    expected = draws(sampler, 30)
+    resumed = build_sampler("shuffled", tokens, 16, 2)
+    assert not torch.equal(draws(resumed, 30), expected)
+    resumed.load_state_dict(state)
+    assert torch.equal(draws(resumed, 30), expected)
+
+
+@pytest.mark.parametrize(("saved", "loaded"), [("random", "shuffled"), ("shuffled", "random")])
+def test_a_state_of_another_order_is_refused(saved: str, loaded: str, tokens: Tokens) -> None:
+    state = build_sampler(saved, tokens, 16, 1).state_dict()
+    with pytest.raises(ValueError, match=r"had another data\.order"):
+        build_sampler(loaded, tokens, 16, 1).load_state_dict(state)
+
+
+def test_a_position_outside_the_epoch_is_refused() -> None:
+    with pytest.raises(ValueError, match="its position is 61, and an epoch has 61 blocks"):
+        shuffled().load_state_dict({"seed": 3, "epoch": 0, "position": 61})
+
+
+def test_the_order_takes_no_memory() -> None:
+    class Endless:
+        """As many tokens as no disk holds; each is its place, modulo 2^31."""
+
+        def __len__(self) -> int:
+            return 2**50
+
+        def __getitem__(self, places: np.ndarray) -> np.ndarray:
+            return places % 2**31
+
+    sampler = ShuffledSampler(Endless(), 256, seed=0)  # type: ignore[arg-type]
+    assert len(np.unique(draws(sampler, 20, 64)[:, 0, :, 0])) > 1270

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt.config import DataConfig
-from gpt.data import ByteTokenizer, CharTokenizer, Dataset, dataset, open_dataset, prepare
+from gpt.data import ByteTokenizer, CharTokenizer, Dataset, encoding, open_dataset, preparation, prepare
 from gpt.environment import Settings
 from gpt.errors import DataError
 
@@ -305,7 +305,7 @@ def test_a_crash_in_the_middle_of_encoding_leaves_nothing_half_written(
     if force:
         place.prepare(tokenizer="byte")
     with monkeypatch.context() as patch:
-        patch.setattr(dataset, "read_pieces", break_off)
+        patch.setattr(encoding, "read_pieces", break_off)
         with pytest.raises(DataError if isinstance(error, OSError) else type(error)):
             place.prepare(force, tokenizer="byte")
     assert list(place.tokens.iterdir()) == []
@@ -316,20 +316,20 @@ def test_a_full_disk_is_told_with_the_folder(place: Place, monkeypatch: pytest.M
     def refuse(_: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(dataset, "sync_file", refuse)
+    monkeypatch.setattr(encoding, "sync_file", refuse)
     assert place.refusal().startswith(f"cannot write {place.tokens}")
     assert list(place.tokens.iterdir()) == []
 
 
 def test_two_processes_may_encode_the_same_text_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    read_pieces = dataset.read_pieces
+    read_pieces = encoding.read_pieces
 
     def overtaken(source: Path, newlines: str) -> Iterator[str]:
-        monkeypatch.setattr(dataset, "read_pieces", read_pieces)
+        monkeypatch.setattr(encoding, "read_pieces", read_pieces)
         place.prepare()  # the other process, which is faster
         yield from read_pieces(source, newlines)
 
-    monkeypatch.setattr(dataset, "read_pieces", overtaken)
+    monkeypatch.setattr(encoding, "read_pieces", overtaken)
     data = place.prepare()
     assert whole(data) == TEXT
     assert [path.name for path in place.tokens.iterdir()] == [data.fingerprint]
@@ -345,7 +345,7 @@ def test_a_text_that_cannot_be_read_is_told(place: Place, monkeypatch: pytest.Mo
     def refuse(path: Path) -> str:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(dataset, "sha256_of", refuse)
+    monkeypatch.setattr(preparation, "sha256_of", refuse)
     assert place.refusal() == f"cannot read {place.text}: Permission denied"
 
 

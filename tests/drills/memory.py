@@ -9,7 +9,7 @@ from drills.frame import ROOT, Break, Drill, Tally
 READER = """
 import resource, sys
 import numpy as np
-from gpt.data import BatchSampler
+from gpt.data.batches import BatchSampler
 tokens = np.memmap(sys.argv[1], dtype=np.uint8, mode="r")
 sampler = BatchSampler(tokens, block_size=64, seed=0)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

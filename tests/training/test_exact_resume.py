@@ -178,6 +178,7 @@ NATIVE = ("run.kernels=native", "run.dtype=auto", "model.n_embd=64")
 @pytest.mark.parametrize(
     "variant",
     [
+        pytest.param(("data.order=shuffled",), id="shuffled"),
         pytest.param((*MUON, "run.kernels=torch"), id="muon"),
         pytest.param(NATIVE, id="native", marks=needs_compiler),
         pytest.param((*MUON, *NATIVE), id="both", marks=needs_compiler),

@@ -14,7 +14,8 @@ from gpt.cache import KVCache
 from gpt.cli.command import report
 from gpt.cli.tables import human_bytes
 from gpt.config import Config, load_config
-from gpt.data import BatchSampler, Dataset
+from gpt.data import Dataset
+from gpt.data.batches import BatchSampler
 from gpt.device import Compute, choose_compute
 from gpt.model import GPT
 from gpt.training.optimizers import CombinedOptimizer, build_optimizer
