@@ -44,6 +44,12 @@ def read_settings(offline: bool = False) -> Settings:
     )
 
 
+def child_environment() -> dict[str, str]:
+    """Return this process's environment, with a search path on which a child process finds this copy of the package."""
+    path = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
 def expand_home(path: str, name: str) -> Path:
     """Return a path with its `~` or `~user` replaced.
 

@@ -1,7 +1,7 @@
 """Load a `Config` from a YAML file and overrides; all problems are reported at once."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,17 +39,47 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
         ConfigError: the file is missing or unreadable, or anything in it or the overrides is wrong;
             the message holds one line per problem.
     """
+    text = read_yaml(path, "configuration", "configs/quickstart.yaml")
+    return LoadedConfig(parse_config(text, str(path), overrides), path.stem, path.parent)
+
+
+def read_yaml(path: Path, kind: str, example: str) -> str:
+    """Return the text of a YAML file.
+
+    Args:
+        path: the file.
+        kind: what it holds, for messages.
+        example: the path of another one, for messages.
+
+    Raises:
+        ConfigError: it is missing or unreadable.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such configuration file{_similar_file(path)}") from None
+        raise ConfigError(f"{path}: no such {kind} file{_similar_file(path)}") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder; give a YAML file, for example configs/quickstart.yaml") from None
+        raise ConfigError(f"{path} is a folder; give a YAML file, for example {example}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start})") from None
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    return LoadedConfig(parse_config(text, str(path), overrides), path.stem, path.parent)
+
+
+def parse_document(text: str, origin: str) -> tuple[Document, list[str]]:
+    """Parse a YAML mapping; return it with a line for each key that is given twice.
+
+    Raises:
+        ConfigError: the text is not a YAML mapping; the message names `origin` and the line.
+    """
+    try:
+        document = parse(text)
+    except YAMLSyntaxError as error:
+        raise ConfigError(f"{at_line(origin, error.line)}: {error}") from None
+    return document, [
+        f"{at_line(origin, line)}: {dotted(key)}: is given twice, first on line {document.lines[key]}"
+        for key, line in document.duplicates
+    ]
 
 
 def parse_config(text: str, origin: str, overrides: Sequence[str] = ()) -> Config:
@@ -58,32 +88,39 @@ def parse_config(text: str, origin: str, overrides: Sequence[str] = ()) -> Confi
     Raises:
         ConfigError: see `load_config`.
     """
-    try:
-        document = parse(text)
-    except YAMLSyntaxError as error:
-        raise ConfigError(f"{_at(origin, error.line)}: {error}") from None
-    problems = [
-        f"{_at(origin, line)}: {_dotted(key)}: is given twice, first on line {document.lines[key]}"
-        for key, line in document.duplicates
-    ]
+    document, problems = parse_document(text, origin)
     data = {key: dict(value or {}) if isinstance(value, dict | None) else value for key, value in document.data.items()}
     from_command_line = _apply_overrides(data, overrides, problems)
     config, found = _validate(data)
     for key, message in found:
-        place = "command line" if key in from_command_line else _at(origin, _line_of(key, document))
-        problems.append(f"{place}: {_dotted(key)}: {message}")
+        place = "command line" if key in from_command_line else at_line(origin, line_of(key, document))
+        problems.append(f"{place}: {dotted(key)}: {message}")
     if problems:
-        raise ConfigError(_listed(origin, problems))
+        raise ConfigError(listed(origin, problems))
     assert config is not None
     return config
 
 
-def dump_config(config: Config) -> str:
-    """Return the whole configuration, defaults included, as YAML that loads again to the same values."""
-    return dump(config.model_dump(mode="json"))
+def with_values(config: Config, values: Mapping[str, Any]) -> tuple[Config | None, list[Finding]]:
+    """Return the configuration with other values, by `section.key`; or everything that is wrong with it."""
+    data = config.model_dump(exclude_unset=True)
+    for name, value in values.items():
+        section, _, key = name.partition(".")
+        data.setdefault(section, {})[key] = value
+    return _validate(data)
 
 
-def _line_of(key: tuple[str, ...], document: Document) -> int | None:
+def dump_config(config: Config, only_given: bool = False) -> str:
+    """Return a configuration as YAML that loads again to the same values.
+
+    Args:
+        config: to write.
+        only_given: leave out the keys that neither the file nor an override gave.
+    """
+    return dump(config.model_dump(mode="json", exclude_unset=only_given))
+
+
+def line_of(key: tuple[str, ...], document: Document) -> int | None:
     """Return the line of a key, or else of the section above it."""
     return next((document.lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in document.lines), None)
 
@@ -103,7 +140,7 @@ def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], problems: l
         try:
             parsed = parse_value(value)
         except YAMLSyntaxError as error:
-            problems.append(f"command line: {_dotted((section, key))}: {error}")
+            problems.append(f"command line: {dotted((section, key))}: {error}")
             continue
         if section not in data:
             data[section] = {}
@@ -193,17 +230,19 @@ def _similar_file(path: Path) -> str:
     return f"; did you mean {names[near[0]]}?" if near else ""
 
 
-def _dotted(key: tuple[str, ...]) -> str:
+def dotted(key: tuple[str, ...]) -> str:
     """Return the key as it is written, or escaped where it would break the line or the terminal."""
     name = ".".join(key)
     return name if name.isprintable() else repr(name)
 
 
-def _at(origin: str, line: int | None) -> str:
+def at_line(origin: str, line: int | None) -> str:
+    """Return a file, and the line in it if that is known."""
     return f"{origin}:{line}" if line else origin
 
 
-def _listed(origin: str, problems: list[str]) -> str:
+def listed(origin: str, problems: list[str]) -> str:
+    """Return the message for one or several problems."""
     if len(problems) == 1:
         return problems[0]
     return "\n".join([f"{origin} has {len(problems)} problems:", *(f"  {problem}" for problem in problems)])

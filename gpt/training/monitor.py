@@ -154,7 +154,8 @@ class TensorBoard(Monitor):
             self._writer.add_text("config", _preformatted(dump_config(self._config)), 0)
             leaves = self._config.leaves().items()
             values = {key: value if isinstance(value, bool | int | float) else str(value) for key, value in leaves}
-            for summary in hparams(values, {"val/loss": 0.0}):  # add_hparams would open a second folder
+            _, *session = hparams(values, {})  # add_hparams would open a second folder
+            for summary in session:  # without the experiment, TensorBoard shows the keys first in which runs differ
                 self._writer.file_writer.add_summary(summary)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:

@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.hparams import metadata
+from tensorboard.plugins.hparams.backend_context import Context
 
 from gpt.config import Config
 from gpt.training.monitor import Console, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
@@ -115,6 +120,23 @@ def test_the_hyper_parameters_are_in_the_same_folder(tmp_path: Path) -> None:
     assert values["optim.learning_rate"].number_value == 0.25
     assert values["train.histograms"].bool_value is False
     assert values["optim.betas"].string_value == "[0.9, 0.99]"
+
+
+def test_the_hparams_tab_shows_the_keys_first_in_which_runs_differ(tmp_path: Path) -> None:
+    """As TensorBoard's own plugin reads the folder of several runs."""
+    for number in (1, 2):
+        board = TensorBoard(tmp_path / str(number), Config.model_validate({"train": {"batch_size": number}}))
+        board.start(0)
+        board.scalars(0, {"val/loss": 1.0 / number})
+        board.close()
+    runs = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
+    context = Context(TBContext(data_provider=MultiplexerDataProvider(runs, str(tmp_path))))
+    found = context.hparams_metadata(RequestContext(), "")
+    limit = 1
+    experiment = context.experiment_from_metadata(RequestContext(), "", True, found, [], limit)
+    (key,) = experiment.hparam_infos
+    assert (key.name, key.domain_interval.min_value, key.domain_interval.max_value) == ("train.batch_size", 1, 2)
+    assert [metric.name.tag for metric in experiment.metric_infos] == ["val/loss"]
 
 
 @pytest.mark.parametrize("resume_step", [0, 3, 6])

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import gpt
 from gpt.checkpoint import RunFolder
+from gpt.environment import child_environment
 from gpt.errors import GPTError
 from gpt.files import write_atomic
 
@@ -147,14 +147,13 @@ def last_lines(file: Path) -> list[str]:
 
 def _launch(command: Sequence[str], console: int) -> subprocess.Popen[bytes]:
     """Start a process that no signal to the server's terminal reaches, and whose `gpt` is this one."""
-    path = [str(Path(gpt.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=console,
         stderr=console,
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        env=child_environment(),
     )
 
 
