@@ -1,0 +1,76 @@
+"""Whole training runs that are over in half a second."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+
+from gpt.config import LoadedConfig, parse_config
+from gpt.environment import read_settings
+from gpt.training.setup import open_session
+from gpt.training.trainer import Trainer
+from tiny import CORPUS
+
+RECIPE = (
+    "run.device=cpu",
+    "run.dtype=float32",
+    "run.compile=false",
+    "data.source=file",
+    "model.n_layer=1",
+    "model.n_head=2",
+    "model.n_embd=16",
+    "model.block_size=16",
+    "optim.learning_rate=1e-2",
+    "optim.min_lr=1e-3",
+    "optim.warmup_steps=2",
+    "train.batch_size=4",
+    "train.max_steps=6",
+    "train.eval_interval=3",
+    "train.eval_max_tokens=96",  # six whole windows: batches of four and of two
+    "train.log_interval=1",
+    "train.keep_last=99",
+    "train.sample_tokens=8",
+)
+
+Start = Callable[..., Trainer]
+
+
+def start_session(
+    folder: Path,
+    *overrides: str,
+    resume: str | None = None,
+    allow_config_change: bool = False,
+    report: Callable[[str], None] = lambda line: None,
+) -> Trainer:
+    """Return a trainer of folder/runs/run, ready to run; the corpus is written if there is none."""
+    folder.mkdir(exist_ok=True)
+    corpus = folder / "corpus.txt"
+    if not corpus.exists():
+        corpus.write_text(CORPUS * 20, encoding="utf-8")
+    places = [f"data.path={json.dumps(str(corpus))}", f"data.dir={json.dumps(str(folder / 'data'))}"]
+    places.append(f"run.dir={json.dumps(str(folder / 'runs'))}")
+    config = parse_config("", "recipe", [*RECIPE, *places, *overrides])
+    return open_session(
+        LoadedConfig(config, "run"),
+        replace(read_settings(offline=True), data_dir=None),
+        report,
+        resume,
+        allow_config_change,
+    )
+
+
+@contextmanager
+def quick_beginnings() -> Iterator[None]:
+    """No half second of matmuls at each start, no waiting for the disk or for a second thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with (
+        patch("gpt.training.trainer.measure_matmul_rate", lambda device, dtype: 1e9),
+        patch("os.fsync", lambda handle: None),
+    ):
+        yield
+    torch.set_num_threads(threads)
