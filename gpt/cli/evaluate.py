@@ -159,6 +159,6 @@ def _score_file(arguments: argparse.Namespace, loaded: "Loaded", stride: int) ->
     }
     if arguments.per_char:
         ids = loaded.tokenizer.encode(text)[1:]
-        names = [loaded.tokenizer.decode([index]) for index in ids.tolist()]
+        names = [loaded.tokenizer.token_bytes(index).decode(errors="replace") for index in ids.tolist()]
         summary["per_char"] = list(zip(names, score.logprobs, strict=True))
     return summary

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import to_path
-from gpt.config import Config, DataConfig
+from gpt.config import Config, DataConfig, SamplingParams
 from gpt.errors import CheckpointError, ConfigError, DataError, InputError
 
 
@@ -39,18 +39,21 @@ def _run(arguments: argparse.Namespace) -> int:
 
     load_torch()
     from gpt.checkpoint import Checkpoint, weights_of, write_checkpoint
-    from gpt.interop.hugging_face import import_folder
+    from gpt.interop.hugging_face import import_folder, read_end_id
     from gpt.interop.nanogpt import import_checkpoint
 
+    end_id = None
     try:
         if arguments.source == "hf":
             model, tokenizer = import_folder(arguments.input)
+            end_id = read_end_id(arguments.input, model.vocab_size)
         else:
             model, tokenizer = import_checkpoint(arguments.input, arguments.meta)
     except (InputError, DataError) as error:
         raise InputError(f"{arguments.input} cannot be imported: {error}") from None
     kind = str(tokenizer.to_dict()["type"])
-    config = Config(model=model.config, data=DataConfig.model_validate({"tokenizer": kind}))
+    data = DataConfig.model_validate({"tokenizer": kind})
+    config = Config(model=model.config, data=data, sample=SamplingParams(end_id=end_id))
     write_checkpoint(output, Checkpoint(weights_of(model), {}, {"step": 0}, config, tokenizer))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     report(f"{output}: {parameters:,} parameters, {tokenizer.vocab_size:,} tokens in the vocabulary")

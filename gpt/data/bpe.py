@@ -1,4 +1,4 @@
-"""Byte pair encoding by the `tokenizers` library (Sennrich et al. 2015, 1508.07909; on bytes, as in GPT-2)."""
+"""Byte pair encoding on bytes, by the `tokenizers` library (Sennrich et al. 2015, 1508.07909)."""
 
 import codecs
 import json
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt.data.token_bytes import byte_symbols, spelling_of
 from gpt.data.tokenizers import Ids, IncrementalDecoder, require_characters, smallest_dtype
 from gpt.errors import DataError, first_line
 
@@ -19,7 +20,8 @@ class BPETokenizer:
     """Tokens of one or more bytes of UTF-8: any text, no unknown characters.
 
     Args:
-        content: a tokenizer.json with byte-level tokens, like those of GPT-2, Llama 3 and Qwen.
+        content: a tokenizer.json with byte-level tokens, like those of GPT-2, Llama 3 and Qwen, or of sentencepiece
+            with byte fallback, like that of Llama 2.
 
     Raises:
         DataError: the library is not installed, or the content is not such a tokenizer.
@@ -31,22 +33,26 @@ class BPETokenizer:
 
         content = content | {"truncation": None, "padding": None}  # they would change what a text is
         try:
-            if content["decoder"]["type"] != "ByteLevel" or content["model"]["type"] != "BPE":
-                raise DataError("only byte pair encoding with byte-level tokens is supported")
+            if content["model"]["type"] != "BPE":
+                raise DataError(f"only byte pair encoding is supported, and the model is {content['model']['type']}")
+            spelling = spelling_of(content["decoder"])
             self._tokenizer = Tokenizer.from_str(json.dumps(content))
             vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-            added = [token["content"] for token in content.get("added_tokens") or []]
+            added = {token["content"] for token in content.get("added_tokens") or []}
         except DataError:
             raise
         except Exception as error:  # the library raises no other type, and the content may be anything
             raise DataError(f"not a tokenizer: {first_line(error)}") from None
         if max(vocabulary.values()) >= MOST_TOKENS:
             raise DataError(f"a token has the id {max(vocabulary.values())}; {MOST_TOKENS:,} ids are supported")
-        missing = set(byte_symbols()) - vocabulary.keys()
+        missing = set(spelling.byte_names) - vocabulary.keys()
         if missing:
             raise DataError(f"{len(missing)} of the 256 bytes have no token, so that texts would lose characters")
         self._content = content
-        self._bytes = _token_bytes(vocabulary, added)
+        self._bytes = [b""] * (max(vocabulary.values()) + 1)  # ids without a token stay empty
+        for token, index in vocabulary.items():
+            self._bytes[index] = token.encode() if token in added else spelling.to_bytes(token)
+        self._leading_space = spelling.leading_space
         self._chars = np.array([_characters_begun(token) for token in self._bytes])
 
     @property
@@ -60,10 +66,15 @@ class BPETokenizer:
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text; bytes that are not UTF-8 become U+FFFD."""
-        return b"".join([self._bytes[int(index)] for index in ids]).decode("utf-8", errors="replace")
+        text = b"".join([self._bytes[int(index)] for index in ids]).decode("utf-8", errors="replace")
+        return text.removeprefix(" ") if self._leading_space else text
 
     def stream(self) -> IncrementalDecoder:
+        """Return a decoder of ids that continue a text, where no space is taken away."""
         return _BPEDecoder(self._bytes)
+
+    def token_bytes(self, index: int) -> bytes:
+        return self._bytes[index]
 
     def count_chars(self, ids: Ids) -> int:
         return int(self._chars[ids].sum())
@@ -127,26 +138,6 @@ class _BPEDecoder:
 
     def flush(self) -> str:
         return self._utf8.decode(b"", final=True)
-
-
-def byte_symbols() -> list[str]:
-    """Return the printable character that byte-level vocabularies write for each byte (Radford et al. 2019, GPT-2)."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    codes = {byte: byte for byte in printable} | {byte: 256 + index for index, byte in enumerate(others)}
-    return [chr(codes[byte]) for byte in range(256)]
-
-
-def _token_bytes(vocabulary: dict[str, int], literal: Sequence[str]) -> list[bytes]:
-    """Return the bytes of each token; ids without one are empty."""
-    byte_of = {symbol: byte for byte, symbol in enumerate(byte_symbols())}
-    tokens = [b""] * (max(vocabulary.values()) + 1)
-    for text, index in vocabulary.items():
-        try:
-            tokens[index] = text.encode() if text in literal else bytes(byte_of[symbol] for symbol in text)
-        except KeyError:
-            raise DataError(f"the token {text!r} is not made of bytes") from None
-    return tokens
 
 
 def _characters_begun(token: bytes) -> int:

@@ -51,6 +51,10 @@ class Tokenizer(Protocol):
         """Return a decoder that takes one id at a time."""
         ...
 
+    def token_bytes(self, index: int) -> bytes:
+        """Return the UTF-8 of one token, which may be a part of a character."""
+        ...
+
     def count_chars(self, ids: Ids) -> int:
         """Count the characters that begin in the ids."""
         ...
@@ -110,6 +114,9 @@ class CharTokenizer:
     def stream(self) -> IncrementalDecoder:
         return _CharDecoder(self.itos)
 
+    def token_bytes(self, index: int) -> bytes:
+        return self.itos[index].encode()
+
     def count_chars(self, ids: Ids) -> int:
         return len(ids)
 
@@ -142,6 +149,9 @@ class ByteTokenizer:
 
     def stream(self) -> IncrementalDecoder:
         return _ByteDecoder()
+
+    def token_bytes(self, index: int) -> bytes:
+        return bytes((index,))
 
     def count_chars(self, ids: Ids) -> int:
         """Count the bytes that are not of the form 10xxxxxx, which only continue a character (RFC 3629)."""

@@ -75,5 +75,7 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
     if not torch.isfinite(logprobs).all():
         position = int((~torch.isfinite(logprobs)).nonzero()[0])
         raise GenerationError(f"the model's logits after position {position} are not finite; its weights are damaged")
-    first = tokenizer.stream().feed(int(ids[0]))  # empty where the first token is a part of a character
-    return Score(tuple(logprobs.tolist()), len(tokenizer.decode(ids.tolist())) - len(first))
+    stream = tokenizer.stream()
+    stream.feed(int(ids[0]))  # what it holds back, a part of a character, the next tokens complete
+    chars = sum(len(stream.feed(int(index))) for index in ids[1:]) + len(stream.flush())
+    return Score(tuple(logprobs.tolist()), chars)

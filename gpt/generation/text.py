@@ -39,7 +39,7 @@ def _first_ids(tokenizer: Tokenizer, params: SamplingParams) -> list[int]:
         ids = tokenizer.encode(FIRST_TEXT)
     except DataError:
         return [0]
-    return [int(ids[0])] if tokenizer.decode(ids) == FIRST_TEXT else [0]  # it may have been dropped or replaced
+    return [int(ids[-1])] if tokenizer.decode(ids) == FIRST_TEXT else [0]  # it may have been dropped or replaced
 
 
 class TextStream:

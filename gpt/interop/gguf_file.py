@@ -98,10 +98,8 @@ def rwkv_tokens(tokenizer: Tokenizer) -> list[bytes]:
     Raises:
         InputError: the tokenizer is of another kind.
     """
-    if isinstance(tokenizer, CharTokenizer):
-        return [_escaped(character.encode()) for character in tokenizer.itos]
-    if isinstance(tokenizer, ByteTokenizer):
-        return [_escaped(bytes([byte])) for byte in range(256)]
+    if isinstance(tokenizer, CharTokenizer | ByteTokenizer):
+        return [_escaped(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size)]
     raise InputError("a GGUF file has tokenizers of characters and bytes, and this model has byte pair encoding")
 
 

@@ -38,14 +38,14 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams, card:
     require_float32(model)
     config = model.config
     architecture = architecture_for(config)
-    no_ids = {"bos_token_id": None, "eos_token_id": None}
+    text_ids = {"bos_token_id": None, "eos_token_id": params.end_id}
     fields = {
         "architectures": [architecture.name],
         **architecture.to_fields(config),
         "vocab_size": config.vocab_size,
         "tie_word_embeddings": config.tie_weights,
         "dtype": "float32",
-        **no_ids,
+        **text_ids,
     }
     tensors = to_theirs(architecture.entries(config), weights_with_positions(model))
     sampling = {"temperature": params.temperature, "top_k": params.top_k, "top_p": params.top_p}
@@ -53,7 +53,7 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams, card:
         "do_sample": params.temperature > 0,
         **(sampling if params.temperature > 0 else {}),
         "max_new_tokens": params.max_new_tokens,
-        **no_ids,
+        **text_ids,
     }
     tokenizer_fields = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -106,6 +106,22 @@ def import_folder(folder: Path) -> tuple[GPT, Tokenizer]:
             tensors = {architecture.prefix + name: tensor for name, tensor in tensors.items()}  # saved without the head
         check_layers(tensors, re.escape(architecture.prefix) + r"(?:h|layers)\.(\d+)\.", config.n_layer)
         return build_from_tensors(config, architecture.entries(config), tensors), tokenizer
+
+
+def read_end_id(folder: Path, vocab_size: int) -> int | None:
+    """Return the id of the token that ends a text, the first if there are several; None: there is none.
+
+    Raises:
+        InputError: a file is damaged.
+    """
+    files = [file for name in ("generation_config.json", "config.json") if (file := folder / name).exists()]
+    for file in files:
+        with foreign_files(file):
+            ids = _read_json(file).get("eos_token_id")
+        first = ids[0] if isinstance(ids, list) and ids else ids
+        if isinstance(first, int) and 0 <= first < vocab_size:
+            return first
+    return None
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from gpt.data.bpe import BPETokenizer, byte_symbols
+from gpt.data.bpe import BPETokenizer
+from gpt.data.token_bytes import byte_symbols
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.errors import DataError, InputError
 

@@ -39,6 +39,12 @@ def test_what_was_exported_writes_the_same_text(
         assert text_of(capsys, tmp_path / "back", *options) == text_of(capsys, trained / "runs/tiny", *options)
 
 
+def test_an_imported_model_ends_a_text_where_its_own_program_does(exported: Path, tmp_path: Path) -> None:
+    (exported / "generation_config.json").write_text('{"eos_token_id": [2, 3]}')
+    assert load("hf", exported, tmp_path / "back") == 0
+    assert read_checkpoint(tmp_path / "back").config.sample.end_id == 2
+
+
 def test_an_imported_model_is_evaluated_looked_into_and_exported_again(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from gpt.config import ModelConfig, SamplingParams
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.errors import InputError
 from gpt.generation import generate_tokens
-from gpt.interop.hugging_face import export_files, import_folder
+from gpt.interop.hugging_face import export_files, import_folder, read_end_id
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from tiny import sharp_model
@@ -74,6 +74,18 @@ def test_sampling_defaults_travel_along(tmp_path: Path) -> None:
     config = transformers.GenerationConfig.from_pretrained(tmp_path)
     assert (config.do_sample, config.temperature, config.top_k, config.top_p) == (True, 0.7, 9, 0.8)
     assert config.max_new_tokens == 33
+
+
+def test_the_token_that_ends_a_text_travels_along(tmp_path: Path) -> None:
+    save(sharp_model(), tmp_path, end_id=3)
+    assert transformers.GenerationConfig.from_pretrained(tmp_path).eos_token_id == 3
+    assert read_end_id(tmp_path, 23) == 3
+    for ids, first in (([5, 7], 5), (50256, 3), ([], 3), (None, 3)):
+        edit(tmp_path / "generation_config.json", eos_token_id=ids)
+        assert read_end_id(tmp_path, 23) == first
+    (tmp_path / "generation_config.json").write_text("[1]")
+    with pytest.raises(InputError, match=r"generation_config\.json is not what it should be"):
+        read_end_id(tmp_path, 23)
 
 
 def gpt2(**changes: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gpt.data.tokenizers import ByteTokenizer, Tokenizer
+from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
 
 View = dict[str, Any]
@@ -18,16 +18,18 @@ PLACEHOLDER = "·"
 
 
 def labels_of(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
-    """Return one label per id: the character, with white space made visible; hexadecimal if it is invisible."""
+    """Return one label per id: its text, with white space made visible; hexadecimal if it is invisible."""
     return [_label(tokenizer, index) for index in ids]
 
 
 def _label(tokenizer: Tokenizer, index: int) -> str:
     if index >= tokenizer.vocab_size:
         return f"#{index}"  # a model's vocabulary may be larger than its tokenizer's
-    if isinstance(tokenizer, ByteTokenizer) and index >= 128:
-        return f"{index:02x}"
-    return "".join(map(_visible, tokenizer.decode([index])))
+    content = tokenizer.token_bytes(index)
+    try:
+        return "".join(map(_visible, content.decode())) or f"#{index}"  # an id between others may have no token
+    except UnicodeDecodeError:
+        return content.hex()
 
 
 def _visible(character: str) -> str:

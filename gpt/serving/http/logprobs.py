@@ -68,8 +68,11 @@ class LogprobsStream:
         """Return the text of a token, or its bytes where it is no character on its own."""
         if index >= self._tokenizer.vocab_size:
             return f"id:{index}"
-        text = self._tokenizer.decode([index])
-        return f"bytes:\\x{index:02x}" if text == "\N{REPLACEMENT CHARACTER}" else text
+        content = self._tokenizer.token_bytes(index)
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
 
 
 @torch.inference_mode()
