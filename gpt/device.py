@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from gpt.config.sections import DEVICE_PATTERN, RunConfig
+from gpt.environment import Launch
 from gpt.errors import DeviceError
 from gpt.processor import Processor, supported_processors
 from gpt.progress import Report
@@ -40,13 +41,19 @@ class Compute:
         return f"{self.device}{threads}, {name}"
 
 
-def choose_compute(config: RunConfig, report: Report, processor: Processor | None = None) -> Compute:
+def choose_compute(
+    config: RunConfig,
+    report: Report,
+    processor: Processor | None = None,
+    launch: Launch = Launch(),  # noqa: B008  # frozen
+) -> Compute:
     """Resolve `auto` settings, and set torch's thread count and determinism.
 
     Args:
         config: the `run` section.
         report: takes lines for the user.
         processor: processor class to use; None: this CPU's best.
+        launch: the processes of this machine, which share its cores, and have a CUDA device each.
 
     Raises:
         DeviceError: the requested device is not available.
@@ -54,10 +61,14 @@ def choose_compute(config: RunConfig, report: Report, processor: Processor | Non
     processor = processor or supported_processors()[0]
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+    elif launch.local_size > 1:  # torchrun sets OMP_NUM_THREADS to 1
+        torch.set_num_threads(max(1, _usable_cores() // launch.local_size))
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads only the environment
         torch.use_deterministic_algorithms(True)
-    device = choose_device(config.device)
+    device = choose_device(config.device if launch.size == 1 else _device_of_rank(config.device, launch))
+    if launch.size > 1 and device.type == "cuda":
+        torch.cuda.set_device(device)
     fast = _fast_dtype(device, processor)
     dtype = _choose_dtype(config.dtype, device, fast)
     if device.type == "cpu" and dtype != torch.float32 and dtype != fast:
@@ -82,6 +93,25 @@ def choose_device(name: str) -> torch.device:
         count = f"{there['cuda']} CUDA devices" if device.type == "cuda" else "no MPS device"
         raise DeviceError(f"device {name}: torch {torch.__version__} sees {count}; use device auto or cpu")
     return device
+
+
+def _device_of_rank(name: str, launch: Launch) -> str:
+    """Return the device of one of several processes: `cuda` is the one with its local rank.
+
+    Raises:
+        DeviceError: the device is not for several processes.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda":
+        return f"cuda:{launch.local_rank}"
+    if name != "cpu":
+        raise DeviceError(f"run.device is {name}, but each of {launch.size} processes needs its own; use cuda or cpu")
+    return name
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _fast_dtype(device: torch.device, processor: Processor) -> torch.dtype:

@@ -28,6 +28,46 @@ class Settings:
     api_key: str | None = None
 
 
+@dataclass(frozen=True)
+class Launch:
+    """The place of this process among those of one training, which torchrun started.
+
+    Attributes:
+        rank: number of this process, from `RANK`.
+        size: processes on all machines, from `WORLD_SIZE`.
+        local_rank: number of this process on its machine, from `LOCAL_RANK`.
+        local_size: processes on its machine, from `LOCAL_WORLD_SIZE`.
+        address: where the processes meet, from `MASTER_ADDR` and `MASTER_PORT`.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    address: str = ""
+
+
+LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+def read_launch() -> Launch:
+    """Read torchrun's variables; without them, or with one process, this process is alone.
+
+    Raises:
+        ConfigError: some are missing or are not numbers.
+    """
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return Launch()
+    missing = [name for name in (*LAUNCH_VARIABLES, "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if missing:
+        raise ConfigError(f"WORLD_SIZE is set, but {missing[0]} is not; start several processes with torchrun")
+    try:
+        rank, size, local_rank, local_size = (int(os.environ[name]) for name in LAUNCH_VARIABLES)
+    except ValueError:
+        raise ConfigError(f"{', '.join(LAUNCH_VARIABLES)} must be numbers, as torchrun sets them") from None
+    return Launch(rank, size, local_rank, local_size, f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}")
+
+
 def read_settings(offline: bool = False) -> Settings:
     """Read the environment, once; callers pass the result on. `offline=True` overrides the environment.
 

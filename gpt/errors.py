@@ -41,6 +41,24 @@ class NonFiniteError(GPTError):
     exit_code = 3
 
 
+class ProcessLostError(GPTError):
+    """Another process of a distributed training has ended."""
+
+    exit_code = 1
+
+
+class PeerError(GPTError):
+    """An error that another process of a distributed training reports; this one ends without a word.
+
+    Args:
+        exit_code: the other's.
+    """
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__("another process reports the error")
+        self.exit_code = exit_code
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its type where it has none."""
     return str(error).partition("\n")[0] or type(error).__name__

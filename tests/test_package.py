@@ -12,7 +12,7 @@ PACKAGE = Path(gpt.__file__).parent
 FLOORS = [
     {"errors", "progress"},
     {"environment", "files", "config", "processor"},
-    {"device", "model", "data", "cache"},
+    {"device", "model", "data", "cache", "distributed"},
     {"kernels", "evaluation"},
     {"accounting"},
     {"checkpoint", "generation"},

@@ -72,18 +72,19 @@ def table_bytes(config: ModelConfig) -> int:
     return 4 * config.block_size * widths[config.position]
 
 
-def training_bytes(config: Config, compute: Compute) -> int:
-    """Return the least bytes of a training step: weights, gradients, optimizer state and activations.
+def training_bytes(config: Config, compute: Compute, processes: int = 1) -> int:
+    """Return the least bytes of one process in a training step: weights, gradients, optimizer state and activations.
 
     Of the activations only the inputs of the matmuls count, from which the gradients of the weights are computed.
     """
     model, train = config.model, config.train
-    tokens = train.batch_size * model.block_size
+    tokens = train.batch_size * model.block_size // processes
     copies = 4 if config.optim.name == "adamw" else 3  # weights, gradients, and two moments or one
     inputs = 3 * model.n_embd + 2 * model.kv_heads * model.head_dim + model.mlp_hidden
     activations = tokens * model.n_layer * inputs * compute.dtype.itemsize
     ids = 2 * torch.int64.itemsize * tokens * train.grad_accum_steps
-    return copies * model_bytes(model) + table_bytes(model) + activations + ids
+    shards = processes if config.run.parallel == "fsdp" else 1
+    return copies * model_bytes(model) // shards + table_bytes(model) + activations + ids
 
 
 def require_countable(config: ModelConfig, batch: int = 1, length: int = 1) -> None:
@@ -106,10 +107,10 @@ def require_model_memory(config: ModelConfig, device: torch.device) -> None:
     require_memory(model_bytes(config) + table_bytes(config), "the model", remedy, device)
 
 
-def require_training_memory(config: Config, compute: Compute) -> None:
-    """Raise DeviceError unless there is memory for a training step."""
+def require_training_memory(config: Config, compute: Compute, processes: int = 1) -> None:
+    """Raise DeviceError unless there is memory for a training step of one of several processes."""
     remedy = "train.batch_size, model.block_size or the size of the model"
-    require_memory(training_bytes(config, compute), "a training step", remedy, compute.device)
+    require_memory(training_bytes(config, compute, processes), "a training step", remedy, compute.device)
 
 
 def require_cache_memory(config: ModelConfig, sequences: int, kv_dtype: str, device: torch.device) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from gpt.errors import GPTError
+from gpt.errors import GPTError, PeerError
 from gpt.progress import announced
 
 SPINS = "8000"
@@ -44,6 +44,8 @@ def run_command(command: Callable[[], int]) -> int:
         code = command()
         sys.stdout.flush()
         return code
+    except PeerError as error:
+        return error.exit_code
     except GPTError as error:
         report(f"error: {error}")
         return error.exit_code

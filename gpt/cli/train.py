@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import add_config_options, not_empty, read_config
 from gpt.config import Config, LoadedConfig, dump_config
-from gpt.environment import read_settings
+from gpt.distributed import World, joined
+from gpt.environment import read_launch, read_settings
+from gpt.progress import silent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 2 a user's mistake, 3 a non-finite loss, 130 and 143 stopped and saved."""
-    return run_command(lambda: _run(_parse(argv)))
+    return run_command(lambda: _run(argv))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -42,34 +44,44 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(argv: Sequence[str] | None) -> int:
+    with joined(read_launch()) as world:
+        arguments, loaded = world.on_main(lambda: _read(argv))
+        if loaded is None:
+            return 0
+        return _train(loaded, arguments, world)
+
+
+def _read(argv: Sequence[str] | None) -> tuple[argparse.Namespace, LoadedConfig | None]:
+    """Return the options and the configuration; None where it, or the schema, was only to be printed."""
+    arguments = _parse(argv)
     if arguments.print_schema:
         print(json.dumps(Config.model_json_schema(), indent=2))
-        return 0
+        return arguments, None
     loaded = read_config(arguments)
     if arguments.print_config:
         sys.stdout.write(dump_config(loaded.config))
-        return 0
-    return _train(loaded, arguments)
+        return arguments, None
+    return arguments, loaded
 
 
-def _train(loaded: LoadedConfig, arguments: argparse.Namespace) -> int:
+def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) -> int:
     load_torch()
     from gpt.training.setup import open_session
     from gpt.training.signals import Interrupted
 
-    settings = read_settings(arguments.offline)
-    trainer = open_session(loaded, settings, report, arguments.resume, arguments.allow_config_change)
+    settings, tell = read_settings(arguments.offline), report if world.is_main else silent
+    trainer = open_session(loaded, settings, tell, arguments.resume, arguments.allow_config_change, world)
     folder = trainer.run_folder.path
     try:
         state = trainer.run()
     except Interrupted as stopped:
-        report(
+        tell(
             f"stopped by {stopped} at step {trainer.state.step}, saved in {folder}; "
             f"continue with --config {folder / 'config.yaml'} --resume auto"
         )
         return stopped.exit_code
-    report(
+    tell(
         f"done: {state.step} steps in {state.seconds:.1f} s; best validation loss {state.best_val_loss:.4f} nats "
         f"per token at step {state.best_step}; sample with: python scripts/sample.py --checkpoint {folder}"
     )

@@ -88,12 +88,18 @@ class RunConfig(Section):
         description="Kernels of training blocks on a CPU. native: C++ kernels of this package, in float32, or in "
         "bfloat16 where the processor has instructions for it; auto: native where it applies.",
     )
+    parallel: Literal["ddp", "fsdp"] = Field(
+        "ddp",
+        description="With several processes (torchrun). ddp: each has the whole model; fsdp: weights, gradients and "
+        "optimizer state are sharded among them.",
+    )
     deterministic: bool = Field(
         False,
         description="Ask torch for deterministic kernels on CUDA. On a CPU runs are bitwise reproducible either way.",
     )
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        None, description="CPU threads; null: torch's choice, one per core."
+        None,
+        description="CPU threads of a process; null: one per core, shared equally by the processes of a machine.",
     )
 
 
@@ -197,6 +203,11 @@ class ModelConfig(Section):
         return self.dropout if self.attention_dropout is None else self.attention_dropout
 
     @property
+    def has_dropout(self) -> bool:
+        """Return whether training uses random numbers in the forward pass."""
+        return self.dropout > 0 or self.weights_dropout > 0
+
+    @property
     def mlp_hidden(self) -> int:
         """Return the hidden width of the feed-forward network."""
         if self.mlp_width is not None:
@@ -257,7 +268,7 @@ class OptimConfig(Section):
 class TrainConfig(Section):
     """Batches, steps, evaluations and checkpoints."""
 
-    batch_size: PositiveInt = Field(64, description="Sequences per micro-batch.")
+    batch_size: PositiveInt = Field(64, description="Sequences per micro-batch, of all processes together.")
     grad_accum_steps: PositiveInt = Field(
         1, description="Micro-batches per optimizer step; one step sees batch_size * grad_accum_steps sequences."
     )

@@ -31,8 +31,13 @@ class Sampler(Protocol):
 
     starts: Tensor
 
-    def get_batch(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets, each (B, T) int64; the target of a position is the token after it."""
+    def get_batch(self, batch_size: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets, each (B, T) int64; the target of a position is the token after it.
+
+        Args:
+            batch_size: windows to choose.
+            rows: indices of those to read; None: all.
+        """
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -48,9 +53,9 @@ class Sampler(Protocol):
         ...
 
 
-def read_windows(tokens: Tokens, starts: NDArray[np.int64], block_size: int) -> tuple[Tensor, Tensor]:
+def read_windows(tokens: Tokens, starts: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     """Return the windows that begin at `starts`, (B,), as inputs and targets, each (B, T) int64."""
-    windows = torch.from_numpy(tokens[starts[:, None] + np.arange(block_size + 1)].astype(np.int64))
+    windows = torch.from_numpy(tokens[starts.numpy()[:, None] + np.arange(block_size + 1)].astype(np.int64))
     release_pages(tokens)
     return windows[:, :-1], windows[:, 1:]
 
@@ -73,10 +78,10 @@ class BatchSampler:
         self.generator = torch.Generator().manual_seed(seed)
         self.starts = torch.empty(0, dtype=torch.long)
 
-    def get_batch(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets, each (B, T) int64; the target of a position is the token after it."""
+    def get_batch(self, batch_size: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets, each (B, T) int64; see `Sampler`."""
         self.starts = torch.randint(len(self.tokens) - self.block_size, (batch_size,), generator=self.generator)
-        return read_windows(self.tokens, self.starts.numpy(), self.block_size)
+        return read_windows(self.tokens, self.starts if rows is None else self.starts[rows], self.block_size)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the generator's state."""
@@ -112,8 +117,8 @@ class ShuffledSampler:
         self.starts = torch.empty(0, dtype=torch.long)
         self._begin_epoch(0)
 
-    def get_batch(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets, each (B, T) int64; the target of a position is the token after it."""
+    def get_batch(self, batch_size: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets, each (B, T) int64; see `Sampler`."""
         starts: list[NDArray[np.int64]] = []
         while batch_size > 0:
             count = min(batch_size, self.blocks - self.position)
@@ -124,7 +129,7 @@ class ShuffledSampler:
             if self.position == self.blocks:
                 self._begin_epoch(self.epoch + 1)
         self.starts = torch.from_numpy(np.concatenate(starts))
-        return read_windows(self.tokens, self.starts.numpy(), self.block_size)
+        return read_windows(self.tokens, self.starts if rows is None else self.starts[rows], self.block_size)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the seed, the epoch and the position in it."""

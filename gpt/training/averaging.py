@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from gpt.training.sharding import local_part, sharded_like
 from gpt.training.training_state import check_like
 
 
@@ -20,13 +21,13 @@ class WeightAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._weights = dict(model.named_parameters())
         self._decay = decay
-        self._average = {name: weight.detach().clone() for name, weight in self._weights.items()}
+        self._average = {name: local_part(weight.detach()).clone() for name, weight in self._weights.items()}
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Update the average with the weights after step `step`, counted from 1."""
         decay = min(self._decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self._average.values()), list(self._weights.values()), 1 - decay)
+        torch._foreach_lerp_(list(self._average.values()), self._local_weights, 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -51,12 +52,16 @@ class WeightAverage:
         for name, weight in self._weights.items():
             check_like(name, state[name], weight)
         for name, weight in self._weights.items():
-            self._average[name].copy_(weight)
-            weight.copy_(state[name])
+            self._average[name].copy_(local_part(weight))
+            weight.copy_(sharded_like(state[name], weight))
+
+    @property
+    def _local_weights(self) -> list[Tensor]:
+        return [local_part(weight) for weight in self._weights.values()]
 
     @torch.no_grad()
     def _swap(self) -> None:
-        for name, weight in self._weights.items():
+        for average, weight in zip(self._average.values(), self._local_weights, strict=True):
             own = weight.clone()
-            weight.copy_(self._average[name])
-            self._average[name].copy_(own)
+            weight.copy_(average)
+            average.copy_(own)

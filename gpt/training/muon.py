@@ -8,12 +8,16 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gpt.training.sharding import as_part, local_part, sharded_like, whole
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic Newton-Schulz iteration that raise small singular values fastest."""
 
 
 class Muon(Optimizer):
     """Muon for matrices; those of equal shape are orthogonalized as a batch.
+
+    Of sharded matrices every process gathers all rows to orthogonalize them, and updates its own.
 
     Args:
         params: matrices, (rows, columns) each, all in one group.
@@ -54,18 +58,22 @@ class Muon(Optimizer):
                 self._update(parameters, group)
 
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        averages = [self._average(p) for p in parameters]
+        gradients = [local_part(p.grad) for p in parameters if p.grad is not None]
+        averages = [local_part(self._average(p)) for p in parameters]
         if self.found_inf is not None:  # zero times a non-finite gradient is not zero
             gradients = [torch.where(self.found_inf > 0, a, g) for a, g in zip(averages, gradients, strict=True)]
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
         nesterov = torch._foreach_lerp(gradients, averages, group["momentum"])
-        updates = orthogonalize(torch.stack(nesterov).to(self._dtype), group["steps"])
+        matrices = [whole(as_part(part, p)) for part, p in zip(nesterov, parameters, strict=True)]
+        updates = orthogonalize(torch.stack(matrices).to(self._dtype), group["steps"])
         rows, columns = parameters[0].shape
         scale = group["lr"] * math.sqrt(max(1.0, rows / columns))
         keep = 1.0 if self.found_inf is None else 1.0 - self.found_inf
-        torch._foreach_mul_(parameters, 1 - keep * group["lr"] * group["weight_decay"])
-        torch._foreach_sub_(parameters, list((keep * scale * updates.to(parameters[0].dtype)).unbind()))
+        updates = keep * scale * updates.to(parameters[0].dtype)
+        weights = [local_part(p) for p in parameters]
+        torch._foreach_mul_(weights, 1 - keep * group["lr"] * group["weight_decay"])
+        parts = [local_part(sharded_like(update, p)) for update, p in zip(updates, parameters, strict=True)]
+        torch._foreach_sub_(weights, parts)
 
     def _average(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]

@@ -10,6 +10,7 @@ from torch.optim import AdamW, Optimizer
 from gpt.config import OptimConfig
 from gpt.model import GPT
 from gpt.training.muon import Muon
+from gpt.training.sharding import sharded_like
 from gpt.training.training_state import check_like
 
 MOMENTS: dict[type[Optimizer], tuple[str, ...]] = {AdamW: ("exp_avg", "exp_avg_sq"), Muon: ("momentum",)}
@@ -82,8 +83,9 @@ class CombinedOptimizer:
             present = optimizer.state_dict()["param_groups"]
             _check_state(optimizer, present, state[name])
             rates = [float(group["lr"]) for group in state[name]["param_groups"]]  # the last step's
+            entries = _sharded(optimizer, state[name]["state"])
             groups = [{**group, "lr": rate} for group, rate in zip(present, rates, strict=True)]
-            optimizer.load_state_dict({"state": state[name]["state"], "param_groups": groups})
+            optimizer.load_state_dict({"state": entries, "param_groups": groups})
 
 
 def build_optimizer(
@@ -115,11 +117,24 @@ def _adamw(parameters: Sequence[Tensor], config: OptimConfig, device: torch.devi
     return AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=fused)
 
 
+def _parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _sharded(optimizer: Optimizer, entries: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Return the states of parameters, by number, with moments sharded like their parameter."""
+    parameters, moments = _parameters_of(optimizer), MOMENTS[type(optimizer)]
+    return {
+        number: {**entry, **{name: sharded_like(entry[name], parameters[number]) for name in moments}}
+        for number, entry in entries.items()
+    }
+
+
 def _check_state(optimizer: Optimizer, groups: list[dict[str, Any]], saved: dict[str, Any]) -> None:
     """Check that a state has the tensors that fused kernels read unchecked."""
     if [group["params"] for group in saved["param_groups"]] != [group["params"] for group in groups]:
         raise ValueError("the optimizer has different parameters")
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = _parameters_of(optimizer)
     moments, entries = MOMENTS[type(optimizer)], saved["state"]
     if entries and entries.keys() != set(range(len(parameters))):  # empty before the first step
         raise ValueError(f"the optimizer has moments of {len(entries)} parameters instead of {len(parameters)}")

@@ -11,12 +11,13 @@ from gpt.config import Config, LoadedConfig
 from gpt.data import Dataset, prepare
 from gpt.data.batches import BatchSampler
 from gpt.device import Compute, choose_compute, keep_freed_memory
+from gpt.distributed import World
 from gpt.environment import Settings, expand_home
 from gpt.errors import ConfigError, DeviceError
 from gpt.inspection.rendering.pictures import require_matplotlib
-from gpt.kernels.training.block import use_native_blocks
+from gpt.kernels.training.block import NativeBlock, use_native_blocks
 from gpt.model import GPT
-from gpt.processor import supported_processors
+from gpt.processor import Processor, supported_processors
 from gpt.progress import Report
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.finetuning import base_tokenizer, begin_with, find_base, with_architecture
@@ -31,10 +32,12 @@ from gpt.training.monitor import (
     TensorBoard,
 )
 from gpt.training.optimizers import build_optimizer
+from gpt.training.parallel import check_batch, parallelize
 from gpt.training.resume import ResumePoint, check_fits, find_resume_point, warn_of_copy
 from gpt.training.schedule import fit_schedule
 from gpt.training.step import Stepper
 from gpt.training.trainer import Trainer
+from gpt.training.training_state import seed_process
 
 
 def open_session(
@@ -43,6 +46,7 @@ def open_session(
     report: Report,
     resume: str | None = None,
     allow_config_change: bool = False,
+    world: World = World(),  # noqa: B008  # without state
 ) -> Trainer:
     """Prepare data, model and run folder; nothing is written into the run folder until everything is checked.
 
@@ -54,15 +58,17 @@ def open_session(
         report: takes lines for the user.
         resume: see `find_resume_point`.
         allow_config_change: resume even if the configuration differs from the checkpoint's.
+        world: the processes that train together; the others take the checkpoint from rank 0.
 
     Raises:
         GPTError: the data, device, run folder or checkpoint cannot be used.
     """
+    check_batch(loaded.config.train, world)
     run = RunFolder(expand_home(loaded.config.run.dir, "run.dir") / loaded.name)
-    run.lock()
+    world.on_main(run.lock)
     try:
         fitted = replace(loaded, config=fit_schedule(loaded.config, report))
-        return _build_trainer(fitted, run, settings, report, resume, allow_config_change)
+        return _build_trainer(fitted, run, settings, report, resume, allow_config_change, world)
     except BaseException:
         run.unlock()
         raise
@@ -75,39 +81,61 @@ def _build_trainer(
     report: Report,
     resume: str | None,
     allow_config_change: bool,
+    world: World,
 ) -> Trainer:
-    compute = choose_compute(loaded.config.run, report, supported_processors(settings.processor)[0])
+    processor = supported_processors(settings.processor)[0]
+    compute = world.agreed(lambda: choose_compute(loaded.config.run, report, processor, world.launch))
+    point, base = world.on_main(lambda: _find_beginning(loaded, run, resume, report))
+    keep_freed_memory()
+    if base is not None:
+        loaded = with_architecture(loaded, base)
+    add_characters = loaded.config.train.init_new_characters == "add"
+    dataset = world.main_first(
+        lambda: prepare(loaded.config.data, settings, report, False, base_tokenizer(base), add_characters)
+    )
+    dataset.check_length(loaded.config.model.block_size)
+    config = resolve(loaded, dataset)
+    world.agreed(lambda: require_training_memory(config, compute, world.size))
+    if point is not None:
+        check_fits(point, config, dataset, allow_config_change)
+    model = _build_model(config, dataset, point, base)
+    world.agreed(lambda: _use_native_blocks(model, config, compute, settings, report))
+    parallel = parallelize(model, config.run.parallel, world, compute)
+    optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
+    skips = MOST_SKIPPED if config.train.on_nonfinite == "skip" else 0
+    stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, skips, parallel, world)
+    _compile_blocks(stepper, config, dataset, processor, report)
+    if world.rank > 0:
+        seed_process(config.run.seed, world.rank)
+    monitor = _build_monitor(run, config, report) if world.is_main else Monitor()
+    trainer = Trainer(config, model, dataset, compute, stepper, run, monitor, report, world)
+    if point is not None:
+        trainer.restore(point.checkpoint)
+    world.on_main(lambda: run.create(config))
+    report(_summary(trainer, point, base))
+    return trainer
+
+
+def _find_beginning(
+    loaded: LoadedConfig, run: RunFolder, resume: str | None, report: Report
+) -> tuple[ResumePoint | None, ResumePoint | None]:
+    """Return the checkpoint to resume from, and the one to begin with, if any."""
     warn_of_copy(loaded.folder, run, resume, report)
     point = find_resume_point(run, resume, loaded.config, report)
     if loaded.config.train.attention_interval:
         require_matplotlib()
-    keep_freed_memory()
-    base = find_base(loaded.config, run.path.parent, point)
-    if base is not None:
-        loaded = with_architecture(loaded, base)
-    add_characters = loaded.config.train.init_new_characters == "add"
-    dataset = prepare(loaded.config.data, settings, report, False, base_tokenizer(base), add_characters)
-    dataset.check_length(loaded.config.model.block_size)
-    config = resolve(loaded, dataset)
-    require_training_memory(config, compute)
-    if point is not None:
-        check_fits(point, config, dataset, allow_config_change)
+    return point, find_base(loaded.config, run.path.parent, point)
+
+
+def _build_model(config: Config, dataset: Dataset, point: ResumePoint | None, base: ResumePoint | None) -> GPT:
+    """Build the model on the CPU, with the weights of a checkpoint, if any."""
     torch.manual_seed(config.run.seed)
-    model = GPT(config.model).to(compute.device)
+    model = GPT(config.model)
     if point is not None:
         load_weights(model, point.checkpoint.model, point.folder)
     elif base is not None:
         begin_with(model, dataset.tokenizer, base)
-    optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
-    skips = MOST_SKIPPED if config.train.on_nonfinite == "skip" else 0
-    stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, skips)
-    _choose_blocks(stepper, config, dataset, settings, report)
-    trainer = Trainer(config, model, dataset, compute, stepper, run, _build_monitor(run, config, report), report)
-    if point is not None:
-        trainer.restore(point.checkpoint)
-    run.create(config)
-    report(_summary(config, model, dataset, compute, run, point, base))
-    return trainer
+    return model
 
 
 def resolve(loaded: LoadedConfig, dataset: Dataset) -> Config:
@@ -125,30 +153,42 @@ def resolve(loaded: LoadedConfig, dataset: Dataset) -> Config:
     return config.model_copy(update={"model": model, "run": run})
 
 
-def _choose_blocks(stepper: Stepper, config: Config, dataset: Dataset, settings: Settings, report: Report) -> None:
-    """Use native kernels if they are wanted and available; otherwise compile the blocks or leave them eager.
+def _use_native_blocks(model: GPT, config: Config, compute: Compute, settings: Settings, report: Report) -> None:
+    """Use native kernels if they are wanted and available.
 
     With `run.compile=true`, `run.kernels=auto` means torch's blocks.
 
     Raises:
-        DeviceError: something asked for by name is not available.
+        DeviceError: they are asked for by name and not available.
     """
-    model, compute, run = stepper.model, stepper.compute, config.run
+    run = config.run
     if run.kernels == "native" and run.compile is True:
         raise DeviceError("run.compile is true, but torch does not compile native kernels; set run.kernels=torch")
     if run.kernels == "native" or (run.kernels == "auto" and run.compile is not True and compute.device.type == "cpu"):
         try:
             instructions = use_native_blocks(model, compute, settings, report)
             report(f"training blocks by native kernels ({instructions})")
-            return
         except DeviceError as error:
             if run.kernels == "native":
                 raise DeviceError(f"run.kernels is native, but {error}; set run.kernels=auto or torch") from None
             report(f"no native kernels: {error}")
-    if should_compile(run.compile, compute.device, supported_processors(settings.processor)[0], report):
+
+
+def _compile_blocks(stepper: Stepper, config: Config, dataset: Dataset, processor: Processor, report: Report) -> None:
+    """Compile the blocks if that is wanted and works, unless native kernels compute them.
+
+    Raises:
+        DeviceError: it is asked for and does not work.
+    """
+    model = stepper.model
+    if isinstance(model.h[0], NativeBlock):
+        return
+    if should_compile(config.run.compile, stepper.compute.device, processor, report):
         # from a sampler of its own, so that the run's batches stay the same
-        batch = BatchSampler(dataset.train, config.model.block_size, seed=0).get_batch(config.train.batch_size)
-        compile_blocks(model, lambda: stepper.gradients([batch]), run.compile is True, report)
+        batch = BatchSampler(dataset.train, config.model.block_size, seed=0).get_batch(
+            config.train.batch_size // stepper.world.size
+        )
+        compile_blocks(model, lambda: stepper.gradients([batch]), config.run.compile is True, report)
 
 
 def _build_monitor(run: RunFolder, config: Config, report: Report) -> Monitor:
@@ -157,20 +197,14 @@ def _build_monitor(run: RunFolder, config: Config, report: Report) -> Monitor:
     return MonitorGroup([*files, TensorBoard(run.path, config), *console], report)
 
 
-def _summary(
-    config: Config,
-    model: GPT,
-    dataset: Dataset,
-    compute: Compute,
-    run: RunFolder,
-    point: ResumePoint | None,
-    base: ResumePoint | None,
-) -> str:
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+def _summary(trainer: Trainer, point: ResumePoint | None, base: ResumePoint | None) -> str:
+    config, dataset, world = trainer.config, trainer.dataset, trainer.world
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     tokens = config.train.batch_size * config.train.grad_accum_steps * config.model.block_size
     start = f"resuming {point.folder}" if point else f"beginning with {base.folder}" if base else "new run"
+    processes = f"{world.size} processes ({config.run.parallel}), each on " if world.size > 1 else ""
     return (
-        f"{run.path}: {start}; {parameters:,} parameters, {len(dataset.train):,} training and {len(dataset.val):,} "
-        f"validation tokens, vocabulary of {config.model.vocab_size}; {tokens:,} tokens a step; {compute}"
-        + (", compiled" if is_compiled(model) else "")
+        f"{trainer.run_folder.path}: {start}; {parameters:,} parameters, {len(dataset.train):,} training and "
+        f"{len(dataset.val):,} validation tokens, vocabulary of {config.model.vocab_size}; {tokens:,} tokens a step; "
+        f"{processes}{trainer.compute}" + (", compiled" if is_compiled(trainer.model) else "")
     )

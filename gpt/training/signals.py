@@ -5,6 +5,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from gpt.distributed import World
 from gpt.progress import Report
 
 
@@ -25,14 +26,18 @@ class SignalWatch:
 
     The first signal also restores the previous handlers, so that a second one aborts. A signal that the
     parent process ignores, as `nohup` and background jobs of scripts do, stays ignored.
+
+    Args:
+        report: takes a line when a signal arrives.
+        world: the processes that train together: a signal to one of them stops all at the same step.
     """
 
     WATCHED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
+    def __init__(self, report: Report, world: World = World()) -> None:  # noqa: B008  # without state
+        self._report, self._world = report, world
         self._former: dict[int, Any] = {}
-        self._received: int | None = None
+        self._received = 0
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # Python lets only the main thread set handlers
@@ -51,8 +56,9 @@ class SignalWatch:
         Raises:
             Interrupted: one has arrived.
         """
-        if self._received is not None:
-            received, self._received = self._received, None
+        received = self._world.max(self._received)
+        if received:
+            self._received = 0
             raise Interrupted(received)
 
     def _note(self, signum: int, frame: FrameType | None) -> None:

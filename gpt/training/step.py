@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +10,13 @@ import torch
 from torch import Tensor
 
 from gpt.device import Compute
+from gpt.distributed import World
 from gpt.errors import NonFiniteError
 from gpt.evaluation.loss import IGNORE, Batch, summed_loss
 from gpt.model import GPT
 from gpt.training.optimizers import CombinedOptimizer
+from gpt.training.parallel import ParallelModel
+from gpt.training.sharding import whole
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,8 @@ class Stepper:
         compute: device and dtype; with float16 the loss is scaled (Micikevicius et al. 2017, 1710.03740).
         grad_clip: largest global gradient norm; 0 for none.
         allowed_in_a_row: see `NonFiniteGuard`.
+        parallel: the model as several processes call it; None: as it is.
+        world: the processes that train it.
     """
 
     def __init__(
@@ -100,8 +106,11 @@ class Stepper:
         compute: Compute,
         grad_clip: float,
         allowed_in_a_row: int = 0,
+        parallel: ParallelModel | None = None,
+        world: World = World(),  # noqa: B008  # without state
     ) -> None:
         self.model, self.optimizer, self.compute = model, optimizer, compute
+        self.parallel, self.world = parallel or ParallelModel(model), world
         self.max_norm = grad_clip or math.inf
         self.scaler = torch.amp.GradScaler(compute.device.type, enabled=compute.dtype == torch.float16)
         self.guard = NonFiniteGuard(compute.device, allowed_in_a_row)
@@ -116,7 +125,7 @@ class Stepper:
             group["lr"] = learning_rate * group["lr_factor"]
         loss = self.gradients(micro_batches)
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it needs only groups and step
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
+        norm = whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm))
         # a float16 gradient may overflow: the scaler skips that step and lowers the scale
         is_bad = self.guard.observe(number, loss, torch.zeros_like(norm) if self.scaler.is_enabled() else norm)
         if self.guard.reads_are_free:
@@ -142,19 +151,24 @@ class Stepper:
         """Set the gradients to those of several micro-batches, as if they were one batch.
 
         Each loss is divided by the number of tokens of the whole step, not of its micro-batch, so that all tokens
-        have the same weight even if micro-batches differ in size or padding.
+        have the same weight even if micro-batches, or those of other processes, differ in size or padding.
+
+        Args:
+            micro_batches: those of this process.
 
         Returns:
             Mean loss per token, in nats, detached.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        tokens = sum(int((targets != IGNORE).sum()) for _, targets in micro_batches)
+        tokens = self.world.sum(sum(int((targets != IGNORE).sum()) for _, targets in micro_batches))
+        tokens_per_process = tokens / self.world.size  # gradients are averaged over processes
         losses = []
-        for inputs, targets in micro_batches:
-            loss = summed_loss(self.model, inputs, targets, self.compute) / tokens
-            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        for number, (inputs, targets) in enumerate(micro_batches, start=1):
+            with nullcontext() if number == len(micro_batches) else self.parallel.accumulating():
+                loss = summed_loss(self.parallel.forward, inputs, targets, self.compute) / tokens_per_process
+                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
-        return torch.stack(losses).sum()
+        return self.world.mean(torch.stack(losses).sum())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of optimizer, scaler and guard: tensors and plain values."""

@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -14,6 +15,7 @@ from gpt.data import Dataset
 from gpt.data.batches import build_sampler
 from gpt.data.ngrams import NgramTable
 from gpt.device import Compute
+from gpt.distributed import World
 from gpt.errors import CheckpointError
 from gpt.evaluation.loss import Batch
 from gpt.model import GPT
@@ -21,11 +23,13 @@ from gpt.progress import Report, announced
 from gpt.training.averaging import WeightAverage
 from gpt.training.incidents import StepWatch
 from gpt.training.monitor import INCIDENT, Monitor
+from gpt.training.parallel import rows_of_process
 from gpt.training.schedule import learning_rate
+from gpt.training.sharding import gather_on_main
 from gpt.training.signals import Interrupted, SignalWatch
 from gpt.training.step import Stepper, StepResult
 from gpt.training.throughput import SpeedMeter
-from gpt.training.training_state import TrainingState, default_generator_states, set_default_generator_states
+from gpt.training.training_state import TrainingState, gather_generator_states, restore_generator_states, seed_process
 from gpt.training.validation import Validation
 
 
@@ -41,6 +45,7 @@ class Trainer:
         run: the run folder, locked; `run` unlocks it at its end.
         monitor: receives every metric.
         report: takes lines for the user.
+        world: the processes that train the model; only rank 0 writes.
     """
 
     def __init__(
@@ -53,16 +58,19 @@ class Trainer:
         run: RunFolder,
         monitor: Monitor,
         report: Report,
+        world: World,
     ) -> None:
         self.config, self.model, self.dataset, self.compute = config, model, dataset, compute
         self.stepper, self.run_folder, self.monitor, self.report = stepper, run, monitor, report
+        self.world = world
         self.state = TrainingState()
         self.sampler = build_sampler(config.data.order, dataset.train, config.model.block_size, config.run.seed)
+        self._rows = rows_of_process(config.train, world)
         decay = config.optim.ema_decay
         self.average = None if decay is None else WeightAverage(model, decay)
         self.watch = StepWatch(config.train.spike_deviations)
-        self._signals = SignalWatch(report)
-        self._validation = Validation(config, model, dataset, compute, self._signals.check)
+        self._signals = SignalWatch(report, world)
+        self._validation = Validation(config, model, dataset, compute, self._signals.check, world)
         self._failed_saves = 0
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -81,7 +89,10 @@ class Trainer:
             if self.state.step > self.watch.statistics.skipped and not self.stepper.optimizer.has_moments:
                 raise ValueError("the optimizer has no moments")
             self.sampler.load_state_dict(checkpoint.training["sampler"])
-            set_default_generator_states(checkpoint.training["generators"])
+            if not restore_generator_states(checkpoint.training, self.world):
+                seed_process(self.config.run.seed, self.world.rank, self.state.step)
+                if self.config.model.has_dropout:
+                    self.report("another number of processes saved the checkpoint: dropout has new random numbers")
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"the checkpoint's training state does not fit: {error!r}") from None
 
@@ -146,10 +157,14 @@ class Trainer:
             self._report_incidents()
 
     def _next_micro_batches(self) -> list[Batch]:
-        """Return the micro-batches of a step: one large batch, split, so that accumulation does not change the data."""
+        """Return this process's part of the micro-batches of a step.
+
+        All of them are one large batch, split, so that neither accumulation nor processes change the data.
+        """
         train = self.config.train
-        inputs, targets = self.sampler.get_batch(train.batch_size * train.grad_accum_steps)
-        return list(zip(torch.split(inputs, train.batch_size), torch.split(targets, train.batch_size), strict=True))
+        inputs, targets = self.sampler.get_batch(train.batch_size * train.grad_accum_steps, self._rows)
+        size = train.batch_size // self.world.size
+        return list(zip(torch.split(inputs, size), torch.split(targets, size), strict=True))
 
     def _log(self, result: StepResult, rate: float) -> float:
         """Read the result of a step back from the device and report it; return the loss in nats per token."""
@@ -205,9 +220,9 @@ class Trainer:
             self.monitor.text(step, "sample", sample)
         if self.config.train.histograms:
             named = dict(self.model.named_parameters())
-            self.monitor.histograms(step, {f"weights/{name}": weight.detach() for name, weight in named.items()})
-            gradients = {f"gradients/{name}": w.grad for name, w in named.items() if w.grad is not None}
-            self.monitor.histograms(step, gradients)
+            tensors = {f"weights/{name}": weight.detach() for name, weight in named.items()}
+            tensors |= {f"gradients/{name}": w.grad for name, w in named.items() if w.grad is not None}
+            self.monitor.histograms(step, gather_on_main(tensors, self.world.is_main))
 
     def _save(self, best: bool, required: bool) -> None:
         """Write a checkpoint; unless it is `required`, a failure is reported and the run continues.
@@ -217,28 +232,39 @@ class Trainer:
         self._report_incidents()
         self.state.seconds = self._meter.total_seconds
         saved = self.state.as_best() if best else self.state
-        training = {
-            **self.stepper.state_dict(),
-            "average": {} if self.average is None else self.average.state_dict(),
+        training, state = self._training_tensors(), {**asdict(saved), "data": self.dataset.fingerprint}
+
+        def write() -> bool:
+            checkpoint = Checkpoint(weights, training, state, self.config, self.dataset.tokenizer, self._ngrams)
+            try:
+                self.run_folder.save(checkpoint, best, self.config.train.keep_last)
+            except CheckpointError as error:
+                if not required:
+                    self._report_failed_save(error)
+                    return False
+                raise
+            return True
+
+        with self._averaged_weights():
+            weights = gather_on_main(weights_of(self.model), self.world.is_main)
+            if self.world.on_main(write):
+                self.state = saved
+
+    def _training_tensors(self) -> dict[str, Any]:
+        """Return all that a checkpoint has beside weights and counters; that of other processes is on rank 0."""
+        average = {} if self.average is None else self.average.state_dict()
+        return {
+            **gather_on_main({**self.stepper.state_dict(), "average": average}, self.world.is_main),
             "sampler": self.sampler.state_dict(),
             "watch": self.watch.state_dict(),
-            "generators": default_generator_states(),
+            **gather_generator_states(self.world),
         }
-        state = {**asdict(saved), "data": self.dataset.fingerprint}
-        try:
-            with self._averaged_weights():
-                checkpoint = Checkpoint(
-                    weights_of(self.model), training, state, self.config, self.dataset.tokenizer, self._ngrams
-                )
-                self.run_folder.save(checkpoint, best, self.config.train.keep_last)
-            self.state = saved
-        except CheckpointError as error:
-            if required:
-                raise
-            self._failed_saves += 1
-            self.report(
-                f"warning: {error}; training continues, and the last checkpoint is kept ({self._failed_saves} failed)"
-            )
+
+    def _report_failed_save(self, error: CheckpointError) -> None:
+        self._failed_saves += 1
+        self.report(
+            f"warning: {error}; training continues, and the last checkpoint is kept ({self._failed_saves} failed)"
+        )
 
     def _averaged_weights(self) -> AbstractContextManager[None]:
         return nullcontext() if self.average is None else self.average.applied()
@@ -255,6 +281,6 @@ class Trainer:
         return SpeedMeter(
             sequences * model.block_size,
             training_flops(model, sequences, model.block_size),
-            measure_matmul_rate(self.compute.device, self.compute.dtype),
+            self.world.size * measure_matmul_rate(self.compute.device, self.compute.dtype),
             self.state.seconds,
         )

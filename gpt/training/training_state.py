@@ -3,10 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
+from gpt.distributed import World
 from gpt.errors import CheckpointError
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
@@ -80,6 +82,27 @@ def default_generator_states() -> dict[str, Any]:
     """Return the states of torch's default generators, which dropout uses."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {"cpu": torch.get_rng_state(), "cuda": cuda}
+
+
+def gather_generator_states(world: World) -> dict[str, Any]:
+    """Return the states of the default generators of rank 0, and of the other processes, by rank."""
+    states = world.gather(default_generator_states())
+    return {"generators": states[0], **({"other_generators": states[1:]} if world.size > 1 else {})}
+
+
+def restore_generator_states(training: dict[str, Any], world: World) -> bool:
+    """Restore this process's generators; return False, and leave them, if another number of processes saved them."""
+    states = [training["generators"], *training.get("other_generators", [])]
+    if len(states) != world.size:
+        return False
+    set_default_generator_states(states[world.rank])
+    return True
+
+
+def seed_process(*numbers: int) -> None:
+    """Seed the default generators from several numbers: a seed, a rank, a step."""
+    (state,) = np.random.SeedSequence(numbers).generate_state(1, np.uint64)
+    torch.manual_seed(int(state) >> 1)
 
 
 def set_default_generator_states(states: dict[str, Any]) -> None:

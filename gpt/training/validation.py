@@ -9,6 +9,7 @@ import torch
 from gpt.config import Config
 from gpt.data import Dataset
 from gpt.device import Compute
+from gpt.distributed import World
 from gpt.errors import NonFiniteError
 from gpt.evaluation.loss import Evaluation, evaluate
 from gpt.evaluation.windows import full_batches
@@ -31,13 +32,14 @@ class Validation:
         dataset: its validation split is read.
         compute: device and dtype.
         poll: called before every batch and after every token; an exception from it ends the evaluation.
+        world: the processes, which evaluate at the same time.
     """
 
     def __init__(
-        self, config: Config, model: GPT, dataset: Dataset, compute: Compute, poll: Callable[[], None]
+        self, config: Config, model: GPT, dataset: Dataset, compute: Compute, poll: Callable[[], None], world: World
     ) -> None:
         self._config, self._model, self._dataset, self._compute = config, model, dataset, compute
-        self._poll = poll
+        self._poll, self._world = poll, world
         limit = config.train.eval_max_tokens
         self.tokens = dataset.val if limit is None else dataset.val[: limit + 1]
         """The part of the validation split that `loss` reads."""
@@ -51,7 +53,7 @@ class Validation:
         train = self._config.train
         batches = full_batches(self.tokens, self._config.model.block_size, train.eval_batch_size or train.batch_size)
         with without_compilation(self._model):
-            result = evaluate(self._model, batches, self._compute, self._poll)
+            result = evaluate(self._model, batches, self._compute, self._poll, self._world)
         if not math.isfinite(result.loss):
             raise NonFiniteError(f"the validation loss is not finite at step {step}; nothing was saved")
         return result

@@ -36,7 +36,7 @@ def test_backward_passes_and_muon_multiply_in_half_precision(reports: Reports, r
 
 @pytest.mark.parametrize("run", [*RUNS])
 def test_batches_come_from_pinned_memory(reports: Reports, run: str) -> None:
-    once = {"CombinedOptimizer.load_state_dict", "WeightAverage.load_state_dict", "load_weights", "_build_trainer"}
+    once = {"CombinedOptimizer.load_state_dict", "WeightAverage.load_state_dict", "load_weights", "parallelize"}
     of_samples = {"Validation.attention", "sample", "pad"}
     assert set(facts_of(reports, run)["pageable"]) <= once | of_samples
 

@@ -1,0 +1,133 @@
+"""Processes that torchrun started, connected by torch.distributed."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gpt.distributed.world import World
+from gpt.environment import Launch
+from gpt.errors import ConfigError, GPTError, PeerError, ProcessLostError, first_line
+
+T = TypeVar("T")
+
+TIMEOUT = timedelta(hours=1)
+"""What the others wait for rank 0 to download and encode a corpus, and for any other message."""
+
+
+class ProcessGroup(World):
+    """Several processes; objects and counts travel over gloo, tensors on CUDA over NCCL.
+
+    Raises:
+        ConfigError: the others cannot be reached.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        super().__init__(launch)
+        self._told: GPTError | None = None
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+        try:
+            dist.init_process_group(backend, timeout=TIMEOUT)
+        except (RuntimeError, ValueError) as error:
+            raise ConfigError(
+                f"rank {self.rank} cannot join the others at {launch.address}: {first_line(error)}"
+            ) from error
+
+    def on_main(self, work: Callable[[], T]) -> T:
+        stopped: GPTError | SystemExit | None = None
+        answer: list[Any] = [None, None]
+        if self.is_main:
+            try:
+                answer = [work(), None]
+            except (GPTError, SystemExit) as error:
+                stopped = error
+                answer = [None, error.exit_code if isinstance(error, GPTError) else error.code or 0]
+        dist.broadcast_object_list(answer, src=0, device=torch.device("cpu"))
+        result, code = answer
+        if stopped is not None:
+            raise stopped
+        if code is not None:
+            raise PeerError(code)
+        return result
+
+    def main_first(self, work: Callable[[], T]) -> T:
+        done: list[T] = []
+        self.on_main(lambda: done.append(work()))
+        return self.agreed(lambda: done[0] if done else work())
+
+    def agreed(self, work: Callable[[], T]) -> T:
+        result, failed = None, None
+        try:
+            result = work()
+        except GPTError as error:
+            failed = error
+        codes = self.gather(None if failed is None else failed.exit_code)
+        first = next((rank for rank, code in enumerate(codes) if code is not None), None)
+        if first is None:
+            return result  # type: ignore[return-value]  # it did not fail
+        if first == self.rank and failed is not None:
+            self._told = failed
+            raise failed
+        raise PeerError(codes[first] or 2)
+
+    def sum(self, value: int) -> int:
+        return self._reduce(value, dist.ReduceOp.SUM)
+
+    def max(self, value: int) -> int:
+        return self._reduce(value, dist.ReduceOp.MAX)
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        total = tensor.clone()
+        dist.all_reduce(total)
+        return total / self.size
+
+    def gather(self, value: T) -> list[T]:
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def reports(self, error: GPTError) -> bool:
+        """Return whether this process, and no other, tells the user of an error."""
+        return error is self._told or (self.is_main and not isinstance(error, PeerError))
+
+    def _reduce(self, value: int, operation: dist.ReduceOp.RedOpType) -> int:
+        total = torch.tensor(value, dtype=torch.int64)
+        dist.all_reduce(total, operation)
+        return int(total)
+
+
+@contextmanager
+def connected(launch: Launch) -> Iterator[ProcessGroup]:
+    """Connect to the other processes inside this context.
+
+    Raises:
+        ConfigError: the others cannot be reached.
+        PeerError: an error that another process reports, in place of this process's own.
+        ProcessLostError: another process has ended.
+    """
+    group = ProcessGroup(launch)
+    try:
+        yield group
+    except GPTError as error:
+        dist.destroy_process_group()
+        if group.reports(error):
+            raise
+        raise PeerError(error.exit_code) from None
+    except RuntimeError as error:
+        if not _is_lost_connection(error):
+            raise
+        if group.is_main:
+            raise ProcessLostError(
+                "another process of this training has ended; continue from the last checkpoint with --resume auto"
+            ) from None
+        raise PeerError(ProcessLostError.exit_code) from None
+    dist.destroy_process_group()
+
+
+def _is_lost_connection(error: RuntimeError) -> bool:
+    """Return whether a collective failed since a process is gone: gloo raises plain RuntimeErrors."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error) or "Connection" in str(error)

@@ -1,0 +1,65 @@
+"""What a process knows of the other processes of its training: here, that there are none."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from gpt.environment import Launch
+
+if TYPE_CHECKING:  # one process reads its configuration before it loads torch
+    from torch import Tensor
+
+T = TypeVar("T")
+
+
+class World:
+    """The processes that train one model together; a `World` itself has one, and its methods return at once.
+
+    All processes call the same methods in the same order: each call waits for the others.
+
+    Args:
+        launch: rank and number of the processes.
+    """
+
+    def __init__(self, launch: Launch = Launch()) -> None:  # noqa: B008  # frozen
+        self.launch, self.rank, self.size = launch, launch.rank, launch.size
+
+    @property
+    def is_main(self) -> bool:
+        """Return whether this is rank 0, which alone downloads, writes and reports."""
+        return self.rank == 0
+
+    def on_main(self, work: Callable[[], T]) -> T:
+        """Run `work` in rank 0; return its result in all processes.
+
+        Raises:
+            GPTError: `work` raised it in rank 0; in the others it is a PeerError.
+        """
+        return work()
+
+    def main_first(self, work: Callable[[], T]) -> T:
+        """Run `work` in rank 0, then in the others, which find the files it has written."""
+        return work()
+
+    def agreed(self, work: Callable[[], T]) -> T:
+        """Run `work`, which does not communicate, in all processes, and return only if all succeed.
+
+        Raises:
+            GPTError: `work` raised it here, and in no lower rank; otherwise a PeerError.
+        """
+        return work()
+
+    def sum(self, value: int) -> int:
+        """Return the sum of a number over processes."""
+        return value
+
+    def max(self, value: int) -> int:
+        """Return the largest of a number over processes."""
+        return value
+
+    def mean(self, tensor: "Tensor") -> "Tensor":
+        """Return the mean of a tensor over processes."""
+        return tensor
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all processes, by rank."""
+        return [value]

@@ -1,0 +1,49 @@
+"""Tensors of which each process has a part: FSDP2's parameters, their gradients and their optimizer state.
+
+Each function returns a tensor that is not sharded as it is.
+"""
+
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_map_only
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return this process's part, in the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def as_part(part: Tensor, like: Tensor) -> Tensor:
+    """Return the tensor of which every process gives its part, sharded as `like`."""
+    if not isinstance(like, DTensor):
+        return part
+    return DTensor.from_local(
+        part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return the whole tensor; all processes call this, and each gets a copy."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def gather_on_main(tree: Any, is_main: bool) -> Any:
+    """Gather the sharded tensors of nested dicts and lists onto the CPU of rank 0, one after another.
+
+    All processes call this. In the others these tensors become None.
+    """
+
+    def gather(tensor: DTensor) -> Tensor | None:
+        full = tensor.full_tensor()
+        return full.cpu() if is_main else None
+
+    return tree_map_only(DTensor, gather, tree)
+
+
+def sharded_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return this process's part of a whole tensor, which every process has, as `like` is sharded."""
+    if not isinstance(like, DTensor):
+        return tensor
+    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
