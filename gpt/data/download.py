@@ -1,24 +1,12 @@
-"""Download one file from a list of mirrors; only complete and verified content gets the file's name."""
+"""One file that is downloaded unless it is there; only complete and verified content gets the file's name."""
 
 import hashlib
-import os
 import re
-import signal
-import sys
-import tempfile
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import requests
-import urllib3
-from tqdm import tqdm
-
 from gpt.errors import ConfigError, DataError
-from gpt.files import sha256_of, sync_folder
+from gpt.files import sha256_of
 from gpt.progress import Report
 
 
@@ -40,24 +28,8 @@ class Download:
             raise ConfigError(f"{self.filename!r} is not a file name: use only A-Z a-z 0-9 . _ -")
 
 
-class _MirrorError(Exception):
+class MirrorError(Exception):
     """A mirror cannot give the file; the message says why in a few words."""
-
-
-class _Retry(urllib3.Retry):
-    def get_retry_after(self, response: urllib3.BaseHTTPResponse) -> float:
-        return min(super().get_retry_after(response) or 0.0, 30.0)  # 0 s means the usual backoff
-
-
-class _Session(requests.Session):
-    def __init__(self, allow_http: bool, timeout: tuple[float, float], backoff: float) -> None:
-        super().__init__()
-        self.timeout, self.backoff = timeout, backoff
-        codes = (429, 500, 502, 503, 504)
-        retry = _Retry(total=4, backoff_factor=backoff, status_forcelist=codes, raise_on_status=False)
-        self.adapters.clear()  # a URL without adapter is refused, after a redirect too
-        for scheme in ("https://", "http://") if allow_http else ("https://",):
-            self.mount(scheme, requests.adapters.HTTPAdapter(max_retries=retry))
 
 
 def fetch(
@@ -83,7 +55,7 @@ def fetch(
     by_hand = f"put {download.filename} ({content}) at {path}, or set data.source=file data.path=FILE"
     try:
         cached = path.is_file()
-        if (problem := _wrong_content(path, sha256_of(path), download.sha256) if cached else "is missing") is None:
+        if (problem := wrong_content(path, sha256_of(path), download.sha256) if cached else "is missing") is None:
             return path
         if offline:
             urls = " or ".join(download.urls)
@@ -91,9 +63,10 @@ def fetch(
         if cached:
             report(f"{path} {problem}; downloading it again")
         folder.mkdir(parents=True, exist_ok=True)
-        with _Session(allow_http, timeout, backoff) as session, _exit_on_sigterm():
-            digest = _from_mirrors(session, download, path)
-    except _MirrorError as error:
+        from gpt.data.mirrors import transfer_from_mirrors  # imports requests, which opens a socket to look for IPv6
+
+        digest = transfer_from_mirrors(download, path, allow_http, timeout, backoff)
+    except MirrorError as error:
         raise DataError(f"no good download: {error}; {by_hand} (GPT_OFFLINE=1: never download)") from error
     except OSError as error:
         raise DataError(f"cannot use {path}: {error}; make room, or set GPT_DATA_DIR=FOLDER") from error
@@ -102,79 +75,7 @@ def fetch(
     return path
 
 
-def _from_mirrors(session: _Session, download: Download, path: Path) -> str:
-    failures = {}
-    for url in download.urls:
-        for attempt in range(3):
-            time.sleep(attempt * session.backoff)
-            try:
-                return _transfer(session, url, download, path)
-            except _MirrorError as error:
-                failures[url] = str(error)
-                break
-            except requests.RequestException as error:  # the body broke off: worth a retry
-                failures[url] = _describe(error, session.timeout)
-    raise _MirrorError("; ".join(f"{url}: {why}" for url, why in failures.items()) or "no URL given")
-
-
-def _transfer(session: _Session, url: str, download: Download, path: Path) -> str:
-    """Put the content of `url` at `path` when it is right, and return its sha256."""
-    digest = hashlib.sha256()
-    # a unique name because two processes may download at once; the same folder because renames need one disk
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file, _open(session, url) as response:
-            length = response.headers.get("Content-Length", "")  # of the encoded body, if it is encoded
-            total = int(length) if length.isdecimal() and "Content-Encoding" not in response.headers else None
-            with tqdm(desc=path.name, total=total, unit="B", unit_scale=True, disable=None) as bar:
-                for chunk in response.iter_content(64 * 1024):
-                    if file.tell() + len(chunk) > download.max_bytes:
-                        raise _MirrorError(f"sends more than {download.max_bytes} bytes")
-                    file.write(chunk)
-                    digest.update(chunk)
-                    bar.update(len(chunk))
-            if total is not None and file.tell() < total:  # only some versions of urllib3 see this themselves
-                raise requests.exceptions.ChunkedEncodingError(urllib3.exceptions.ProtocolError("too short"))
-            file.flush()
-            os.fsync(file.fileno())
-        if problem := _wrong_content(temporary, digest.hexdigest(), download.sha256):
-            raise _MirrorError(problem)
-        temporary.chmod(0o644)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
-    return digest.hexdigest()
-
-
-def _open(session: _Session, url: str) -> requests.Response:
-    try:
-        response = session.get(url, stream=True, timeout=session.timeout)
-    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:  # requests wraps not all of them
-        raise _MirrorError(_describe(error, session.timeout)) from error
-    if response.status_code != 200:
-        response.close()
-        raise _MirrorError(f"HTTP {response.status_code}")
-    return response
-
-
-def _describe(error: Exception, timeout: tuple[float, float]) -> str:
-    """Return one short line for an error that requests wraps two or three times."""
-    causes = [error, *error.args, *(getattr(wrapped, "reason", None) for wrapped in error.args)]
-    words: dict[type[Exception], str] = {
-        requests.exceptions.InvalidSchema: "neither a URL nor a redirect may leave https",
-        requests.exceptions.SSLError: "no valid TLS connection",
-        requests.exceptions.ProxyError: "the proxy gives no connection",
-        urllib3.exceptions.ConnectTimeoutError: "cannot connect",
-        urllib3.exceptions.ReadTimeoutError: f"timed out after {timeout[1]:g} s",
-        urllib3.exceptions.ProtocolError: "connection broke",
-    }
-    found = (text for kind, text in words.items() if any(isinstance(cause, kind) for cause in causes))
-    return next(found, " ".join(f"{type(error).__name__}: {error}".split())[:150])
-
-
-def _wrong_content(path: Path, digest: str, expected: str | None) -> str | None:
+def wrong_content(path: Path, digest: str, expected: str | None) -> str | None:
     """Return why the file at `path`, of sha256 `digest`, is not the `expected` one; None when it is."""
     if expected is None or digest == expected.lower():
         return None
@@ -184,17 +85,3 @@ def _wrong_content(path: Path, digest: str, expected: str | None) -> str | None:
     ):
         return "is a CRLF copy of the right file (its line ends were changed)"
     return f"got sha256 {digest[:12]}..., expected {expected[:12]}..."
-
-
-@contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM unwind the stack, so that the temporary file is removed, unless the caller handles it."""
-    in_main = threading.current_thread() is threading.main_thread()
-    ours = in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if ours:
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        if ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
