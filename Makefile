@@ -5,7 +5,7 @@ BIN := .venv/bin
 EXTRAS ?= dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample serve tensorboard test browser drills test-native test-arm lint format schema docs bench bench-check cuda clean
+.PHONY: help setup demo train sample serve tensorboard test browser drills test-native test-arm lint format schema docs licenses bench bench-check cuda clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -75,6 +75,9 @@ docs: setup ## regenerate the pages of docs/ that a tiny run on the license text
 	$(BIN)/python scripts/train.py --config configs/reference_shapes.yaml run.name=one_character run.device=cpu run.dtype=float32 run.compile=false run.threads=1 data.source=file data.path=LICENSE optim.learning_rate=0.004 optim.warmup_steps=20 train.max_steps=150 train.eval_interval=150
 	$(BIN)/python scripts/explain.py walk --checkpoint runs/one_character --prompt Softwar --output docs/one_character.md
 	$(BIN)/python scripts/explain.py mathematics --output docs/mathematics.md
+
+licenses: setup ## regenerate docs/dependencies.md: every package, its version and its license
+	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m drills.dependencies
 
 bench: setup ## measure a training run against nanoGPT: make bench NANOGPT=path/to/checkout
 	$(BIN)/python scripts/bench.py train race --config configs/shakespeare_nanogpt_cpu.yaml --nanogpt "$(NANOGPT)"

@@ -15,6 +15,7 @@ from pathlib import Path
 from drills.frame import ROOT, Break, Tally
 
 COPIED = ("configs", "gpt", "scripts", "tests")
+COPIED_FILES = ("constraints.txt", "pyproject.toml")
 
 
 @dataclass(frozen=True)
@@ -68,5 +69,7 @@ def broken_checkout(defect: Break) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="broken-") as name:
         for folder in COPIED:
             shutil.copytree(ROOT / folder, Path(name) / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        for file in COPIED_FILES:
+            shutil.copy(ROOT / file, name)
         defect.apply(Path(name))
         yield Path(name)

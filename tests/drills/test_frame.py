@@ -24,7 +24,8 @@ def test_a_break_applies_and_is_python(defect: Break, tmp_path: Path) -> None:
     copy.parent.mkdir(parents=True)
     copy.write_bytes((ROOT / defect.file).read_bytes())
     defect.apply(tmp_path)
-    compile(copy.read_text(encoding="utf-8"), defect.file, "exec")
+    if copy.suffix == ".py":
+        compile(copy.read_text(encoding="utf-8"), defect.file, "exec")
 
 
 def test_a_break_whose_text_is_gone_is_an_error() -> None:

@@ -1,0 +1,18 @@
+from drills.dependencies import pins
+from drills.frame import ROOT, Tally
+from drills.supply import FIGURES, check_code, check_imports
+
+
+def test_nothing_is_called_on_import_and_no_code_runs_what_it_reads() -> None:
+    tally = Tally(*FIGURES)
+    check_code(tally)
+    check_imports(tally)
+    assert tally.failures == []
+
+
+def test_the_page_of_dependencies_has_the_pinned_versions() -> None:
+    lines = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8").splitlines()
+    listed = dict(line.strip("| ").split(" | ")[:2] for line in lines if line.startswith("| ") and "==" not in line)
+    del listed["package"]
+    assert len(listed) > 80
+    assert listed.items() <= pins().items(), "run make licenses"
