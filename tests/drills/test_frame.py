@@ -21,7 +21,7 @@ def test_a_drill_has_a_break_that_it_finds(name: str) -> None:
 @pytest.mark.parametrize("defect", BREAKS)
 def test_a_break_applies_and_is_python(defect: Break, tmp_path: Path) -> None:
     copy = tmp_path / defect.file
-    copy.parent.mkdir(parents=True)
+    copy.parent.mkdir(parents=True, exist_ok=True)
     copy.write_bytes((ROOT / defect.file).read_bytes())
     defect.apply(tmp_path)
     if copy.suffix == ".py":
