@@ -102,18 +102,28 @@ class ProcessGroup(World):
 
 @contextmanager
 def connected(launch: Launch) -> Iterator[ProcessGroup]:
-    """Connect to the other processes inside this context.
+    """Connect to the other processes inside this context; see `told_once` for its errors.
 
     Raises:
         ConfigError: the others cannot be reached.
-        PeerError: an error that another process reports, in place of this process's own.
-        ProcessLostError: another process has ended.
     """
     group = ProcessGroup(launch)
-    try:
+    with told_once(group):
         yield group
+    dist.destroy_process_group()
+
+
+@contextmanager
+def told_once(group: ProcessGroup) -> Iterator[None]:
+    """Let one process report an error of this context.
+
+    Raises:
+        PeerError: in place of an error that another process reports.
+        ProcessLostError: another process has ended.
+    """
+    try:
+        yield
     except GPTError as error:
-        dist.destroy_process_group()
         if group.reports(error):
             raise
         raise PeerError(error.exit_code) from None
@@ -125,7 +135,6 @@ def connected(launch: Launch) -> Iterator[ProcessGroup]:
                 "another process of this training has ended; continue from the last checkpoint with --resume auto"
             ) from None
         raise PeerError(ProcessLostError.exit_code) from None
-    dist.destroy_process_group()
 
 
 def _is_lost_connection(error: RuntimeError) -> bool:

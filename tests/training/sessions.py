@@ -10,6 +10,7 @@ from unittest.mock import patch
 import torch
 
 from gpt.config import LoadedConfig, parse_config
+from gpt.distributed import World
 from gpt.environment import read_settings
 from gpt.training.setup import open_session
 from gpt.training.trainer import Trainer
@@ -45,12 +46,10 @@ def start_session(
     resume: str | None = None,
     allow_config_change: bool = False,
     report: Callable[[str], None] = lambda line: None,
+    world: World = World(),  # noqa: B008  # without state
 ) -> Trainer:
     """Return a trainer of folder/runs/run, ready to run; the corpus is written if there is none."""
-    folder.mkdir(exist_ok=True)
-    corpus = folder / "corpus.txt"
-    if not corpus.exists():
-        corpus.write_text(CORPUS * 20, encoding="utf-8")
+    corpus = world.on_main(lambda: _write_corpus(folder))
     places = [f"data.path={json.dumps(str(corpus))}", f"data.dir={json.dumps(str(folder / 'data'))}"]
     places.append(f"run.dir={json.dumps(str(folder / 'runs'))}")
     config = parse_config("", "recipe", [*RECIPE, *places, *overrides])
@@ -60,7 +59,16 @@ def start_session(
         report,
         resume,
         allow_config_change,
+        world,
     )
+
+
+def _write_corpus(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    corpus = folder / "corpus.txt"
+    if not corpus.exists():
+        corpus.write_text(CORPUS * 20, encoding="utf-8")
+    return corpus
 
 
 @contextmanager

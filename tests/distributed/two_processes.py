@@ -1,0 +1,188 @@
+"""What two processes do that train together: `python two_processes.py FOLDER [native]` runs every scenario in each.
+
+Rank R writes FOLDER/facts-R.json: what each rank has to say of each scenario.
+"""
+
+import contextlib
+import io
+import json
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from gpt.cli import train
+from gpt.data.batches import build_sampler
+from gpt.distributed import World, joined
+from gpt.distributed.process_group import ProcessGroup, told_once
+from gpt.environment import Launch, read_launch
+from gpt.errors import GPTError
+from gpt.evaluation.loss import summed_loss
+from gpt.training.signals import Interrupted
+from gpt.training.trainer import Trainer
+from training.sessions import quick_beginnings, start_session
+
+METHODS = ("ddp", "fsdp")
+RATES = ("optim.learning_rate=1e-3", "optim.min_lr=1e-4", "optim.ema_decay=0.9")
+EQUAL = (*RATES, "train.max_steps=20", "train.eval_interval=10", "train.batch_size=32")
+MUON = ("optim.name=muon", "optim.muon_weight_decay=0.1", "optim.grad_clip=0", "train.histograms=true")
+VARIANTS = {
+    "adamw": (*EQUAL, "train.batch_size=16", "train.grad_accum_steps=2", "data.order=shuffled"),
+    "muon": (*EQUAL, *MUON),
+}
+"""Runs that are compared with those of one process."""
+HALVES = ("train.batch_size=16", "train.grad_accum_steps=2")
+"""How one process computes the gradients of `muon` as two do: those of half a batch each, and then their sum."""
+NATIVE = (*EQUAL, "run.kernels=native", "model.n_embd=64")
+DROPOUT = ("train.max_steps=9", "model.dropout=0.2", "optim.ema_decay=0.9")
+STOPPED_AT = 4
+
+Scenario = Callable[[Path, World], Any]
+
+
+def equal_runs(folder: Path, world: World) -> dict[str, Any]:
+    """Train every variant by both methods; return what this rank reads in the first step, and what there is to read."""
+    read = {}
+    for variant, overrides in VARIANTS.items():
+        for method in METHODS:
+            name = f"{variant}-{method}"
+            trainer = start_session(folder / name, *overrides, f"run.parallel={method}", world=world)
+            with patch.object(trainer.stepper, "step", wraps=trainer.stepper.step) as step:
+                trainer.run()
+            config, tokens = trainer.config, trainer.dataset.train
+            sampler = build_sampler(config.data.order, tokens, config.model.block_size, config.run.seed)
+            whole = sampler.get_batch(config.train.batch_size * config.train.grad_accum_steps)[0]
+            first_step = step.call_args_list[0].args[2]
+            read[name] = {"read": [inputs.tolist() for inputs, _ in first_step], "whole": whole.tolist()}
+    return read
+
+
+def native_runs(folder: Path, world: World) -> None:
+    """Train with native kernels."""
+    for method in METHODS:
+        start_session(folder / f"native-{method}", *NATIVE, f"run.parallel={method}", world=world).run()
+
+
+def signal_to_one(folder: Path, world: World) -> dict[str, list[int]]:
+    """Stop by a signal to rank 1 in the middle of a step; go on here, and leave another run to the parent."""
+    stopped = {}
+    for method in METHODS:
+        recipe = (*DROPOUT, f"run.parallel={method}")
+        start_session(folder / f"straight-{method}", *recipe, world=world).run()
+        trainer = start_session(folder / f"stopped-{method}", *recipe, world=world)
+        stopped[method] = _run_until_signal(trainer, world)
+        world.on_main(lambda: _copy(folder / f"stopped-{method}", folder / f"left-{method}"))  # noqa: B023
+        torch.manual_seed(0)  # another process has other numbers in its generators
+        start_session(folder / f"stopped-{method}", *recipe, world=world, resume="auto").run()
+    return stopped
+
+
+def _copy(folder: Path, other: Path) -> None:
+    shutil.copytree(folder, other)
+
+
+def _run_until_signal(trainer: Trainer, world: World) -> list[int]:
+    step = trainer.stepper.step
+
+    def step_with_signal(number: int, *arguments: Any) -> Any:
+        if number == STOPPED_AT and world.rank == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return step(number, *arguments)
+
+    with patch.object(trainer.stepper, "step", step_with_signal):
+        try:
+            trainer.run()
+        except Interrupted as interrupted:
+            return [trainer.state.step, interrupted.exit_code]
+    return []
+
+
+def from_one_to_two(folder: Path, world: World) -> list[str]:
+    """Continue what the parent, alone, has left."""
+    said: list[str] = []
+    for method in METHODS:
+        recipe = (*DROPOUT, f"run.parallel={method}")
+        start_session(folder / f"alone-{method}", *recipe, world=world, resume="auto", report=said.append).run()
+    return said
+
+
+def failed_saves(folder: Path, world: World) -> list[Any]:
+    """A checkpoint that cannot be written is no reason to stop, or for ranks to differ; at the end it is one."""
+    trainer = start_session(folder / "full", world=world)
+    if world.is_main:
+        (trainer.run_folder.path / "checkpoints").write_text("a file in its place", encoding="utf-8")
+    try:
+        trainer.run()
+    except GPTError as error:
+        return [trainer.state.step, trainer.state.best_step, type(error).__name__, error.exit_code]
+    return []
+
+
+def not_finite(folder: Path, world: World) -> list[Any]:
+    """A loss that is not finite in rank 1 stops both in the same step."""
+    trainer = start_session(folder / "bad", world=world)
+
+    def bad_loss(*arguments: Any) -> Any:
+        is_bad = trainer.state.step == 2 and world.rank == 1
+        return summed_loss(*arguments) * (float("nan") if is_bad else 1.0)
+
+    with patch("gpt.training.step.summed_loss", bad_loss):
+        try:
+            trainer.run()
+        except GPTError as error:
+            return [trainer.state.step, error.exit_code]
+    return []
+
+
+def commands(folder: Path, world: World) -> dict[str, list[Any]]:
+    """Return what the command returns, says and prints."""
+    assert isinstance(world, ProcessGroup)
+    corpus = folder / "full" / "corpus.txt"
+    recipe = folder / "tiny.yaml"
+    places = [f"run.dir={folder / 'runs'}", f"data.dir={folder / 'data'}", "data.source=file", "--offline"]
+    common = ["--config", str(recipe), f"data.path={corpus}", *places]
+    asked = {
+        "option": ["--no-such-option"],
+        "key": ["--config", str(recipe), "train.batch=5"],
+        "batch": [*common, "train.batch_size=5"],
+        "corpus": ["--config", str(recipe), f"data.path={folder / 'missing.txt'}", *places],
+        "device": [*common, "run.device=mps"],
+        "resume": [*common, "--resume", str(folder / "nothing")],
+        "config": ["--config", str(recipe), "--print-config"],
+    }
+    return {name: _call(arguments, world) for name, arguments in asked.items()}
+
+
+def _call(arguments: list[str], world: ProcessGroup) -> list[Any]:
+    @contextlib.contextmanager
+    def joined_before(launch: Launch) -> Iterator[ProcessGroup]:
+        with told_once(world):
+            yield world
+
+    patched = patch("gpt.cli.train.joined", joined_before)
+    with patched, contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            code = train.main(arguments)
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+    return [code, err.getvalue(), out.getvalue()]
+
+
+def main(folder: Path, has_compiler: bool) -> None:
+    scenarios: list[Scenario] = [equal_runs, signal_to_one, from_one_to_two, failed_saves, not_finite, commands]
+    if has_compiler:
+        scenarios.append(native_runs)
+    facts: dict[str, Any] = {}
+    with quick_beginnings(), joined(read_launch()) as world:
+        for scenario in scenarios:
+            facts[scenario.__name__] = scenario(folder, world)
+    (folder / f"facts-{world.rank}.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), "native" in sys.argv)
