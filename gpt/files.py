@@ -1,11 +1,18 @@
 """Write files so that a crash, a full disk or a second process never leaves half a file."""
 
 import errno
+import glob
 import hashlib
 import os
+import shutil
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+ABANDONED_SECONDS = 24 * 3600
+"""Age of a temporary file that no process can still be writing."""
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -15,18 +22,11 @@ def write_atomic(path: Path, content: bytes) -> None:
         OSError: the folder is missing or unwritable, the disk is full, or `path` is a device or pipe; it is unchanged.
     """
     require_replaceable(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    with temporary_file(path) as temporary:
+        temporary.write_bytes(content)
+        sync_file(temporary)
         temporary.chmod(0o644)
         os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
     sync_folder(path.parent)
 
 
@@ -44,8 +44,8 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
     """
     if path.exists():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as temporary:
-        folder = Path(temporary) / path.name
+    with temporary_folder(path) as temporary:
+        folder = temporary / path.name
         folder.mkdir()
         for name, content in files.items():
             (folder / name).write_bytes(content)
@@ -53,6 +53,49 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
         sync_folder(folder)
         folder.rename(path)
     sync_folder(path.parent)
+
+
+@contextmanager
+def temporary_file(path: Path) -> Iterator[Path]:
+    """Make an empty file beside `path`, on the same disk, under a name of this process; in the end it is gone.
+
+    Raises:
+        OSError: the folder is missing or unwritable.
+    """
+    _remove_abandoned(path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+@contextmanager
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """Make an empty folder beside `path`, on the same disk, under a name of this process; in the end it is gone.
+
+    Raises:
+        OSError: the parent folder is missing or unwritable.
+    """
+    _remove_abandoned(path)
+    with tempfile.TemporaryDirectory(
+        dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", ignore_cleanup_errors=True
+    ) as name:
+        yield Path(name)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what processes that were killed left beside `path`, if nothing in it has changed for a day."""
+    for found in path.parent.glob(f".{glob.escape(path.name)}.????????.tmp"):
+        with suppress(OSError):  # another process may do the same
+            newest = max(inside.lstat().st_mtime for inside in (found, *found.rglob("*")))
+            if time.time() - newest < ABANDONED_SECONDS:
+                continue
+            if found.is_dir() and not found.is_symlink():
+                shutil.rmtree(found)
+            else:
+                found.unlink()
 
 
 def sync_folder(folder: Path) -> None:

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import resource
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,3 +154,19 @@ def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="not a regular file"):
         write_atomic(tmp_path / "pipe", b"1")
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_what_a_killed_process_left_is_removed_after_a_day(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "new", b"1")
+    old, young = tmp_path / ".new.abcdefgh.tmp", tmp_path / ".new.bcdefghi.tmp"
+    for folder in (old, young):
+        folder.mkdir()
+        (folder / "part").write_bytes(b"1")
+    other, file = tmp_path / ".other.abcdefgh.tmp", tmp_path / ".new.cdefghij.tmp"
+    for path in (other, file):
+        path.write_bytes(b"1")
+    two_days_ago = time.time() - 2 * 24 * 3600
+    for path in (old, old / "part", young, other, file):
+        os.utime(path, (two_days_ago, two_days_ago))
+    write_atomic(tmp_path / "new", b"2")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [young.name, other.name, "new"]

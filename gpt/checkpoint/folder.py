@@ -7,7 +7,6 @@ are safetensors, the rest tensors and plain values: reading one cannot run code.
 import hashlib
 import io
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from gpt.data.ngrams import NgramTable
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import CheckpointError
-from gpt.files import sync_file, sync_folder
+from gpt.files import sync_file, sync_folder, temporary_folder
 
 FORMAT = 1
 """Version of the layout; newer ones are refused."""
@@ -60,17 +59,14 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     Raises:
         CheckpointError: it could not be written; the existing one is still there.
     """
-    temporary = folder.parent / f".tmp-{folder.name}-{os.getpid()}"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process with the same id
-        temporary.mkdir()
-        _write_files(temporary, _serialize(checkpoint))
-        _move_into_place(temporary, folder)
+        with temporary_folder(folder) as temporary:
+            temporary.chmod(0o755)
+            _write_files(temporary, _serialize(checkpoint))
+            _move_into_place(temporary, folder)
     except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors raise these on a full disk
         raise CheckpointError(f"cannot write {folder}: {_reason(error)}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:

@@ -108,6 +108,7 @@ class RunFolder:
         """
         try:
             self.samples.mkdir(parents=True, exist_ok=True)
+            self._remove_unfinished()
             write_atomic(self.path / "config.yaml", dump_config(config).encode())
         except OSError as error:
             raise self._unwritable(error) from None
@@ -156,6 +157,17 @@ class RunFolder:
         self._remove_old(step, keep_last)
         return folder
 
+    def continue_from(self, folder: Path, state: dict[str, Any]) -> None:
+        """Point `last` to the checkpoint that training continues from, if it is one of this run.
+
+        After an earlier one was chosen by its path, a run that is killed before it saves continues from there.
+
+        Raises:
+            CheckpointError: the pointer cannot be written.
+        """
+        if folder.resolve().parent == (self.path / "checkpoints").resolve() and folder != self.pointed("last"):
+            self._point("last", folder, state)
+
     def pointed(self, name: str) -> Path | None:
         """Return the checkpoint that `best` or `last` points to, or None."""
         try:
@@ -201,8 +213,15 @@ class RunFolder:
         for folder in ranked[keep_last:]:
             if folder not in keep:
                 shutil.rmtree(folder, ignore_errors=True)
-        for folder in (self.path / "checkpoints").glob(".tmp-*"):  # left by a killed process
+        self._remove_unfinished()
+
+    def _remove_unfinished(self) -> None:
+        """Remove what a killed process left; no other one writes here."""
+        for folder in (self.path / "checkpoints").glob(".*.tmp"):
             shutil.rmtree(folder, ignore_errors=True)
+        for file in self.path.glob(".*.tmp"):
+            with suppress(OSError):
+                file.unlink()
 
 
 def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path:

@@ -1,7 +1,6 @@
 """`scripts/export.py`: write a trained model in a format that other programs read."""
 
 import argparse
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import add_checkpoint_options, to_path
 from gpt.cli.tables import human_bytes
 from gpt.errors import ConfigError, GPTError, InputError
-from gpt.files import require_replaceable, sync_file, write_atomic, write_folder
+from gpt.files import require_replaceable, sync_file, temporary_folder, write_atomic, write_folder
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
@@ -125,9 +124,9 @@ def _write_onnx(arguments: argparse.Namespace, loaded: "Loaded") -> tuple[int, s
 
 def _write_file(output: Path, write: Callable[[Path], None]) -> int:
     """Write a file by a function that writes to a path, so that it appears whole or not at all; return its bytes."""
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
-        require_replaceable(output)
-        file = Path(folder) / output.name
+    require_replaceable(output)
+    with temporary_folder(output) as folder:
+        file = folder / output.name
         write(file)
         sync_file(file)
         file.replace(output)

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,14 @@ from gpt.data.text import read_pieces
 from gpt.data.tokenizers import Tokenizer, smallest_dtype
 from gpt.data.vocabulary import build_tokenizer
 from gpt.errors import DataError
-from gpt.files import sha256_of, sync_file
+from gpt.files import sha256_of, sync_file, temporary_folder
 
 
 def encode_into(folder: Path, source: Path, config: DataConfig, tokenizer: Tokenizer | None) -> None:
     """Encode into a temporary folder, then move it into place: a reader sees all of it or nothing."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".tmp-", ignore_cleanup_errors=True) as name:
-            temporary = Path(name)
+        with temporary_folder(folder) as temporary:
             meta = _write_tokens(temporary, source, config, tokenizer or build_tokenizer(source, config))
             (temporary / META).write_text(json.dumps(meta), encoding="utf-8")
             temporary.chmod(0o755)

@@ -4,7 +4,6 @@ import hashlib
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import urllib3
 from tqdm import tqdm
 
 from gpt.data.download import Download, MirrorError, wrong_content
-from gpt.files import sync_folder
+from gpt.files import sync_folder, temporary_file
 
 
 class _Retry(urllib3.Retry):
@@ -66,10 +65,8 @@ def _transfer(session: _Session, url: str, download: Download, path: Path) -> st
     """Put the content of `url` at `path` when it is right, and return its sha256."""
     digest = hashlib.sha256()
     # a unique name because two processes may download at once; the same folder because renames need one disk
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file, _open(session, url) as response:
+    with temporary_file(path) as temporary:
+        with temporary.open("wb") as file, _open(session, url) as response:
             length = response.headers.get("Content-Length", "")  # of the encoded body, if it is encoded
             total = int(length) if length.isdecimal() and "Content-Encoding" not in response.headers else None
             with tqdm(desc=path.name, total=total, unit="B", unit_scale=True, disable=None) as bar:
@@ -87,8 +84,6 @@ def _transfer(session: _Session, url: str, download: Download, path: Path) -> st
             raise MirrorError(problem)
         temporary.chmod(0o644)
         os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
     return digest.hexdigest()
 

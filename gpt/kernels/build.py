@@ -6,9 +6,7 @@ seconds, and it does not depend on torch's binary interface.
 
 import ctypes
 import hashlib
-import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +14,9 @@ from pathlib import Path
 import torch
 
 from gpt.errors import DeviceError
+from gpt.files import temporary_file
 from gpt.kernels.compiler import Compiler, find_compiler
-from gpt.kernels.library_cache import SUFFIX, CachedLibrary, writable_folder
+from gpt.kernels.library_cache import CachedLibrary, writable_folder
 from gpt.processor import Processor
 from gpt.progress import Report, silent
 
@@ -87,16 +86,14 @@ def _find_or_compile(
 
 
 def _compile(command: list[str], source: str, cached: CachedLibrary) -> Path:
-    handle, name = tempfile.mkstemp(dir=cached.folder, suffix=SUFFIX)
-    os.close(handle)
-    try:
-        result = subprocess.run([*command, "-o", name], capture_output=True, text=True, errors="replace", check=False)
+    with temporary_file(cached.manifest) as built:
+        result = subprocess.run(
+            [*command, "-o", str(built)], capture_output=True, text=True, errors="replace", check=False
+        )
         if result.returncode != 0:
             cached.log.write_text(result.stdout + result.stderr, encoding="utf-8")
             raise DeviceError(_failure(source, cached))
-        return cached.store(Path(name))
-    finally:
-        Path(name).unlink(missing_ok=True)
+        return cached.store(built)
 
 
 def _share_openmp_of_torch() -> None:

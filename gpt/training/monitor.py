@@ -26,8 +26,14 @@ class Monitor:
     `step` is always the number of optimizer steps done so far.
     """
 
-    def start(self, step: int) -> None:
-        """Open files, and drop what an earlier process recorded after `step`."""
+    def start(self, step: int, evaluated: bool = True) -> None:
+        """Open files, and drop what an earlier process recorded after `step`.
+
+        Args:
+            step: the step to continue from.
+            evaluated: whether the evaluation of that step is done; if not, it is dropped too, as after a process that
+                was killed between recording and saving it.
+        """
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Record numbers by name, such as `train/loss`."""
@@ -55,8 +61,8 @@ class MonitorGroup(Monitor):
         self._monitors, self._report = monitors, report
         self._failed: set[Monitor] = set()
 
-    def start(self, step: int) -> None:
-        self._tell(lambda monitor: monitor.start(step))
+    def start(self, step: int, evaluated: bool = True) -> None:
+        self._tell(lambda monitor: monitor.start(step, evaluated))
         self._monitors = [monitor for monitor in self._monitors if monitor not in self._failed]
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
@@ -98,8 +104,8 @@ class MetricsFile(Monitor):
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def start(self, step: int) -> None:
-        _drop_lines_after(self._path, step)
+    def start(self, step: int, evaluated: bool = True) -> None:
+        _drop_lines_after(self._path, step, evaluated)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}  # JSON has no NaN
@@ -113,7 +119,7 @@ class IncidentsFile(Monitor):
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def start(self, step: int) -> None:
+    def start(self, step: int, evaluated: bool = True) -> None:
         _drop_lines_after(self._path, step - 1)  # an incident has the number of its step, counted from 0
 
     def text(self, step: int, name: str, text: str) -> None:
@@ -144,7 +150,7 @@ class TensorBoard(Monitor):
     def __init__(self, folder: Path, config: Config) -> None:
         self._folder, self._config = folder, config
 
-    def start(self, step: int) -> None:
+    def start(self, step: int, evaluated: bool = True) -> None:
         """Open an event file; points of later steps, from before a resume, are hidden."""
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
@@ -187,7 +193,7 @@ class Console(Monitor):
     def __init__(self, max_steps: int, file: TextIO) -> None:
         self._max_steps, self._file = max_steps, file
 
-    def start(self, step: int) -> None:
+    def start(self, step: int, evaluated: bool = True) -> None:
         self._first_step, self._began = step, time.monotonic()
         self._bar = tqdm(
             total=self._max_steps, initial=step, unit="step", disable=None, file=self._file, smoothing=0.05
@@ -231,17 +237,19 @@ class Console(Monitor):
         return pace * (self._max_steps - step)
 
 
-def _drop_lines_after(path: Path, step: int) -> None:
+def _drop_lines_after(path: Path, step: int, evaluated: bool = True) -> None:
     if path.is_file():
-        write_atomic(path, _up_to(path.read_bytes(), step))
+        write_atomic(path, _up_to(path.read_bytes(), step, evaluated))
 
 
-def _up_to(content: bytes, step: int) -> bytes:
+def _up_to(content: bytes, step: int, evaluated: bool) -> bytes:
     """Return the complete lines up to `step`; a line cut short by a crash is dropped."""
     kept = []
     for line in content.splitlines(keepends=True):
         try:
-            if line.endswith(b"\n") and json.loads(line)["step"] <= step:
+            row = json.loads(line)
+            is_done = row["step"] < step or (row["step"] == step and (evaluated or "val/loss" not in row))
+            if line.endswith(b"\n") and is_done:
                 kept.append(line)
         except (ValueError, KeyError, TypeError):
             continue

@@ -111,7 +111,7 @@ def _build_trainer(
     trainer = Trainer(config, model, dataset, compute, stepper, run, monitor, report, world)
     if point is not None:
         trainer.restore(point.checkpoint)
-    world.on_main(lambda: run.create(config))
+    world.on_main(lambda: _create_folder(run, config, point))
     report(_summary(trainer, point, base))
     return trainer
 
@@ -125,6 +125,12 @@ def _find_beginning(
     if loaded.config.train.attention_interval:
         require_matplotlib()
     return point, find_base(loaded.config, run.path.parent, point)
+
+
+def _create_folder(run: RunFolder, config: Config, point: ResumePoint | None) -> None:
+    run.create(config)
+    if point is not None:
+        run.continue_from(point.folder, point.checkpoint.state)
 
 
 def _build_model(config: Config, dataset: Dataset, point: ResumePoint | None, base: ResumePoint | None) -> GPT:

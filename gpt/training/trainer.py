@@ -106,7 +106,7 @@ class Trainer:
         """
         try:
             self._meter = self._start_meter()
-            self.monitor.start(self.state.step)
+            self.monitor.start(self.state.step, self.state.evaluated_step == self.state.step)
             with closing(self.monitor), self._signals:
                 try:
                     self._loop()

@@ -10,7 +10,15 @@ import gpt
 ROOT = Path(gpt.__file__).resolve().parents[1]
 """The checkout that is attacked; in a self-test a copy of it, so drills use no other path to `scripts/`."""
 
-NAMES = ("numbers", "network", "supply", "server", "streams", "memory")
+NAMES = (
+    "kill",
+    "numbers",
+    "network",
+    "supply",
+    "server",
+    "streams",
+    "memory",
+)
 """The modules of this folder with a `DRILL`, in the order of the page."""
 
 

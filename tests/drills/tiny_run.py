@@ -14,3 +14,8 @@ def train_tiny(folder: Path, *overrides: str) -> Path:
     with contextlib.chdir(folder):
         assert train.main(["--config", "tiny.yaml", *overrides]) == 0
     return folder / "runs" / "tiny"
+
+
+def hidden_files(folder: Path) -> list[str]:
+    """Return the names that begin with a dot below a folder: what an interrupted write left there."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob(".*"))

@@ -1,12 +1,10 @@
 """A run that was stopped and continued is the run that was never stopped: every bit of it."""
 
-import json
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 from native_support import needs_compiler
 from torch import Tensor
 
+from drills.leftovers import Leftovers, differing, everything
 from gpt.checkpoint import read_checkpoint
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
@@ -29,6 +28,7 @@ RECIPE = (
     "train.sample_tokens=12",
     "model.dropout=0.2",
 )
+RUN = Path("runs/run")
 PHASES = ("train", "evaluate", "sample")
 
 
@@ -44,57 +44,11 @@ def at_a_forward_pass(trainer: Trainer, step: int, phase: str, event: Callable[[
     handle = trainer.model.register_forward_pre_hook(hook)
 
 
-def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The tensors and values of nested dicts and lists, by path."""
-    if isinstance(tree, dict):
-        for key, value in tree.items():
-            yield from leaves(value, f"{path}/{key}")
-    elif isinstance(tree, list):
-        for index, value in enumerate(tree):
-            yield from leaves(value, f"{path}/{index}")
-    else:
-        yield path, tree
-
-
-def same(one: Any, other: Any) -> bool:
-    return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)
-
-
-def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    return [key for key in {**one, **other} if key not in one or key not in other or not same(one[key], other[key])]
-
-
-class Leftovers(dict[str, Any]):
-    """All that a finished run leaves, without what depends on the clock."""
-
-    def __repr__(self) -> str:
-        return f"{len(self)} leftovers"
-
-
-def everything(folder: Path) -> Leftovers:
-    """Read the leftovers of folder/runs/run."""
-    run = folder / "runs" / "run"
-    checkpoint = read_checkpoint(run / "checkpoints" / f"step-{MAX_STEPS:06d}")
-    found = {f"weights/{name}": weight for name, weight in checkpoint.model.items()}
-    found |= dict(leaves(checkpoint.training, "training"))
-    found |= {f"state/{key}": value for key, value in checkpoint.state.items() if key != "seconds"}
-    for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        for name, value in row.items():
-            if not name.startswith("speed/"):
-                key = f"metrics/{row['step']}/{name}"
-                assert name == "step" or key not in found, f"{key} stands twice"
-                found[key] = value
-    for name in ("best", "last"):
-        found[name] = json.loads((run / f"{name}.json").read_text(encoding="utf-8"))
-    return Leftovers(found | {path.name: path.read_text(encoding="utf-8") for path in (run / "samples").iterdir()})
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Leftovers:
     folder = tmp_path_factory.mktemp("uninterrupted")
     start(folder, *RECIPE).run()
-    return everything(folder)
+    return everything(folder / RUN)
 
 
 def test_the_comparison_is_of_everything_that_there_is(uninterrupted: Leftovers) -> None:
@@ -132,7 +86,7 @@ def test_a_run_that_a_signal_stopped_goes_on_as_if_nothing_had_been(
             assert read_checkpoint(trainer.run_folder.checkpoints()[0]).state["step"] == trainer.state.step
             torch.manual_seed(step)  # another process has other numbers in its generators
             start(folder, *RECIPE, resume="auto").run()
-        assert differing(everything(folder), uninterrupted) == []
+        assert differing(everything(folder / RUN), uninterrupted) == []
 
 
 class Crash(Exception):
@@ -159,7 +113,7 @@ def test_a_run_that_crashed_again_and_again_goes_on_from_its_last_checkpoint(
                 trainer.run()
             torch.manual_seed(step)
         start(folder, *RECIPE, resume="auto").run()
-        assert differing(everything(folder), uninterrupted) == []
+        assert differing(everything(folder / RUN), uninterrupted) == []
 
 
 def test_a_resume_by_path_is_as_exact(tmp_path: Path, start: Start, uninterrupted: Leftovers) -> None:
@@ -168,7 +122,20 @@ def test_a_resume_by_path_is_as_exact(tmp_path: Path, start: Start, uninterrupte
         (tmp_path / "runs" / "run" / name).unlink()
     earlier = tmp_path / "runs" / "run" / "checkpoints" / "step-000003"
     start(tmp_path, *RECIPE, resume=str(earlier)).run()
-    assert differing(everything(tmp_path), uninterrupted) == []
+    assert differing(everything(tmp_path / RUN), uninterrupted) == []
+
+
+def test_a_resume_by_path_that_crashes_before_it_saves_goes_on_from_there(
+    tmp_path: Path, start: Start, uninterrupted: Leftovers
+) -> None:
+    """The metrics of later steps are gone already."""
+    start(tmp_path, *RECIPE).run()
+    trainer = start(tmp_path, *RECIPE, resume=str(tmp_path / RUN / "checkpoints" / "step-000003"))
+    at_a_forward_pass(trainer, 4, "train", crash)
+    with suppress(Crash):
+        trainer.run()
+    start(tmp_path, *RECIPE, resume="auto").run()
+    assert differing(everything(tmp_path / RUN), uninterrupted) == []
 
 
 MUON = ("optim.name=muon", "optim.muon_weight_decay=0.1", "optim.ema_decay=0.8")
@@ -190,7 +157,7 @@ def test_other_optimizers_averages_and_kernels_go_on_as_exactly(
     """Stopped by signals in training and in an evaluation, by a crash in a sample."""
     recipe = (*RECIPE, *variant)
     start(tmp_path / "straight", *recipe).run()
-    straight, folder = everything(tmp_path / "straight"), tmp_path / "stopped"
+    straight, folder = everything(tmp_path / "straight" / RUN), tmp_path / "stopped"
     for step, phase in ((2, "train"), (3, "evaluate"), (6, "sample"), (8, "train")):
         trainer = start(folder, *recipe, resume="auto")
         event = crash if phase == "sample" else lambda: signal.raise_signal(signal.SIGTERM)
@@ -199,7 +166,7 @@ def test_other_optimizers_averages_and_kernels_go_on_as_exactly(
             trainer.run()
         torch.manual_seed(step)
     start(folder, *recipe, resume="auto").run()
-    assert differing(everything(folder), straight) == []
+    assert differing(everything(folder / RUN), straight) == []
     if "optim.name=muon" in variant:
         kinds = {"training/optimizer/muon/state/0/momentum", "training/average/wte.weight"}
         assert straight.keys() >= kinds
@@ -212,7 +179,7 @@ def test_what_is_watched_does_not_change_what_is_learned(
     """Evaluations, samples and logs have their own randomness, or none."""
     harmless = ("train.eval_interval=2", "train.sample_tokens=3", "train.eval_batch_size=1", "train.histograms=true")
     start(tmp_path, *RECIPE, *harmless, "sample.seed=5").run()
-    watched = everything(tmp_path)
+    watched = everything(tmp_path / RUN)
     learned = [key for key in uninterrupted if key.startswith(("weights/", "training/")) or "/train/" in key]
     assert len(learned) > 60
     assert differing({key: watched[key] for key in learned}, {key: uninterrupted[key] for key in learned}) == []
@@ -220,5 +187,5 @@ def test_what_is_watched_does_not_change_what_is_learned(
 
 def test_other_seeds_learn_something_else(tmp_path: Path, start: Start, uninterrupted: Leftovers) -> None:
     start(tmp_path, *RECIPE, "run.seed=1").run()
-    differences = differing(everything(tmp_path), uninterrupted)
+    differences = differing(everything(tmp_path / RUN), uninterrupted)
     assert {"weights/wte.weight", "training/sampler/generator", "metrics/1/train/loss"} <= set(differences)

@@ -57,6 +57,18 @@ def test_a_resume_drops_the_lines_after_its_step_and_keeps_the_others_as_they_we
     assert path.read_text(encoding="utf-8") == "".join(lines[: len(left)])
 
 
+@pytest.mark.parametrize("step", [0, 6])
+def test_an_evaluation_that_is_not_saved_is_dropped_with_the_training_loss_kept(tmp_path: Path, step: int) -> None:
+    """A process was killed between recording and saving it: it will be recorded again."""
+    metrics = MetricsFile(tmp_path / "metrics.jsonl")
+    metrics.scalars(step, {"train/loss": 1.0})
+    metrics.scalars(step, {"val/loss": 1.0})
+    metrics.start(step, evaluated=True)
+    assert steps_in(tmp_path / "metrics.jsonl") == [step, step]
+    metrics.start(step, evaluated=False)
+    assert (tmp_path / "metrics.jsonl").read_text() == f'{{"step": {step}, "train/loss": 1.0}}\n'
+
+
 @pytest.mark.parametrize("cut", [1, 2, 10, 25])
 def test_a_line_that_a_crash_cut_short_is_dropped_and_the_next_one_is_whole(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -254,7 +266,7 @@ class Recorder(Monitor):
         if self.error is not None:
             raise self.error
 
-    def start(self, step: int) -> None:
+    def start(self, step: int, evaluated: bool = True) -> None:
         self.note("start")
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:

@@ -1,0 +1,129 @@
+"""Processes that die where a drill wants it, forked from this one, which has imported torch already."""
+
+import mmap
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree"}
+"""Audit events of the calls that change a folder, besides `open` for writing."""
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a process is killed.
+
+    Attributes:
+        changes: by SIGKILL, before it changes anything on disk for this time.
+        seconds: by SIGKILL, after so long.
+        file_bytes: in a write that would make a file larger than this, of which the first bytes are written.
+    """
+
+    changes: int | None = None
+    seconds: float | None = None
+    file_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a process ended: its exit code, negative after a signal; the changes it made or began; what it printed."""
+
+    code: int
+    changes: int
+    output: str
+
+    @property
+    def was_killed(self) -> bool:
+        return self.code in (-signal.SIGKILL, -signal.SIGXFSZ)
+
+
+def prepare_to_fork() -> None:
+    """Import what children need, and set torch to one thread: a child has none of its parent's threads."""
+    import torch._dynamo  # by torch.optim, for two seconds
+    import torch.utils.tensorboard
+
+    from gpt.cli import evaluate, export, import_model, prepare_data, quantize, sample, train  # noqa: F401
+
+    torch.set_num_threads(1)
+    import gpt.training.setup
+    import gpt.training.trainer
+
+    gpt.training.trainer.measure_matmul_rate = lambda device, dtype: 1e9  # half a second at every start
+
+
+def run_forked(call: Callable[[], int], folder: Path, death: Death = Death()) -> Ending:
+    """Run a function in a child process with `folder` as its working directory, and kill it as `death` says."""
+    changes = mmap.mmap(-1, 8)
+    log = folder / ".output"
+    log.touch()
+    pid = os.fork()
+    if pid == 0:
+        _be_the_child(call, folder, log, death, changes)
+    status = _wait(pid, death.seconds)
+    output = log.read_text(encoding="utf-8", errors="replace")
+    log.unlink()
+    return Ending(os.waitstatus_to_exitcode(status), int.from_bytes(changes[:], "little"), output)
+
+
+def _wait(pid: int, kill_after: float | None) -> int:
+    """Wait for a child, which is killed at the latest when patience ends; return its status."""
+    end = time.monotonic() + (PATIENCE if kill_after is None else kill_after)
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return status
+        if time.monotonic() >= end:
+            os.kill(pid, signal.SIGKILL)
+            return os.waitpid(pid, 0)[1]
+        time.sleep(0.001)
+
+
+def _be_the_child(call: Callable[[], int], folder: Path, log: Path, death: Death, changes: mmap.mmap) -> None:
+    code = 70
+    try:
+        handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(handle, 1)
+        os.dup2(handle, 2)
+        os.chdir(folder)
+        _count_changes(death.changes, changes)
+        if death.file_bytes is not None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (death.file_bytes, death.file_bytes))
+        code = call()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _count_changes(last: int | None, changes: mmap.mmap) -> None:
+    """Count calls that change files, and die before the last one; nothing is flushed to disk, which is slow."""
+    count = 0
+
+    def note() -> None:
+        nonlocal count
+        count += 1
+        changes[:] = count.to_bytes(8, "little")
+        if count == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in CHANGES or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING):
+            note()
+
+    os.fsync = lambda handle: note()
+    sys.addaudithook(hook)
