@@ -38,6 +38,7 @@ class Launch:
         local_rank: number of this process on its machine, from `LOCAL_RANK`.
         local_size: processes on its machine, from `LOCAL_WORLD_SIZE`.
         address: where the processes meet, from `MASTER_ADDR` and `MASTER_PORT`.
+        restarts: how often torchrun has started them again, from `TORCHELASTIC_RESTART_COUNT`.
     """
 
     rank: int = 0
@@ -45,6 +46,7 @@ class Launch:
     local_rank: int = 0
     local_size: int = 1
     address: str = ""
+    restarts: int = 0
 
 
 LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -63,9 +65,11 @@ def read_launch() -> Launch:
         raise ConfigError(f"WORLD_SIZE is set, but {missing[0]} is not; start several processes with torchrun")
     try:
         rank, size, local_rank, local_size = (int(os.environ[name]) for name in LAUNCH_VARIABLES)
+        restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     except ValueError:
         raise ConfigError(f"{', '.join(LAUNCH_VARIABLES)} must be numbers, as torchrun sets them") from None
-    return Launch(rank, size, local_rank, local_size, f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}")
+    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    return Launch(rank, size, local_rank, local_size, address, restarts)
 
 
 def read_settings(offline: bool = False) -> Settings:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from gpt.distributed.world import World
 from gpt.environment import Launch
@@ -23,7 +24,7 @@ class ProcessGroup(World):
     """Several processes; objects and counts travel over gloo, tensors on CUDA over NCCL.
 
     Raises:
-        ConfigError: the others cannot be reached.
+        ConfigError: the others cannot be reached; one process of each machine says so.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -31,8 +32,13 @@ class ProcessGroup(World):
         self._told: GPTError | None = None
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         try:
-            dist.init_process_group(backend, timeout=TIMEOUT)
+            store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+            if launch.size == launch.local_size:  # the store of one machine still has the addresses before a restart
+                store = dist.PrefixStore(f"restart-{launch.restarts}", store)  # type: ignore[attr-defined]
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
         except (RuntimeError, ValueError) as error:
+            if launch.local_rank > 0:
+                raise PeerError(ConfigError.exit_code) from None
             raise ConfigError(
                 f"rank {self.rank} cannot join the others at {launch.address}: {first_line(error)}"
             ) from error

@@ -16,7 +16,7 @@ from gpt.data.batches import build_sampler
 from gpt.data.ngrams import NgramTable
 from gpt.device import Compute
 from gpt.distributed import World
-from gpt.errors import CheckpointError
+from gpt.errors import CheckpointError, NonFiniteError
 from gpt.evaluation.loss import Batch
 from gpt.model import GPT
 from gpt.progress import Report, announced
@@ -110,8 +110,9 @@ class Trainer:
             with closing(self.monitor), self._signals:
                 try:
                     self._loop()
-                finally:
+                except (Interrupted, NonFiniteError):
                     self._report_incidents()
+                    raise
         except Interrupted:
             self.stepper.check()
             self._save(best=False, required=True)
