@@ -109,8 +109,10 @@ def _write_gguf(arguments: argparse.Namespace, loaded: "Loaded") -> tuple[int, s
     """Write a GGUF file; return its bytes, and what to do with it."""
     from gpt.interop.gguf_file import write_gguf
 
-    weights, name = arguments.weights or "float32", _name(loaded)
-    size = _write_file(arguments.output, lambda file: write_gguf(file, loaded.model, loaded.tokenizer, weights, name))
+    weights, name, end_id = arguments.weights or "float32", _name(loaded), loaded.config.sample.end_id
+    size = _write_file(
+        arguments.output, lambda file: write_gguf(file, loaded.model, loaded.tokenizer, weights, name, end_id)
+    )
     return size, f"llama-cli -m {arguments.output} runs it"
 
 

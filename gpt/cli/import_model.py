@@ -50,7 +50,8 @@ def _run(arguments: argparse.Namespace) -> int:
         else:
             model, tokenizer = import_checkpoint(arguments.input, arguments.meta)
     except (InputError, DataError) as error:
-        raise InputError(f"{arguments.input} cannot be imported: {error}") from None
+        reason = "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(error))  # names in a file
+        raise InputError(f"{arguments.input} cannot be imported: {reason}") from None
     kind = str(tokenizer.to_dict()["type"])
     data = DataConfig.model_validate({"tokenizer": kind})
     config = Config(model=model.config, data=data, sample=SamplingParams(end_id=end_id))

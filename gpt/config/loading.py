@@ -137,6 +137,9 @@ def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], problems: l
                 + ("" if dot else did_you_mean((section,)))
             )
             continue
+        if not value.strip():  # often a variable of a shell that is not set
+            problems.append(f"command line: {dotted((section, key))}: has no value; write null for none")
+            continue
         try:
             parsed = parse_value(value)
         except YAMLSyntaxError as error:

@@ -7,9 +7,10 @@ from typing import Any
 from torch import Tensor
 
 from gpt.config import ModelConfig
-from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
 from gpt.interop.architectures import architecture_for, gpt2_entries
+from gpt.interop.gguf_tokenizer import UNUSED, GGUFTokens, gguf_tokens
 from gpt.interop.hugging_face import require_float32, weights_with_positions
 from gpt.interop.tensors import to_theirs
 from gpt.model import GPT
@@ -19,19 +20,20 @@ ARCHITECTURES = {"GPT2LMHeadModel": "gpt2", "LlamaForCausalLM": "llama", "Qwen3F
 WEIGHTS = ("float32", "q8_0")
 """Formats of the matrices; q8_0 is 8 bits with a float16 scale for each 32 values of a row. Vectors are float32."""
 Q8_BLOCK = 32
-NORMAL, UNUSED = 1, 5
-"""Types of tokens, as GGUF numbers them."""
 
 
-def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, weights: str, name: str) -> None:
+def write_gguf(
+    path: Path, model: GPT, tokenizer: Tokenizer, weights: str, name: str, end_id: int | None = None
+) -> None:
     """Write a model as a GGUF file.
 
     Args:
         path: path of the file.
         model: with weights that are not quantized.
-        tokenizer: the one it was trained with, of characters or bytes.
+        tokenizer: the one it was trained with.
         weights: one of `WEIGHTS`.
         name: name of the model.
+        end_id: token that ends a text, if there is one.
 
     Raises:
         InputError: GGUF cannot express the model or its tokenizer, or the gguf package is missing.
@@ -45,12 +47,12 @@ def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, weights: str, name:
     config, kind = model.config, ARCHITECTURES[architecture_for(model.config).name]
     if kind == "gpt2" and config.mlp not in ("gelu", "gelu_tanh"):
         raise InputError(f"llama.cpp has no {config.mlp} in GPT-2's layout; train with model.mlp=gelu_tanh")
-    tokens = rwkv_tokens(tokenizer)
+    tokens = gguf_tokens(tokenizer, end_id)
     writer = library.GGUFWriter(path, kind)
     try:
         writer.add_name(name)
         _add_sizes(writer, config, kind)
-        _add_tokens(writer, tokens, tokenizer, model.vocab_size - len(tokens))
+        _add_tokens(writer, tokens, model.vocab_size)
         architecture = getattr(library.MODEL_ARCH, kind.upper())
         names = library.get_tensor_name_map(architecture, config.n_layer)
         q8_0, float32 = library.GGMLQuantizationType.Q8_0, library.GGMLQuantizationType.F32
@@ -90,23 +92,6 @@ def interleave_halves(weight: Tensor, heads: int) -> Tensor:
     return weight.view(heads, 2, -1, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
 
 
-def rwkv_tokens(tokenizer: Tokenizer) -> list[bytes]:
-    """Return the tokens as GGUF's tokenizer `rwkv` has them: escaped bytes, of which the longest match is taken.
-
-    It is the one of GGUF's tokenizers that needs no token for the end of a text.
-
-    Raises:
-        InputError: the tokenizer is of another kind.
-    """
-    if isinstance(tokenizer, CharTokenizer | ByteTokenizer):
-        return [_escaped(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size)]
-    raise InputError("a GGUF file has tokenizers of characters and bytes, and this model has byte pair encoding")
-
-
-def _escaped(token: bytes) -> bytes:
-    return "".join(f"\\x{byte:02x}" for byte in token).encode()
-
-
 def _add_sizes(writer: Any, config: ModelConfig, kind: str) -> None:
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(config.block_size)
@@ -125,10 +110,18 @@ def _add_sizes(writer: Any, config: ModelConfig, kind: str) -> None:
     writer.add_rope_dimension_count(config.head_dim)
 
 
-def _add_tokens(writer: Any, tokens: list[bytes], tokenizer: Tokenizer, unused: int) -> None:
+def _add_tokens(writer: Any, tokens: GGUFTokens, vocab_size: int) -> None:
     """Add the vocabulary; a model may have more ids than its tokenizer."""
-    writer.add_tokenizer_model("rwkv")
-    writer.add_token_list([*tokens, *(f"[unused{index}]".encode() for index in range(unused))])
-    writer.add_token_types([NORMAL] * len(tokens) + [UNUSED] * unused)
-    if isinstance(tokenizer, CharTokenizer):
-        writer.add_unk_token_id(tokenizer.stoi[tokenizer.replacement])
+    unused = vocab_size - len(tokens.texts)
+    writer.add_tokenizer_model(tokens.model)
+    writer.add_token_list([*tokens.texts, *(f"[beyond{index}]".encode() for index in range(unused))])
+    writer.add_token_types(tokens.types + [UNUSED] * unused)
+    if tokens.unknown_id is not None:
+        writer.add_unk_token_id(tokens.unknown_id)
+    if tokens.end_id is not None:
+        writer.add_eos_token_id(tokens.end_id)
+    if tokens.words is not None:
+        writer.add_tokenizer_pre(tokens.words)
+        writer.add_token_merges(tokens.merges)
+        writer.add_bos_token_id(tokens.end_id)
+        writer.add_add_bos_token(False)

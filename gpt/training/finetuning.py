@@ -43,10 +43,11 @@ def with_architecture(loaded: LoadedConfig, base: ResumePoint) -> LoadedConfig:
     """Return the configuration with the architecture of a checkpoint.
 
     Raises:
-        ConfigError: a key of the model, or `data.tokenizer`, contradicts it.
+        ConfigError: a key of the model, or of the tokenizer, contradicts it.
     """
     config, saved = loaded.config, base.checkpoint.config
-    for section, keys in (("model", config.model.model_fields_set - FREE), ("data", {"tokenizer"})):
+    tokenizer = {"tokenizer"} | ({"tokenizer_file", "bpe_vocab_size"} & config.data.model_fields_set)
+    for section, keys in (("model", config.model.model_fields_set - FREE), ("data", tokenizer)):
         ours, theirs = getattr(config, section), getattr(saved, section)
         for key in sorted(keys):
             if getattr(ours, key) != getattr(theirs, key):

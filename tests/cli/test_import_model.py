@@ -103,6 +103,18 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("content", ['{"weight_map": {"a": "x\\ny"}}', '{"weight_map": {"a": "\\u001b[31m"}}'])
+def test_names_in_a_file_do_not_break_the_line(
+    content: str, exported: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (exported / "model.safetensors.index.json").write_text(content)
+    capsys.readouterr()
+    assert load("hf", exported, exported.with_name("out")) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "loading torch" not in line]
+    assert line.startswith("error: ")
+    assert line.isprintable()
+
+
 def test_nothing_is_written_over(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert load("hf", exported, exported) == 2
     assert "exists already" in capsys.readouterr().err

@@ -197,7 +197,7 @@ def test_an_unknown_key_does_not_hide_a_contradiction() -> None:
         ("optim.learning_rate=3e-4", "optim", "learning_rate", 3e-4),
         ("model.bias=true", "model", "bias", True),
         ("model.n_kv_head=null", "model", "n_kv_head", None),
-        ("run.name=", "run", "name", None),
+        ("run.name=null", "run", "name", None),
         ("run.name='08'", "run", "name", "08"),
         ("run.name=no", "run", "name", "no"),
         ("optim.betas=[0.8, 0.9]", "optim", "betas", (0.8, 0.9)),
@@ -209,6 +209,13 @@ def test_an_unknown_key_does_not_hide_a_contradiction() -> None:
 def test_an_override_is_read_like_the_file(override: str, section: str, key: str, value: Any) -> None:
     config = parse_config("model:\n  n_layer: 4\n", "some.yaml", [override])
     assert getattr(getattr(config, section), key) == value
+
+
+def test_an_override_without_a_value_is_refused() -> None:
+    for override in ("train.init_from=", "run.name= "):
+        key = override.partition("=")[0]
+        with pytest.raises(ConfigError, match=rf"command line: {key}: has no value; write null for none"):
+            parse_config("", "some.yaml", [override])
 
 
 def test_an_override_wins_over_the_file_and_a_later_one_over_an_earlier() -> None:

@@ -17,14 +17,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpt.config import SamplingParams
+from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.errors import InputError
 from gpt.generation import generate_tokens
-from gpt.interop.gguf_file import interleave_halves, rwkv_tokens, write_gguf
+from gpt.interop.gguf_file import interleave_halves, write_gguf
+from gpt.interop.gguf_tokenizer import SPLITS, gguf_tokens
 from gpt.model.positions import Rotary, rotate
-from tiny import sharp_model
+from tiny import CORPUS, sharp_model
 
 CHARS = CharTokenizer("abcdefghijklmnopqrs\né?")
+BPE = learn_bpe([CORPUS], 300)
 LLAMA: dict[str, object] = {"position": "rope", "norm": "rmsnorm", "mlp": "swiglu"}
 VARIANTS: dict[str, dict[str, object]] = {
     "gpt2": {"mlp": "gelu_tanh"},
@@ -122,8 +125,39 @@ def test_a_file_is_the_model_as_the_architecture_llama_computes_it(changes: dict
 
 
 def test_tokens_are_escaped_bytes() -> None:
-    assert rwkv_tokens(CharTokenizer("aé\n")) == [b"\\x0a", b"\\x61", b"\\xc3\\xa9"]
-    assert rwkv_tokens(ByteTokenizer())[255] == b"\\xff"
+    assert gguf_tokens(CharTokenizer("aé\n")).texts == [b"\\x0a", b"\\x61", b"\\xc3\\xa9"]
+    assert gguf_tokens(ByteTokenizer()).texts[255] == b"\\xff"
+
+
+def test_merges_and_the_end_of_a_text_are_written(tmp_path: Path) -> None:
+    model = sharp_model(vocab_size=BPE.vocab_size + 2, mlp="gelu_tanh")
+    write_gguf(tmp_path / "x.gguf", model, BPE, "float32", "x")
+    reader: Any = gguf.GGUFReader(tmp_path / "x.gguf")
+    header = {name.removeprefix("tokenizer.ggml."): field.contents() for name, field in reader.fields.items()}
+    assert (header["model"], header["pre"], header["add_bos_token"]) == ("gpt2", "gpt-2", False)
+    assert header["tokens"][header["eos_token_id"]] == "ÿ"  # byte 255, which no text has
+    assert header["tokens"][-1] == "[beyond1]"
+    assert header["merges"][0].split(" ") == BPE.to_dict()["tokenizer"]["model"]["merges"][0]
+    assert gguf_tokens(BPE, end_id=7).end_id == 7
+
+
+DIGITS = {"type": "Digits", "individual_digits": True}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pre_tokenizer": None},
+        {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}},
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [DIGITS, DIGITS]}},
+        {"normalizer": {"type": "Lowercase"}},
+    ],
+    ids=str,
+)
+def test_words_that_llama_cpp_does_not_split_are_refused(changes: dict[str, object]) -> None:
+    tokenizer = BPETokenizer(BPE.to_dict()["tokenizer"] | changes)
+    with pytest.raises(InputError, match=r"llama\.cpp has no tokenizer that splits a text as this model's does"):
+        gguf_tokens(tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +165,6 @@ def test_tokens_are_escaped_bytes() -> None:
     [
         ({"mlp": "relu2"}, CHARS, "llama.cpp has no relu2 in GPT-2's layout"),
         ({"logit_softcap": 3.0}, CHARS, "model.logit_softcap=null"),
-        ({}, None, "byte pair encoding"),
     ],
 )
 def test_what_llama_cpp_cannot_run_is_refused(
@@ -157,14 +190,52 @@ print(json.dumps({"ids": ids, "text": text["choices"][0]["text"]}))
 """
 
 
+def run_llama_cpp(file: Path, prompt: str) -> Any:
+    command = [sys.executable, "-c", RUN, str(file), prompt]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+
+
 @pytest.mark.skipif(find_spec("llama_cpp") is None, reason="needs llama-cpp-python: pip install 'gpt[llama]'")
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
 def test_llama_cpp_writes_the_same_greedy_text(changes: dict[str, object], tmp_path: Path) -> None:
     model, prompt = sharp_model(block_size=256, **changes), "abadcabé#"
     write_gguf(tmp_path / "x.gguf", model, CHARS, "float32", "x")
-    command = [sys.executable, "-c", RUN, str(tmp_path / "x.gguf"), prompt]
-    answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    answer = run_llama_cpp(tmp_path / "x.gguf", prompt)
     ids = CHARS.encode(prompt.replace("#", "?")).tolist()  # it is not in the vocabulary
     assert answer["ids"] == ids
     greedy = generate_tokens(model, ids, SamplingParams(max_new_tokens=200, temperature=0.0))
     assert answer["text"] == CHARS.decode(list(greedy))
+
+
+def with_words(pattern: str, whole_words: bool) -> BPETokenizer:
+    """The tokenizer with the words of Llama 3 or Qwen 2."""
+    content = BPE.to_dict()["tokenizer"]
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    words = {"type": "Sequence", "pretokenizers": [split, level]}
+    return BPETokenizer(content | {"pre_tokenizer": words, "model": content["model"] | {"ignore_merges": whole_words}})
+
+
+BPE_TOKENIZERS = {"gpt-2": BPE} | {name: with_words(pattern, name == "llama-bpe") for pattern, name in SPLITS.items()}
+
+
+@pytest.mark.parametrize("name", BPE_TOKENIZERS)
+def test_the_words_are_recognized(name: str) -> None:
+    assert gguf_tokens(BPE_TOKENIZERS[name]).words == name
+
+
+@pytest.mark.skipif(find_spec("llama_cpp") is None, reason="needs llama-cpp-python: pip install 'gpt[llama]'")
+@pytest.mark.parametrize("name", BPE_TOKENIZERS)
+def test_llama_cpp_merges_as_we_do(name: str, tmp_path: Path) -> None:
+    tokenizer = BPE_TOKENIZERS[name]
+    torch.manual_seed(0)
+    model = sharp_model(block_size=256, vocab_size=300, mlp="gelu_tanh")
+    write_gguf(tmp_path / "x.gguf", model, tokenizer, "float32", "x")
+    prompt = "The keeper's ROOM'S 12345\n\n  It was  naïve, 你好 🎭 she'll...\t\n x "
+    answer = run_llama_cpp(tmp_path / "x.gguf", prompt)
+    ids = tokenizer.encode(prompt).tolist()
+    assert answer["ids"] == ids
+    end = gguf_tokens(tokenizer).end_id
+    params = SamplingParams(max_new_tokens=200, temperature=0.0, end_id=end)
+    greedy = [index for index in generate_tokens(model, ids, params) if index != end]
+    assert answer["text"] == b"".join(map(tokenizer.token_bytes, greedy)).decode(errors="ignore")

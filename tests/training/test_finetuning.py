@@ -102,6 +102,17 @@ def test_a_contradiction_is_refused(option: str, message: str, tmp_path: Path, b
         start(write(tmp_path / "b", CORPUS * 20), f"train.init_from={base}", option)
 
 
+@pytest.mark.parametrize("option", ["bpe_vocab_size=300", "tokenizer_file=other.json"])
+def test_another_tokenizer_of_byte_pairs_is_refused(option: str, tmp_path: Path, start: Start) -> None:
+    write(tmp_path / "a", CORPUS * 20)
+    start(tmp_path / "a", "run.name=base", "data.tokenizer=bpe", "data.bpe_vocab_size=280").run()
+    options = (f"train.init_from={tmp_path / 'a/runs/base'}", "data.tokenizer=bpe")
+    folder = write(tmp_path / "b", CORPUS * 20)
+    with pytest.raises(ConfigError, match=rf"data\.{option.replace('=', ' is ')}, but .* has (280|None)"):
+        start(folder, *options, f"data.{option}")
+    assert start(folder, *options).dataset.tokenizer.vocab_size == 280
+
+
 def test_what_cannot_be_begun_with_is_refused(tmp_path: Path, base: Path, start: Start) -> None:
     from gpt.checkpoint import read_checkpoint, weights_of, write_checkpoint
     from gpt.checkpoint.folder import Checkpoint

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpt.inspection.views.tokens import View
 
 WIDTH = 60
-"""Most tokens in a table; longer texts continue in the next one."""
+"""Most tokens of one character in a table; longer texts continue in the next one."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -63,19 +63,26 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _tables(view: "View") -> Iterator[Table]:
     """Yield tables of the most likely next tokens of every row, under the text."""
-    from gpt.inspection.views.tokens import one_character
+    from gpt.inspection.views.tokens import LONGEST, mostly_characters, one_character, shorten
 
-    for start in range(0, len(view["labels"]), WIDTH):
-        part = slice(start, start + WIDTH)
-        rows = [("text", "".join(map(one_character, view["labels"][part])))]
-        rows += [("actual next", "".join(one_character(label or " ") for label in view["next"][part]))]
-        for name, row in reversed(list(zip(view["rows"], view["top"], strict=True))):
-            rows.append((f"after {name}", "".join(one_character(cell[0][0]) for cell in row[part])))
-        note = (
-            "the last block is on top; · is a token whose label has more than one character;\n"
-            "--position T shows the most likely tokens after one position"
-        )
-        yield Table(f"from position {start}", ("", "most likely next token"), rows, "<<", note)
+    rows: list[tuple[str, list[str]]] = [("text", view["labels"])]
+    rows.append(("actual next", [label or " " for label in view["next"]]))
+    for name, row in reversed(list(zip(view["rows"], view["top"], strict=True))):
+        rows.append((f"after {name}", [cell[0][0] for cell in row]))
+    of_characters = mostly_characters([label for _, labels in rows for label in labels])
+    note = "the last block is on top; --position T shows the most likely tokens after one position"
+    if of_characters:
+        note = f"· is a token whose label has more than one character;\n{note}"
+    count = WIDTH if of_characters else WIDTH // LONGEST
+    for start in range(0, len(view["labels"]), count):
+        part = slice(start, start + count)
+        if of_characters:
+            body = [(name, "".join(map(one_character, labels[part]))) for name, labels in rows]
+            yield Table(f"from position {start}", ("", "most likely next token"), body, "<<", note)
+        else:
+            cells = [(name, *(shorten(label) for label in labels[part])) for name, labels in rows]
+            positions = map(str, range(start, start + len(cells[0]) - 1))
+            yield Table(f"from position {start}", ("", *positions), cells, "<" * len(cells[0]), note)
 
 
 def _position(view: "View", position: int) -> Table:

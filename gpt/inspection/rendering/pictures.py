@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.errors import GPTError, InputError
-from gpt.inspection.views.tokens import PLACEHOLDER, View
+from gpt.inspection.views.tokens import PLACEHOLDER, View, mostly_characters, shorten
 
 COLORS = "viridis"
 DOTS_PER_INCH = 120
@@ -71,7 +71,8 @@ def lens_picture(view: View) -> Any:
     """
     probabilities = np.array([[cell[0][1] for cell in row] for row in view["top"]])
     rows, columns = probabilities.shape
-    figure = _figure(1.6 + 0.2 * min(columns, MOST_COLUMNS), 1.4 + 0.3 * rows)
+    narrow = mostly_characters([cell[0][0] for row in view["top"] for cell in row])
+    figure = _figure(1.6 + (0.2 if narrow else 0.7) * min(columns, MOST_COLUMNS), 1.4 + 0.3 * rows)
     axes = figure.subplots()
     image = axes.imshow(probabilities, cmap=COLORS, vmin=0, vmax=1, aspect="auto", origin="lower")
     if columns <= MOST_COLUMNS:
@@ -86,7 +87,7 @@ def lens_picture(view: View) -> Any:
 def _write_tokens(axes: Any, view: View) -> None:
     """Write the most likely token into each cell of a lens."""
     for row, cells in enumerate(view["top"]):
-        drawable = _drawable([cell[0][0] for cell in cells])
+        drawable = _drawable([shorten(cell[0][0]) for cell in cells])
         for column, cell in enumerate(cells):
             token, probability = cell[0]
             came = token == view["next"][column]

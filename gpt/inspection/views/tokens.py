@@ -1,6 +1,6 @@
 """Tokens for display: short visible labels, and the most likely tokens of a distribution."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -13,6 +13,8 @@ View = dict[str, Any]
 Alternative = tuple[int, float]
 """A token id and its probability."""
 VISIBLE = {"\n": "⏎", " ": "␣", "\t": "⇥", "\r": "CR"}
+LONGEST = 10
+"""Characters of a label in a column of long tokens."""
 PLACEHOLDER = "·"
 """Stands for a label without room or glyph."""
 
@@ -36,6 +38,16 @@ def _visible(character: str) -> str:
     if character in VISIBLE:
         return VISIBLE[character]
     return character if character.isprintable() else f"U+{ord(character):04X}"
+
+
+def mostly_characters(labels: Sequence[str]) -> bool:
+    """Return whether at least half of the labels are single characters, which fit into narrow columns."""
+    return 2 * sum(len(label) == 1 for label in labels) >= len(labels)
+
+
+def shorten(label: str, width: int = LONGEST) -> str:
+    """Return the label, cut with an ellipsis if it is longer than the columns of long tokens."""
+    return label if len(label) <= width else label[: width - 1] + "…"
 
 
 def one_character(label: str) -> str:

@@ -48,6 +48,18 @@ def test_the_table_has_a_row_for_every_stream_the_last_on_top(run: Any, loaded: 
     assert lines["after embeddings"].strip() == "".join(cell[0][0] for cell in view["top"][0])
 
 
+def test_long_tokens_have_columns_of_their_own_six_in_a_table() -> None:
+    words = [f"␣word{index}" for index in range(7)]
+    top = [[("␣an", 0.5)], [("␣extraordinary", 0.5)], *([("␣x", 0.5)] for _ in range(5))]
+    view = {"labels": words, "rows": ["embeddings"], "top": [top], "next": [*words[1:], None]}
+    first, second = _tables(view)
+    assert first.header == ("", "0", "1", "2", "3", "4", "5")
+    assert first.rows[0] == ("text", *words[:6])
+    assert first.rows[2][:3] == ("after embeddings", "␣an", "␣extraord…")
+    assert second.header == ("", "6")
+    assert second.rows == [("text", "␣word6"), ("actual next", " "), ("after embeddings", "␣x")]
+
+
 def test_a_name_of_more_than_one_character_is_a_placeholder() -> None:
     view = {
         "labels": ["a", "CR"],

@@ -1,0 +1,98 @@
+"""Tokenizers as GGUF has them."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gpt.data.bpe import BPETokenizer
+from gpt.data.token_bytes import byte_symbols
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from gpt.errors import InputError
+
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
+"""Types of tokens, as GGUF numbers them."""
+GPT2_WORDS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+SPLITS = {CONTRACTIONS + r"\p{N}{1,3}" + REST: "llama-bpe", CONTRACTIONS + r"\p{N}" + REST: "qwen2"}
+"""Patterns that split a text into words, and what llama.cpp calls them; the first is Llama 3's."""
+
+
+class GGUFTokens(NamedTuple):
+    """A vocabulary.
+
+    Attributes:
+        model: what applies it: "rwkv" takes the longest match, "gpt2" merges pairs.
+        texts: the tokens, as `model` writes them.
+        types: their types.
+        unknown_id: token for what has none.
+        end_id: token that ends a text; "gpt2" always has one.
+        merges: pairs to merge, first come the most frequent.
+        words: how a text is split before merging.
+    """
+
+    model: str
+    texts: list[bytes]
+    types: list[int]
+    unknown_id: int | None = None
+    end_id: int | None = None
+    merges: tuple[str, ...] = ()
+    words: str | None = None
+
+
+def gguf_tokens(tokenizer: Tokenizer, end_id: int | None = None) -> GGUFTokens:
+    """Return a tokenizer in the terms of GGUF.
+
+    Args:
+        tokenizer: characters, bytes, or byte-level byte pair encoding.
+        end_id: token that ends a text, if there is one.
+
+    Raises:
+        InputError: llama.cpp has no tokenizer that gives the same ids.
+    """
+    if isinstance(tokenizer, BPETokenizer):
+        return _merging(tokenizer, tokenizer.to_dict()["tokenizer"], end_id)
+    texts = [_escaped(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size)]
+    unknown = tokenizer.stoi[tokenizer.replacement] if isinstance(tokenizer, CharTokenizer) else None
+    assert isinstance(tokenizer, CharTokenizer | ByteTokenizer)
+    return GGUFTokens("rwkv", texts, [NORMAL] * len(texts), unknown, end_id)
+
+
+def _escaped(token: bytes) -> bytes:
+    return "".join(f"\\x{byte:02x}" for byte in token).encode()
+
+
+def _merging(tokenizer: BPETokenizer, content: Mapping[str, Any], end_id: int | None) -> GGUFTokens:
+    words = _words(content)
+    texts, types = [f"[unused{index}]" for index in range(tokenizer.vocab_size)], [UNUSED] * tokenizer.vocab_size
+    for text, index in content["model"]["vocab"].items():
+        texts[index], types[index] = text, NORMAL
+    for token in content.get("added_tokens") or []:
+        texts[token["id"]], types[token["id"]] = token["content"], CONTROL if token["special"] else USER_DEFINED
+    merges = (pair if isinstance(pair, str) else " ".join(pair) for pair in content["model"]["merges"])
+    if end_id is None:  # llama.cpp would take the token 11
+        end_id = content["model"]["vocab"][byte_symbols()[0xFF]]  # a byte that UTF-8 does not have
+    return GGUFTokens("gpt2", [text.encode() for text in texts], types, None, end_id, tuple(merges), words)
+
+
+def _words(content: Mapping[str, Any]) -> str:
+    """Return llama.cpp's name of how a tokenizer.json splits a text into words.
+
+    Raises:
+        InputError: it has none, or would do something else than the rest of the tokenizer.json says.
+    """
+    splitter, whole_words = content.get("pre_tokenizer") or {}, bool(content["model"].get("ignore_merges"))
+    name = None
+    if {key: splitter.get(key) for key in GPT2_WORDS} == GPT2_WORDS:
+        name = "gpt-2"
+    elif splitter.get("type") == "Sequence" and len(splitter["pretokenizers"]) == 2:
+        first, second = splitter["pretokenizers"]
+        levels = second == {**second, "type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+        isolated = first.get("behavior") == "Isolated" and not first.get("invert")
+        name = SPLITS.get((first.get("pattern") or {}).get("Regex", "")) if levels and isolated else None
+    normalizer = (content.get("normalizer") or {}).get("type")
+    if name is None or whole_words != (name == "llama-bpe") or normalizer not in (None, "NFC"):
+        raise InputError(
+            "llama.cpp has no tokenizer that splits a text as this model's does; it has those of GPT-2, which "
+            "data.tokenizer=bpe learns, Llama 3 and Qwen 2; use --to hf or --to onnx"
+        )
+    return name
