@@ -13,6 +13,7 @@ from gpt.environment import read_settings
 from gpt.generation import DecodeOptions, Runtime, build_runtime
 from gpt.kernels.training.bindings import Kernels
 from gpt.kernels.training.functions import Dropout, NormOptions, activate, add_norm, attention, drop_out, linear
+from gpt.kernels.training.short_conv import short_conv
 from gpt.model import GPT
 from gpt.model.layers import relu2
 from gpt.model.quantized import NAMES, quantize
@@ -20,7 +21,7 @@ from gpt.processor import supported_processors
 from gpt.progress import Report
 from gpt.training.muon import orthogonalize
 
-ROWS, WIDTH = 512, 384
+ROWS, WIDTH, TAPS = 512, 384, 4
 Function = Callable[..., Tensor]
 BFLOAT16_LIMIT = 1.35
 """Of kernels that are mostly matmuls: bfloat16 is chosen where it is faster than float32."""
@@ -95,6 +96,8 @@ def training_cases(kernels: Kernels) -> Iterator[Case]:
     yield from both(
         "attention", lambda x: attention(kernels, x, 6, None, None, 1e-5, none), _plain_attention, limits, qkv
     )
+    filters = (WIDTH, 1, TAPS)
+    yield from both("short convolution", partial(short_conv, kernels), _plain_conv, (2, 2), (2, 256, WIDTH), filters)
     weight = (4 * WIDTH, WIDTH)
     yield from both("linear", partial(linear, kernels), F.linear, fast if is_fast else (3, 3), (ROWS, WIDTH), weight)
     if not is_fast:
@@ -137,6 +140,10 @@ def _name(dtype: torch.dtype) -> str:
 def _plain_attention(qkv: Tensor) -> Tensor:
     q, k, v = (part.view(*part.shape[:-1], 6, -1).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
     return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+
+def _plain_conv(h: Tensor, weight: Tensor) -> Tensor:
+    return h + F.conv1d(F.pad(h.mT, (TAPS - 1, 0)), weight.flip(-1), groups=WIDTH).mT
 
 
 def _decode(runtime: Runtime, batch: int) -> None:

@@ -58,6 +58,7 @@ _ADD_NORM = Arguments(
 )
 _ADD = Arguments("x y* out dy*", "dropout", "seed", "rows width threads")
 _ACTIVATION = Arguments("x* y* dy* dx*", integers="kind rows width threads")
+_SHORT_CONV = Arguments("h* weight y* dy* dh* dw", integers="batch length width taps threads")
 _WEIGHT_GRADIENT = Arguments("x* dy* dw", integers="rows outputs inputs threads")
 
 KERNELS = {
@@ -70,6 +71,8 @@ KERNELS = {
     "dropout": _ADD,
     "activation_forward": _ACTIVATION,
     "activation_backward": _ACTIVATION,
+    "short_conv_forward": _SHORT_CONV,
+    "short_conv_backward": _SHORT_CONV,
     "weight_gradient": _WEIGHT_GRADIENT,
 }
 """Arguments of each kernel; the last exists for bfloat16 only, since torch's own matmuls are fast in float32."""

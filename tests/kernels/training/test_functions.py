@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
-from native_support import PROCESSORS_HERE, needs_compiler
+from native_support import PROCESSORS_HERE, double, error, needs_compiler
 from torch import Tensor
 
 from gpt.environment import read_settings
@@ -67,14 +67,6 @@ def narrow(kernels: Kernels, *shape: int, scale: float = 1.0) -> Tensor:
 def wide(*shape: int, scale: float = 1.0, mean: float = 0.0) -> Tensor:
     """Random float32 that wants a gradient."""
     return (mean + scale * torch.randn(shape)).requires_grad_()
-
-
-def double(x: Tensor) -> Tensor:
-    return x.detach().double().requires_grad_()
-
-
-def error(found: Tensor, right: Tensor) -> float:
-    return float((found.detach().double() - right.detach()).norm() / right.detach().norm().clamp(min=1e-30))
 
 
 def gradients(outputs: list[Tensor], inputs: list[Tensor], of: list[Tensor]) -> tuple[Tensor, ...]:

@@ -3,6 +3,7 @@
 #include "activations.h"
 #include "attention_backward.h"
 #include "norms.h"
+#include "short_conv.h"
 #ifdef GPT_BFLOAT16
 #include "weight_gradient.h"
 #endif
@@ -65,6 +66,18 @@ struct ActivationArguments {
     int64_t count() const { return (int64_t)rows * width; }
 };
 enum ActivationKind { RELU, SQUARED_RELU, GELU, SWIGLU };
+
+struct ShortConvArguments {
+    const element* h;
+    const float* weight;
+    element* y;
+    const element* dy;
+    element* dh;
+    float* dw;
+    int32_t batch, length, width, taps, threads;
+
+    Sequences shape() const { return {batch, length, width}; }
+};
 
 struct WeightGradientArguments {
     const element *x, *dy;
@@ -148,6 +161,16 @@ GPT_API int gpt_activation_backward(const ActivationArguments* a) {
             case GELU: return activate_backward<Gelu>(a->dx, a->dy, a->x, a->count(), a->threads);
             default: return gate_backward(a->dx, a->dy, a->x, a->rows, a->width, a->threads);
         }
+    });
+}
+
+GPT_API int gpt_short_conv_forward(const ShortConvArguments* a) {
+    return run([=] { with_taps(a->taps, [=](auto taps) { convolve<taps>(a->y, a->h, a->weight, a->shape(), a->threads); }); });
+}
+
+GPT_API int gpt_short_conv_backward(const ShortConvArguments* a) {
+    return run([=] {
+        with_taps(a->taps, [=](auto taps) { convolve_backward<taps>(a->dh, a->dw, a->dy, a->h, a->weight, a->shape(), a->threads); });
     });
 }
 
