@@ -17,6 +17,7 @@ COMPONENTS = (
     "token embedding",
     "added positions",
     *(f"attention, {name}" for name in (*PROJECTIONS.values(), "biases")),
+    "feed-forward, convolution",
     "feed-forward, weights",
     "feed-forward, biases",
     "norms of the blocks",
@@ -118,6 +119,8 @@ def _component_of(name: str, model: nn.Module) -> str:
     outside = {"wte": "token embedding", "wpe": "added positions", "lm_head": "head"}
     if path in outside:
         return outside[path]
+    if path.endswith("mlp_conv"):
+        return "feed-forward, convolution"
     _, _, sublayer, linear = path.split(".")  # h.3.attn.c_q
     if sublayer == "attn":
         return f"attention, {PROJECTIONS[linear] if kind == 'weight' else 'biases'}"

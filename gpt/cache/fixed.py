@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gpt.cache.kv_cache import KVCache, LayerView, mask_after
+from gpt.cache.kv_cache import KVCache, LayerView, mask_after, windows
 from gpt.cache.stores import Store
 
 
@@ -33,12 +33,18 @@ class FixedView:
         return mask_after(self.positions(new), self._cache.capacity)
 
     def layer(self, index: int) -> LayerView:
-        """Return the keys and values of one block."""
-        return LayerView(self.append, index)
+        """Return what is stored of one block."""
+        return LayerView(self, index)
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values (B, K, T, D) of a layer; return the whole layer, (B, K, capacity, D)."""
         return self._store(self._cache.keys, layer, k), self._store(self._cache.values, layer, v)
+
+    def extend(self, layer: int, x: Tensor, before: int) -> Tensor:
+        """Store inputs x (B, T, C) of a layer's convolution; return them after the `before` ahead of them, else 0."""
+        assert self._cache.inputs is not None
+        found = self._store(self._cache.inputs, layer, x.unsqueeze(1)).squeeze(1)
+        return windows(found, self.positions(x.size(1)), before)
 
     def advance(self, new: int) -> None:
         """Do nothing: the caller counts."""

@@ -1,12 +1,14 @@
 """A key/value cache: the keys and values of the positions a model has seen, so that each is computed once."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from gpt.cache.stores import KV_DTYPES, build_store
+from gpt.cache.stores import KV_DTYPES, Store, build_store
 from gpt.config import ModelConfig
 from gpt.errors import InputError
 
@@ -23,6 +25,7 @@ class KVCache:
         capacity: most positions of a sequence.
         keys: store of all layers' keys.
         values: store of all layers' values.
+        inputs: store of the inputs of all layers' convolutions; None where the model has none.
         device: where its tensors live.
 
     Args:
@@ -52,12 +55,20 @@ class KVCache:
             raise InputError(f"a cache holds 1 to block_size {config.block_size} positions, not {self.capacity}")
         self.lengths, self._ragged = [0] * batch, {}
         self.device = torch.device(device)
-        self.keys, self.values = (build_store(config, batch, self.capacity, kv_dtype, self.device) for _ in "kv")
+        heads, length = (config.n_layer, batch, config.kv_heads), self.capacity
+        self.keys, self.values = (build_store((*heads, length, config.head_dim), kv_dtype, self.device) for _ in "kv")
+        self.inputs: Store | None = None
+        if config.mlp_conv is not None:
+            self.inputs = build_store((config.n_layer, batch, 1, length, config.n_embd), kv_dtype, self.device)
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all keys and values, allocated from the start."""
-        return self.keys.nbytes + self.values.nbytes
+        """Return the bytes of all that is stored, allocated from the start."""
+        return sum(store.nbytes for store in self._stores)
+
+    @property
+    def _stores(self) -> list[Store]:
+        return [store for store in (self.keys, self.values, self.inputs) if store is not None]
 
     def positions(self, new: int) -> Tensor:
         """Return the positions of the next `new` tokens: (T,), or (B, T) where sequences have different lengths.
@@ -81,19 +92,29 @@ class KVCache:
         return None if self._is_uniform else mask_after(self.positions(new), max(self.lengths) + new)
 
     def layer(self, index: int) -> "LayerView":
-        """Return the keys and values of one block."""
-        return LayerView(self.append, index)
+        """Return what is stored of one block."""
+        return LayerView(self, index)
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values (B, K, T, D) of a layer; return all stored so far, (B, K, S, D)."""
-        longest, new = max(self.lengths), k.size(2)
-        for store, x in ((self.keys, k), (self.values, v)):
-            if self._is_uniform:
-                store.write(layer, longest, x)
-            else:
-                store.write_ragged(layer, self.positions(new), x)
-        total = longest + new
-        return self.keys.read(layer, total, k.dtype), self.values.read(layer, total, v.dtype)
+        return self._append(self.keys, layer, k), self._append(self.values, layer, v)
+
+    def extend(self, layer: int, x: Tensor, before: int) -> Tensor:
+        """Store inputs x (B, T, C) of a layer's convolution; return them after the `before` ahead of them, else 0."""
+        assert self.inputs is not None
+        found = self._append(self.inputs, layer, x.unsqueeze(1)).squeeze(1)  # (B, S, C)
+        if not self._is_uniform:
+            return windows(found, self.positions(x.size(1)), before)
+        first = self.lengths[0] - before
+        return F.pad(found[:, max(0, first) :], (0, 0, max(0, -first), 0))
+
+    def _append(self, store: Store, layer: int, x: Tensor) -> Tensor:
+        longest, new = max(self.lengths), x.size(2)
+        if self._is_uniform:
+            store.write(layer, longest, x)
+        else:
+            store.write_ragged(layer, self.positions(new), x)
+        return store.read(layer, longest + new, x.dtype)
 
     def advance(self, new: int) -> None:
         """Count `new` more positions in every sequence."""
@@ -112,13 +133,14 @@ class KVCache:
         chosen.lengths, chosen._ragged = [self.lengths[index] for index in indices], {}
         rows, longest = torch.tensor(indices, device=self.device), max(chosen.lengths)
         chosen.keys, chosen.values = (store.select(rows, longest) for store in (self.keys, self.values))
+        chosen.inputs = None if self.inputs is None else self.inputs.select(rows, longest)
         return chosen
 
     def assign(self, indices: Sequence[int], other: "KVCache") -> None:
         """Overwrite sequence `indices[i]` by sequence i of another cache of the same model and type."""
         rows, longest = torch.tensor(indices, device=self.device), max(other.lengths)
-        self.keys.assign(rows, other.keys, longest)
-        self.values.assign(rows, other.values, longest)
+        for store, source in zip(self._stores, other._stores, strict=True):
+            store.assign(rows, source, longest)
         for index, length in zip(indices, other.lengths, strict=True):
             self.lengths[index] = length
 
@@ -127,15 +149,39 @@ class KVCache:
         return len(set(self.lengths)) == 1
 
 
-class LayerView:
-    """One layer of a cache, as attention sees it."""
+class Layers(Protocol):
+    """What is stored of all layers."""
 
-    def __init__(self, append: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]], index: int) -> None:
-        self._append, self._index = append, index
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store keys and values of a layer, see `LayerView.append`."""
+        ...
+
+    def extend(self, layer: int, x: Tensor, before: int) -> Tensor:
+        """Store inputs of a layer's convolution, see `LayerView.extend`."""
+        ...
+
+
+class LayerView:
+    """One layer of a cache, as a block sees it."""
+
+    def __init__(self, layers: Layers, index: int) -> None:
+        self._layers, self._index = layers, index
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values (B, K, T, D); return those to attend to, (B, K, S, D)."""
-        return self._append(self._index, k, v)
+        return self._layers.append(self._index, k, v)
+
+    def extend(self, x: Tensor, before: int) -> Tensor:
+        """Store inputs x (B, T, C) of the convolution; return them after the `before` positions ahead of them."""
+        return self._layers.extend(self._index, x, before)
+
+
+def windows(found: Tensor, positions: Tensor, before: int) -> Tensor:
+    """Return rows of found (B, S, C) at positions (B, T) and the `before` ahead of them, 0 before the start."""
+    new = torch.arange(-before, 0, device=found.device) + positions[:, :1]
+    wanted = torch.cat((new, positions), dim=1)  # (B, before + T)
+    rows = found.gather(1, wanted.clamp(min=0).unsqueeze(2).expand(-1, -1, found.size(2)))
+    return rows.masked_fill((wanted < 0).unsqueeze(2), 0.0)
 
 
 def mask_after(positions: Tensor, keys: int) -> Tensor:
@@ -145,6 +191,7 @@ def mask_after(positions: Tensor, keys: int) -> Tensor:
 
 def cache_bytes(config: ModelConfig, batch: int, capacity: int, kv_dtype: str) -> int:
     """Return the bytes of a cache without allocating it."""
-    vectors = 2 * config.n_layer * batch * config.kv_heads * capacity  # keys and values
+    positions, size = config.n_layer * batch * capacity, KV_DTYPES[kv_dtype].itemsize
     scale = torch.float16.itemsize if kv_dtype == "int8" else 0
-    return vectors * (config.head_dim * KV_DTYPES[kv_dtype].itemsize + scale)
+    inputs = 0 if config.mlp_conv is None else config.n_embd * size + scale
+    return positions * (2 * config.kv_heads * (config.head_dim * size + scale) + inputs)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gpt.cache.kv_cache import LayerView, mask_after
+from gpt.cache.kv_cache import LayerView, mask_after, windows
 from gpt.config import ModelConfig
 
 
@@ -26,6 +26,8 @@ class PagedStore:
         self.blocks, self.block_size, self.device = blocks, block_size, device
         shape = (config.n_layer, blocks * block_size, config.kv_heads, config.head_dim)
         self.keys, self.values = (torch.zeros(shape, dtype=dtype, device=device) for _ in "kv")
+        inputs = (*shape[:2], 1, config.n_embd if config.mlp_conv is not None else 0)
+        self.inputs = torch.zeros(inputs, dtype=dtype, device=device)
 
     def view(self, tables: Sequence[Sequence[int]], stored: Sequence[int], new: int) -> "PagedView":
         """Return a cache of some sequences, for a pass over the next `new` tokens of each.
@@ -64,12 +66,17 @@ class PagedView:
         return mask_after(self.positions(new), self._slots.size(1))
 
     def layer(self, index: int) -> LayerView:
-        """Return the keys and values of one block of the model."""
-        return LayerView(self.append, index)
+        """Return what is stored of one block of the model."""
+        return LayerView(self, index)
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values (B, K, T, D) of a layer; return all of it (B, K, S, D), 0 past each length."""
         return self._append(self._store.keys[layer], k), self._append(self._store.values[layer], v)
+
+    def extend(self, layer: int, x: Tensor, before: int) -> Tensor:
+        """Store inputs x (B, T, C) of a layer's convolution; return them after the `before` ahead of them, else 0."""
+        found = self._append(self._store.inputs[layer], x.unsqueeze(1)).squeeze(1)
+        return windows(found, self._positions, before)
 
     def advance(self, new: int) -> None:
         """Do nothing: the block tables count."""

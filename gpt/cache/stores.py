@@ -1,12 +1,10 @@
-"""Storage of keys or values: as floats of some type, or as int8 with a scale per head and position."""
+"""Storage of keys, values or other vectors: floats of some type, or int8 with a scale per head and position."""
 
 import copy
 from typing import Protocol, Self
 
 import torch
 from torch import Tensor
-
-from gpt.config import ModelConfig
 
 
 class Store(Protocol):
@@ -107,9 +105,8 @@ KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float1
 """Types that a cache can hold, by name."""
 
 
-def build_store(config: ModelConfig, batch: int, capacity: int, kv_dtype: str, device: torch.device) -> Store:
-    """Return an empty store for `batch` sequences of up to `capacity` positions."""
-    shape = (config.n_layer, batch, config.kv_heads, capacity, config.head_dim)
+def build_store(shape: tuple[int, ...], kv_dtype: str, device: torch.device) -> Store:
+    """Return an empty store of the shape (L, B, K, S, D)."""
     if kv_dtype == "int8":
         return Int8Store(shape, device)
     return FloatStore(shape, KV_DTYPES[kv_dtype], device)

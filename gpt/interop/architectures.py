@@ -236,6 +236,8 @@ def architecture_for(config: ModelConfig) -> Architecture:
     Raises:
         InputError: there is none; the message names the options to change for the nearest one.
     """
+    if config.mlp_conv is not None:
+        raise InputError("no architecture to export to has a convolution; train with model.mlp_conv=null")
     if config.logit_softcap is not None:
         raise InputError("no architecture to export to caps logits; train with model.logit_softcap=null")
     missing = {

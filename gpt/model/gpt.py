@@ -13,6 +13,7 @@ from gpt.errors import InputError
 from gpt.model.attention import Attention, LayerCache, causal_mask
 from gpt.model.layers import build_mlp, build_norm
 from gpt.model.positions import Rotation, build_added_positions, build_rotation
+from gpt.model.short_conv import ShortConv
 
 INIT_STD = 0.02
 """Standard deviation of the initial matrices and embeddings."""
@@ -30,7 +31,7 @@ class Cache(Protocol):
         ...
 
     def layer(self, index: int) -> LayerCache:
-        """Return the keys and values of one block."""
+        """Return what is stored of one block."""
         ...
 
     def advance(self, new: int) -> None:
@@ -39,13 +40,14 @@ class Cache(Protocol):
 
 
 class Block(nn.Module):
-    """`x + attn(ln_1(x))`, then `x + mlp(ln_2(x))`."""
+    """`x + attn(ln_1(x))`, then `x + mlp(ln_2(x))`, with a convolution before the MLP if `mlp_conv` asks for one."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.ln_1 = build_norm(config)
         self.attn = Attention(config)
         self.ln_2 = build_norm(config)
+        self.mlp_conv = None if config.mlp_conv is None else ShortConv(config.n_embd, config.mlp_conv)
         self.mlp = build_mlp(config)
 
     def forward(
@@ -53,7 +55,8 @@ class Block(nn.Module):
     ) -> Tensor:
         """Map x (B, T, C) to (B, T, C)."""
         x = x + self.attn(self.ln_1(x), rotation, mask, cache)
-        return x + self.mlp(self.ln_2(x))
+        h = self.ln_2(x)
+        return x + self.mlp(h if self.mlp_conv is None else self.mlp_conv(h, mask, cache))
 
 
 class Softcap(nn.Module):
@@ -174,11 +177,11 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
     Matrices and embeddings are normal with deviation 0.02, biases zero, norm gains one. The
     projections back into the residual stream (`c_proj`) are smaller by `sqrt(2 n_layer)`, since
     2 n_layer of them add up in it (Radford et al. 2019, GPT-2, section 2.3), or zero: a block then
-    begins as the identity (Zhang et al. 2019, 1901.09321).
+    begins as the identity (Zhang et al. 2019, 1901.09321). Short convolutions begin as the identity.
     """
     projection_std = INIT_STD / math.sqrt(2 * config.n_layer) if config.init == "gpt2" else 0.0
     for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
+        if name.endswith(("bias", "mlp_conv.weight")):
             nn.init.zeros_(parameter)
         elif parameter.dim() == 1:
             nn.init.ones_(parameter)

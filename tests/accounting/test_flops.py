@@ -24,6 +24,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "multi-query": {"n_kv_head": 1},
     "llama": {"n_kv_head": 2, "mlp": "swiglu", "norm": "rmsnorm", "position": "rope"},
     "narrow mlp": {"mlp": "relu2", "mlp_width": 24, "qk_norm": True, "logit_softcap": 5.0},
+    "convolved": {"mlp_conv": 3},
     "deep": {"n_layer": 3, "n_embd": 64, "vocab_size": 7},
 }
 every_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())

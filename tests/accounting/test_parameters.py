@@ -12,6 +12,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "gpt2": {"bias": True},
     "untied": {"tie_weights": False, "position": "sinusoidal"},
     "llama": {"n_kv_head": 2, "mlp": "swiglu", "norm": "rmsnorm", "position": "rope", "tie_weights": False},
+    "convolved": {"mlp_conv": 3, "n_layer": 3},
     "qk norm": {"qk_norm": True, "norm": "rmsnorm", "n_layer": 3},
 }
 

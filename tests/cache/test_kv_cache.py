@@ -146,6 +146,15 @@ def test_bytes_are_known_before_a_cache_is_made_and_never_change(
     assert cache.nbytes == cache_bytes(config, batch, capacity, kv_dtype)
 
 
+@every_dtype
+def test_inputs_of_convolutions_are_counted_as_one_head_of_the_streams_width(kv_dtype: str) -> None:
+    plain, convolved = (tiny_config(n_kv_head=2, mlp_conv=taps) for taps in (None, 3))
+    vector = {"fp32": 32 * 4, "bf16": 32 * 2, "fp16": 32 * 2, "int8": 32 + 2}[kv_dtype]
+    cache = KVCache(convolved, 3, 5, kv_dtype)
+    assert cache.nbytes == cache_bytes(convolved, 3, 5, kv_dtype)
+    assert cache.nbytes == cache_bytes(plain, 3, 5, kv_dtype) + 2 * 3 * 5 * vector  # layers, sequences, positions
+
+
 def test_a_cache_is_as_long_as_the_models_window_unless_it_is_told() -> None:
     assert KVCache(CONFIG).capacity == 16
     assert KVCache(CONFIG, capacity=3).capacity == 3

@@ -3,7 +3,6 @@ import torch
 from torch import Tensor
 
 from gpt.cache.stores import KV_DTYPES, Int8Store, Store, build_store
-from tiny import tiny_config
 
 CAPACITY = 8
 FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -12,7 +11,7 @@ every_dtype = pytest.mark.parametrize("kv_dtype", KV_DTYPES)
 
 
 def store_of(kv_dtype: str, batch: int = 2, n_kv_head: int = 2) -> Store:
-    return build_store(tiny_config(n_kv_head=n_kv_head), batch, CAPACITY, kv_dtype, torch.device("cpu"))
+    return build_store((2, batch, n_kv_head, CAPACITY, 8), kv_dtype, torch.device("cpu"))
 
 
 def vectors(positions: int, batch: int = 2) -> Tensor:

@@ -209,6 +209,7 @@ def test_an_index_that_is_none_is_refused(index: object, tmp_path: Path) -> None
     ("changes", "message"),
     [
         ({"logit_softcap": 15.0}, "train with model.logit_softcap=null"),
+        ({"mlp_conv": 4}, "train with model.mlp_conv=null"),
         ({"position": "rope"}, r"GPT2LMHeadModel needs model\.position=learned"),
         ({"n_kv_head": 2}, r"GPT2LMHeadModel needs model\.n_kv_head=null"),
         (LLAMA | {"norm": "layernorm"}, r"LlamaForCausalLM needs model\.norm=rmsnorm"),

@@ -54,6 +54,7 @@ class Model {
       ...Object.values(activations),
       ...tensors.map(({ shape }) => shape.reduce((product, size) => product * size, 1)),
       ...new Array(CACHES * 2 * layers * config.n_kv_head).fill(positions * headDim),
+      ...new Array(config.mlp_conv ? CACHES * layers : 0).fill(positions * width),
     ];
     this.config = config;
     this.arena = createArena(sizes.reduce((sum, size) => sum + paddedLength(size), 0), useWasm);
@@ -70,7 +71,14 @@ class Model {
         Array.from({ length: config.n_kv_head }, () => this.arena.alloc(positions * headDim))
       );
     // Both [layer][head]; keys (positions, D), values (D, positions): the weighted sum is a matmul by rows of them.
-    this.caches = Array.from({ length: CACHES }, () => ({ keys: allocate(), values: allocate() }));
+    // What convolutions have read: [layer] (positions, C).
+    const allocateInputs = () =>
+      Array.from({ length: config.mlp_conv ? layers : 0 }, () => this.arena.alloc(positions * width));
+    this.caches = Array.from({ length: CACHES }, () => ({
+      keys: allocate(),
+      values: allocate(),
+      inputs: allocateInputs(),
+    }));
     this.headViews = Object.fromEntries(["q", "z", "k", "v"].map((name) => [name, this.splitHeads(this[name])]));
     this.buildPositions();
   }
@@ -107,17 +115,19 @@ class Model {
    */
   step(token, position, options = {}) {
     const { cache = this.caches[0], wantLogits = true, ablated = NO_HEADS, onWeights = null, onLens = null } = options;
-    const { n_layer: layers, n_embd: width } = this.config;
+    const { n_layer: layers, n_embd: width, mlp_conv: isConvolved } = this.config;
     this.x.set(this.tensors.get("wte.weight").subarray(token * width, (token + 1) * width));
     if (this.added) addTo(this.x, this.added.subarray(position * width, (position + 1) * width));
     onLens?.(0, this.computeLogits());
     for (let layer = 0; layer < layers; layer++) {
       this.norm(this.h, this.x, `h.${layer}.ln_1`);
       this.storeKeysAndValues(cache, layer, position);
-      if (layer === layers - 1 && !wantLogits && !onWeights && !onLens) return null; // nobody reads what follows
+      const isLast = layer === layers - 1;
+      if (isLast && !wantLogits && !onWeights && !onLens && !isConvolved) return null; // nobody reads what follows
       this.attend(cache, layer, position, ablated, onWeights);
       addTo(this.x, this.h);
       this.norm(this.h, this.x, `h.${layer}.ln_2`);
+      if (isConvolved) this.convolve(cache.inputs[layer], `h.${layer}.mlp_conv`, position);
       this.feedForward(`h.${layer}.mlp`);
       addTo(this.x, this.h);
       onLens?.(layer + 1, this.computeLogits());
@@ -167,6 +177,18 @@ class Model {
       const [first, second] = [head[index], head[index + half]];
       head[index] = first * cos - second * sin;
       head[index + half] = second * cos + first * sin;
+    }
+  }
+
+  /** Stores h and adds `sum_j weight[:, j] h[position - j]` to it. */
+  convolve(inputs, name, position) {
+    const { h } = this;
+    const weight = this.tensors.get(`${name}.weight`);
+    inputs.set(h, position * h.length);
+    const taps = this.config.mlp_conv;
+    for (let tap = 0; tap < Math.min(taps, position + 1); tap++) {
+      const row = (position - tap) * h.length;
+      for (let index = 0; index < h.length; index++) h[index] += weight[index * taps + tap] * inputs[row + index];
     }
   }
 

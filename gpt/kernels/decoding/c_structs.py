@@ -22,7 +22,8 @@ class CMatrix(ctypes.Structure):
 
 class CLayer(ctypes.Structure):
     _fields_ = [(name, CMatrix) for name in ("qkv", "projection", "gate", "up", "down")] + [
-        (name, ctypes.c_void_p) for name in ("norm_1", "norm_1_bias", "norm_2", "norm_2_bias", "q_norm", "k_norm")
+        (name, ctypes.c_void_p)
+        for name in ("norm_1", "norm_1_bias", "norm_2", "norm_2_bias", "q_norm", "k_norm", "conv")
     ]
 
 
@@ -34,6 +35,7 @@ class CModel(ctypes.Structure):
         ),
         ("is_layer_norm", ctypes.c_int32),
         ("activation", ctypes.c_int32),
+        ("conv_taps", ctypes.c_int32),
         ("eps", ctypes.c_float),
         ("softcap", ctypes.c_float),
         *(
@@ -112,7 +114,7 @@ def matrix_in_c(matrix: Matrix | None) -> CMatrix:
 def layer_in_c(layer: LayerWeights) -> CLayer:
     """Return the weights of a block for C."""
     matrices = map(matrix_in_c, (layer.qkv, layer.projection, layer.gate, layer.up, layer.down))
-    return CLayer(*matrices, *map(floats, (*layer.norms, *(layer.head_norms or (None, None)))))
+    return CLayer(*matrices, *map(floats, (*layer.norms, *(layer.head_norms or (None, None)), layer.conv)))
 
 
 def model_in_c(weights: Weights) -> CModel:
@@ -129,6 +131,7 @@ def model_in_c(weights: Weights) -> CModel:
         config.block_size,
         config.norm == "layernorm",
         ACTIVATIONS[config.mlp],
+        config.mlp_conv or 0,
         config.norm_eps,
         config.logit_softcap or 0.0,
         *map(floats, (weights.tokens, weights.positions, *(weights.rotation or (None, None)), *weights.norm)),

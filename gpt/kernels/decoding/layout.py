@@ -79,8 +79,8 @@ def _blocks(weight: Tensor) -> Tensor:
 
 
 def padded(vector: Tensor | None) -> Tensor | None:
-    """Return a copy in float32, padded with zeros to a multiple of 64."""
-    return None if vector is None else F.pad(vector.detach().float(), (0, -vector.numel() % BLOCK)).clone()
+    """Return a copy in float32, whose last dimension is padded with zeros to a multiple of 64."""
+    return None if vector is None else F.pad(vector.detach().float(), (0, -vector.size(-1) % BLOCK)).clone()
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ class LayerWeights:
         down: projection back.
         norms: gains and biases of both norms; biases may be None.
         head_norms: gains of the norms on query and key heads, or None.
+        conv: (taps, C) weights of the convolution before the feed-forward network, C padded as gains are, or None.
     """
 
     qkv: Matrix
@@ -104,6 +105,7 @@ class LayerWeights:
     down: Matrix
     norms: tuple[Tensor, Tensor | None, Tensor, Tensor | None]
     head_norms: tuple[Tensor, Tensor] | None
+    conv: Tensor | None
 
     def in_tiles(self) -> "LayerWeights":
         """Return the block with its matrices `in_tiles`."""

@@ -131,6 +131,7 @@ def _layer(block: Block) -> LayerWeights:
         down=_matrix(mlp.c_proj),
         norms=(*_norm(block.ln_1), *_norm(block.ln_2)),
         head_norms=(_floats(attn.q_norm.weight), _floats(attn.k_norm.weight)) if has_head_norms else None,
+        conv=None if block.mlp_conv is None else padded(block.mlp_conv.weight[:, 0].T.contiguous()),
     )
 
 

@@ -69,7 +69,9 @@ def test_cached_logits_are_the_uncached_ones_for_every_model(
 
 
 @every_backend
-@pytest.mark.parametrize("changes", [{"qk_norm": True}, {"logit_softcap": 3.0}, {"bias": True}, {"attention": "sdpa"}])
+@pytest.mark.parametrize(
+    "changes", [{"qk_norm": True}, {"logit_softcap": 3.0}, {"bias": True}, {"attention": "sdpa"}, {"mlp_conv": 4}]
+)
 @every_position
 def test_cached_logits_are_the_uncached_ones_for_every_other_choice(
     kind: str, position: str, changes: dict[str, object]

@@ -5,6 +5,7 @@
 #include "../arena.h"
 #include "../parallel.h"
 #include "attention.h"
+#include "convolution.h"
 #include "layers.h"
 #include "matmul.h"
 #include "memory.h"
@@ -58,20 +59,26 @@ struct Activations {
     }
 };
 
-// How keys and values are stored: in `blocks` physical blocks (layers, kv heads, those of a head), with a block table
-// (blocks for block_size positions) for each sequence, which the caller may change between passes.
+// How keys and values are stored: in `blocks` physical blocks (layers, kv heads, those of a head), after which come the
+// inputs of convolutions (layers), with a block table (blocks for block_size positions) for each sequence, which the caller
+// may change between passes.
 struct CacheOptions {
     int32_t kind, blocks;
     const int32_t* tables;
 };
 
 struct CacheMemory {
-    size_t head_bytes, block_bytes;
+    size_t head_bytes, input_bytes, block_bytes;
     char* blocks;
     CacheMemory(Arena& a, const Model& m, const CacheOptions& o)
         : head_bytes(o.kind == FLOAT32 ? HeadCache<float>::bytes(m.head_dim)
                      : o.kind == BFLOAT16 ? HeadCache<bf16>::bytes(m.head_dim) : HeadCache<int8_t>::bytes(m.head_dim)),
-          block_bytes((size_t)m.layers * m.kv_heads * head_bytes), blocks(a.alloc<char>(o.blocks * block_bytes)) {}
+          input_bytes(m.conv_taps == 0 ? 0 : of_inputs(o.kind, round_up(m.dim, BLOCK))),
+          block_bytes(m.layers * (m.kv_heads * head_bytes + input_bytes)), blocks(a.alloc<char>(o.blocks * block_bytes)) {}
+
+    static size_t of_inputs(int kind, int dim) {
+        return kind == FLOAT32 ? InputCache<float>::bytes(dim) : kind == BFLOAT16 ? InputCache<bf16>::bytes(dim) : InputCache<int8_t>::bytes(dim);
+    }
 };
 
 class Decoder {
@@ -81,6 +88,8 @@ class Decoder {
     std::vector<int32_t> indices;
 
     template <class T> HeadCache<T> cached(int layer, int sequence, int head) const;
+    template <class T> InputCache<T> inputs(int layer, int sequence) const;
+    template <class T> const float* convolved(const Worker& w, int layer, const Batch& b);
     const float* normed(const Worker& w, const int32_t* which, int count, const float* gain, const float* bias);
     template <class T> void attend_run(const Worker& w, int layer, const Batch& b, const Run& run, const Run* next);
     template <class T> void attention(const Worker& w, int layer, const Batch& b);
@@ -131,6 +140,27 @@ inline const float* Decoder::normed(const Worker& w, const int32_t* which, int c
 template <class T> HeadCache<T> Decoder::cached(int layer, int sequence, int head) const {
     const size_t start = ((size_t)layer * m.kv_heads + head) * cache->head_bytes;
     return {cache->blocks + start, cache->block_bytes, kv.tables + (size_t)sequence * (size.capacity / BLOCK), m.head_dim};
+}
+
+template <class T> InputCache<T> Decoder::inputs(int layer, int sequence) const {
+    const size_t start = (size_t)m.layers * m.kv_heads * cache->head_bytes + layer * cache->input_bytes;
+    return {cache->blocks + start, cache->block_bytes, kv.tables + (size_t)sequence * (size.capacity / BLOCK), size.dim};
+}
+
+// The second norm of all tokens' x, stored and convolved: (count, dim).
+template <class T> const float* Decoder::convolved(const Worker& w, int layer, const Batch& b) {
+    const Layer& l = layers[layer];
+    const Range range = w.share(b.count);
+    for (int i = range.first; i < range.end; i++) {
+        float* y = activations->normed + (size_t)i * size.dim;
+        normalize(y, activations->x + (size_t)i * size.dim, l.norm_2, l.norm_2_bias, m);
+        store(inputs<T>(layer, b.sequences[i]), b.positions[i], y);
+    }
+    w.wait();
+    for (int i = range.first; i < range.end; i++)
+        convolve(activations->normed + (size_t)i * size.dim, inputs<T>(layer, b.sequences[i]), l.conv, m.conv_taps, b.positions[i]);
+    w.wait();
+    return activations->normed;
 }
 
 // Stores the keys and values of a run, then computes attention, several queries in one pass over the keys.
@@ -198,7 +228,10 @@ inline void Decoder::pass(const Worker& w, const Batch& b) {
         w.wait();
         matmul(w, tiles, {a.x, dim, a.mixed, dim, b.count, &l.projection, true});
         w.wait();
-        h = normed(w, all_indices(), b.count, l.norm_2, l.norm_2_bias);
+        if (!m.conv_taps) h = normed(w, all_indices(), b.count, l.norm_2, l.norm_2_bias);
+        else if (kv.kind == FLOAT32) h = convolved<float>(w, i, b);
+        else if (kv.kind == BFLOAT16) h = convolved<bf16>(w, i, b);
+        else h = convolved<int8_t>(w, i, b);
         if (m.activation == GATED_SILU) matmul(w, tiles, {a.gate, hidden, h, dim, b.count, &l.gate, false});
         matmul(w, tiles, {a.up, hidden, h, dim, b.count, &l.up, false});
         const Range blocks = w.share(size.hidden / BLOCK);  // written by this worker itself

@@ -17,14 +17,14 @@ struct Matrix {
 
 struct Layer {
     Matrix qkv, projection, gate, up, down;
-    const float *norm_1, *norm_1_bias, *norm_2, *norm_2_bias, *q_norm, *k_norm;
+    const float *norm_1, *norm_1_bias, *norm_2, *norm_2_bias, *q_norm, *k_norm, *conv;  // conv: (conv_taps, padded dim)
 };
 
 enum Activation : int32_t { GELU, GELU_TANH, RELU, RELU_SQUARED, GATED_SILU };
 
 struct Model {
     int32_t layers, heads, kv_heads, head_dim, dim, hidden_dim, vocab_size, block_size;
-    int32_t is_layer_norm, activation;
+    int32_t is_layer_norm, activation, conv_taps;  // 0 taps: no convolution
     float eps, softcap;  // softcap 0: none
     const float *token_embedding, *position_embedding, *cos, *sin, *norm, *norm_bias;
     Matrix head;
