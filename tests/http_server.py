@@ -176,7 +176,7 @@ def add_run(runs: Path, name: str) -> None:
     checkpoint.mkdir(parents=True)
     (checkpoint / "manifest.json").touch()
     (checkpoint / "model.safetensors").write_bytes(b"x" * 100)
-    (runs / name / "last.json").write_text('{"checkpoint": "checkpoints/step-000001"}')
+    (runs / name / "last.json").write_text('{"checkpoint": "checkpoints/step-000001", "step": 1}')
 
 
 def make_loaded(model: GPT, tokenizer: Tokenizer) -> Callable[[Path], Loaded]:

@@ -149,7 +149,7 @@ class RunFolder:
         if not (self.path / "config.yaml").is_file():  # the folder was deleted during the run
             self.create(checkpoint.config)
         step = int(checkpoint.state["step"])
-        folder = self.path / "checkpoints" / f"step-{step:06d}"
+        folder = self.path / "checkpoints" / _folder_name(step)
         write_checkpoint(folder, checkpoint)
         verify_checkpoint(folder)
         for name in ("best", "last") if best else ("last",):
@@ -169,13 +169,21 @@ class RunFolder:
             self._point("last", folder, state)
 
     def pointed(self, name: str) -> Path | None:
-        """Return the checkpoint that `best` or `last` points to, or None."""
+        """Return the checkpoint that `best` or `last` points to; None if there is none, or the pointer is damaged."""
         try:
-            target = json.loads((self.path / f"{name}.json").read_text(encoding="utf-8"))["checkpoint"]
-        except (OSError, ValueError, KeyError, TypeError):
+            pointer = json.loads((self.path / f"{name}.json").read_text(encoding="utf-8"))
+            folder = self.path / "checkpoints" / _folder_name(pointer["step"])
+            is_whole = pointer["checkpoint"] == f"checkpoints/{folder.name}"  # a flipped bit changes one of them
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
-        folder = self.path / "checkpoints" / Path(str(target)).name
-        return folder if folder.is_dir() else None
+        return folder if is_whole and folder.is_dir() else None
+
+    def damaged_pointer(self, name: str) -> str | None:
+        """Return a message if `best` or `last` is there, but does not point to a checkpoint."""
+        path = self.path / f"{name}.json"
+        if self.pointed(name) is not None or not path.exists():
+            return None
+        return f"{path} is damaged, or the checkpoint it names is gone"
 
     def newest_valid(self) -> tuple[Path, Checkpoint, list[str]] | None:
         """Read the checkpoint that `last` points to, or else the newest readable one; None if there is none.
@@ -188,15 +196,15 @@ class RunFolder:
         Raises:
             CheckpointError: all are damaged.
         """
-        damaged: list[str] = []
-        last = self.pointed("last")
+        damaged = [message] if (message := self.damaged_pointer("last")) else []
+        pointers, last = len(damaged), self.pointed("last")
         for folder in sorted(self._step_folders(), key=lambda folder: folder != last):
             try:
                 return folder, read_checkpoint(folder), damaged
             except CheckpointError as error:
                 damaged.append(str(error))
-        if damaged:
-            raise CheckpointError(f"{self.path} has no readable checkpoint; the newest: {damaged[0]}")
+        if len(damaged) > pointers:
+            raise CheckpointError(f"{self.path} has no readable checkpoint; the newest: {damaged[pointers]}")
         return None
 
     def _point(self, name: str, folder: Path, state: dict[str, Any]) -> None:
@@ -207,13 +215,18 @@ class RunFolder:
             raise CheckpointError(f"cannot write {self.path / name}.json: {error.strerror}") from None
 
     def _remove_old(self, step: int, keep_last: int) -> None:
-        """Keep the newest up to `step`; later ones are from before a resume at an earlier step."""
+        """Keep the newest up to `step`; later ones are from before a resume at an earlier step.
+
+        While a pointer is damaged, all are kept: one of them may be the best.
+        """
+        self._remove_unfinished()
+        if self.damaged_pointer("best"):
+            return
         keep = {self.pointed("best"), self.pointed("last")}
         ranked = sorted(self.checkpoints(), key=lambda folder: int(folder.name.split("-")[1].split(".")[0]) > step)
         for folder in ranked[keep_last:]:
             if folder not in keep:
                 shutil.rmtree(folder, ignore_errors=True)
-        self._remove_unfinished()
 
     def _remove_unfinished(self) -> None:
         """Remove what a killed process left; no other one writes here."""
@@ -222,6 +235,10 @@ class RunFolder:
         for file in self.path.glob(".*.tmp"):
             with suppress(OSError):
                 file.unlink()
+
+
+def _folder_name(step: int) -> str:
+    return f"step-{step:06d}"
 
 
 def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path:
@@ -250,11 +267,14 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
         if found is None:
             if not (path.parent / "config.yaml").is_file():
                 raise CheckpointError(f"{path.parent} is not a run; give {path.name} as {runs / 'NAME' / path.name}")
-            raise CheckpointError(f"{path.parent} has no {path.name} checkpoint")
+            damaged = RunFolder(path.parent).damaged_pointer(path.name)
+            raise CheckpointError(damaged or f"{path.parent} has no {path.name} checkpoint")
         return found
     if not path.exists():
         raise CheckpointError(f"{path}: no such run or checkpoint")
     run = RunFolder(path)
+    if damaged := run.damaged_pointer(prefer):
+        raise CheckpointError(f"{damaged}; give a folder in {path / 'checkpoints'} instead")
     found = run.pointed(prefer) or run.pointed("last") or next(iter(run.checkpoints()), None)
     if found is None:
         raise CheckpointError(f"{path} holds no checkpoint; train first, or give another --checkpoint")

@@ -1,8 +1,10 @@
 """A corpus as token files: memory-mapped and verified."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -50,6 +52,27 @@ class Dataset:
                 )
 
 
+def seal(meta: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of `META` with its hash: a changed vocabulary would give other texts, and no error."""
+    return {**meta, "sha256": _hash(meta)}
+
+
+def unseal(sealed: dict[str, Any]) -> dict[str, Any]:
+    """Return what was sealed; files of old versions have no hash.
+
+    Raises:
+        ValueError: it was changed.
+    """
+    meta = {key: value for key, value in sealed.items() if key != "sha256"}
+    if sealed.get("sha256", _hash(meta)) != _hash(meta):
+        raise ValueError(f"{META} has another sha256 than was written")
+    return meta
+
+
+def _hash(meta: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+
+
 def open_dataset(folder: Path) -> Dataset:
     """Memory-map the token files that `prepare` wrote.
 
@@ -57,10 +80,10 @@ def open_dataset(folder: Path) -> Dataset:
         DataError: a file is missing or damaged.
     """
     try:
-        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+        meta = unseal(json.loads((folder / META).read_text(encoding="utf-8")))
         tokenizer = tokenizer_from_dict(meta["tokenizer"])
         train, val = (_map(folder / f"{split}.bin", meta["dtype"], **meta[split]) for split in ("train", "val"))
-    except (OSError, ValueError, KeyError, TypeError, DataError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError) as error:
         raise DataError(
             f"the token files in {folder} are damaged ({error}); delete that folder and start again"
         ) from None

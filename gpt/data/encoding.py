@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt.config import DataConfig
-from gpt.data.dataset import META
+from gpt.data.dataset import META, seal
 from gpt.data.text import read_pieces
 from gpt.data.tokenizers import Tokenizer, smallest_dtype
 from gpt.data.vocabulary import build_tokenizer
@@ -22,7 +22,7 @@ def encode_into(folder: Path, source: Path, config: DataConfig, tokenizer: Token
         folder.parent.mkdir(parents=True, exist_ok=True)
         with temporary_folder(folder) as temporary:
             meta = _write_tokens(temporary, source, config, tokenizer or build_tokenizer(source, config))
-            (temporary / META).write_text(json.dumps(meta), encoding="utf-8")
+            (temporary / META).write_text(json.dumps(seal(meta)), encoding="utf-8")
             temporary.chmod(0o755)
             try:
                 temporary.rename(folder)

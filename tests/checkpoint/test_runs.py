@@ -97,9 +97,27 @@ def test_a_damaged_pointer_points_nowhere(run: RunFolder, content: str) -> None:
     assert run.pointed("best") is None
 
 
+@pytest.mark.parametrize("content", ["", '{"checkpoint": "checkpoints/step-000005", "step": 7, "val_loss": 1.0}'])
+def test_a_damaged_pointer_is_named_and_nothing_is_removed(
+    run: RunFolder, make_checkpoint: MakeCheckpoint, content: str
+) -> None:
+    run.save(make_checkpoint(5), best=True, keep_last=1)
+    run.save(make_checkpoint(7), best=False, keep_last=1)
+    (run.path / "best.json").write_text(content)
+    for path in (run.path, run.path / "best"):
+        with pytest.raises(CheckpointError, match=r"best.json is damaged"):
+            find_checkpoint(path, run.path.parent)
+    run.save(make_checkpoint(9), best=False, keep_last=1)
+    assert names(run) == ["step-000009", "step-000007", "step-000005"]
+    (run.path / "last.json").write_text(content)
+    found = run.newest_valid()
+    assert found is not None
+    assert (found[0].name, len(found[2])) == ("step-000009", 1)
+
+
 def test_a_pointer_cannot_lead_out_of_the_run(run: RunFolder, make_checkpoint: MakeCheckpoint) -> None:
     (run.path.parent / "elsewhere").mkdir()
-    (run.path / "best.json").write_text('{"checkpoint": "../../elsewhere"}', encoding="utf-8")
+    (run.path / "best.json").write_text('{"checkpoint": "../../elsewhere", "step": 5}', encoding="utf-8")
     assert run.pointed("best") is None
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from gpt.config import DataConfig
 from gpt.data import ByteTokenizer, CharTokenizer, Dataset, encoding, open_dataset, preparation, prepare
+from gpt.data.dataset import seal, unseal
 from gpt.environment import Settings
 from gpt.errors import DataError
 
@@ -426,3 +427,10 @@ def test_a_file_that_is_no_tokenizer_is_refused(
 def test_byte_pairs_without_their_library_are_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpt.data.bpe.find_spec", lambda name: None)
     assert "needs the tokenizers package: pip install 'gpt[bpe]'" in place.refusal(tokenizer="bpe")
+
+
+def test_a_changed_vocabulary_is_refused_and_one_without_a_hash_is_of_an_old_version() -> None:
+    sealed = seal({"tokenizer": {"type": "char", "chars": ["a", "b"]}})
+    assert unseal(sealed) == unseal(unseal(sealed))
+    with pytest.raises(ValueError, match="another sha256"):
+        unseal({**sealed, "tokenizer": {"type": "char", "chars": ["a", "c"]}})
