@@ -81,7 +81,7 @@ def prepare_nanogpt(checkout: Path, dataset: Dataset, folder: Path) -> Path:
     place = folder / "nanogpt"
     shutil.copytree(checkout, place, ignore=shutil.ignore_patterns(".git", "__pycache__"))
     data = place / "data" / "shakespeare_char"
-    text = dataset.tokenizer.decode(dataset.train) + dataset.tokenizer.decode(dataset.val)
+    text = "".join(dataset.tokenizer.decode(np.asarray(split)) for split in (dataset.train, dataset.val))
     (data / "input.txt").write_text(text, encoding="utf-8")
     time_process([sys.executable, "prepare.py"], folder / "caches", data)
     for name, ours in (("train", dataset.train), ("val", dataset.val)):

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.cli_options import add_count, add_measurement, at_least, check_overrides
 from benchmarks.measure import Row, describe, finish, make_table
 from benchmarks.training_runs import loss_of, time_ours
@@ -103,7 +105,7 @@ class Search:
         self.recipe = load_config(Path(config), overrides).config
         dataset = prepare(self.recipe.data, read_settings(), report)
         self.vocab_size, self.text = dataset.tokenizer.vocab_size, folder / "train.txt"
-        self.text.write_text(dataset.tokenizer.decode(dataset.train), encoding="utf-8", newline="")
+        self.text.write_text(dataset.tokenizer.decode(np.asarray(dataset.train)), encoding="utf-8", newline="")
 
     def result(self, overrides: Sequence[str], seed: int, share: float) -> Row:
         """Return the result of one run; train only if the file does not have it."""

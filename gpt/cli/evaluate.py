@@ -17,6 +17,8 @@ from gpt.progress import announced
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
+    from gpt.data import Dataset
+    from gpt.data.tokens import Tokens
     from gpt.device import Compute
     from gpt.evaluation.loss import Batch
 
@@ -33,7 +35,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add_checkpoint_options(parser)
     add_weights_option(parser)
-    parser.add_argument("--split", choices=("train", "val"), help="split of the corpus (default: val)")
+    parser.add_argument("--split", choices=("train", "val", "test"), help="split of the corpus (default: val)")
     parser.add_argument(
         "--protocol",
         choices=("full", "sliding", "random"),
@@ -107,7 +109,7 @@ def _evaluate_corpus(
         report("warning: the corpus has changed since the run; this split may hold text that the model was trained on")
     block_size, split = loaded.config.model.block_size, arguments.split or "val"
     dataset.check_length(block_size)
-    tokens, is_random = dataset.train if split == "train" else dataset.val, arguments.protocol == "random"
+    tokens, is_random = _split_of(dataset, split), arguments.protocol == "random"
     size = arguments.batch_size if is_random else min(arguments.batch_size, len(tokens) // stride + 1)
     require_forward_memory(loaded.config.model, size, compute.device)
     if is_random:
@@ -126,6 +128,13 @@ def _evaluate_corpus(
     report(f"{loaded.folder}: {split} loss {result.loss:.4f} nats per token, {bits:.4f} bits per character")
     summary = {"split": split, "loss": result.loss, "bits_per_char": bits}
     return {**summary, "tokens": result.tokens, "block_size": block_size}
+
+
+def _split_of(dataset: "Dataset", split: str) -> "Tokens":
+    tokens = {"train": dataset.train, "val": dataset.val, "test": dataset.test}[split]
+    if tokens is None:
+        raise ConfigError("the corpus has no test split; the run was made with data.test_fraction 0")
+    return tokens
 
 
 def _counted(batches: "Iterator[Batch]", bar: "tqdm[Any]") -> "Iterator[Batch]":

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from gpt.cli.command import CommandParser, load_torch, report, run_command
+from gpt.cli.command import CommandParser, report, run_command
 from gpt.cli.shared_options import add_config_options, read_config
 from gpt.environment import read_settings
 
@@ -15,24 +15,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = CommandParser(
-        "Download and encode the corpus of a configuration. train.py does this itself if necessary.",
-        "python scripts/prepare_data.py --config configs/shakespeare.yaml",
+        "Download and encode the corpus of a configuration. train.py does this itself if necessary. Started again, it "
+        "keeps what is finished.",
+        "python scripts/prepare_data.py --config configs/quickstart.yaml data.source=file data.path='my/*.jsonl.zst'",
     )
     add_config_options(parser)
     parser.add_argument("--offline", action="store_true", help="never use the network (also GPT_OFFLINE=1)")
-    parser.add_argument("--force", action="store_true", help="encode again even if the token files exist")
+    parser.add_argument("--force", action="store_true", help="encode all of it again, whatever is finished")
     return parser.parse_intermixed_args(argv)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     config = read_config(arguments).config
-    load_torch()
     from gpt.data import prepare
 
     settings = read_settings(arguments.offline)
     dataset = prepare(config.data, settings, report, arguments.force)
+    test = "" if dataset.test is None else f" and {len(dataset.test):,} test"
     print(
-        f"{len(dataset.train):,} training and {len(dataset.val):,} validation tokens, "
+        f"{len(dataset.train):,} training and {len(dataset.val):,} validation{test} tokens, "
         f"vocabulary of {dataset.tokenizer.vocab_size} tokens, {dataset.train.dtype} on disk"
     )
     return 0

@@ -5,6 +5,7 @@ of them at once.
 """
 
 import math
+import os
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
@@ -106,10 +107,18 @@ class RunConfig(Section):
 class DataConfig(Section):
     """The corpus, its tokenizer and its split."""
 
-    source: Literal["shakespeare", "pydocs", "file", "url"] = Field(
-        "shakespeare", description="A named corpus, your own file, or a URL."
+    source: Literal["shakespeare", "pydocs", "text8", "enwik8", "file", "url"] = Field(
+        "shakespeare", description="A named corpus, your own file or files, or a URL."
     )
-    path: PathText | None = Field(None, description="Text file, for source: file.")
+    path: PathText | None = Field(
+        None,
+        description="For source: file: a file, a folder, or a glob pattern such as corpus/**/*.jsonl.zst. Text, JSON "
+        "lines (.jsonl) or Parquet (.parquet); .gz, .zst and .zip are unpacked as they are read.",
+    )
+    column: Annotated[str, Field(min_length=1)] = Field(
+        "text", description="Column of JSON lines or Parquet that holds the text."
+    )
+    separator: str = Field("\n\n", description="Text between documents: several files, or rows of a table.")
     url: str | None = Field(None, pattern=r"^https://", description="https address, for source: url.")
     sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$", description="Expected hash of the file or download.")
     dir: PathText = Field(
@@ -132,6 +141,17 @@ class DataConfig(Section):
     val_fraction: float = Field(
         0.1, gt=0, lt=1, description="Fraction of the text, at its end, held out for validation."
     )
+    test_fraction: Fraction = Field(
+        0.0, description="Fraction of the text, after that for validation, held out for evaluate.py --split test."
+    )
+    shard_tokens: Annotated[int, Field(ge=1, lt=2**40)] | None = Field(
+        None,
+        description="Tokens of each file of a corpus of several files or more than 64 MiB; null: 100 million. A number "
+        "also makes shards of a smaller one.",
+    )
+    workers: Annotated[int, Field(ge=1, le=256)] | None = Field(
+        None, description="Processes that encode shards; null: one per core. 1: none besides the command itself."
+    )
     order: Literal["random", "shuffled"] = Field(
         "random",
         description="Order of training. random: windows at random positions; shuffled: every block of block_size "
@@ -139,7 +159,14 @@ class DataConfig(Section):
     )
     max_bytes: PositiveInt = Field(2_000_000_000, description="Refuse a corpus larger than this many bytes.")
 
+    @property
+    def processes(self) -> int:
+        """Return the number of processes that encode."""
+        return self.workers or os.cpu_count() or 1
+
     def cross_checks(self) -> Iterator[Problem]:
+        if self.val_fraction + self.test_fraction >= 1:
+            yield "test_fraction", f"with val_fraction {self.val_fraction:g}, it leaves nothing to train on"
         for source, key in (("file", "path"), ("url", "url")):
             value = getattr(self, key)
             if self.source == source and value is None:

@@ -1,6 +1,5 @@
 """Batches of windows of a split; by default random ones, with a random generator of their own."""
 
-import mmap
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,17 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt.data.permutation import ROUNDS, permute
-from gpt.data.tokens import Tokens
-
-KEEP_RESIDENT = 16 << 20
-"""Size in bytes up to which a token file stays in memory; the pages of a larger one are released after reading."""
-
-
-def release_pages(tokens: Tokens) -> None:
-    """Release the resident pages of a large memory-mapped file, which otherwise grow with every read."""
-    mapping = getattr(tokens, "_mmap", None)
-    if isinstance(mapping, mmap.mmap) and len(mapping) > KEEP_RESIDENT and hasattr(mmap, "MADV_DONTNEED"):
-        mapping.madvise(mmap.MADV_DONTNEED)
+from gpt.data.tokens import Tokens, release_pages
 
 
 class Sampler(Protocol):

@@ -1,10 +1,13 @@
-"""Locate a corpus: a named one, a file, or a download; the result is one file on disk."""
+"""Locate a corpus: a named one, files of your own, or a download; the result is files on disk."""
 
 import hashlib
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gpt.config import DataConfig
 from gpt.data.download import Download, fetch
+from gpt.data.source_files import SourceFile, classify, find_files, names_several
 from gpt.environment import Settings, expand_home
 from gpt.errors import DataError
 from gpt.files import sha256_of, write_atomic
@@ -23,6 +26,54 @@ SHAKESPEARE = Download(
 )
 
 
+@dataclass(frozen=True)
+class Archive:
+    """A corpus of 100,000,000 bytes, as a zip with one file; `md5` is of that file, as its author publishes it."""
+
+    download: Download
+    md5: str
+
+
+def _mahoney(name: str, sha256: str, md5: str) -> Archive:
+    urls = (f"https://mattmahoney.net/dc/{name}.zip", f"https://data.deepai.org/{name}.zip")
+    return Archive(Download(urls, f"{name}.zip", sha256, max_bytes=40_000_000), md5)
+
+
+ARCHIVES = {
+    "text8": _mahoney(
+        "text8",
+        "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
+        "3bea1919949baf155f99411df5fada7e",
+    ),
+    "enwik8": _mahoney(
+        "enwik8",
+        "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
+        "a1fa5ffddb56f4953e226637dabbb36a",
+    ),
+}
+"""Mahoney's text8 and enwik8 (http://mattmahoney.net/dc/textdata.html)."""
+
+
+def corpus_files(config: DataConfig, settings: Settings, report: Report) -> list[SourceFile]:
+    """Return the files of the corpus in order, after downloading or writing it if necessary.
+
+    Raises:
+        ConfigError, DataError: see `locate_corpus`; or `data.path` names files of several kinds or none, or
+            `data.sha256` is given for several.
+    """
+    path = None if config.path is None else expand_home(config.path, "data.path")
+    if path is None or not names_several(path):
+        return [classify(locate_corpus(config, settings, report))]
+    files = find_files(path)
+    if config.sha256 is not None:
+        raise DataError(f"data.sha256 is the hash of one file, and {path} names {len(files)}; leave it out")
+    size = sum(file.path.stat().st_size for file in files)
+    if size == 0:
+        raise DataError(f"all files of {path} are empty")
+    _check_size(path, size, config.max_bytes)
+    return files
+
+
 def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Path:
     """Return the path of the corpus, after downloading or writing it if necessary.
 
@@ -34,6 +85,8 @@ def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Pat
     match config.source:
         case "shakespeare":
             path = _download(SHAKESPEARE, config, settings, report)
+        case "text8" | "enwik8":
+            path = _locate_archive(config.source, config, settings, report)
         case "pydocs":
             path = _write_pydocs(expand_home(config.dir, "data.dir"))
         case "file":
@@ -43,8 +96,20 @@ def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Pat
             assert config.url is not None
             name = f"download-{hashlib.sha256(config.url.encode()).hexdigest()[:16]}.txt"  # one file for each address
             path = _download(Download((config.url,), name, config.sha256, config.max_bytes), config, settings, report)
-    _check_size(path, config.max_bytes)
+    _check_size(path, path.stat().st_size, config.max_bytes)
     return path
+
+
+def _locate_archive(name: str, config: DataConfig, settings: Settings, report: Report) -> Path:
+    """Return the path of the unpacked file if it is there, else of the zip, which is read as it is."""
+    for folder in (settings.data_dir, expand_home(config.dir, "data.dir")):
+        if folder is not None and (folder / name).is_file():
+            with (folder / name).open("rb") as file:
+                md5 = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
+            if md5 != ARCHIVES[name].md5:
+                raise DataError(f"{folder / name} has md5 {md5}, and {name} has {ARCHIVES[name].md5}; delete the file")
+            return folder / name
+    return _download(ARCHIVES[name].download, config, settings, report)
 
 
 def _download(download: Download, config: DataConfig, settings: Settings, report: Report) -> Path:
@@ -71,8 +136,6 @@ def _write_pydocs(folder: Path) -> Path:
 
 
 def _existing_file(path: Path, sha256: str | None) -> Path:
-    if path.is_dir():
-        raise DataError(f"{path} is a folder; data.path must be one text file")
     if not path.is_file():
         what = "not a regular file" if path.exists() else "no such file"
         raise DataError(f"{path}: {what}; set data.path to a text file")
@@ -85,8 +148,7 @@ def _existing_file(path: Path, sha256: str | None) -> Path:
     return path
 
 
-def _check_size(path: Path, max_bytes: int) -> None:
-    size = path.stat().st_size
+def _check_size(path: Path, size: int, max_bytes: int) -> None:
     if size == 0:
         raise DataError(f"{path} is empty")
     if size > max_bytes:

@@ -2,15 +2,17 @@
 
 import hashlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
-from gpt.data.tokens import Tokens
+from gpt.data.tokens import Tokens, in_pieces, join_shards
 from gpt.errors import DataError
 from gpt.files import release_cached_pages, sha256_of
 
@@ -27,16 +29,18 @@ class Dataset:
         val: token ids of the rest, memory-mapped.
         tokenizer: built from the whole corpus.
         fingerprint: changes when the text, tokenizer or split changes.
+        test: token ids after those of `val`, which nothing is chosen by; None without `data.test_fraction`.
     """
 
     train: Tokens
     val: Tokens
     tokenizer: Tokenizer
     fingerprint: str
+    test: Tokens | None = None
 
     def chars_per_token(self, tokens: Tokens) -> float:
         """Return the average characters per token of a split, or a part of one; 1 with a character tokenizer."""
-        return self.tokenizer.count_chars(tokens) / len(tokens)
+        return sum(map(self.tokenizer.count_chars, in_pieces(tokens))) / len(tokens)
 
     def check_length(self, block_size: int) -> None:
         """Check that both splits hold one window.
@@ -74,7 +78,7 @@ def _hash(meta: dict[str, Any]) -> str:
 
 
 def open_dataset(folder: Path) -> Dataset:
-    """Memory-map the token files that `prepare` wrote.
+    """Memory-map the token files that `prepare` wrote, after comparing each with its hash.
 
     Raises:
         DataError: a file is missing or damaged.
@@ -82,15 +86,30 @@ def open_dataset(folder: Path) -> Dataset:
     try:
         meta = unseal(json.loads((folder / META).read_text(encoding="utf-8")))
         tokenizer = tokenizer_from_dict(meta["tokenizer"])
-        train, val = (_map(folder / f"{split}.bin", meta["dtype"], **meta[split]) for split in ("train", "val"))
+        files, splits = _layout(meta)
+        with ThreadPoolExecutor() as pool:  # hashing is what takes the time, and it runs in parallel
+            shards = list(pool.map(lambda file: _map(folder / file["file"], meta["dtype"], file), files))
+        if not all(0 <= begin <= end <= sum(map(len, shards)) for begin, end in splits.values()):
+            raise ValueError("a split reaches beyond the shards")
+        opened = {name: join_shards(shards, begin, end) for name, (begin, end) in splits.items()}
+        return Dataset(opened["train"], opened["val"], tokenizer, folder.name, opened.get("test"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError) as error:
         raise DataError(
             f"the token files in {folder} are damaged ({error}); delete that folder and start again"
         ) from None
-    return Dataset(train, val, tokenizer, folder.name)
 
 
-def _map(path: Path, dtype: str, length: int, sha256: str) -> Tokens:
+def _layout(meta: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, tuple[int, int]]]:
+    """Return the token files in order, and where each split begins and ends, counted in tokens of all files."""
+    if "shards" in meta:
+        return meta["shards"], {name: (begin, end) for name, (begin, end) in meta["splits"].items()}
+    train, val = ({"file": f"{split}.bin", **meta[split]} for split in ("train", "val"))
+    boundary = train["length"]
+    return [train, val], {"train": (0, boundary), "val": (boundary, boundary + val["length"])}
+
+
+def _map(path: Path, dtype: str, expected: dict[str, Any]) -> NDArray[Any]:
+    length, sha256 = expected["length"], expected["sha256"]
     if path.stat().st_size != length * np.dtype(dtype).itemsize:
         raise ValueError(f"{path.name} has the wrong size")
     if sha256_of(path) != sha256:

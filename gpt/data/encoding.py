@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt.config import DataConfig
+from gpt.data.corpus_text import CorpusText
 from gpt.data.dataset import META, seal
 from gpt.data.text import read_pieces
 from gpt.data.tokenizers import Tokenizer, smallest_dtype
@@ -16,12 +17,13 @@ from gpt.errors import DataError
 from gpt.files import sha256_of, sync_file, temporary_folder
 
 
-def encode_into(folder: Path, source: Path, config: DataConfig, tokenizer: Tokenizer | None) -> None:
+def encode_into(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Tokenizer | None) -> None:
     """Encode into a temporary folder, then move it into place: a reader sees all of it or nothing."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with temporary_folder(folder) as temporary:
-            meta = _write_tokens(temporary, source, config, tokenizer or build_tokenizer(source, config))
+            source = corpus.files[0].path
+            meta = _write_tokens(temporary, source, config, tokenizer or build_tokenizer(corpus, config))
             (temporary / META).write_text(json.dumps(seal(meta)), encoding="utf-8")
             temporary.chmod(0o755)
             try:

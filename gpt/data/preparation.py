@@ -3,12 +3,16 @@
 import hashlib
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from gpt.config import DataConfig
-from gpt.data.corpora import locate_corpus
+from gpt.data.corpora import corpus_files
+from gpt.data.corpus_text import BLOCK, CorpusText
 from gpt.data.dataset import META, Dataset, open_dataset
 from gpt.data.encoding import encode_into
+from gpt.data.sharding import shard_into, unfinished
 from gpt.data.tokenizers import Tokenizer
 from gpt.data.vocabulary import extend_tokenizer
 from gpt.environment import Settings, expand_home
@@ -41,26 +45,50 @@ def prepare(
     Raises:
         DataError: the corpus cannot be found, read or encoded, or the data folder cannot be written.
     """
-    source = locate_corpus(config, settings, report)
-    with announced(report, f"reading {source}"):
-        tokenizer = None if base is None else extend_tokenizer(base, source, config, add_characters)
-        folder = expand_home(config.dir, "data.dir") / "tokens" / _fingerprint(config, source, tokenizer)
+    corpus = CorpusText(corpus_files(config, settings, report), config)
+    with announced(report, f"reading {corpus.name}"):
+        tokenizer = None if base is None else extend_tokenizer(base, corpus, add_characters)
+        folder = expand_home(config.dir, "data.dir") / "tokens" / _fingerprint(config, corpus, tokenizer)
+    if force:
+        _delete(unfinished(folder))
     if folder.exists() and (force or not (folder / META).is_file()):
-        try:
-            shutil.rmtree(folder)
-        except OSError as error:
-            raise DataError(f"cannot delete {folder}: {error.strerror}") from None
+        _delete(folder)
     if not folder.exists():
-        with announced(report, f"encoding {source}, {source.stat().st_size / 1e6:,.0f} MB"):
-            encode_into(folder, source, config, tokenizer)
-        report(f"encoded {source} into {folder}")
+        if _needs_shards(config, corpus):
+            shard_into(folder, corpus, config, tokenizer, report)
+        else:
+            with announced(report, f"encoding {corpus.name}, {corpus.size / 1e6:,.0f} MB"):
+                encode_into(folder, corpus, config, tokenizer)
+        report(f"encoded {corpus.name} into {folder}")
     with announced(report, f"verifying {folder}"):
         return open_dataset(folder)
 
 
-def _fingerprint(config: DataConfig, source: Path, tokenizer: Tokenizer | None) -> str:
-    content = _sha256(source)
-    parts = [FORMAT, content, config.tokenizer, config.newlines, config.val_fraction]
+def _needs_shards(config: DataConfig, corpus: CorpusText) -> bool:
+    return not corpus.fits_one_file or config.shard_tokens is not None or config.test_fraction > 0
+
+
+def _delete(folder: Path) -> None:
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+    except OSError as error:
+        raise DataError(f"cannot delete {folder}: {error.strerror}") from None
+
+
+def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | None) -> str:
+    """Return a hash of what the tokens depend on; of one text file, it is the same with and without shards."""
+    with ThreadPoolExecutor() as pool:
+        hashes = list(pool.map(_sha256, [file.path for file in corpus.files]))
+    is_plain = len(hashes) == 1 and corpus.files[0].is_plain
+    content = hashes[0] if is_plain else [[file.kind, sha] for file, sha in zip(corpus.files, hashes, strict=True)]
+    parts: list[Any] = [FORMAT, content, config.tokenizer, config.newlines, config.val_fraction]
+    if not is_plain:
+        parts += [config.separator, config.column]
+    if config.test_fraction > 0:
+        parts.append({"test": config.test_fraction})
+    if config.tokenizer == "bpe" and _needs_shards(config, corpus):
+        parts.append({"block": BLOCK})  # a word that two blocks share is two words
     if tokenizer is not None:
         parts.append(tokenizer.to_dict())
     elif config.tokenizer_file is not None:

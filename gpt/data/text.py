@@ -2,7 +2,7 @@
 
 import codecs
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,20 +31,34 @@ def read_pieces(path: Path, newlines: str) -> Iterator[str]:
     Raises:
         DataError: the file cannot be read, is not UTF-8, or has CRLF line ends with "strict".
     """
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    done, held = 0, ""  # held: a CR at the end of a piece, whose LF may come with the next
     try:
         with path.open("rb") as file:
-            while data := file.read(PIECE):
-                if done == 0:
-                    _refuse_wide(path, data)
-                text = held + _decode(path, decoder, data, done)
-                done += len(data)
-                held = "\r" if text.endswith("\r") else ""
-                yield _convert(path, text.removesuffix("\r") if held else text, newlines)
-            yield held + _decode(path, decoder, b"", done, final=True)
+            yield from decode_pieces(file.read, path, newlines)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
+
+
+def decode_pieces(read: Callable[[int], bytes], path: Path, newlines: str) -> Iterator[str]:
+    """Yield the text of a stream of UTF-8 in pieces of about a megabyte; a byte order mark is left out.
+
+    Args:
+        read: returns at most so many of the next bytes; none at the end.
+        path: names the stream in messages.
+        newlines: see `read_pieces`.
+
+    Raises:
+        DataError: the bytes are not UTF-8, or have CRLF line ends with "strict".
+    """
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    done, held = 0, ""  # held: a CR at the end of a piece, whose LF may come with the next
+    while data := read(PIECE):
+        if done == 0:
+            _refuse_wide(path, data)
+        text = held + _decode(path, decoder, data, done)
+        done += len(data)
+        held = "\r" if text.endswith("\r") else ""
+        yield checked_newlines(path, text.removesuffix("\r") if held else text, newlines)
+    yield held + _decode(path, decoder, b"", done, final=True)
 
 
 def _decode(path: Path, decoder: codecs.IncrementalDecoder, data: bytes, done: int, final: bool = False) -> str:
@@ -68,7 +82,12 @@ def convert_newlines(text: str, newlines: str) -> str:
     return text if newlines == "keep" else text.replace("\r\n", "\n")
 
 
-def _convert(path: Path, text: str, newlines: str) -> str:
+def checked_newlines(path: Path, text: str, newlines: str) -> str:
+    """Return a text of a file with the line ends that the corpus has.
+
+    Raises:
+        DataError: it has CRLF line ends, and `newlines` is "strict".
+    """
     if newlines == "strict" and "\r\n" in text:
         raise DataError(
             f"{path} has CRLF (Windows) line ends; "
@@ -83,10 +102,22 @@ def distinct_characters(path: Path, newlines: str) -> list[str]:
     Raises:
         DataError: see `read_pieces`.
     """
+    return characters_in(map(distinct_code_points, read_pieces(path, newlines)))
+
+
+def characters_in(pieces: Iterable[NDArray[np.intp]]) -> list[str]:
+    """Return the characters whose code points are in any of several arrays, sorted."""
     seen = np.zeros(sys.maxunicode + 1, dtype=bool)
-    for piece in read_pieces(path, newlines):
-        seen[code_points(piece)] = True
+    for codes in pieces:
+        seen[codes] = True
     return [chr(code) for code in np.flatnonzero(seen)]
+
+
+def distinct_code_points(text: str) -> NDArray[np.intp]:
+    """Return the distinct code points of a text, sorted."""
+    seen = np.zeros(sys.maxunicode + 1, dtype=bool)
+    seen[code_points(text)] = True
+    return np.flatnonzero(seen)
 
 
 def code_points(text: str) -> NDArray[np.uint32]:

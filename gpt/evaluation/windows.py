@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpt.data.batches import BatchSampler, release_pages
-from gpt.data.tokens import Tokens
+from gpt.data.batches import BatchSampler
+from gpt.data.tokens import Tokens, release_pages
 from gpt.evaluation.loss import IGNORE, Batch
 
 

@@ -79,7 +79,7 @@ class Validation:
         if interval == 0 or evaluation % interval:
             return None
         length = min(PICTURE_TOKENS, self._config.model.block_size)
-        idx = torch.from_numpy(self._dataset.val[:length].astype("int64")).to(self._compute.device)
+        idx = torch.from_numpy(np.asarray(self._dataset.val[:length]).astype(np.int64)).to(self._compute.device)
         with without_compilation(self._model), eval_mode(self._model):
             view = attention_view(self._model, self._dataset.tokenizer, idx)
         return to_pixels(attention_picture(view))

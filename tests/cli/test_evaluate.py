@@ -90,3 +90,24 @@ def test_bits_per_character_count_the_characters_that_were_read(
     assert logged["val/bits_per_char"] == pytest.approx(logged["val/loss"] / math.log(2) * tokens / len(some))
     result = result_of(capsys, "--checkpoint", "runs/tiny/last")
     assert result["bits_per_char"] == pytest.approx(result["loss"] / math.log(2) * len(val) / len(whole))
+
+
+def test_a_test_split_is_evaluated_where_the_run_held_one_out(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards = ("data.shard_tokens=1000", "data.workers=1", "data.test_fraction=0.07", "data.order=shuffled")
+    assert train.main(["--config", "tiny.yaml", *shards]) == 0
+    capsys.readouterr()
+    losses = {}
+    for split in ("val", "test"):
+        assert evaluate.main(["--checkpoint", "runs/tiny", "--split", split]) == 0
+        losses[split] = json.loads(capsys.readouterr().out.splitlines()[-1])["loss"]
+    assert losses["val"] != losses["test"]
+
+
+def test_a_test_split_that_there_is_not_is_told(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(trained)
+    assert evaluate.main(["--checkpoint", "runs/tiny", "--split", "test"]) == 2
+    assert "has no test split; the run was made with data.test_fraction 0" in capsys.readouterr().err

@@ -83,7 +83,7 @@ def test_a_section_in_which_every_key_is_a_comment_takes_overrides() -> None:
         ("optim", "warmup_steps: -1", "optim.warmup_steps: got -1, expected greater than or equal to 0"),
         ("train", "max_steps: 0", "train.max_steps: got 0, expected greater than or equal to 1"),
         ("data", "val_fraction: 1.0", "data.val_fraction: got 1.0, expected less than 1"),
-        ("data", "source: web", "data.source: got 'web', expected one of shakespeare, pydocs, file, url"),
+        ("data", "source: web", "data.source: got 'web', expected one of shakespeare, pydocs, text8, enwik8, file,"),
         ("sample", "top_p: 0", "sample.top_p: got 0, expected greater than 0"),
         ("sample", "min_p: 1.1", "sample.min_p: got 1.1, expected less than or equal to 1"),
         ("run", "seed: -1", "run.seed: got -1, expected greater than or equal to 0"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpt.data import batches
+from gpt.data import tokens as tokens_module
 from gpt.data.batches import BatchSampler, Sampler, ShuffledSampler, build_sampler
 from gpt.data.tokens import Tokens
 
@@ -127,11 +127,11 @@ class CountedMap(mmap.mmap):
         CountedMap.given_back += 1
 
 
-@pytest.mark.parametrize(("keep", "times"), [(0, 5), (999, 5), (1000, 0), (batches.KEEP_RESIDENT, 0)])
+@pytest.mark.parametrize(("keep", "times"), [(0, 5), (999, 5), (1000, 0), (tokens_module.KEEP_RESIDENT, 0)])
 def test_only_a_large_file_gives_its_pages_back_and_batches_are_the_same(
     keep: int, times: int, tokens: Tokens, mapped: Callable[[], Tokens], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "KEEP_RESIDENT", keep)
+    monkeypatch.setattr(tokens_module, "KEEP_RESIDENT", keep)
     monkeypatch.setattr(mmap, "mmap", CountedMap)
     monkeypatch.setattr(CountedMap, "given_back", 0)
     assert torch.equal(draws(BatchSampler(mapped(), 16, seed=1), 5), draws(BatchSampler(tokens, 16, seed=1), 5))

@@ -1,8 +1,10 @@
 """Every source of text ends in one good file, or in a sentence that says what to do."""
 
 import hashlib
+import io
 import os
 import socket
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ import pytest
 
 from gpt.config import DataConfig
 from gpt.data import corpora
-from gpt.data.corpora import SHAKESPEARE, locate_corpus
+from gpt.data.corpora import ARCHIVES, SHAKESPEARE, Archive, corpus_files, locate_corpus
+from gpt.data.corpus_text import CorpusText
 from gpt.data.download import Download
 from gpt.environment import Settings
 from gpt.errors import DataError
@@ -70,10 +73,6 @@ def test_a_file_with_another_hash_is_refused_with_both(text: Path) -> None:
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     said = refusal(source="file", path=str(tmp_path / "none.txt"))
     assert said == f"{tmp_path / 'none.txt'}: no such file; set data.path to a text file"
-
-
-def test_a_folder_is_no_text(tmp_path: Path) -> None:
-    assert refusal(source="file", path=str(tmp_path)) == f"{tmp_path} is a folder; data.path must be one text file"
 
 
 def test_a_device_is_no_text() -> None:
@@ -176,6 +175,43 @@ def test_a_download_is_kept_under_a_name_of_its_address(tmp_path: Path) -> None:
     assert locate(sha256=SHA256, **keys) == path
     assert "got sha256" in refusal(sha256="0" * 64, **keys)
     assert "more than data.max_bytes" in refusal(max_bytes=3, **keys)
+
+
+@pytest.fixture
+def small_text8(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> bytes:
+    """A zip in the place of the real one, which is not here to test with."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("../../text8", CONTENT)  # a name that must never become a path
+    real = ARCHIVES["text8"].download
+    download = Download(real.urls, real.filename, hashlib.sha256(packed.getvalue()).hexdigest(), real.max_bytes)
+    monkeypatch.setitem(corpora.ARCHIVES, "text8", Archive(download, hashlib.md5(CONTENT).hexdigest()))
+    return packed.getvalue()
+
+
+def test_text8_is_read_from_its_zip_or_unpacked_and_checked(small_text8: bytes, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, cache_dir=tmp_path, offline=True)
+    assert "put text8.zip (sha256" in refusal(settings, source="text8")
+    (tmp_path / "text8.zip").write_bytes(small_text8)
+    config = DataConfig(source="text8", dir=str(tmp_path))
+    files = corpus_files(config, settings, ignore)
+    assert [(file.path.name, file.kind, file.packing) for file in files] == [("text8.zip", "text", "zip")]
+    assert "".join(CorpusText(files, config).pieces()) == CONTENT.decode()
+    assert [path.name for path in tmp_path.iterdir()] == ["text8.zip"]
+    (tmp_path / "text8").write_bytes(CONTENT)
+    assert locate(settings, source="text8") == tmp_path / "text8"
+    (tmp_path / "text8").write_bytes(CONTENT + b"!")
+    assert f"{tmp_path / 'text8'} has md5 " in refusal(settings, source="text8")
+    (tmp_path / "text8").unlink()
+    (tmp_path / "text8.zip").write_bytes(small_text8 + b"!")
+    assert "got sha256" in refusal(settings, source="text8")
+
+
+def test_the_named_archives_are_pinned_with_https_addresses() -> None:
+    for name, archive in ARCHIVES.items():
+        assert archive.download.filename == f"{name}.zip"
+        assert archive.download.sha256 is not None
+        assert all(url.startswith("https://") for url in archive.download.urls)
 
 
 def test_offline_no_folder_is_made(tmp_path: Path) -> None:

@@ -37,9 +37,9 @@ print(peak() - before)
 BREAKS = (
     Break(
         "pages that were read stay in memory",
-        "gpt/data/batches.py",
-        "len(mapping) > KEEP_RESIDENT",
-        "len(mapping) > KEEP_RESIDENT << 20",
+        "gpt/data/tokens.py",
+        "> KEEP_RESIDENT",
+        "> KEEP_RESIDENT << 20",
     ),
 )
 MOST_KIB = 50 << 10

@@ -1,0 +1,184 @@
+"""Write a corpus as shards: files of equally many tokens, encoded by several processes, kept when they are finished."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt.data.corpus_text import BLOCK, Advance, CorpusText
+from gpt.data.saved_tokenizer import tokenizer_from_dict
+from gpt.data.tokenizers import Tokenizer, smallest_dtype
+from gpt.data.workers import parallel_map
+from gpt.errors import DataError
+from gpt.files import sha256_of, sync_folder, write_atomic
+from gpt.progress import Report
+
+JOURNAL = "shards.jsonl"
+"""What is finished: the tokenizer and the length of a shard, then a line for each shard."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A finished file of tokens, and where the text after it begins.
+
+    Attributes:
+        file: its name.
+        length: tokens.
+        sha256: hash of the file.
+        chars: characters that begin in it.
+        block: number of the block of text in which the next shard begins.
+        offset: tokens of that block that are in this or earlier shards.
+    """
+
+    file: str
+    length: int
+    sha256: str
+    chars: int
+    block: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Encode:
+    """Encodes blocks of text in a process of its own."""
+
+    tokenizer: dict[str, Any]
+
+    def __call__(self, text: str) -> bytes:
+        return self._tokenizer.encode(text).tobytes()
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return tokenizer_from_dict(self.tokenizer)
+
+
+class ShardWriter:
+    """Writes the shards of a corpus into a folder; another writer in the same folder goes on where this one ended.
+
+    Args:
+        folder: exists; for this corpus and these options only.
+        shard_tokens: tokens of each shard but the last.
+    """
+
+    def __init__(self, folder: Path, shard_tokens: int) -> None:
+        self.folder, self.shard_tokens = folder, shard_tokens
+        self._header, self.finished = self._read_journal()
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer of the finished shards, None where nothing has begun."""
+        return tokenizer_from_dict(self._header["tokenizer"]) if self._header else None
+
+    def write(self, corpus: CorpusText, tokenizer: Tokenizer, processes: int, advance: Advance, report: Report) -> None:
+        """Encode what is not finished.
+
+        Raises:
+            DataError: the text cannot be read or encoded.
+            OSError: the folder cannot be written.
+        """
+        self._begin(tokenizer)
+        block, offset = (self.finished[-1].block, self.finished[-1].offset) if self.finished else (0, 0)
+        blocks = islice(corpus.blocks(advance), block, None)
+        with closing(parallel_map(Encode(tokenizer.to_dict()), blocks, processes)) as encoded:
+            for shard in self._cut(encoded, tokenizer, block, offset):
+                self.finished.append(shard)
+                self._append(asdict(shard))
+                report(f"{self.folder / shard.file}: {shard.length:,} tokens")
+
+    def _cut(self, encoded: Iterable[bytes], tokenizer: Tokenizer, block: int, offset: int) -> Iterator[Shard]:
+        """Write files of `shard_tokens` tokens, and yield each when it is on disk."""
+        dtype = smallest_dtype(tokenizer.vocab_size)
+        file = self._next_file()
+        try:
+            for data in encoded:
+                ids = np.frombuffer(data, dtype)
+                while offset < len(ids):
+                    part = ids[offset : offset + self.shard_tokens - file.length]
+                    file.write(part, tokenizer.count_chars(part))
+                    offset += len(part)
+                    if file.length == self.shard_tokens:
+                        yield file.finish(block, offset)
+                        file = self._next_file()
+                block, offset = block + 1, 0
+            if file.length:
+                yield file.finish(block, 0)
+        finally:
+            file.discard()
+
+    def _next_file(self) -> "_ShardFile":
+        return _ShardFile(self.folder / f"shard-{len(self.finished):06d}.bin")
+
+    def _begin(self, tokenizer: Tokenizer) -> None:
+        """Write the journal anew, since its last line may be cut short, and delete what is not finished."""
+        for path in self.folder.glob("*.tmp"):
+            path.unlink()
+        self._header = {"shard_tokens": self.shard_tokens, "block": BLOCK, "tokenizer": tokenizer.to_dict()}
+        lines = [self._header, *map(asdict, self.finished)]
+        write_atomic(self.folder / JOURNAL, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+    def _append(self, line: dict[str, Any]) -> None:
+        with (self.folder / JOURNAL).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _read_journal(self) -> tuple[dict[str, Any], list[Shard]]:
+        """Return the first line and the shards that are there as they were written; nothing of other options."""
+        try:
+            header, *lines = (self.folder / JOURNAL).read_text(encoding="utf-8").splitlines()
+            begun = json.loads(header)
+            if (begun["shard_tokens"], begun["block"]) != (self.shard_tokens, BLOCK):
+                return {}, []
+            tokenizer_from_dict(begun["tokenizer"])
+        except (OSError, ValueError, KeyError, TypeError, DataError):
+            return {}, []
+        finished: list[Shard] = []
+        for line in lines:
+            try:
+                shard = Shard(**json.loads(line))
+                if sha256_of(self.folder / shard.file) != shard.sha256:
+                    break
+            except (OSError, ValueError, TypeError):
+                break
+            finished.append(shard)
+        return begun, finished
+
+
+class _ShardFile:
+    """A shard that is being written, under another name until it is finished."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._temporary = path, path.with_suffix(".tmp")
+        self._file = self._temporary.open("wb")
+        self._digest = hashlib.sha256()
+        self.length = self._chars = 0
+
+    def write(self, ids: NDArray[Any], chars: int) -> None:
+        data = ids.tobytes()
+        self._file.write(data)
+        self._digest.update(data)
+        self.length += len(ids)
+        self._chars += chars
+
+    def finish(self, block: int, offset: int) -> Shard:
+        """Flush it to disk and give it its name."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._temporary.replace(self._path)
+        sync_folder(self._path.parent)
+        return Shard(self._path.name, self.length, self._digest.hexdigest(), self._chars, block, offset)
+
+    def discard(self) -> None:
+        """Delete it unless it is finished."""
+        self._file.close()
+        self._temporary.unlink(missing_ok=True)

@@ -1,0 +1,76 @@
+"""Several files of tokens are read as one."""
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt.data import tokens as tokens_module
+from gpt.data.batches import BatchSampler, ShuffledSampler
+from gpt.data.tokens import TokenShards, in_pieces, join_shards
+from gpt.evaluation.windows import sliding_batches
+
+WHOLE = np.random.default_rng(0).integers(0, 60_000, 1000).astype(np.uint16)
+SHARDS = [WHOLE[:1], WHOLE[1:400], WHOLE[400:401], WHOLE[401:]]
+
+
+@given(st.integers(0, 1000), st.integers(0, 1000))
+def test_a_part_is_that_of_the_whole(begin: int, end: int) -> None:
+    part = join_shards(SHARDS, begin, max(begin, end))
+    np.testing.assert_array_equal(np.asarray(part), WHOLE[begin:end])
+    assert len(part) == len(WHOLE[begin:end])
+    assert part.dtype == WHOLE.dtype
+    assert all(len(shard) for shard in part.shards) if isinstance(part, TokenShards) else True
+
+
+@given(st.slices(1000).filter(lambda key: key.step in (None, 1)), st.lists(st.integers(0, 999), min_size=1))
+def test_slices_are_views_and_indices_give_arrays(key: slice, indices: list[int]) -> None:
+    tokens = TokenShards(SHARDS)
+    np.testing.assert_array_equal(np.asarray(tokens[key]), WHOLE[key])
+    places = np.array(indices).reshape(1, -1, 1)
+    np.testing.assert_array_equal(tokens[places], WHOLE[places])
+    assert tokens[places].dtype == WHOLE.dtype
+    assert np.shares_memory(np.asarray(join_shards(SHARDS, 1, 400)), WHOLE)
+
+
+def test_training_and_evaluation_read_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = TokenShards(SHARDS)
+    for sampler in (BatchSampler, ShuffledSampler):
+        ours, theirs = (sampler(text, 16, 3) for text in (tokens, WHOLE))
+        for _ in range(20):
+            for one, other in zip(ours.get_batch(7), theirs.get_batch(7), strict=True):
+                assert torch.equal(one, other)
+    for one, other in zip(sliding_batches(tokens, 16, 3, 5), sliding_batches(WHOLE, 16, 3, 5), strict=True):
+        assert torch.equal(one[0], other[0])
+        assert torch.equal(one[1], other[1])
+    monkeypatch.setattr(tokens_module, "PIECE", 150)
+    assert np.concatenate(list(in_pieces(tokens))).tolist() == WHOLE.tolist()
+
+
+class CountedMap(mmap.mmap):
+    """A mapping that counts how often its pages are given back."""
+
+    given_back = 0
+
+    def madvise(self, *advice: int) -> None:
+        super().madvise(*advice)
+        CountedMap.given_back += 1
+
+
+@pytest.mark.parametrize(("keep", "times"), [(1999, 4), (2000, 0)])
+def test_pages_of_all_files_are_released_if_together_they_are_large(
+    keep: int, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens_module, "KEEP_RESIDENT", keep)
+    monkeypatch.setattr(mmap, "mmap", CountedMap)
+    monkeypatch.setattr(CountedMap, "given_back", 0)
+    maps = []
+    for number, shard in enumerate(SHARDS):
+        shard.tofile(tmp_path / f"{number}")
+        maps.append(np.memmap(tmp_path / f"{number}", np.uint16, mode="r"))
+    BatchSampler(TokenShards(maps), 16, 0).get_batch(1)
+    assert CountedMap.given_back == times
