@@ -7,10 +7,10 @@ from gpt.data.bpe import BPETokenizer
 from gpt.data.token_bytes import byte_symbols
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.errors import InputError
+from gpt.interop.tokenizer_json import merges_of, splits_as_gpt2
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 """Types of tokens, as GGUF numbers them."""
-GPT2_WORDS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SPLITS = {CONTRACTIONS + r"\p{N}{1,3}" + REST: "llama-bpe", CONTRACTIONS + r"\p{N}" + REST: "qwen2"}
@@ -68,10 +68,9 @@ def _merging(tokenizer: BPETokenizer, content: Mapping[str, Any], end_id: int | 
         texts[index], types[index] = text, NORMAL
     for token in content.get("added_tokens") or []:
         texts[token["id"]], types[token["id"]] = token["content"], CONTROL if token["special"] else USER_DEFINED
-    merges = (pair if isinstance(pair, str) else " ".join(pair) for pair in content["model"]["merges"])
     if end_id is None:  # llama.cpp would take the token 11
         end_id = content["model"]["vocab"][byte_symbols()[0xFF]]  # a byte that UTF-8 does not have
-    return GGUFTokens("gpt2", [text.encode() for text in texts], types, None, end_id, tuple(merges), words)
+    return GGUFTokens("gpt2", [text.encode() for text in texts], types, None, end_id, tuple(merges_of(content)), words)
 
 
 def _words(content: Mapping[str, Any]) -> str:
@@ -82,7 +81,7 @@ def _words(content: Mapping[str, Any]) -> str:
     """
     splitter, whole_words = content.get("pre_tokenizer") or {}, bool(content["model"].get("ignore_merges"))
     name = None
-    if {key: splitter.get(key) for key in GPT2_WORDS} == GPT2_WORDS:
+    if splits_as_gpt2(content):
         name = "gpt-2"
     elif splitter.get("type") == "Sequence" and len(splitter["pretokenizers"]) == 2:
         first, second = splitter["pretokenizers"]

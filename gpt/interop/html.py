@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer
+from gpt.data.token_bytes import byte_symbols
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
 from gpt.inspection.rendering.pages import (
@@ -22,12 +23,15 @@ from gpt.inspection.rendering.pages import (
     read_templates,
 )
 from gpt.inspection.views.tokens import labels_of
+from gpt.interop.tokenizer_json import merges_of, splits_as_gpt2
 from gpt.model import GPT
 from gpt.model.quantized import QuantizedLinear, quantize, weights_format
 
 WEIGHTS = ("fp16", "int8", "float32")
 """Formats of the weights in a page; with int8, the blocks' linear layers are int8 and the rest is fp16."""
-ENGINE = ("kernel.js", "weights.js", "model.js", "sampling.js", "text.js", "source.js")
+MOST_BYTES = 2**29 // 4 * 3 - 2**20
+"""Bytes of weights that a page holds in base64; a string of Chromium has at most 2^29 characters."""
+ENGINE = ("kernel.js", "weights.js", "model.js", "sampling.js", "tokenizer.js", "text.js", "source.js")
 """The parts that compute, in order; they use no document, so that they run outside a browser too."""
 STYLES = (*VIEW_STYLES, "controls.css", "shell.css", "write.css")
 SCRIPTS = (
@@ -59,21 +63,25 @@ def render_model_page(
 
     Raises:
         DataError: the prompt has characters outside the vocabulary.
-        InputError: a weight is not finite, also once converted; or int8 is asked for, but the model is quantized to
-            another format.
+        InputError: a weight is not finite, also once converted; int8 is asked for, but the model is quantized to
+            another format; there are more weights than a browser reads; or the page has no such tokenizer.
     """
-    if isinstance(tokenizer, BPETokenizer):
-        raise InputError("a page has tokenizers of characters and bytes, and this model has byte pair encoding")
+    page_tokenizer = _page_tokenizer(tokenizer)
     tokenizer.encode(prompt)
     if weights == "int8" and weights_format(model) != "int8":
         model = quantize(model, "int8")
     tensors, content = _pack(model, weights)
+    if len(content) > MOST_BYTES:
+        raise InputError(
+            f"a browser reads at most {MOST_BYTES / 1e6:,.0f} MB of weights from a page, and these have "
+            f"{len(content) / 1e6:,.0f}; use --weights int8, or --to hf"
+        )
     config = model.config
     sizes = {"n_kv_head": config.kv_heads, "head_dim": config.head_dim, "mlp_hidden": config.mlp_hidden}
     data = {
         "config": {**config.model_dump(), **sizes},
         "tensors": tensors,
-        "tokenizer": tokenizer.to_dict(),
+        "tokenizer": page_tokenizer,
         "labels": labels_of(tokenizer, range(model.vocab_size)),
         "start": {
             "prompt": prompt,
@@ -95,6 +103,37 @@ def render_model_page(
         style=read_part(*STYLES) + _read("page.css"),
         script_source="'wasm-unsafe-eval'",  # allows WebAssembly, but no code other than the page's own
     )
+
+
+def _page_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return what the page's tokenizer is made from.
+
+    Raises:
+        InputError: it is of byte pair encoding that the page does not have.
+    """
+    if not isinstance(tokenizer, BPETokenizer):
+        return tokenizer.to_dict()
+    content: dict[str, Any] = tokenizer.to_dict()["tokenizer"]
+    added = content.get("added_tokens") or []
+    strips = any(token[key] for token in added for key in ("lstrip", "rstrip", "single_word"))
+    if not splits_as_gpt2(content) or content.get("normalizer") or strips:
+        raise InputError(
+            "a page has byte pair encoding only with words as of GPT-2, which is what data.tokenizer=bpe learns; "
+            "use --to hf or --to onnx"
+        )
+    tokens = [""] * tokenizer.vocab_size
+    for text, index in content["model"]["vocab"].items():
+        tokens[index] = text
+    for token in added:
+        tokens[token["id"]] = token["content"]
+    literal = [token["content"] for token in added]
+    return {
+        "type": "bpe",
+        "symbols": byte_symbols(),
+        "tokens": tokens,
+        "merges": merges_of(content),
+        "added": literal,
+    }
 
 
 def read_engine() -> str:

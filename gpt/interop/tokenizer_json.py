@@ -1,11 +1,14 @@
 """Tokenizers as the tokenizer.json of the `tokenizers` library, and back."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from gpt.data.bpe import BPETokenizer
 from gpt.data.token_bytes import byte_symbols
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.errors import DataError, InputError
+
+GPT2_WORDS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 
 
 def to_tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -42,6 +45,17 @@ def from_tokenizer_json(content: Any) -> Tokenizer:
         if to_tokenizer_json(tokenizer) == content:
             return tokenizer
     return BPETokenizer(content)
+
+
+def splits_as_gpt2(content: Mapping[str, Any]) -> bool:
+    """Return whether a tokenizer.json splits a text into words as GPT-2 does, and merges inside of them."""
+    splitter = content.get("pre_tokenizer") or {}
+    return {key: splitter.get(key) for key in GPT2_WORDS} == GPT2_WORDS and not content["model"].get("ignore_merges")
+
+
+def merges_of(content: Mapping[str, Any]) -> list[str]:
+    """Return the pairs that a tokenizer.json merges, each with a space between."""
+    return [pair if isinstance(pair, str) else " ".join(pair) for pair in content["model"]["merges"]]
 
 
 def _bpe(

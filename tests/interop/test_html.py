@@ -2,26 +2,31 @@
 
 import dataclasses
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as LibraryTokenizer
 
 from gpt.config import SamplingParams
+from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.errors import InputError
 from gpt.generation import build_runtime, generate_tokens
 from gpt.generation.backends.selection import DecodeOptions
 from gpt.inspection.rendering.pages import read_part
 from gpt.inspection.views.attention import attention_patterns, summarize_head
+from gpt.interop import html
 from gpt.interop.html import render_model_page
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from inspection.variants import VARIANTS
 from interop.node import run_page
-from tiny import sharp_model
+from tiny import CORPUS, sharp_model
 
 CHARS = CharTokenizer("abcdefghijklmnopqrst \n'")
 IDS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
@@ -65,6 +70,64 @@ def test_greedy_texts_are_those_of_pytorch_beyond_the_window(variant: dict[str, 
     return text.ids.slice(2);
     """
     assert run_page(page_of(model), code) == greedy(model, [3, 1], 200)
+
+
+def added_tokens() -> BPETokenizer:
+    """A small tokenizer with two tokens that are literal text."""
+    library = LibraryTokenizer.from_str(json.dumps(learn_bpe([CORPUS], 300).to_dict()["tokenizer"]))
+    library.add_special_tokens([AddedToken("<|end|>"), AddedToken("<|end|>.")])
+    return BPETokenizer(json.loads(library.to_str()))
+
+
+def test_byte_pairs_are_merged_as_in_the_library() -> None:
+    tokenizer, generator = added_tokens(), random.Random(0)
+    parts = [
+        "the",
+        "keeper's",
+        "'LL",
+        "don't",
+        " ",
+        "  ",
+        "\n",
+        "\t",
+        "\r\n",
+        "\x85",
+        "\ufeff",
+        "\u3000",
+        "é",
+        "e\u0301",
+    ]
+    parts += ["123", "½", "你好", "🎭", "...", "<|end|>", "<|end|>.", "<|", "Ġ", "room " * 9, "\0", "ß", "_", "\u200b"]
+    texts = ["", CORPUS, *("".join(generator.choices(parts, k=12)) for _ in range(300))]
+    page = page_of(sharp_model(vocab_size=tokenizer.vocab_size), tokenizer=tokenizer)
+    code = f"""
+    const tokenizer = new Tokenizer(data.tokenizer);
+    return {json.dumps(texts)}.map((text) => {{
+      const {{ ids, unknown }} = tokenizer.encode(text);
+      const show = tokenizer.stream();
+      return [ids, unknown, ids.map(show)];
+    }});
+    """
+    for text, (ids, unknown, pieces) in zip(texts, run_page(page, code), strict=True):
+        assert ids == tokenizer.encode(text).tolist()
+        assert unknown == []
+        stream = tokenizer.stream()
+        assert pieces == [stream.feed(index) for index in ids]
+
+
+def test_more_weights_than_a_browser_reads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "MOST_BYTES", 1_000_000)
+    with pytest.raises(InputError, match="a browser reads at most 1 MB of weights from a page, and these have 2; use"):
+        page_of(sharp_model(n_embd=128))
+
+
+def test_other_words_than_those_of_gpt2_are_refused() -> None:
+    content = learn_bpe([CORPUS], 300).to_dict()["tokenizer"]
+    for changes in ({"pre_tokenizer": None}, {"normalizer": {"type": "NFC"}}):
+        with pytest.raises(
+            InputError, match=r"a page has byte pair encoding only with words as of GPT-2.*; use --to hf"
+        ):
+            page_of(sharp_model(vocab_size=300), tokenizer=BPETokenizer(content | changes))
 
 
 def test_the_same_seed_samples_the_same_tokens_as_pytorch() -> None:

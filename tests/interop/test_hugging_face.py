@@ -1,7 +1,9 @@
 """Folders for transformers: logits, texts and ids, as transformers itself computes them; and imports of its models."""
 
 import json
+import os
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ import transformers
 from torch import Tensor
 
 from gpt.config import ModelConfig, SamplingParams
-from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
+from gpt.data.bpe import learn_bpe
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.errors import InputError
 from gpt.generation import generate_tokens
 from gpt.interop.hugging_face import export_files, import_folder, read_end_id
@@ -67,6 +70,37 @@ def test_greedy_texts_of_200_tokens_are_equal(name: str, tmp_path: Path) -> None
     ours = generate_tokens(model, prompt[0].tolist(), SamplingParams(max_new_tokens=200, temperature=0.0))
     assert text[0, prompt.size(1) :].tolist() == list(ours)
     assert tokenizer.decode(text[0]) == CHARS.decode(text[0].tolist())
+
+
+def whole_text() -> str:
+    """Tiny Shakespeare where it is, otherwise the documentation that comes with Python."""
+    file = Path(os.environ.get("GPT_DATA_DIR", "data")) / "tinyshakespeare.txt"
+    return file.read_text(encoding="utf-8") if file.is_file() else "".join(topics.values())
+
+
+TEXT = whole_text()
+
+
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
+def test_ids_of_a_whole_text_survive_the_way_there_and_back(kind: str, tmp_path: Path) -> None:
+    kinds = {
+        "char": lambda: CharTokenizer(TEXT),
+        "byte": ByteTokenizer,
+        "bpe": lambda: learn_bpe([TEXT[:100_000]], 512),
+    }
+    tokenizer: Tokenizer = kinds[kind]()
+    for name, content in export_files(
+        sharp_model(vocab_size=tokenizer.vocab_size), tokenizer, SamplingParams(), ""
+    ).items():
+        (tmp_path / name).write_bytes(content)
+    ids = tokenizer.encode(TEXT).tolist()
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs(TEXT, verbose=False).input_ids == ids
+    assert theirs.decode(ids) == TEXT
+    _, again = import_folder(tmp_path)
+    assert again.to_dict() == tokenizer.to_dict()
+    assert again.encode(TEXT).tolist() == ids
+    assert again.decode(ids) == TEXT
 
 
 def test_sampling_defaults_travel_along(tmp_path: Path) -> None:

@@ -1,33 +1,3 @@
-/** Text to ids and back; see gpt/data/tokenizers.py. */
-class Tokenizer {
-  constructor({ type, chars }) {
-    this.chars = type === "char" ? chars : null;
-    this.ids = new Map((chars ?? []).map((char, id) => [char, id]));
-  }
-
-  /** Ids of a text, and the distinct characters that have none. */
-  encode(text) {
-    if (!this.chars) return { ids: [...new TextEncoder().encode(text)], unknown: [] };
-    const characters = [...text];
-    return {
-      ids: characters.filter((char) => this.ids.has(char)).map((char) => this.ids.get(char)),
-      unknown: [...new Set(characters.filter((char) => !this.ids.has(char)))],
-    };
-  }
-
-  /** A function from one id after another to the text that is complete with it. */
-  stream() {
-    if (this.chars) return (id) => this.chars[id] ?? "\ufffd";
-    const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
-    return (id) => decoder.decode(Uint8Array.of(id), { stream: true });
-  }
-
-  /** Where an empty prompt starts: after a line end, or, where there is none, after id 0. */
-  get first() {
-    return this.encode("\n").ids[0] ?? 0;
-  }
-}
-
 /** A text that grows token by token, with the model's logits before each. */
 class Text {
   constructor(model) {
