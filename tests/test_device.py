@@ -1,9 +1,13 @@
+from collections.abc import Iterator
+from unittest.mock import patch
+
 import pytest
 import torch
 
 from gpt import device
 from gpt.config import RunConfig
 from gpt.device import choose_compute, choose_device
+from gpt.environment import Launch
 from gpt.errors import DeviceError
 from gpt.processor import AMX, AVX2, PROCESSORS, Processor
 
@@ -67,3 +71,43 @@ def test_autocast_is_on_only_below_float32() -> None:
 
 def test_the_line_about_a_choice_names_what_matters() -> None:
     assert str(choose(device="cpu", dtype="float32")).endswith("float32")
+
+
+def choose_as(launch: Launch, **values: object) -> device.Compute:
+    return choose_compute(RunConfig.model_validate(values), lambda line: None, None, launch)
+
+
+@pytest.fixture
+def threads() -> Iterator[list[int]]:
+    """The numbers of threads that were set."""
+    found: list[int] = []
+    with patch("torch.set_num_threads", found.append), patch("gpt.device._usable_cores", lambda: 6):
+        yield found
+
+
+def test_processes_of_a_machine_share_its_cores(threads: list[int]) -> None:
+    choose_as(Launch(0, 2, 0, 2), device="cpu")
+    choose_as(Launch(0, 8, 0, 8), device="cpu")
+    choose_as(Launch(0, 2, 0, 2), device="cpu", threads=5)
+    choose_as(Launch(0, 2, 0, 1), device="cpu")  # alone on its machine
+    assert threads == [3, 1, 5]
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_each_process_has_the_cuda_device_of_its_local_rank(
+    monkeypatch: pytest.MonkeyPatch, threads: list[int], name: str
+) -> None:
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    assert choose_as(Launch(3, 4, 1, 2), device=name).device == torch.device("cuda:1")
+    assert chosen == [torch.device("cuda:1")]
+    with pytest.raises(DeviceError, match=r"device cuda:2: torch .* sees 2 CUDA devices"):
+        choose_as(Launch(2, 4, 2, 4), device=name)
+
+
+def test_one_named_device_is_not_for_several_processes(threads: list[int]) -> None:
+    with pytest.raises(DeviceError, match=r"^run\.device is cuda:0, but each of 2 processes needs its own; use cuda"):
+        choose_as(Launch(0, 2, 0, 2), device="cuda:0")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt.environment import Settings, read_settings
+from gpt.environment import Launch, Settings, read_launch, read_settings
 from gpt.errors import ConfigError
 
 
@@ -71,3 +71,33 @@ def test_the_key_of_a_server_comes_from_the_environment(
 ) -> None:
     monkeypatch.setenv("GPT_API_KEY", value)
     assert read_settings().api_key == expected
+
+
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+TORCHRUN |= {"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "TORCHELASTIC_RESTART_COUNT": "2"}
+
+
+def test_torchrun_says_where_a_process_is_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    assert read_launch() == Launch(5, 8, 1, 4, "node0:29500", 2)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert read_launch() == Launch()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("LOCAL_RANK", None, "^WORLD_SIZE is set, but LOCAL_RANK is not; start several processes with torchrun$"),
+        ("MASTER_ADDR", "", "MASTER_ADDR is not"),
+        ("RANK", "first", "RANK, .* must be numbers, as torchrun sets them"),
+    ],
+)
+def test_half_a_launch_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str | None, message: str) -> None:
+    for variable, number in {**TORCHRUN, name: value}.items():
+        if number is None:
+            monkeypatch.delenv(variable, raising=False)
+        else:
+            monkeypatch.setenv(variable, number)
+    with pytest.raises(ConfigError, match=message):
+        read_launch()

@@ -9,23 +9,28 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gpt.config import TrainConfig
+from gpt.config import Config, TrainConfig
 from gpt.device import Compute
 from gpt.distributed import World
 from gpt.errors import ConfigError
 from gpt.model import GPT
 
 
-def check_batch(config: TrainConfig, world: World) -> None:
-    """Check that processes can share a micro-batch equally.
+def check_parallel(config: Config, world: World) -> None:
+    """Check that several processes can train with a configuration.
 
     Raises:
-        ConfigError: they cannot.
+        ConfigError: they cannot share a micro-batch equally, or none has the whole model that is asked for.
     """
-    if config.batch_size % world.size:
+    batch_size = config.train.batch_size
+    if batch_size % world.size:
         raise ConfigError(
-            f"train.batch_size is {config.batch_size}, which {world.size} processes cannot share equally; "
+            f"train.batch_size is {batch_size}, which {world.size} processes cannot share equally; "
             f"use a multiple of {world.size}, or another number of processes"
+        )
+    if world.size > 1 and config.run.parallel == "fsdp" and config.train.attention_interval:
+        raise ConfigError(
+            "train.attention_interval needs the whole model in one process; set it to 0, or run.parallel=ddp"
         )
 
 

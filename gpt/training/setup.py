@@ -32,7 +32,7 @@ from gpt.training.monitor import (
     TensorBoard,
 )
 from gpt.training.optimizers import build_optimizer
-from gpt.training.parallel import check_batch, parallelize
+from gpt.training.parallel import check_parallel, parallelize
 from gpt.training.resume import ResumePoint, check_fits, find_resume_point, warn_of_copy
 from gpt.training.schedule import fit_schedule
 from gpt.training.step import Stepper
@@ -63,7 +63,7 @@ def open_session(
     Raises:
         GPTError: the data, device, run folder or checkpoint cannot be used.
     """
-    check_batch(loaded.config.train, world)
+    check_parallel(loaded.config, world)
     run = RunFolder(expand_home(loaded.config.run.dir, "run.dir") / loaded.name)
     world.on_main(run.lock)
     try:

@@ -199,6 +199,7 @@ def test_a_loss_that_is_not_finite_in_one_process_stops_both(facts: Facts) -> No
         ("option", "unrecognized arguments"),
         ("key", "train.batch"),
         ("batch", "train.batch_size is 5, which 2 processes cannot share equally"),
+        ("attention", "train.attention_interval needs the whole model in one process"),
         ("corpus", "missing.txt"),
         ("device", "run.device is mps, but each of 2 processes needs its own"),
         ("resume", "no such run or checkpoint"),

@@ -150,6 +150,7 @@ def commands(folder: Path, world: World) -> dict[str, list[Any]]:
         "option": ["--no-such-option"],
         "key": ["--config", str(recipe), "train.batch=5"],
         "batch": [*common, "train.batch_size=5"],
+        "attention": [*common, "train.attention_interval=1", "run.parallel=fsdp"],
         "corpus": ["--config", str(recipe), f"data.path={folder / 'missing.txt'}", *places],
         "device": [*common, "run.device=mps"],
         "resume": [*common, "--resume", str(folder / "nothing")],
