@@ -90,9 +90,13 @@ def import_folder(folder: Path) -> tuple[GPT, Tokenizer]:
     Raises:
         InputError: a file is missing or damaged, or asks for what this package does not compute; the message names it.
     """
+    if folder.is_file():
+        raise InputError(f"{folder} is a file; give the folder with config.json, tokenizer.json and the weights")
     with foreign_files(folder / "config.json"):
         fields = _read_json(folder / "config.json")
         architecture = architecture_named(str((fields.get("architectures") or [None])[0]))
+        if fields.get("quantization_config"):
+            raise InputError("its weights are quantized (quantization_config), which is not supported")
         keys = architecture.from_fields(fields)
         tied = fields.get("tie_word_embeddings", architecture.tied_by_default)
         config = ModelConfig(**keys, vocab_size=fields["vocab_size"], tie_weights=tied)

@@ -27,6 +27,7 @@ def model_card(name: str, config: Config, state: Mapping[str, Any], parameters: 
     }
     if state.get("val_loss") is not None:
         rows["validation loss"] = f"{state['val_loss']:.4f} nats per token"
+    unknown = " A character\noutside the vocabulary is read as another one." if data.tokenizer == "char" else ""
     table = "\n".join(f"| {key} | {value} |" for key, value in rows.items())
     return f"""---
 library_name: transformers
@@ -48,6 +49,5 @@ ids = tokenizer("ROMEO:", return_tensors="pt").input_ids
 print(tokenizer.decode(model.generate(ids, max_new_tokens={min(200, shape.block_size // 2)})[0]))
 ```
 
-The window does not slide in transformers: prompt and text together have at most {shape.block_size} tokens. A character
-outside the vocabulary is read as another one.
+The window does not slide in transformers: prompt and text together have at most {shape.block_size} tokens.{unknown}
 """

@@ -97,8 +97,9 @@ def foreign_files(path: Path) -> Iterator[None]:
         raise InputError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
     except ValidationError as error:
         problem = error.errors()[0]
+        reason = problem["msg"].removeprefix("Value error, ")
         where = ".".join(map(str, problem["loc"]))
-        raise InputError(f"{path} asks for {where + ': ' if where else ''}{problem['msg']}") from None
+        raise InputError(f"{path} asks for {where + ': ' if where else ''}{reason}") from None
     except Exception as error:
         raise InputError(f"{path} is not what it should be: {type(error).__name__}, {first_line(error)}") from None
 

@@ -81,6 +81,7 @@ def test_a_run_of_nanogpt_is_imported(tmp_path: Path, capsys: pytest.CaptureFixt
     ("source", "name", "options", "message"),
     [
         ("hf", "nothing", [], "nothing has no config.json"),
+        ("hf", "hf/config.json", [], "config.json is a file; give the folder"),
         ("nanogpt", "nothing.pt", [], "there is no"),
         ("hf", "hf", ["--meta", "x"], "--meta has no effect with --from hf"),
         ("nanogpt", "hf", [], "hf cannot be imported"),

@@ -10,6 +10,7 @@ import torch
 
 from browser import CONTROL, Page
 from gpt.config import SamplingParams
+from gpt.data.bpe import learn_bpe
 from gpt.data.tokenizers import CharTokenizer
 from gpt.generation import generate
 from gpt.inspection.views.attention import without_heads
@@ -18,7 +19,7 @@ from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.surprisal import surprisal_view
 from gpt.interop.html import render_model_page
 from gpt.model import GPT
-from tiny import sharp_model
+from tiny import CORPUS, sharp_model
 
 CHARS = CharTokenizer("abcdefghijklmnopqrst \n'")
 WRITTEN = (
@@ -73,6 +74,25 @@ def open_view(page: Page, name: str) -> None:
 def test_it_writes_what_pytorch_writes(settings: dict[str, float], open_page: Open, model: GPT) -> None:
     text = write(open_page(), "the ", count=200, **settings)
     assert text == "the " + generate(model, CHARS, "the ", max_new_tokens=200, **settings)
+
+
+def words_of(text: str) -> str:
+    """Only what any font has: a model that learned nothing writes bytes that are no characters."""
+    return "".join(char for char in text if " " <= char <= "~")
+
+
+def test_tokens_of_several_characters_are_written_and_looked_into(tmp_path: Path, visit: Open) -> None:
+    tokenizer = learn_bpe([CORPUS], 300)
+    model = sharp_model(std=0.1, block_size=64, vocab_size=300)
+    page = render_model_page(model, tokenizer, "float32", SamplingParams(), "", "A title", "a note")
+    (tmp_path / "bpe.html").write_text(page, encoding="utf-8")
+    shown = visit((tmp_path / "bpe.html").as_uri())
+    text = write(shown, "the keeper's", count=40, temperature=0)
+    expected = "the keeper's" + generate(model, tokenizer, "the keeper's", max_new_tokens=40, temperature=0.0)
+    assert words_of(text.replace("␣", " ")) == words_of(expected) != words_of("the keeper's")
+    for name in ("attention", "lens", "surprisal"):
+        open_view(shown, name)
+    assert shown.console == []
 
 
 def test_webassembly_computes_and_the_pace_is_said(open_page: Open) -> None:

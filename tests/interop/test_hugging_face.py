@@ -188,6 +188,7 @@ def edit(file: Path, **fields: object) -> None:
         ({"architectures": ["BertModel"]}, "BertModel is not supported; GPT2LMHeadModel, LlamaForCausalLM"),
         ({"architectures": None}, "is not supported"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn', which is not supported"),
+        ({"quantization_config": {"quant_method": "awq"}}, "its weights are quantized"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu', which is not supported; silu is"),
         ({"head_dim": 16}, "head_dim is 16"),
         ({"use_sliding_window": True}, "use_sliding_window is True"),
