@@ -11,6 +11,7 @@ import numpy as np
 
 from gpt.data.token_bytes import byte_symbols, spelling_of
 from gpt.data.tokenizers import Ids, IncrementalDecoder, require_characters, smallest_dtype
+from gpt.data.word_memo import WordMemo, applies_to
 from gpt.errors import DataError, first_line
 
 MOST_TOKENS = 10_000_000
@@ -49,6 +50,7 @@ class BPETokenizer:
         if missing:
             raise DataError(f"{len(missing)} of the 256 bytes have no token, so that texts would lose characters")
         self._content = content
+        self._encoder = WordMemo(self._encode_directly).encode if applies_to(content) else self._encode_directly
         self._bytes = [b""] * (max(vocabulary.values()) + 1)  # ids without a token stay empty
         for token, index in vocabulary.items():
             self._bytes[index] = token.encode() if token in added else spelling.to_bytes(token)
@@ -61,8 +63,11 @@ class BPETokenizer:
 
     def encode(self, text: str) -> Ids:
         require_characters(text)
+        return np.frombuffer(self._encoder(text), dtype=smallest_dtype(self.vocab_size))
+
+    def _encode_directly(self, text: str) -> bytes:
         ids = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return np.array(ids, dtype=smallest_dtype(self.vocab_size))
+        return np.array(ids, dtype=smallest_dtype(self.vocab_size)).tobytes()
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text; bytes that are not UTF-8 become U+FFFD."""

@@ -5,9 +5,12 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from gpt.config import DataConfig
 from gpt.data.source_files import SourceFile
 from gpt.data.tables import read_json_lines, read_parquet
+from gpt.data.tasks import FindCharacters
 from gpt.data.text import characters_in, checked_newlines, decode_pieces, distinct_code_points
 from gpt.data.unpacking import open_unpacked
 from gpt.data.workers import parallel_map
@@ -80,7 +83,8 @@ class CorpusText:
         """Return the distinct characters, sorted."""
         if self.fits_one_file:
             return characters_in(map(distinct_code_points, self.pieces()))
-        return characters_in(parallel_map(distinct_code_points, self.blocks(), self._config.processes))
+        found = parallel_map(FindCharacters(), self.blocks(), self._config.processes)
+        return characters_in(np.frombuffer(codes, "<u4") for codes in found)
 
     def sample(self) -> Iterator[str]:
         """Yield what byte pairs are learned from: all of a small text, blocks at equal distances of a larger one."""

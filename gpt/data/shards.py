@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from gpt.data.corpus_text import BLOCK, Advance, CorpusText
 from gpt.data.saved_tokenizer import tokenizer_from_dict
+from gpt.data.tasks import Encode
 from gpt.data.tokenizers import Tokenizer, smallest_dtype
 from gpt.data.workers import parallel_map
 from gpt.errors import DataError
@@ -45,20 +45,6 @@ class Shard:
     chars: int
     block: int
     offset: int
-
-
-@dataclass(frozen=True)
-class Encode:
-    """Encodes blocks of text in a process of its own."""
-
-    tokenizer: dict[str, Any]
-
-    def __call__(self, text: str) -> bytes:
-        return self._tokenizer.encode(text).tobytes()
-
-    @cached_property
-    def _tokenizer(self) -> Tokenizer:
-        return tokenizer_from_dict(self.tokenizer)
 
 
 class ShardWriter:

@@ -4,6 +4,7 @@ import codecs
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +106,7 @@ def distinct_characters(path: Path, newlines: str) -> list[str]:
     return characters_in(map(distinct_code_points, read_pieces(path, newlines)))
 
 
-def characters_in(pieces: Iterable[NDArray[np.intp]]) -> list[str]:
+def characters_in(pieces: Iterable[NDArray[np.integer[Any]]]) -> list[str]:
     """Return the characters whose code points are in any of several arrays, sorted."""
     seen = np.zeros(sys.maxunicode + 1, dtype=bool)
     for codes in pieces:

@@ -1,66 +1,64 @@
-"""Apply a function to many items in processes of their own, in order and with bounded memory.
+"""Do a task with many texts in processes of their own, in order and with bounded memory.
 
 A worker is a fresh interpreter that talks over its standard input and output: it imports nothing of the caller's, such
 as torch, and ends when the caller does, however that ends.
 """
 
-import pickle
+import json
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO
 
-from gpt.errors import DataError, GPTError
+from gpt.data.tasks import Task, task_from_dict
+from gpt.errors import DataError
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpt.data.workers import serve; serve()"
+DONE, REFUSED = b"+", b"-"
+"""First byte of an answer: a result follows, or the message of a DataError."""
 
 
 class WorkerLost(DataError):
     """A worker process was killed; what was finished before is not affected."""
 
 
-PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpt.data.workers import serve; serve()"
-
-
-def parallel_map(
-    function: Callable[[Item], Result], items: Iterable[Item], processes: int
-) -> Generator[Result, None, None]:
-    """Yield the results of a function, in the order of the items; as many items are in memory as there are processes.
+def parallel_map(task: Task, texts: Iterable[str], processes: int) -> Generator[bytes, None, None]:
+    """Yield the results of a task, in the order of the texts; as many texts are in memory as there are processes.
 
     Args:
-        function: can be pickled; each worker gets one copy, which it keeps.
-        items: can be pickled.
-        processes: workers; 1: none, the function is called here.
+        task: each worker has a copy, which it keeps.
+        texts: what it is done with.
+        processes: workers; 1: none, the task is done here.
 
     Raises:
-        GPTError: the function raised it.
+        DataError: the task raised it.
         WorkerLost: a worker was killed.
     """
     if processes == 1:
-        yield from map(function, items)
+        yield from map(task, texts)
         return
     busy: deque[_Worker] = deque()
     with ExitStack() as stack:
-        for item in items:
+        for text in texts:
             if len(busy) < processes:
-                worker = stack.enter_context(_Worker(function))
-                worker.send(item)
-            else:
-                worker = busy.popleft()
-                result = worker.receive()
-                worker.send(item)  # before the caller does something with the result
-                yield result
+                worker = stack.enter_context(_Worker(task))
+                worker.send(text)
+                busy.append(worker)
+                continue
+            worker = busy.popleft()
+            result = worker.receive()
+            worker.send(text)  # before the caller does something with the result
             busy.append(worker)
+            yield result
         while busy:
             yield busy.popleft().receive()
 
 
 class _Worker:
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(self, task: Task) -> None:
         root = str(Path(__file__).parents[2])
         self._process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, root],
@@ -68,7 +66,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the caller, which ends this process
         )
-        self._send(function)
+        self.send(json.dumps(task.to_dict()))
 
     def __enter__(self) -> "_Worker":
         return self
@@ -77,27 +75,23 @@ class _Worker:
         self._process.kill()
         self._process.communicate()
 
-    def send(self, item: Any) -> None:
-        """Have the function applied to an item; the result must be received before the next one is sent."""
-        self._send(item)
-
-    def receive(self) -> Any:
-        """Wait for the result and return it, or raise what the function raised."""
-        assert self._process.stdout is not None
-        try:
-            error, result = pickle.load(self._process.stdout)
-        except (EOFError, pickle.UnpicklingError):
-            raise self._ended() from None
-        if error is not None:
-            raise error
-        return result
-
-    def _send(self, value: Any) -> None:
+    def send(self, text: str) -> None:
+        """Have the task done with a text; its result must be received before the next one is sent."""
         assert self._process.stdin is not None
         try:
-            _write(value, self._process.stdin)
+            _write(text.encode("utf-8", errors="surrogatepass"), self._process.stdin)
         except BrokenPipeError:
             raise self._ended() from None
+
+    def receive(self) -> bytes:
+        """Wait for the result and return it, or raise what the task raised."""
+        assert self._process.stdout is not None
+        answer = _read(self._process.stdout)
+        if answer is None:
+            raise self._ended()
+        if answer[:1] == REFUSED:
+            raise DataError(answer[1:].decode())
+        return answer[1:]
 
     def _ended(self) -> Exception:
         code = self._process.wait()
@@ -110,21 +104,29 @@ class _Worker:
 
 
 def serve() -> None:
-    """Read a function and its items from standard input, and write the results, until the caller ends."""
+    """Read a task and its texts from standard input, and write the results, until the caller ends."""
     incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
     try:
-        function = pickle.load(incoming)
-        while True:
-            item = pickle.load(incoming)
+        described = _read(incoming)
+        task = None if described is None else task_from_dict(json.loads(described))
+        while task is not None and (text := _read(incoming)) is not None:
             try:
-                answer: tuple[GPTError | None, Any] = None, function(item)
-            except GPTError as error:
-                answer = error, None
+                answer = DONE + task(text.decode("utf-8", errors="surrogatepass"))
+            except DataError as error:
+                answer = REFUSED + str(error).encode()
             _write(answer, outgoing)
-    except (EOFError, BrokenPipeError):
+    except BrokenPipeError:
         sys.stdout = None  # what is left of an answer cannot be written at exit either
 
 
-def _write(value: Any, stream: IO[bytes]) -> None:
-    pickle.dump(value, stream, protocol=pickle.HIGHEST_PROTOCOL)
+def _write(message: bytes, stream: IO[bytes]) -> None:
+    stream.write(len(message).to_bytes(8, "little"))
+    stream.write(message)
     stream.flush()
+
+
+def _read(stream: IO[bytes]) -> bytes | None:
+    """Return the next message; None where the other side ended."""
+    size = stream.read(8)
+    message = stream.read(int.from_bytes(size, "little"))
+    return message if len(size) == 8 and len(message) == int.from_bytes(size, "little") else None

@@ -12,7 +12,7 @@ import pytest
 
 from gpt.config import DataConfig
 from gpt.data import Dataset, corpus_text, prepare, shards
-from gpt.data.shards import Encode
+from gpt.data.tasks import Encode
 from gpt.data.workers import WorkerLost
 from gpt.environment import Settings
 from gpt.errors import DataError

@@ -1,53 +1,88 @@
-"""Results come in the order of the items, errors as they were raised, and no worker outlives its caller."""
+"""Results come in the order of the texts, errors as they were raised, and no worker outlives its caller."""
 
 import os
-import signal
+import subprocess
 from collections.abc import Iterator
 from itertools import count, islice
-from operator import neg
 
+import numpy as np
 import pytest
 
-from gpt.data.tokenizers import require_characters
+from gpt.data import workers
+from gpt.data.tasks import Encode, FindCharacters, task_from_dict
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.data.workers import WorkerLost, parallel_map
 from gpt.errors import DataError
+
+BYTES = Encode(ByteTokenizer().to_dict())
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_results_come_in_order(processes: int) -> None:
-    for items in (range(7), range(1), range(0)):
-        assert list(parallel_map(neg, items, processes)) == [-item for item in items]
+    for texts in (["a", "", "bc", "é", "d" * 1_000_000], ["x"], []):
+        assert list(parallel_map(BYTES, texts, processes)) == [text.encode() for text in texts]
 
 
-def test_only_as_many_items_are_taken_as_there_are_workers() -> None:
+def test_a_task_survives_its_description() -> None:
+    encode = task_from_dict(Encode(CharTokenizer("abc").to_dict()).to_dict())
+    assert encode("cab") == bytes((2, 0, 1))
+    assert np.frombuffer(task_from_dict(FindCharacters().to_dict())("aé\ud800a"), "<u4").tolist() == [97, 0xE9, 0xD800]
+
+
+def test_only_as_many_texts_are_taken_as_there_are_workers() -> None:
     taken = count()
-    results = parallel_map(neg, (next(taken) for _ in range(100)), 2)
-    assert list(islice(results, 2)) == [0, -1]
+    results = parallel_map(BYTES, (str(next(taken)) for _ in range(100)), 2)
+    assert list(islice(results, 2)) == [b"0", b"1"]
     assert next(taken) <= 5
     results.close()
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_error_of_the_user_is_raised_here(processes: int) -> None:
-    results = parallel_map(require_characters, ["a", "\ud800", "b"], processes)
+    results = parallel_map(BYTES, ["a", "\ud800", "b"], processes)
     assert next(results) == b"a"
     with pytest.raises(DataError, match="at 0 is not a character"):
         next(results)
 
 
-def test_a_worker_that_is_killed_is_told() -> None:
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The processes that are started."""
+    found: list[subprocess.Popen[bytes]] = []
+
+    class Recorded(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: object, **options: object) -> None:
+            super().__init__(*arguments, **options)  # type: ignore[call-overload]
+            found.append(self)
+
+    monkeypatch.setattr(workers.subprocess, "Popen", Recorded)
+    return found
+
+
+def test_a_worker_that_is_killed_is_told(started: list[subprocess.Popen[bytes]]) -> None:
+    results = parallel_map(BYTES, ["a"] * 9, 2)
+    next(results)
+    for process in started:
+        process.kill()
+        process.wait()
     with pytest.raises(WorkerLost, match=r"ended by signal 9.*smaller data\.workers"):
-        list(parallel_map(signal.raise_signal, [signal.SIGKILL, signal.SIGKILL, signal.SIGKILL], 2))
+        list(results)
 
 
-def test_workers_end_with_the_caller() -> None:
-    def pids() -> Iterator[int]:
-        while True:
-            yield 0
-
-    results = parallel_map(os.getpgid, pids(), 2)
-    group = next(results)
-    assert group != os.getpgid(0)  # Ctrl-C does not reach them
+def test_workers_end_with_the_caller_and_ctrl_c_is_not_for_them(started: list[subprocess.Popen[bytes]]) -> None:
+    results = parallel_map(BYTES, ["a"] * 9, 2)
+    next(results)
+    assert all(os.getpgid(process.pid) == process.pid for process in started)
     results.close()
-    with pytest.raises(ProcessLookupError):
-        os.killpg(group, 0)
+    assert all(process.returncode is not None for process in started)
+
+
+def test_a_worker_ends_when_its_input_does() -> None:
+    for task in (b"", (len(b"{}") + 5).to_bytes(8, "little") + b"{}"):
+        result = subprocess.run(
+            [*(workers.sys.executable, "-c", workers.PROGRAM), str(workers.Path(workers.__file__).parents[2])],
+            input=task,
+            capture_output=True,
+            check=False,
+        )
+        assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
