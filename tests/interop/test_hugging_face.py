@@ -265,7 +265,7 @@ def test_every_model_option_is_considered() -> None:
     """A new option has to be mapped, refused, or listed here as one that changes nothing after training."""
     irrelevant = {"attention", "init", "dropout", "attention_dropout"}
     sizes = {"n_layer", "n_head", "n_embd", "block_size", "vocab_size", "mlp_width", "norm_eps", "rope_theta"}
-    options = {"n_kv_head", "bias", "norm", "position", "mlp", "tie_weights", "qk_norm", "logit_softcap"}
+    options = {"n_kv_head", "bias", "norm", "position", "mlp", "tie_weights", "qk_norm", "logit_softcap", "mlp_conv"}
     assert set(ModelConfig.model_fields) == irrelevant | sizes | options
 
 
