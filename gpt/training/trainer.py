@@ -1,8 +1,6 @@
 """The training loop: update, evaluate, save, until the last step, early stopping or a signal."""
 
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import asdict
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,7 +11,6 @@ from gpt.checkpoint import Checkpoint, RunFolder, weights_of
 from gpt.config import Config
 from gpt.data import Dataset
 from gpt.data.batches import build_sampler
-from gpt.data.ngrams import NgramTable
 from gpt.device import Compute
 from gpt.distributed import World
 from gpt.errors import CheckpointError, NonFiniteError
@@ -24,6 +21,7 @@ from gpt.training.averaging import WeightAverage
 from gpt.training.incidents import StepWatch
 from gpt.training.monitor import INCIDENT, Monitor
 from gpt.training.parallel import rows_of_process
+from gpt.training.saving import CheckpointWriter
 from gpt.training.schedule import learning_rate
 from gpt.training.sharding import gather_on_main
 from gpt.training.signals import Interrupted, SignalWatch
@@ -71,7 +69,7 @@ class Trainer:
         self.watch = StepWatch(config.train.spike_deviations)
         self._signals = SignalWatch(report, world)
         self._validation = Validation(config, model, dataset, compute, self._signals.check, world)
-        self._failed_saves = 0
+        self._writer = CheckpointWriter(config, dataset, run, world, report)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore the training state of a checkpoint whose weights the model already has.
@@ -233,22 +231,10 @@ class Trainer:
         self._report_incidents()
         self.state.seconds = self._meter.total_seconds
         saved = self.state.as_best() if best else self.state
-        training, state = self._training_tensors(), {**asdict(saved), "data": self.dataset.fingerprint}
-
-        def write() -> bool:
-            checkpoint = Checkpoint(weights, training, state, self.config, self.dataset.tokenizer, self._ngrams)
-            try:
-                self.run_folder.save(checkpoint, best, self.config.train.keep_last)
-            except CheckpointError as error:
-                if not required:
-                    self._report_failed_save(error)
-                    return False
-                raise
-            return True
-
+        training = self._training_tensors()
         with self._averaged_weights():
             weights = gather_on_main(weights_of(self.model), self.world.is_main)
-            if self.world.on_main(write):
+            if self._writer.write(weights, training, saved, best, required):
                 self.state = saved
 
     def _training_tensors(self) -> dict[str, Any]:
@@ -261,20 +247,8 @@ class Trainer:
             **gather_generator_states(self.world),
         }
 
-    def _report_failed_save(self, error: CheckpointError) -> None:
-        self._failed_saves += 1
-        self.report(
-            f"warning: {error}; training continues, and the last checkpoint is kept ({self._failed_saves} failed)"
-        )
-
     def _averaged_weights(self) -> AbstractContextManager[None]:
         return nullcontext() if self.average is None else self.average.applied()
-
-    @cached_property
-    def _ngrams(self) -> NgramTable | None:
-        if not self.config.train.ngrams:
-            return None
-        return NgramTable.learn(self.dataset.train, self.dataset.tokenizer.vocab_size)
 
     def _start_meter(self) -> SpeedMeter:
         train, model = self.config.train, self.config.model

@@ -1,0 +1,72 @@
+"""Write the checkpoints of a run, in rank 0."""
+
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from gpt.checkpoint import Checkpoint, RunFolder
+from gpt.config import Config
+from gpt.data import Dataset
+from gpt.data.ngrams import NgramTable
+from gpt.distributed import World
+from gpt.errors import CheckpointError
+from gpt.progress import Report
+from gpt.training.training_state import TrainingState
+
+
+class CheckpointWriter:
+    """Writes checkpoints into a run folder.
+
+    Args:
+        config: resolved.
+        dataset: its tokenizer and, if wanted, a table of its n-grams are in every checkpoint.
+        run: the run folder.
+        world: the processes; only rank 0 writes, and the others wait.
+        report: takes a line for every checkpoint that could not be written.
+    """
+
+    def __init__(self, config: Config, dataset: Dataset, run: RunFolder, world: World, report: Report) -> None:
+        self._config, self._dataset, self._run = config, dataset, run
+        self._world, self._report = world, report
+        self._failed = 0
+
+    def write(
+        self, weights: dict[str, Tensor], training: dict[str, Any], state: TrainingState, best: bool, required: bool
+    ) -> bool:
+        """Write a checkpoint; return, in all processes, whether that worked.
+
+        Args:
+            weights: by name, in rank 0.
+            training: all else that training needs, in rank 0.
+            state: the progress of the run.
+            best: whether it is the best checkpoint so far.
+            required: raise an error on failure instead of reporting it.
+
+        Raises:
+            CheckpointError: it is required and could not be written; the others get a PeerError.
+        """
+
+        def write_files() -> bool:
+            values = {**asdict(state), "data": self._dataset.fingerprint}
+            checkpoint = Checkpoint(weights, training, values, self._config, self._dataset.tokenizer, self._ngrams)
+            try:
+                self._run.save(checkpoint, best, self._config.train.keep_last)
+            except CheckpointError as error:
+                if required:
+                    raise
+                self._failed += 1
+                self._report(
+                    f"warning: {error}; training continues, and the last checkpoint is kept ({self._failed} failed)"
+                )
+                return False
+            return True
+
+        return self._world.on_main(write_files)
+
+    @cached_property
+    def _ngrams(self) -> NgramTable | None:
+        if not self._config.train.ngrams:
+            return None
+        return NgramTable.learn(self._dataset.train, self._dataset.tokenizer.vocab_size)
