@@ -1,6 +1,7 @@
 """Options shared by several commands: files, configurations and checkpoints."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,9 +42,16 @@ def read_text(path: Path) -> str:
 
 
 def not_empty(text: str) -> str:
-    """Return the value of an option that must not be empty, as an unset shell variable would make it."""
+    """Return the value of an option that must not be empty, as an unset shell variable would make it.
+
+    Nor may it have half of a surrogate pair, which no file name or address has.
+    """
     if not text:
         raise argparse.ArgumentTypeError("expected a value, got an empty string")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"expected text that can be encoded, got {text!r}") from None
     return text
 
 

@@ -37,6 +37,18 @@ def test_an_empty_path_is_no_default(command: str, options: list[str], capsys: p
     assert "expected a value, got an empty string" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("command", "options"), [("sample", ["--prompt-file"]), ("train", ["--config"]), ("sample", ["--speculate"])]
+)
+def test_a_path_that_cannot_be_encoded_is_refused(
+    command: str, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        COMMANDS[command].main([*options, "x\ud819"])
+    assert caught.value.code == 2
+    assert r"expected text that can be encoded, got 'x\ud819'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["train", "prepare"])
 def test_a_key_that_is_overridden_twice_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert COMMANDS[command].main(["--config", "tiny.yaml", "run.seed=1", "train.max_steps=2", " run.seed =3"]) == 2

@@ -72,6 +72,7 @@ class Case:
         """Return the configuration; where nothing is logged, the weights are averaged."""
         return (
             *COMMON,
+            *(("model.n_embd=64",) if self.kernels == "native" else ()),  # heads of 32, which the kernels cover
             *(f"run.kernels={self.kernels}", f"run.dtype={self.dtype}", f"optim.name={self.optimizer}"),
             *(f"train.grad_accum_steps={self.micro_batches}", f"train.on_nonfinite={self.mode}"),
             f"train.max_steps={BAD_STEP + MOST_SKIPPED + 3 if self.is_lasting else BAD_STEP + 3}",

@@ -56,15 +56,15 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
         raise OSError("a socket was opened")
 
 
-def call(main: Callable[[list[str]], int], arguments: list[str]) -> tuple[int, str]:
-    """Return the exit code of a command, and what it printed as errors."""
-    error = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(error):
+def call(main: Callable[[list[str]], int], arguments: list[str]) -> tuple[int, str, str]:
+    """Return the exit code of a command, and what it printed on both streams."""
+    output, error = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(error):
         try:
             code = main(arguments)
         except SystemExit as exit_:
             code = exit_.code if isinstance(exit_.code, int) else 1
-    return code, error.getvalue()[-500:]
+    return code, output.getvalue(), error.getvalue()
 
 
 def run(count: int) -> None:
@@ -73,10 +73,9 @@ def run(count: int) -> None:
     results = []
     for expected, (name, *arguments) in COMMANDS[:count]:
         opened.clear()
-        code, error = call(import_module(f"gpt.cli.{name}").main, arguments)
-        results.append(
-            {"command": " ".join((name, *arguments)), "right": code == expected, "error": error, "sockets": [*opened]}
-        )
+        code, _, error = call(import_module(f"gpt.cli.{name}").main, arguments)
+        command = " ".join((name, *arguments))
+        results.append({"command": command, "right": code == expected, "error": error[-500:], "sockets": [*opened]})
     Path("offline.json").write_text(json.dumps(results), encoding="utf-8")
 
 

@@ -1,12 +1,11 @@
 from drills.dependencies import pins
 from drills.frame import ROOT, Tally
-from drills.supply import FIGURES, check_code, check_imports
+from drills.supply import FIGURES, check_code
 
 
-def test_nothing_is_called_on_import_and_no_code_runs_what_it_reads() -> None:
+def test_no_code_runs_what_it_reads_or_reaches_the_network() -> None:
     tally = Tally(*FIGURES)
     check_code(tally)
-    check_imports(tally)
     assert tally.failures == []
 
 

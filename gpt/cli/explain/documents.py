@@ -8,7 +8,7 @@ from gpt.cli.command import add_command
 from gpt.cli.explain.model_options import load_model
 from gpt.cli.explain.output_options import write_file
 from gpt.cli.explain.text_options import add_prompt_option, read_ids
-from gpt.cli.shared_options import add_checkpoint_options
+from gpt.cli.shared_options import add_checkpoint_options, not_empty
 
 HEAD = """# One character through the model
 
@@ -37,7 +37,9 @@ def add_parser(subparsers: Any) -> None:
     )
     mathematics.set_defaults(run=_write_mathematics)
     for parser in (walk, mathematics):
-        parser.add_argument("--output", metavar="FILE", help="write to this file instead of standard output")
+        parser.add_argument(
+            "--output", type=not_empty, metavar="FILE", help="write to this file instead of standard output"
+        )
 
 
 def _write_walk(arguments: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpt.cli.shared_options import not_empty
 from gpt.errors import ConfigError, GPTError
 from gpt.files import write_atomic
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """Add `--png` and `--html`."""
-    parser.add_argument("--png", metavar="FILE", help="write a picture to this PNG file")
-    parser.add_argument("--html", metavar="FILE", help="write an HTML page that needs no network")
+    parser.add_argument("--png", type=not_empty, metavar="FILE", help="write a picture to this PNG file")
+    parser.add_argument("--html", type=not_empty, metavar="FILE", help="write an HTML page that needs no network")
 
 
 def check_outputs(arguments: argparse.Namespace, *others: str) -> None:

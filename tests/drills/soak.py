@@ -1,0 +1,149 @@
+"""A long time of the same: memory, file handles and speed at the end are those of the beginning."""
+
+import contextlib
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import gpt
+from drills.frame import Break, Drill, Tally
+from gpt.training.signals import Interrupted
+from training.sessions import quick_beginnings, start_session
+
+CONFIG = (
+    *("model.n_embd=16", "model.block_size=16", "train.batch_size=2", "train.log_interval=50", "train.keep_last=1"),
+    *("train.eval_interval=250", "optim.ema_decay=0.9", "train.ngrams=false", "train.sample_tokens=4"),
+)
+GROWTH = 0.02
+"""Of the memory, from the second tenth to the last."""
+SLOWDOWN = 0.05
+"""Of processor time, from the first tenth to the last. Time of the clock would be that of other processes too."""
+
+BREAKS = (
+    Break(
+        "every batch stays in memory",
+        "gpt/data/batches.py",
+        "    release_pages(tokens)\n    return",
+        "    release_pages(tokens)\n    globals().setdefault('kept', []).append(bytes(range(256)) * 1024)\n    return",
+    ),
+    Break(
+        "every prompt stays in memory",
+        "gpt/generation/text.py",
+        "    ids = [int(index) for index in tokenizer.encode(prompt)]\n",
+        "    ids = [int(index) for index in tokenizer.encode(prompt)]\n"
+        "    globals().setdefault('kept', []).append(bytes(range(256)) * 1024)\n",
+    ),
+    Break(
+        "a lock stays open",
+        "gpt/checkpoint/runs.py",
+        "    def unlock(self) -> None:\n",
+        "    def unlock(self) -> None:\n        import os\n\n        os.dup(0)\n",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The state of this process after a part: bytes in memory, open files, seconds of processor time in the part."""
+
+    memory: int
+    files: int
+    seconds: float
+
+
+def observe(parts: int, work: Callable[[int], Any]) -> list[Reading]:
+    """Do the parts one after another, and read the state after each."""
+    readings = []
+    for part in range(parts):
+        begin = time.process_time()
+        work(part)
+        seconds = time.process_time() - begin
+        gc.collect()
+        readings.append(Reading(_resident_bytes(), sum(1 for _ in Path("/dev/fd").iterdir()), seconds))
+    return readings
+
+
+def _resident_bytes() -> int:
+    """Return the memory in use; where the system does not tell, the most so far."""
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def compare(tally: Tally, name: str, readings: list[Reading], full: bool) -> None:
+    """Compare the last tenth with the second, or at the small scale with the second part, and report both."""
+    tenth = max(1, len(readings) // 10)
+    early, late = readings[tenth : 2 * tenth], readings[-tenth:]
+    growth = max(r.memory for r in late) / max(r.memory for r in early) - 1
+    files = max(r.files for r in late) - max(r.files for r in early)
+    slower = median(r.seconds for r in late) / median(r.seconds for r in readings[:tenth]) - 1
+    tally.figures[f"memory in {name}"] = f"{growth:+.1%}"
+    tally.figures[f"files in {name}"] = f"{files:+d}"
+    tally.check(growth < GROWTH, f"{name}: the memory grew by {growth:.1%}")
+    tally.check(files <= 0, f"{name}: {files} more files are open")
+    if full:
+        tally.figures[f"processor time in {name}"] = f"{slower:+.1%}"
+        tally.check(slower < SLOWDOWN, f"{name}: the last tenth took {slower:.1%} more processor time than the first")
+
+
+def train(folder: Path, steps: int, every: int) -> list[Reading]:
+    """Train so many steps, with a SIGTERM and a resume after every so many."""
+
+    def go_on(part: int) -> None:
+        trainer = start_session(folder, *CONFIG, f"train.max_steps={steps}", resume="auto")
+        stepper, end = trainer.stepper.step, (part + 1) * every - 1
+
+        def step(number: int, *arguments: Any) -> Any:
+            if number == end:
+                signal.raise_signal(signal.SIGTERM)
+            return stepper(number, *arguments)
+
+        trainer.stepper.step = step
+        with contextlib.suppress(Interrupted):
+            trainer.run()
+        assert trainer.state.step == end + 1
+
+    return observe(steps // every, go_on)
+
+
+def generate(run: Path, count: int, parts: int) -> list[Reading]:
+    """Generate so many texts: whole and streamed, greedy and sampled, with stop strings and beams."""
+    model, tokenizer = gpt.load(run)
+
+    def go_on(part: int) -> None:
+        for number in range(part * count // parts, (part + 1) * count // parts):
+            options: dict[str, Any] = {"max_new_tokens": 8, "seed": number, "temperature": 0.9 * (number % 3 > 0)}
+            if number % 5 == 0:
+                list(gpt.stream(model, tokenizer, "It was", stop=("e",), **options))
+            else:
+                gpt.generate(model, tokenizer, "It was the best"[: 1 + number % 15], **options)
+
+    return observe(parts, go_on)
+
+
+def run(folder: Path, full: bool) -> Tally:
+    """Train and generate for long."""
+    steps, every, count = (20_000, 500, 20_000) if full else (120, 20, 200)
+    tally = Tally("steps", "resumes", "generations")
+    with quick_beginnings(), Path(os.devnull).open("w") as null, contextlib.redirect_stderr(null):
+        readings = train(folder / "soak", steps, every)
+        tally.count("steps", steps)
+        tally.count("resumes", len(readings) - 1)
+        compare(tally, "training", readings, full)
+        readings = generate(folder / "soak" / "runs" / "run", count, 40 if full else 8)
+        tally.count("generations", count)
+        compare(tally, "generation", readings, full)
+    return tally
+
+
+PROMISE = "Memory, file handles and speed do not change over time: within 2%, none and 5%."
+DRILL = Drill(PROMISE, run, BREAKS, minutes=8)
