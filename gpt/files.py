@@ -5,12 +5,15 @@ import glob
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+MOST_JSON_BYTES = 128 << 20
+"""Size of the largest JSON file that is read: tokenizers of large vocabularies have 40 MB."""
 ABANDONED_SECONDS = 24 * 3600
 """Age of a temporary file that no process can still be writing."""
 
@@ -28,6 +31,22 @@ def write_atomic(path: Path, content: bytes) -> None:
         temporary.chmod(0o644)
         os.replace(temporary, path)
     sync_folder(path.parent)
+
+
+def read_file(path: Path, most_bytes: int) -> bytes:
+    """Return the content of a regular file that somebody else may have made.
+
+    Raises:
+        OSError: it cannot be read, is larger, or is a pipe or a device, which may have no end.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))  # a pipe may wait
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if status.st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, more than {most_bytes:,}", str(path))
+        return file.read()
 
 
 def require_replaceable(path: Path) -> None:

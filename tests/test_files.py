@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpt.files import release_cached_pages, sha256_of, sync_file, sync_folder, write_atomic, write_folder
+from gpt.files import read_file, release_cached_pages, sha256_of, sync_file, sync_folder, write_atomic, write_folder
 
 
 @pytest.fixture
@@ -147,6 +147,19 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         write_folder(tmp_path / "gone" / "new", {"a": b"1"})
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
     assert (tmp_path / "new" / "a").read_bytes() == b"1"
+
+
+def test_a_pipe_a_device_or_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    os.mkfifo(tmp_path / "pipe")
+    assert read_file(tmp_path / "file", 5) == b"12345"
+    for path, reason in (
+        (tmp_path / "file", "more than 4"),
+        (tmp_path / "pipe", "not a"),
+        (Path("/dev/zero"), "not a"),
+    ):
+        with pytest.raises(OSError, match=reason):
+            read_file(path, 4)
 
 
 def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:

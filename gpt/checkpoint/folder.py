@@ -18,12 +18,13 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from gpt.accounting.memory_limits import available_bytes
 from gpt.config import Config, dump_config, parse_config
 from gpt.data.ngrams import NgramTable
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import CheckpointError
-from gpt.files import sync_file, sync_folder, temporary_folder
+from gpt.files import MOST_JSON_BYTES, read_file, sync_file, sync_folder, temporary_folder
 
 FORMAT = 1
 """Version of the layout; newer ones are refused."""
@@ -151,7 +152,7 @@ def verify_checkpoint(folder: Path) -> dict[str, bytes]:
         CheckpointError: a file is missing or damaged, or the format is newer; the message names it.
     """
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        manifest = json.loads(read_file(folder / MANIFEST, MOST_JSON_BYTES))
         version, entries = int(manifest["format"]), dict(manifest["files"])
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is not a checkpoint: it has no {MANIFEST}") from None
@@ -165,16 +166,25 @@ def verify_checkpoint(folder: Path) -> dict[str, bytes]:
         raise CheckpointError(
             f"{folder} has format {version}, and this version of gpt reads up to {FORMAT}; update gpt"
         )
+    _require_memory(folder, entries)
     return {name: _verified(folder / Path(name).name, entry) for name, entry in entries.items()}
+
+
+def _require_memory(folder: Path, entries: dict[str, Any]) -> None:
+    sizes = [entry.get("size") for entry in entries.values() if isinstance(entry, dict)]
+    needed, available = sum(size for size in sizes if isinstance(size, int)), available_bytes(torch.device("cpu"))
+    if available is not None and needed > available:
+        raise CheckpointError(f"{folder} has {needed:,} bytes, and {available:,} bytes of memory are available")
 
 
 def _verified(path: Path, entry: dict[str, Any]) -> bytes:
     try:
-        data = path.read_bytes()
+        size = path.stat().st_size
+        if not isinstance(entry, dict) or size != entry.get("size"):
+            raise CheckpointError(f"{path} is damaged: it has {size:,} bytes, not the size in the manifest")
+        data = read_file(path, size)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise CheckpointError(f"cannot read {path}: {_reason(error)}") from None
-    if not isinstance(entry, dict) or len(data) != entry.get("size"):
-        raise CheckpointError(f"{path} is damaged: it has {len(data):,} bytes, not the size in the manifest")
     if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
         raise CheckpointError(f"{path} is damaged: its sha256 differs from the manifest's")
     return data

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gpt.config.sections import Config, CrossCheckError
-from gpt.config.strict_yaml import Document, YAMLSyntaxError, dump, parse, parse_value
+from gpt.config.strict_yaml import MOST_CHARACTERS, Document, YAMLSyntaxError, dump, parse, parse_value
 from gpt.config.suggestions import did_you_mean, section_class
 from gpt.errors import ConfigError
 
@@ -55,7 +55,11 @@ def read_yaml(path: Path, kind: str, example: str) -> str:
         ConfigError: it is missing or unreadable.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(MOST_CHARACTERS + 1)
+        if len(content) > MOST_CHARACTERS:
+            raise ConfigError(f"{path} has more than {MOST_CHARACTERS:,} bytes; a {kind} file is not so long")
+        return content.decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such {kind} file{_similar_file(path)}") from None
     except IsADirectoryError:

@@ -7,6 +7,8 @@ from typing import Any
 import yaml
 
 Path = tuple[str, ...]
+MOST_CHARACTERS = 1 << 20
+"""Length of the longest text that is parsed, which takes a hundred times its memory."""
 
 
 @dataclass
@@ -95,8 +97,10 @@ def parse(text: str) -> Document:
     """Parse one YAML mapping.
 
     Raises:
-        YAMLSyntaxError: the text is not YAML, holds a tag or an alias, or is not a mapping.
+        YAMLSyntaxError: the text is not YAML, holds a tag or an alias, is not a mapping, or is too long.
     """
+    if len(text) > MOST_CHARACTERS:
+        raise YAMLSyntaxError(f"it has more than {MOST_CHARACTERS:,} characters", None)
     try:
         loader = _Loader(text)
         node = loader.get_single_node()

@@ -13,6 +13,7 @@ from gpt.data.token_bytes import byte_symbols, spelling_of
 from gpt.data.tokenizers import Ids, IncrementalDecoder, require_characters, smallest_dtype
 from gpt.data.word_memo import WordMemo, applies_to
 from gpt.errors import DataError, first_line
+from gpt.files import MOST_JSON_BYTES, read_file
 
 MOST_TOKENS = 10_000_000
 
@@ -116,7 +117,7 @@ def load_bpe(path: Path) -> BPETokenizer:
         DataError: it cannot be read, or is not of byte pair encoding on bytes.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_file(path, MOST_JSON_BYTES))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError):

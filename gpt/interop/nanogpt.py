@@ -1,5 +1,6 @@
 """nanoGPT's ckpt.pt with its meta.pkl: pickles, of which nothing is executed."""
 
+import io
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from gpt.config import ModelConfig
 from gpt.data.tokenizers import CharTokenizer, Tokenizer
 from gpt.errors import InputError
+from gpt.files import MOST_JSON_BYTES, read_file
 from gpt.interop.architectures import gpt2_entries
 from gpt.interop.tensors import build_from_tensors, check_layers, foreign_files
 from gpt.model import GPT
@@ -62,6 +64,8 @@ def import_checkpoint(
 
 
 def _read_checkpoint(file: Path) -> Any:
+    if file.exists() and not file.is_file():
+        raise InputError(f"{file} is not a regular file")
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -74,8 +78,7 @@ def _read_checkpoint(file: Path) -> Any:
 def _read_characters(file: Path) -> Tokenizer:
     """Return the tokenizer of a meta.pkl, whose ids have to be those of sorted characters."""
     try:
-        with file.open("rb") as content:
-            names = _PlainUnpickler(content).load()["itos"]
+        names = _PlainUnpickler(io.BytesIO(read_file(file, MOST_JSON_BYTES))).load()["itos"]
         characters = [names[index] for index in range(len(names))]
         tokenizer = CharTokenizer(characters)
     except FileNotFoundError:

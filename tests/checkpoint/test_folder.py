@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import os
 import pickle
 import random
 import shutil
@@ -559,3 +560,12 @@ def test_a_second_reader_is_never_given_a_part(
     monkeypatch.setattr(folder_module, "sync_file", lambda path: steps.append(read_checkpoint(folder).state["step"]))
     write_checkpoint(folder, make_checkpoint(step=7))
     assert steps == [5] * len(NAMES)
+
+
+def test_a_checkpoint_larger_than_the_memory_is_refused_before_it_is_read(folder: Path) -> None:
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    manifest["files"]["model.safetensors"]["size"] = 1 << 50
+    os.truncate(folder / "model.safetensors", 1 << 40)  # a hole, without disk
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="bytes of memory are available"):
+        read_checkpoint(folder)

@@ -165,3 +165,8 @@ def test_what_is_dumped_reads_as_the_same_value_of_the_same_type(value: Any) -> 
     read = parse(dump({"a": {"b": value}})).data["a"]["b"]
     assert read == value
     assert type(read) is type(value)
+
+
+def test_a_text_that_is_too_long_is_not_parsed() -> None:
+    with pytest.raises(YAMLSyntaxError, match="more than 1,048,576 characters"):
+        parse("a: b\n" + "#" * (1 << 20))

@@ -1,5 +1,6 @@
 """Processes that die where a drill wants it, forked from this one, which has imported torch already."""
 
+import math
 import mmap
 import os
 import resource
@@ -25,21 +26,31 @@ class Death:
     Attributes:
         changes: by SIGKILL, before it changes anything on disk for this time.
         seconds: by SIGKILL, after so long.
+        more_memory: not killed, but given no more bytes of memory than these.
         file_bytes: in a write that would make a file larger than this, of which the first bytes are written.
     """
 
     changes: int | None = None
     seconds: float | None = None
     file_bytes: int | None = None
+    more_memory: int | None = None
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a process ended: its exit code, negative after a signal; the changes it made or began; what it printed."""
+    """How a process ended.
+
+    Attributes:
+        code: its exit code, negative after a signal.
+        changes: how many changes on disk it made or began.
+        output: what it printed.
+        memory: bytes that it needed at most beside those of this process.
+    """
 
     code: int
     changes: int
     output: str
+    memory: int
 
     @property
     def was_killed(self) -> bool:
@@ -68,22 +79,31 @@ def run_forked(call: Callable[[], int], folder: Path, death: Death = Death()) ->
     pid = os.fork()
     if pid == 0:
         _be_the_child(call, folder, log, death, changes)
-    status = _wait(pid, death.seconds)
+    before = _resident_bytes()
+    status, most = _wait(pid, death.seconds)
     output = log.read_text(encoding="utf-8", errors="replace")
     log.unlink()
-    return Ending(os.waitstatus_to_exitcode(status), int.from_bytes(changes[:], "little"), output)
+    return Ending(os.waitstatus_to_exitcode(status), int.from_bytes(changes[:], "little"), output, most - before)
 
 
-def _wait(pid: int, kill_after: float | None) -> int:
-    """Wait for a child, which is killed at the latest when patience ends; return its status."""
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def _virtual_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def _wait(pid: int, kill_after: float | None) -> tuple[int, int]:
+    """Wait for a child, which is killed at the latest when patience ends; return its status and resident bytes."""
     end = time.monotonic() + (PATIENCE if kill_after is None else kill_after)
     while True:
-        found, status = os.waitpid(pid, os.WNOHANG)
+        found, status, usage = os.wait4(pid, os.WNOHANG)
         if found:
-            return status
+            return status, usage.ru_maxrss << 10
         if time.monotonic() >= end:
             os.kill(pid, signal.SIGKILL)
-            return os.waitpid(pid, 0)[1]
+            end = math.inf
         time.sleep(0.001)
 
 
@@ -95,6 +115,9 @@ def _be_the_child(call: Callable[[], int], folder: Path, log: Path, death: Death
         os.dup2(handle, 2)
         os.chdir(folder)
         _count_changes(death.changes, changes)
+        if death.more_memory is not None:
+            most = _virtual_bytes() + death.more_memory
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
         if death.file_bytes is not None:
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

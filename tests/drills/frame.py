@@ -13,6 +13,7 @@ ROOT = Path(gpt.__file__).resolve().parents[1]
 NAMES = (
     "kill",
     "rot",
+    "hostile",
     "numbers",
     "network",
     "fuzz",
