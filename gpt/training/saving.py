@@ -4,6 +4,7 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gpt.checkpoint import Checkpoint, RunFolder
@@ -11,7 +12,7 @@ from gpt.config import Config
 from gpt.data import Dataset
 from gpt.data.ngrams import NgramTable
 from gpt.distributed import World
-from gpt.errors import CheckpointError
+from gpt.errors import CheckpointError, NonFiniteError
 from gpt.progress import Report
 from gpt.training.training_state import TrainingState
 
@@ -46,9 +47,11 @@ class CheckpointWriter:
 
         Raises:
             CheckpointError: it is required and could not be written; the others get a PeerError.
+            NonFiniteError: a weight is not finite.
         """
 
         def write_files() -> bool:
+            _check_finite(weights, state.step)
             values = {**asdict(state), "data": self._dataset.fingerprint}
             checkpoint = Checkpoint(weights, training, values, self._config, self._dataset.tokenizer, self._ngrams)
             try:
@@ -70,3 +73,10 @@ class CheckpointWriter:
         if not self._config.train.ngrams:
             return None
         return NgramTable.learn(self._dataset.train, self._dataset.tokenizer.vocab_size)
+
+
+def _check_finite(weights: dict[str, Tensor], step: int) -> None:
+    """Raise unless all weights are finite: the loss may be so even if one is not, as where it is multiplied by 0."""
+    for name, weight in weights.items():
+        if not bool(torch.isfinite(weight).all()):
+            raise NonFiniteError(f"the weights {name} are not finite at step {step}; nothing was saved")
