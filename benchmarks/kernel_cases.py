@@ -97,7 +97,9 @@ def training_cases(kernels: Kernels) -> Iterator[Case]:
         "attention", lambda x: attention(kernels, x, 6, None, None, 1e-5, none), _plain_attention, limits, qkv
     )
     filters = (WIDTH, 1, TAPS)
-    yield from both("short convolution", partial(short_conv, kernels), _plain_conv, (2, 2), (2, 256, WIDTH), filters)
+    yield from both(
+        "short convolution", partial(short_conv, kernels), _plain_conv, (0.4, 0.4), (2, 256, WIDTH), filters
+    )
     weight = (4 * WIDTH, WIDTH)
     yield from both("linear", partial(linear, kernels), F.linear, fast if is_fast else (3, 3), (ROWS, WIDTH), weight)
     if not is_fast:
