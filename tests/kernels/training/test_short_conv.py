@@ -28,6 +28,7 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
     threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
 
@@ -52,7 +53,6 @@ def plain(h: Tensor, weight: Tensor) -> Tensor:
 @pytest.mark.parametrize("taps", range(2, 9))
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_result_and_gradients(kernels: Kernels, shape: tuple[int, int, int], taps: int) -> None:
-    torch.set_num_threads(2)
     h, weight, dy = inputs(kernels, shape, taps)
     h64, weight64 = double(h), double(weight)
     y, right = short_conv(kernels, h, weight), plain(h64, weight64)
