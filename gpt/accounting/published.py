@@ -5,17 +5,26 @@ import difflib
 from gpt.config import ModelConfig
 from gpt.errors import ConfigError
 
-PUBLISHED: dict[str, ModelConfig] = {
-    "gpt2": ModelConfig(  # Radford et al. 2019
-        n_layer=12,
-        n_head=12,
-        n_embd=768,
+
+def _gpt2(n_layer: int, n_head: int, n_embd: int) -> ModelConfig:
+    """Return an architecture of Radford et al. 2019."""
+    return ModelConfig(
+        n_layer=n_layer,
+        n_head=n_head,
+        n_embd=n_embd,
         block_size=1024,
         vocab_size=50257,
         dropout=0.1,
         bias=True,
         mlp="gelu_tanh",
-    ),
+    )
+
+
+PUBLISHED: dict[str, ModelConfig] = {
+    "gpt2": _gpt2(12, 12, 768),
+    "gpt2-medium": _gpt2(24, 16, 1024),
+    "gpt2-large": _gpt2(36, 20, 1280),
+    "gpt2-xl": _gpt2(48, 25, 1600),
     "llama-2-7b": ModelConfig(  # Touvron et al. 2023, 2307.09288
         n_layer=32,
         n_head=32,

@@ -4,10 +4,10 @@ import argparse
 from collections.abc import Sequence
 
 from gpt.cli.command import CommandParser, run_command
-from gpt.cli.explain import attention, documents, flops, lens, memory, params, shapes, surprisal
+from gpt.cli.explain import attention, documents, flops, lens, memory, params, scaling, shapes, surprisal
 from gpt.cli.explain.model_options import check_device
 
-VIEWS = (shapes, attention, lens, surprisal, params, flops, memory, documents)
+VIEWS = (shapes, attention, lens, surprisal, params, flops, memory, scaling, documents)
 """Each has `add_parser(subparsers)`, which adds its parsers and the functions that run them."""
 
 

@@ -1,13 +1,23 @@
 """`scripts/explain.py flops`: FLOPs of training and generation, and the highest decoding speed of this machine."""
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.command import add_command, report
 from gpt.cli.explain.model_options import add_model_options, find_config
-from gpt.cli.explain.size_options import add_size_options, check_batch, check_positive, check_range, read_size
+from gpt.cli.explain.size_options import (
+    add_parallel_options,
+    add_size_options,
+    check_batch,
+    check_positive,
+    check_range,
+    read_size,
+    share_of_batch,
+)
 from gpt.cli.tables import Table, add_format_options, human_bytes, human_count, print_view
-from gpt.config import ModelConfig
+from gpt.config import Config, ModelConfig
 from gpt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +49,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--bandwidth", type=float, metavar="GB/S", help="of memory (default: measured)")
     parser.add_argument("--matmul-rate", type=float, metavar="GFLOP/S", help="of matmuls (default: measured)")
+    add_parallel_options(parser)
     add_format_options(parser)
     parser.set_defaults(run=run)
 
@@ -51,7 +62,8 @@ def run(arguments: argparse.Namespace) -> None:
             check_positive(option, value)
     named = find_config(arguments)
     model = named.config.model
-    batch, length = read_size(arguments, named.config.train.batch_size, model.block_size, model.block_size)
+    whole, length = read_size(arguments, named.config.train.batch_size, model.block_size, model.block_size)
+    batch = share_of_batch(arguments, whole)
     prompt, new = _prompt_and_new(arguments, model.block_size)
 
     from gpt.accounting.flops import GenerationFlops
@@ -63,6 +75,7 @@ def run(arguments: argparse.Namespace) -> None:
     kind, keys = CACHE_KINDS[arguments.dtype], prompt + new
     bounds = decode_bounds(model, sorted({*BATCHES, batch}), keys, kind, _machine(arguments, model, kind))
     training, summary = _training(model, batch, length)
+    sent = [] if arguments.world_size == 1 else [_sent(arguments, named.config, summary)]
     summary |= {
         "generation": generation and _generation_summary(generation),
         "decode": _roofline_summary(bounds, keys),
@@ -72,6 +85,7 @@ def run(arguments: argparse.Namespace) -> None:
         named.source,
         lambda: [
             training,
+            *sent,
             *([_generation_table(generation)] if generation else []),
             _roofline_table(bounds, keys, arguments.dtype),
         ],
@@ -143,6 +157,33 @@ def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[
         note,
     )
     return table, {"batch": batch, "seq": length, "forward_parts": parts, **sums}
+
+
+def _sent(arguments: argparse.Namespace, config: Config, summary: dict[str, Any]) -> Table:
+    """Return the table of what a process sends in a training step, and add its part to the summary."""
+    from gpt.accounting.parallel import parallel_step
+
+    processes, method = arguments.world_size, arguments.parallel or config.run.parallel
+    micro_batches = config.train.grad_accum_steps
+    step = parallel_step(config.model, config.optim.name, method, processes, micro_batches)
+    summary["sent"] = {
+        "parallel": method,
+        "processes": processes,
+        "bytes": step.sent,
+        "traffic": [{**asdict(part), "sent": part.sent(processes)} for part in step.traffic],
+    }
+    rows: list[Sequence[str]] = []
+    for part in step.traffic:
+        sent, calls = part.sent(processes), "" if part.calls is None else f"{part.calls:,}"
+        rows.append((part.purpose, part.operation, calls, f"{sent:,}", human_bytes(sent)))
+    rows.append(("all", "", "", f"{step.sent:,}", human_bytes(step.sent)))
+    intensity = micro_batches * summary["training_step"] / step.sent
+    note = (
+        f"{human_count(intensity)} FLOPs of the step for each byte sent: sending can hide behind computing if a\n"
+        "device does fewer FLOP/s than that for each byte/s of its link."
+    )
+    title = f"Sending: one of {processes:,} processes ({method}) in a ring, in a step of the optimizer"
+    return Table(title, ("purpose", "operation", "calls", "bytes sent", ""), rows, "<<>>>", note)
 
 
 def _shown_steps(generation: "GenerationFlops") -> list[int]:

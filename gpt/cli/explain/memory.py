@@ -6,12 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.cli.command import add_command, report
 from gpt.cli.explain.model_options import add_model_options, find_config
-from gpt.cli.explain.size_options import add_size_options, check_batch, read_size
+from gpt.cli.explain.size_options import (
+    add_parallel_options,
+    add_size_options,
+    check_batch,
+    read_size,
+    share_of_batch,
+)
 from gpt.cli.tables import Table, add_format_options, human_bytes, print_view
 from gpt.config import Config, RunConfig
 
 if TYPE_CHECKING:
     from gpt.accounting.memory import InferenceMemory, Optimizer, TrainingMemory
+    from gpt.accounting.parallel import ParallelStep
     from gpt.device import Compute
     from gpt.model import GPT
 
@@ -31,6 +38,7 @@ def add_parser(subparsers: Any) -> None:
         choices=("auto", "float32", "bfloat16", "float16"),
         help="of the matmuls in training (default: run.dtype)",
     )
+    add_parallel_options(parser)
     add_format_options(parser)
     parser.set_defaults(run=run)
 
@@ -41,18 +49,28 @@ def run(arguments: argparse.Namespace) -> None:
     named = find_config(arguments)
     config = named.config
     block_size = config.model.block_size
-    batch, length = read_size(arguments, config.train.batch_size, block_size, block_size)
+    whole, length = read_size(arguments, config.train.batch_size, block_size, block_size)
+    batch = share_of_batch(arguments, whole)
 
     from gpt.accounting.memory import inference_memory
     from gpt.accounting.memory_limits import require_countable
+    from gpt.accounting.parallel import parallel_step
     from gpt.device import choose_compute, choose_device
 
     require_countable(config.model, batch, length)
     device = str(choose_device(arguments.device))  # RunConfig would report it in pydantic's words
     compute = choose_compute(RunConfig(device=device, dtype=arguments.dtype or config.run.dtype), report)
     report("counting the bytes of a training step and of decoding: a few seconds")
-    training = _predict_training(config, batch, length, compute)
+    training = predict_training(config, batch, length, compute)
     inference = inference_memory(config.model, batch, length, compute.device)
+    method, processes, micro_batches = (
+        arguments.parallel or config.run.parallel,
+        arguments.world_size,
+        config.train.grad_accum_steps,
+    )
+    parallel = (
+        None if processes == 1 else parallel_step(config.model, config.optim.name, method, processes, micro_batches)
+    )
     size, dtype = f"{batch:,} × {length:,} tokens", str(compute.dtype).removeprefix("torch.")
     summary = {
         "source": named.source,
@@ -62,20 +80,26 @@ def run(arguments: argparse.Namespace) -> None:
         "dtype": dtype,
         "optimizer": config.optim.name,
         "training": asdict(training),
+        **({} if parallel is None else {"process": {**asdict(parallel), "sent": parallel.sent}}),
         "inference": {kind: asdict(memory) for kind, memory in inference.items()},
     }
     print_view(
         arguments,
         named.source,
         lambda: [
-            _training_table(training, f"Training step of {size} on {compute.device}, {dtype}, eager", config),
+            _training_table(training, f"Training step of {size} on {compute.device}, {dtype}, eager", config)
+            if parallel is None
+            else _process_table(
+                parallel, training, f"One of {processes:,} processes ({method}): {size}, {dtype}, eager"
+            ),
             _inference_table(inference, f"Generating in float32: prefill of {size}, then a decode step", config),
         ],
         summary,
     )
 
 
-def _predict_training(config: Config, batch: int, length: int, compute: "Compute") -> "TrainingMemory":
+def predict_training(config: Config, batch: int, length: int, compute: "Compute") -> "TrainingMemory":
+    """Predict a step of a configuration."""
     from gpt.accounting.memory import training_memory
     from gpt.training.optimizers import build_optimizer
 
@@ -105,6 +129,25 @@ def _training_table(memory: "TrainingMemory", title: str, config: Config) -> Tab
     if config.train.grad_accum_steps > 1:
         note += f"\nOf {config.train.grad_accum_steps} micro-batches, all but the first start with gradients allocated."
     return Table(title, ("part", "bytes", "", "of the peak"), rows, "<>>>", note)
+
+
+def _process_table(step: "ParallelStep", memory: "TrainingMemory", title: str) -> Table:
+    entries = [
+        ("weights, float32", step.weights),
+        ("position tables", memory.buffers),
+        ("optimizer state", step.optimizer),
+        ("gradients", step.gradients),
+        ("whole tensors, for a moment", step.whole),
+        ("activations, after the forward pass", memory.activations),
+    ]
+    total = sum(size for _, size in entries)
+    rows = [(name, f"{size:,}", human_bytes(size), f"{100 * size / total:.1f} %") for name, size in entries if size]
+    rows.append(("sum", f"{total:,}", human_bytes(total), ""))
+    note = (
+        "Of rank 0, whose shards are the largest. Whole tensors: weights, gradients and buffers that are\n"
+        "gathered for a block or an update. Scratch memory of operators and libraries comes on top."
+    )
+    return Table(title, ("part", "bytes", "", "of the sum"), rows, "<>>>", note)
 
 
 def _inference_table(memories: dict[str, "InferenceMemory"], title: str, config: Config) -> Table:

@@ -7,6 +7,7 @@ from gpt.errors import ConfigError
 
 LARGEST_BATCH = 1_000_000
 """With more, byte counts would overflow 64 bits."""
+MOST_PROCESSES = 1_000_000
 
 
 def check_range(option: str, value: int, least: int, most: int | None = None, reason: str = "") -> None:
@@ -43,6 +44,25 @@ def add_size_options(parser: argparse.ArgumentParser, batch: str, seq: str) -> N
     """Add `--batch` and `--seq`; `batch` and `seq` describe their defaults."""
     parser.add_argument("--batch", type=int, metavar="B", help=f"sequences (default: {batch})")
     parser.add_argument("--seq", type=int, metavar="T", help=f"tokens of each (default: {seq})")
+
+
+def add_parallel_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--world-size` and `--parallel`."""
+    parser.add_argument("--world-size", type=int, default=1, metavar="N", help="processes that train (default: 1)")
+    parser.add_argument("--parallel", choices=("ddp", "fsdp"), help="what they share (default: run.parallel)")
+
+
+def share_of_batch(arguments: argparse.Namespace, batch: int) -> int:
+    """Return the sequences of each process of `--world-size`.
+
+    Raises:
+        ConfigError: it is out of range, or does not divide the batch.
+    """
+    processes = arguments.world_size
+    check_range("--world-size", processes, 1, MOST_PROCESSES, "processes")
+    if batch % processes:
+        raise ConfigError(f"--world-size is {processes:,}, which does not divide the batch of {batch:,} sequences")
+    return batch // processes
 
 
 def check_batch(arguments: argparse.Namespace) -> None:

@@ -1,0 +1,188 @@
+"""The time of a training step on many devices, bounded by arithmetic, memory and links, on paper."""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from gpt.accounting.flops import backward_flops, forward_flops
+from gpt.accounting.parallel import Method, ParallelStep, parallel_step
+from gpt.accounting.roofline import Machine
+from gpt.config import ModelConfig
+
+GIGABIT = 1e9 / 8
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes of equal devices.
+
+    Attributes:
+        device: peak rates of a device.
+        memory: bytes of a device.
+        per_node: devices in a node.
+        link: bytes/s that a device sends to others in its node, while it receives as many.
+        network: bytes/s that a node sends to others, while it receives as many.
+        source: where the numbers come from.
+    """
+
+    device: Machine
+    memory: float
+    per_node: int
+    link: float
+    network: float
+    source: str
+
+    def bandwidth(self, devices: int) -> float:
+        """Return the bytes/s at which every device of a ring sends.
+
+        A ring enters and leaves every node once, however many rings share its network, so that the slower of link
+        and network limits it.
+        """
+        return self.link if devices <= self.per_node else min(self.link, self.network)
+
+
+CLUSTERS: dict[str, Cluster] = {
+    "dgx-h100": Cluster(
+        Machine(bandwidth=3.35e12, matmul_rate=989e12),
+        memory=80e9,
+        per_node=8,
+        link=450e9,
+        network=8 * 400 * GIGABIT,
+        source="NVIDIA H100 SXM and DGX H100 datasheets: 989 TFLOP/s dense bfloat16, 80 GB, 3.35 TB/s, NVLink 900 GB/s "
+        "in both directions together; 8 x 400 Gb/s ConnectX-7 a node",
+    ),
+    "dgx-a100": Cluster(
+        Machine(bandwidth=1.555e12, matmul_rate=312e12),
+        memory=40e9,
+        per_node=8,
+        link=300e9,
+        network=8 * 200 * GIGABIT,
+        source="NVIDIA A100 and DGX A100 datasheets: 312 TFLOP/s dense bfloat16, 40 GB, 1,555 GB/s, NVLink 600 GB/s in "
+        "both directions together; 8 x 200 Gb/s ConnectX-6 a node",
+    ),
+    "rtx-4090-25gbe": Cluster(
+        Machine(bandwidth=1.008e12, matmul_rate=165.2e12),
+        memory=24e9,
+        per_node=8,
+        link=32e9,
+        network=25 * GIGABIT,
+        source="NVIDIA Ada GPU architecture whitepaper: 165.2 TFLOP/s dense bfloat16 added up in float32, 24 GB, "
+        "1,008 GB/s; PCI Express 4.0 x16, 32 GB/s; 25 Gb/s Ethernet a node, assumed",
+    ),
+}
+"""Clusters by name; peak rates of their makers, which no program reaches."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one training step, if every part runs at its rate.
+
+    Attributes:
+        step: what a process holds and sends.
+        forward: of the forward pass.
+        backward: of the backward pass.
+        update: of reading and writing weights, gradients and optimizer state.
+        sending_forward: of what is sent during the forward pass.
+        sending_backward: of what is sent during the backward pass.
+        sending_update: of what is sent after it.
+    """
+
+    step: ParallelStep
+    forward: float
+    backward: float
+    update: float
+    sending_forward: float
+    sending_backward: float
+    sending_update: float
+
+    @property
+    def sending(self) -> float:
+        """Return the seconds of sending."""
+        return self.sending_forward + self.sending_backward + self.sending_update
+
+    @property
+    def computing(self) -> float:
+        """Return the seconds of a process that waits for nothing."""
+        return self.forward + self.backward + self.update
+
+    @property
+    def exposed(self) -> float:
+        """Return the seconds in which a process waits, since it computes less long than it sends."""
+        waits = self.sending_forward - self.forward, self.sending_backward - self.backward, self.sending_update
+        return sum(max(0.0, wait) for wait in waits)
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of the step."""
+        return self.computing + self.exposed
+
+
+def step_time(
+    config: ModelConfig,
+    optimizer: str,
+    method: Method,
+    devices: int,
+    batch: int,
+    length: int,
+    cluster: Cluster,
+    utilization: float,
+    link_utilization: float,
+) -> StepTime:
+    """Bound the time of a step of one micro-batch.
+
+    Sending overlaps with the pass it belongs to. Latencies are neglected.
+
+    Args:
+        config: with `vocab_size` set.
+        optimizer: `adamw` or `muon`, whose own matmuls are not counted.
+        method: `ddp` or `fsdp`.
+        devices: their number.
+        batch: sequences of each device.
+        length: tokens of each sequence.
+        cluster: the devices and their links.
+        utilization: share of the peak rate of matmuls that both passes reach.
+        link_utilization: share of the bandwidth of the links that is reached.
+    """
+    step = parallel_step(config, optimizer, method, devices)
+    rate, bandwidth = utilization * cluster.device.matmul_rate, link_utilization * cluster.bandwidth(devices)
+    sending = {"forward": 0.0, "backward": 0.0, "update": 0.0}
+    for collective in step.traffic:
+        sending[_phase(collective.purpose)] += collective.sent(devices) / bandwidth
+    return StepTime(
+        step,
+        forward_flops(config, batch, length) / rate,
+        backward_flops(config, batch, length) / rate,
+        (2 * (step.weights + step.optimizer) + step.gradients) / cluster.device.bandwidth,
+        *sending.values(),
+    )
+
+
+def hiding_batch(
+    config: ModelConfig,
+    optimizer: str,
+    method: Method,
+    devices: int,
+    length: int,
+    cluster: Cluster,
+    utilization: float,
+    link_utilization: float,
+    share: float = 0.05,
+) -> int | None:
+    """Return the fewest sequences of each device with which it waits for less than `share` of a step.
+
+    The other arguments are those of `step_time`. None: not even with a million, as where an update waits.
+    """
+    batches = range(1, 1_000_000)
+
+    def is_hidden(batch: int) -> bool:
+        time = step_time(config, optimizer, method, devices, batch, length, cluster, utilization, link_utilization)
+        return time.exposed < share * time.seconds
+
+    found = bisect_left(batches, True, key=is_hidden)
+    return None if found == len(batches) else batches[found]
+
+
+def _phase(purpose: str) -> str:
+    """Return the part of a step in which something is sent."""
+    return {"weights, forward": "forward", "weights, backward": "backward", "gradients": "backward"}.get(
+        purpose, "update"
+    )

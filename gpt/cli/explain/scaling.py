@@ -1,0 +1,140 @@
+"""`scripts/explain.py scaling`: the time and memory of training on many devices, on paper."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from gpt.cli.command import add_command, report
+from gpt.cli.explain.memory import predict_training
+from gpt.cli.explain.model_options import add_model_options, find_config
+from gpt.cli.explain.size_options import add_size_options, check_batch, check_positive, read_size
+from gpt.cli.tables import Table, add_format_options, human_bytes, print_view
+from gpt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gpt.accounting.clusters import Cluster, StepTime
+    from gpt.accounting.memory import TrainingMemory
+
+DEVICES = (1, 2, 8, 16, 64)
+METHODS = ("ddp", "fsdp")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add this view and its options."""
+    parser = add_command(
+        subparsers,
+        "scaling",
+        "Bound the time and memory of training on 1 to 64 devices, each with the same batch.",
+        "python scripts/explain.py scaling --published gpt2-xl --batch 8 --cluster dgx-h100",
+    )
+    add_model_options(parser)
+    add_size_options(parser, "train.batch_size", "block_size")
+    parser.add_argument("--cluster", default="dgx-h100", metavar="NAME", help="devices and links (default: dgx-h100)")
+    for option, default, meaning in (
+        ("--utilization", 0.4, "share of the peak rate that matmuls reach"),
+        ("--link-utilization", 0.8, "share of the bandwidth that links reach"),
+    ):
+        parser.add_argument(
+            option, type=float, default=default, metavar="SHARE", help=f"{meaning} (default: {default})"
+        )
+    add_format_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Compute the bounds and show them."""
+    check_batch(arguments)
+    for option in ("utilization", "link_utilization"):
+        check_positive(f"--{option.replace('_', '-')}", getattr(arguments, option), 1)
+    named = find_config(arguments)
+    config, block_size = named.config, named.config.model.block_size
+    batch, length = read_size(arguments, config.train.batch_size, block_size, block_size)
+
+    import torch
+
+    from gpt.accounting.clusters import CLUSTERS, hiding_batch, step_time
+    from gpt.accounting.memory_limits import require_countable
+    from gpt.device import Compute
+
+    if arguments.cluster not in CLUSTERS:
+        raise ConfigError(f"--cluster {arguments.cluster}: expected one of {', '.join(CLUSTERS)}")
+    cluster = CLUSTERS[arguments.cluster]
+    require_countable(config.model, batch, length)
+    report("counting the bytes of a training step: a few seconds")
+    fused = {"attention": "sdpa", "attention_dropout": 0.0}  # on a CPU, dropout would keep whole matrices of weights
+    config = config.model_copy(update={"model": config.model.model_copy(update=fused)})
+    memory = predict_training(config, batch, length, Compute(torch.device("cpu"), torch.bfloat16))
+    times = {
+        method: [
+            step_time(
+                *(config.model, config.optim.name, method, devices, batch, length, cluster),  # type: ignore[arg-type]
+                *(arguments.utilization, arguments.link_utilization),
+            )
+            for devices in DEVICES
+        ]
+        for method in METHODS
+    }
+    hiding = {
+        method: hiding_batch(
+            *(config.model, config.optim.name, method, DEVICES[-1], length, cluster),  # type: ignore[arg-type]
+            *(arguments.utilization, arguments.link_utilization),
+        )
+        for method in METHODS
+    }
+    summary = {method: [_row(time, times["ddp"][0], memory) for time in times[method]] for method in METHODS}
+    print_view(
+        arguments,
+        f"{named.source}, {batch:,} × {length:,} tokens on each device of {arguments.cluster}",
+        lambda: [_table(method, summary[method], hiding[method], cluster, arguments) for method in METHODS],
+        {
+            "source": named.source,
+            "batch": batch,
+            "seq": length,
+            "cluster": arguments.cluster,
+            "hiding_batch": hiding,
+            **summary,
+        },
+    )
+
+
+def _row(time: "StepTime", alone: "StepTime", memory: "TrainingMemory") -> dict[str, Any]:
+    step = time.step
+    return {
+        "devices": step.processes,
+        "memory": step.held + memory.buffers + memory.activations + step.whole,
+        "sent": step.sent,
+        "computing": time.computing,
+        "sending": time.sending,
+        "exposed": time.exposed,
+        "efficiency": alone.computing / time.seconds,
+    }
+
+
+def _table(
+    method: str, rows: list[dict[str, Any]], hiding: int | None, cluster: "Cluster", arguments: argparse.Namespace
+) -> Table:
+    cells = [
+        (
+            f"{row['devices']:,}",
+            human_bytes(row["memory"]) + ("" if row["memory"] <= cluster.memory else " !"),
+            human_bytes(row["sent"]),
+            *(_milliseconds(row[name]) for name in ("computing", "sending", "exposed")),
+            f"{100 * row['efficiency']:.0f} %",
+        )
+        for row in rows
+    ]
+    least = "no number of" if hiding is None else f"{hiding:,} or more"
+    note = f"With {least} sequences on each of {DEVICES[-1]} devices, they wait for less than 5% of a step."
+    if method == METHODS[-1]:
+        note += (
+            f"\n!: more than {human_bytes(cluster.memory)}. {cluster.source}.\n"
+            f"Matmuls reach {arguments.utilization:.0%} of the peak, links {arguments.link_utilization:.0%}. Attention "
+            "is fused. Latencies, scratch\nmemory and Muon's own matmuls are neglected."
+        )
+    header = ("devices", "memory of one", "sends", "computes, ms", "sends, ms", "waits, ms", "efficiency")
+    titles = {"ddp": "DDP: whole models, gradients averaged", "fsdp": "FSDP2: weights, gradients and moments sharded"}
+    return Table(titles[method], header, cells, ">>>>>>>", note)
+
+
+def _milliseconds(seconds: float) -> str:
+    """Return milliseconds with three digits."""
+    return f"{1000 * seconds:.3g}" if seconds < 1 else f"{1000 * seconds:,.0f}"
