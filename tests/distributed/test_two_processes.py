@@ -14,10 +14,13 @@ from distributed.two_processes import DROPOUT, HALVES, METHODS, NATIVE, STOPPED_
 from native_support import needs_compiler
 from torch import Tensor
 
+from gpt.accounting.parallel import Method, parallel_step
 from gpt.checkpoint import read_checkpoint
 from gpt.kernels.build import find_compiler
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
+from tiny import tiny_config
+from training.counted import assert_as_predicted
 from training.sessions import quick_beginnings, start_session
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -191,6 +194,14 @@ def test_a_checkpoint_that_cannot_be_written_is_one_outcome_for_all(facts: Facts
 
 def test_a_loss_that_is_not_finite_in_one_process_stops_both(facts: Facts) -> None:
     assert [fact["not_finite"] for fact in facts] == [[2, 3]] * 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_step_sends_and_holds_what_was_predicted(facts: Facts, optimizer: str, method: Method) -> None:
+    (sent, held), (sent_by_other, _) = (fact["counted"][f"{optimizer} {method}"] for fact in facts)
+    assert sent == sent_by_other
+    assert_as_predicted(sent, held, parallel_step(tiny_config(), optimizer, method, 2))
 
 
 @pytest.mark.parametrize(

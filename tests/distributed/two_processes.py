@@ -18,6 +18,7 @@ import torch
 
 from gpt.cli import train
 from gpt.data.batches import build_sampler
+from gpt.device import Compute
 from gpt.distributed import World, joined
 from gpt.distributed.process_group import ProcessGroup, told_once
 from gpt.environment import Launch, read_launch
@@ -25,6 +26,8 @@ from gpt.errors import GPTError
 from gpt.evaluation.loss import summed_loss
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
+from tiny import tiny_config
+from training.counted import CountedTraining, sent
 from training.sessions import quick_beginnings, start_session
 
 METHODS = ("ddp", "fsdp")
@@ -139,6 +142,17 @@ def not_finite(folder: Path, world: World) -> list[Any]:
     return []
 
 
+def counted(folder: Path, world: World) -> dict[str, Any]:
+    """Return what a step sends, and what it leaves in memory."""
+    compute, found = Compute(torch.device("cpu"), torch.float32), {}
+    for optimizer in ("adamw", "muon"):
+        for method in METHODS:
+            training = CountedTraining(world, tiny_config(), optimizer, method, compute, is_fake=False)  # type: ignore[arg-type]
+            training.step()
+            found[f"{optimizer} {method}"] = [sent(training.step()), training.held()]
+    return found
+
+
 def commands(folder: Path, world: World) -> dict[str, list[Any]]:
     """Return what the command returns, says and prints."""
     assert isinstance(world, ProcessGroup)
@@ -175,7 +189,15 @@ def _call(arguments: list[str], world: ProcessGroup) -> list[Any]:
 
 
 def main(folder: Path, has_compiler: bool) -> None:
-    scenarios: list[Scenario] = [equal_runs, signal_to_one, from_one_to_two, failed_saves, not_finite, commands]
+    scenarios: list[Scenario] = [
+        equal_runs,
+        signal_to_one,
+        from_one_to_two,
+        failed_saves,
+        not_finite,
+        counted,
+        commands,
+    ]
     if has_compiler:
         scenarios.append(native_runs)
     facts: dict[str, Any] = {}

@@ -136,5 +136,6 @@ def _table(
 
 
 def _milliseconds(seconds: float) -> str:
-    """Return milliseconds with three digits."""
-    return f"{1000 * seconds:.3g}" if seconds < 1 else f"{1000 * seconds:,.0f}"
+    """Return milliseconds with three digits; those of a few bytes are none."""
+    number = 1000 * seconds
+    return "0" if number < 0.001 else f"{number:.3g}" if number < 1000 else f"{number:,.0f}"
