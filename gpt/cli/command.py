@@ -7,6 +7,7 @@ import io
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -37,6 +38,8 @@ def run_command(command: Callable[[], int]) -> int:
     command quietly. Any other exception is a bug and keeps its traceback.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    if threading.excepthook is threading.__excepthook__:
+        threading.excepthook = _report_thread_error
     _replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack a character
@@ -69,6 +72,15 @@ def run_command(command: Callable[[], int]) -> int:
         else:
             raise
         return 2
+
+
+def _report_thread_error(arguments: threading.ExceptHookArgs) -> None:
+    """Report in one line that a thread cannot write, as TensorBoard's on a full disk; keep any other traceback."""
+    error = arguments.exc_value
+    if isinstance(error, OSError) and error.errno in _CANNOT_WRITE | _BAD_PATH:
+        report(f"warning: a background thread cannot write: {error.strerror}")
+    else:
+        threading.__excepthook__(arguments)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

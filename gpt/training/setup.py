@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import torch
 
+from gpt.accounting.disk import require_disk
 from gpt.accounting.memory_limits import require_training_memory
 from gpt.checkpoint import RunFolder, load_weights
 from gpt.config import Config, LoadedConfig
@@ -128,6 +129,7 @@ def _find_beginning(
 
 
 def _create_folder(run: RunFolder, config: Config, point: ResumePoint | None) -> None:
+    require_disk(run.path, config, checkpoints=2 if point is None else 1)
     run.create(config)
     if point is not None:
         run.continue_from(point.folder, point.checkpoint.state)

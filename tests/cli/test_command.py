@@ -1,6 +1,8 @@
+import errno
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,27 @@ COMMANDS = {
     "sample": sample,
     "train": train,
 }
+
+
+def test_a_thread_that_cannot_write_is_one_line_and_another_error_of_a_thread_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TensorBoard writes in a thread."""
+
+    def fail_in_a_thread(error: Exception) -> int:
+        thread = threading.Thread(target=lambda: throw(error))
+        thread.start()
+        thread.join()
+        return 0
+
+    def throw(error: Exception) -> None:
+        raise error
+
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
+    run_command(lambda: fail_in_a_thread(OSError(errno.ENOSPC, "No space left on device")))
+    assert capsys.readouterr().err == "warning: a background thread cannot write: No space left on device\n"
+    run_command(lambda: fail_in_a_thread(ZeroDivisionError()))
+    assert "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, SPINS), ("123", "123")])

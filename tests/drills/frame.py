@@ -12,6 +12,7 @@ ROOT = Path(gpt.__file__).resolve().parents[1]
 
 NAMES = (
     "kill",
+    "disk",
     "rot",
     "hostile",
     "numbers",

@@ -1,0 +1,236 @@
+"""Disks that are full, read-only, slow, limited or gone while something is written."""
+
+import ctypes
+import os
+import resource
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from drills.forks import Ending, prepare_to_fork, run_forked
+from drills.frame import Break, Drill, Tally
+from drills.tiny_run import hidden_files, train_tiny
+from gpt.checkpoint import RunFolder, verify_checkpoint
+from gpt.cli import export, prepare_data, quantize, train
+from gpt.errors import CheckpointError
+from tiny import CORPUS, TINY
+
+DISK = Path("disk")
+NEW_NAMESPACE, NEW_USER = 0x20000, 0x10000000
+READ_ONLY, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 32, 4096, 16384, 1 << 18
+NO_DISK = 77
+"""Exit code where this system lets no process have a disk of its own."""
+Act = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to a disk while a run saves on it.
+
+    Attributes:
+        name: shown in failures.
+        acts: done before a save, by its number from 1.
+        code: of the run in the end.
+        warnings: failed saves that are reported, at least.
+        kibibytes: size of the disk.
+    """
+
+    name: str
+    acts: dict[int, Act]
+    code: int
+    warnings: int = 0
+    kibibytes: int = 4000
+
+
+def fill() -> None:
+    """Take all the space that is left."""
+    with (DISK / "filler").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"\0" * 4096)
+        except OSError:
+            pass
+
+
+def make_room() -> None:
+    (DISK / "filler").unlink()
+
+
+def become_read_only() -> None:
+    """Let nothing be written below the folder of the checkpoints, or into it."""
+    path = str(DISK / "runs" / "tiny" / "checkpoints").encode()
+    _call("mount", path, path, None, BIND, None)
+    _call("mount", b"none", path, None, BIND | REMOUNT | READ_ONLY, None)
+
+
+def become_writable() -> None:
+    _call("umount", str(DISK / "runs" / "tiny" / "checkpoints").encode())
+
+
+def limit(most: int) -> Act:
+    """Limit the size of every file that this process writes."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+
+
+def vanish() -> None:
+    shutil.rmtree(DISK / "runs" / "tiny")
+
+
+def become_slow() -> None:
+    flush = os.fsync
+    os.fsync = lambda handle: (time.sleep(0.01), flush(handle))[1]
+
+
+FAULTS = (
+    Fault("full from the start", {}, code=2, kibibytes=64),
+    Fault("full from the second save on", {2: fill}, code=2, warnings=1),
+    Fault("full for two saves", {2: fill, 4: make_room}, code=0, warnings=2),
+    Fault("read-only from the second save on", {2: become_read_only}, code=2, warnings=1),
+    Fault("read-only for two saves", {2: become_read_only, 4: become_writable}, code=0, warnings=2),
+    Fault("files of 8 kB at most from the second save on", {2: limit(8000)}, code=2, warnings=1),
+    Fault("files of 8 kB at most for two saves", {2: limit(8000), 4: limit(-1)}, code=0, warnings=2),
+    Fault("run folder deleted", {3: vanish}, code=0),
+    Fault("slow", {1: become_slow}, code=0),
+)
+
+
+def _call(name: str, *arguments: object) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), name)
+
+
+def mount_disk(kibibytes: int) -> None:
+    """Give this process a small disk of its own at `disk`; it is gone when the process ends.
+
+    Raises:
+        OSError: the system does not allow that.
+    """
+    DISK.mkdir(exist_ok=True)
+    _call("unshare", NEW_NAMESPACE | (0 if os.geteuid() == 0 else NEW_USER))
+    _call("mount", b"none", b"/", None, RECURSIVE | PRIVATE, None)
+    _call("mount", b"none", str(DISK).encode(), b"tmpfs", 0, f"size={kibibytes}k".encode())
+
+
+def train_on(fault: Fault) -> int:
+    """Train on a disk with a fault, in a child; check there what is left, since only it sees the disk."""
+    try:
+        mount_disk(fault.kibibytes)
+    except OSError:
+        return NO_DISK
+    saves, save = 0, RunFolder.save
+
+    def faulty_save(*arguments: object, **options: object) -> object:
+        nonlocal saves
+        saves += 1
+        fault.acts.get(saves, lambda: None)()
+        return save(*arguments, **options)
+
+    RunFolder.save = faulty_save
+    changes = ("run.dir=disk/runs", "train.max_steps=10", "train.eval_interval=2", "train.keep_last=9")
+    code = train.main(["--config", "tiny.yaml", *changes])
+    folders = RunFolder(DISK / "runs" / "tiny").checkpoints()
+    for folder in folders:
+        try:
+            verify_checkpoint(folder)
+        except CheckpointError as error:
+            print(f"DAMAGED {error}")
+    if code == 0 and folders[0].name != "step-000010":
+        print(f"MISSING the last checkpoint, there is {folders[0]}")
+    if fault.warnings and not folders:
+        print("MISSING the checkpoint from before")
+    return code
+
+
+def check(fault: Fault, ending: Ending, tally: Tally) -> None:
+    said = f"{fault.name}: {ending.code}: {ending.output[-600:]}"
+    good = tally.check(ending.code == fault.code, said)
+    good &= tally.check(ending.output.count("the last checkpoint is kept (") >= fault.warnings, said)
+    good &= tally.check(not fault.warnings or f"({fault.warnings} failed)" in ending.output, said)
+    good &= tally.check(not any(word in ending.output for word in ("DAMAGED", "MISSING", "Traceback")), said)
+    tally.count("faults of a disk")
+    tally.count("lost", not good)
+
+
+def command_on_full_disk(call: Callable[[], int]) -> int:
+    """Run a command on a full disk, in a child."""
+    try:
+        mount_disk(64)
+    except OSError:
+        return NO_DISK
+    fill()
+    code = call()
+    left = [str(path) for path in DISK.rglob("*") if path.is_file() and path.name != "filler"] + hidden_files(DISK)
+    print(f"MISSING nothing, too much: {left}" if left else "")
+    return code
+
+
+CHECKPOINT = ["--checkpoint", "runs/tiny", "--output"]
+COMMANDS: dict[str, Callable[[], int]] = {
+    "encode": lambda: prepare_data.main(["--config", "tiny.yaml", "data.dir=disk"]),
+    "quantize": lambda: quantize.main([*CHECKPOINT, "disk/quantized"]),
+    **{
+        f"export to {kind}": lambda kind=kind: export.main(["--to", kind, *CHECKPOINT, f"disk/{kind}"])
+        for kind in ("html", "hf", "gguf")
+    },
+}
+
+
+def run(folder: Path, full: bool) -> Tally:
+    """Train and write on disks with faults."""
+    tally = Tally("faults of a disk", "commands on a full disk", "lost", "not possible here")
+    prepare_to_fork()
+    train_tiny(folder)
+    for fault in FAULTS if full else FAULTS[:3]:
+        place = folder / fault.name.replace(" ", "-")
+        place.mkdir()
+        (place / "tiny.yaml").write_text(TINY, encoding="utf-8")
+        (place / "corpus.txt").write_text(CORPUS * 30, encoding="utf-8")
+        ending = run_forked(lambda fault=fault: train_on(fault), place)
+        if ending.code == NO_DISK:
+            tally.count("not possible here")
+        else:
+            check(fault, ending, tally)
+    for name, call in COMMANDS.items() if full else ():
+        ending = run_forked(lambda call=call: command_on_full_disk(call), folder)
+        if ending.code == NO_DISK:
+            tally.count("not possible here")
+            continue
+        words = ("DAMAGED", "MISSING", "Traceback")
+        good = tally.check(
+            ending.code == 2 and not any(word in ending.output for word in words),
+            f"{name}: {ending.code}: {ending.output[-600:]}",
+        )
+        tally.count("commands on a full disk")
+        tally.count("lost", not good)
+    return tally
+
+
+BREAKS = (
+    Break(
+        "free space is not checked at the start",
+        "gpt/accounting/disk.py",
+        "if needed > free:",
+        "if False:",
+    ),
+    Break(
+        "a failed save ends the run",
+        "gpt/training/saving.py",
+        "                if required:\n                    raise\n",
+        "                raise\n",
+    ),
+    Break(
+        "the last save may fail",
+        "gpt/training/saving.py",
+        "                if required:\n                    raise\n",
+        "",
+    ),
+)
+DRILL = Drill(
+    "A disk that is full, read-only, limited, slow or loses the run folder costs no checkpoint from before: training "
+    "continues with counted warnings, and fails in the end only if the last checkpoint cannot be written.",
+    run,
+    BREAKS,
+)
