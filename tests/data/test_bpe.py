@@ -20,6 +20,7 @@ from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.word_memo import applies_to
 from gpt.errors import DataError
+from gpt.inspection.views.tokens import labels_of
 from tiny import CORPUS
 
 END = "<|endoftext|>"
@@ -242,3 +243,10 @@ MIXED = "".join(random.Random(0).choices(AWKWARD, k=30_000))
 """From which pairs of all these characters are learned, so that a word that is cut wrongly has other ids."""
 REMEMBERING = learn_bpe([CORPUS, MIXED], 1000)
 LEARNED = LibraryTokenizer.from_str(json.dumps(REMEMBERING.to_dict()["tokenizer"]))
+
+
+def test_labels_name_parts_of_characters_by_their_bytes() -> None:
+    for ours in (TOKENIZERS["gpt2"], TOKENIZERS["llama2"]):
+        assert labels_of(ours, ours.encode("a 🎭")[-4:]) == ["f0", "9f", "8e", "ad"]
+        the = int(ours.encode("Who keeps the")[-1])
+        assert labels_of(ours, [the, ours.vocab_size]) == ["␣the", f"#{ours.vocab_size}"]
