@@ -14,7 +14,10 @@ from gpt.progress import silent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 2 a user's mistake, 3 a non-finite loss, 130 and 143 stopped and saved."""
+    """Exit codes: 0 done, 2 a user's mistake, 3 a non-finite loss, 130 and 143 stopped and saved.
+
+    1: another process of a distributed training has ended.
+    """
     return run_command(lambda: _run(argv))
 
 

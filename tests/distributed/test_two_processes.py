@@ -204,6 +204,10 @@ def test_a_step_sends_and_holds_what_was_predicted(facts: Facts, optimizer: str,
     assert_as_predicted(sent, held, parallel_step(tiny_config(), optimizer, method, 2))
 
 
+def test_an_error_of_one_process_is_told_by_that_one(facts: Facts) -> None:
+    assert [fact["error_of_one"] for fact in facts] == ["PeerError", "DeviceError"]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -22,7 +22,7 @@ from gpt.device import Compute
 from gpt.distributed import World, joined
 from gpt.distributed.process_group import ProcessGroup, told_once
 from gpt.environment import Launch, read_launch
-from gpt.errors import GPTError
+from gpt.errors import DeviceError, GPTError
 from gpt.evaluation.loss import summed_loss
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
@@ -153,6 +153,22 @@ def counted(folder: Path, world: World) -> dict[str, Any]:
     return found
 
 
+def error_of_one(folder: Path, world: World) -> str:
+    """Rank 1 has no device, and is the one to say so."""
+    assert isinstance(world, ProcessGroup)
+
+    def choose() -> None:
+        if world.rank == 1:
+            raise DeviceError("there is none")
+
+    try:
+        with told_once(world):
+            world.agreed(choose)
+    except GPTError as error:
+        return type(error).__name__
+    return ""
+
+
 def commands(folder: Path, world: World) -> dict[str, list[Any]]:
     """Return what the command returns, says and prints."""
     assert isinstance(world, ProcessGroup)
@@ -196,6 +212,7 @@ def main(folder: Path, has_compiler: bool) -> None:
         failed_saves,
         not_finite,
         counted,
+        error_of_one,
         commands,
     ]
     if has_compiler:
