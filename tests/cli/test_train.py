@@ -87,7 +87,6 @@ def test_print_schema_is_the_schema_of_configurations(capsys: pytest.CaptureFixt
         (["model.n_head=16", "model.position=rope"], ["even head_dim"]),
         (["train.batch_size=0"], ["train.batch_size", "greater than or equal to 1"]),
         (["data.path=gone.txt"], ["gone.txt", "no such file"]),
-        (["data.path=."], ["is a folder"]),
         (["data.max_bytes=100"], ["more than data.max_bytes 100"]),
         (["model.block_size=10000"], ["split has", "fewer than block_size + 1 = 10,001"]),
         (["model.vocab_size=2"], ["model.vocab_size is 2", "leave vocab_size out"]),
