@@ -78,6 +78,29 @@ def rms_norm_backward(grad_y: Tensor, x: Tensor, weight: Tensor, eps: float) -> 
     return grad_x, torch.einsum("...c,...c->c", grad_y, normed)
 
 
+def causal_conv(h: Tensor, weight: Tensor) -> Tensor:
+    """y_t = h_t + sum_j w_j * h_(t - j), h before the first position 0: (B, T, C), (K, C) -> (B, T, C).
+
+    A Canon layer: 2512.17351, section 4.
+    """
+    span = len(weight)
+    past = torch.cat((h.new_zeros(h.size(0), span - 1, h.size(2)), h), dim=1)  # y_t reads the rows t to t + K - 1
+    return h + sum(weight[j] * past[:, span - 1 - j : past.size(1) - j] for j in range(span))
+
+
+def causal_conv_backward(grad_y: Tensor, h: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """G_h,t = G_y,t + sum_j w_j * G_y,(t + j), G_w,j = sum_t h_t * G_y,(t + j), G_y after the last position 0.
+
+    Two of (B, T, C), (K, C) -> (B, T, C), (K, C).
+    """
+    span, length = len(weight), h.size(1)
+    future = torch.cat((grad_y, grad_y.new_zeros(h.size(0), span - 1, h.size(2))), dim=1)
+    shifted = [future[:, j : j + length] for j in range(span)]
+    grad_h = grad_y + sum(weight[j] * grad for j, grad in enumerate(shifted))
+    grad_weight = torch.stack([torch.einsum("btc,btc->c", h, grad) for grad in shifted])
+    return grad_h, grad_weight
+
+
 def softmax(scores: Tensor) -> Tensor:
     """P_i = exp(S_i) / sum_j exp(S_j) over the last dimension: (..., S) -> (..., S)."""
     exponentials = (scores - scores.amax(-1, keepdim=True)).exp()  # the largest is 1: none overflows

@@ -12,6 +12,7 @@ from gpt.inspection.rendering import mathematics
 from gpt.model.attention import ReferenceCore
 from gpt.model.gpt import Block
 from gpt.model.layers import MLP, RMSNorm, SwiGLU
+from gpt.model.short_conv import ShortConv
 from gpt.training.schedule import learning_rate
 from tiny import tiny_config
 
@@ -98,6 +99,16 @@ def test_rms_norm(leading: tuple[int, ...], width: int, scale: float) -> None:
     assert_equal(mathematics.rms_norm(x, weight, EPS), layer(x))
     expected = by_autograd(lambda x, w: F.rms_norm(x, (width,), w, EPS), grad, x, weight)
     assert_all_equal(mathematics.rms_norm_backward(grad, x, weight, EPS), expected)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 5), (3, 9, 2)], ids=str)
+@pytest.mark.parametrize("span", [2, 4, 8])
+def test_causal_conv(shape: tuple[int, int, int], span: int) -> None:
+    layer, h, grad = randomized(ShortConv(shape[-1], span)), normal(*shape), normal(*shape)
+    weight = layer.weight.detach()
+    assert_equal(mathematics.causal_conv(h, weight), layer(h, None, None))
+    expected = by_autograd(mathematics.causal_conv, grad, h, weight)
+    assert_all_equal(mathematics.causal_conv_backward(grad, h, weight), expected)
 
 
 @over_leading
