@@ -26,6 +26,8 @@ SAMPLE = 16 << 20
 """Bytes, as they are on disk, that byte pairs of a larger corpus are learned from; more would take minutes."""
 MOST_SAMPLED = 64
 """Blocks of it, whatever the files unpack to."""
+SAMPLED = 1 << 14
+"""Characters of it that are handed on at a time: the library takes 200 bytes for each while it splits them."""
 
 
 class CorpusText:
@@ -89,8 +91,10 @@ class CorpusText:
     def sample(self) -> Iterator[str]:
         """Yield what byte pairs are learned from: all of a small text, blocks at equal distances of a larger one."""
         if self.fits_one_file:
-            return self.pieces()
-        return islice(islice(self.blocks(), 0, None, max(1, -(-self.size // SAMPLE))), MOST_SAMPLED)
+            yield from self.pieces()
+            return
+        for block in islice(islice(self.blocks(), 0, None, max(1, -(-self.size // SAMPLE))), MOST_SAMPLED):
+            yield from (block[begin : begin + SAMPLED] for begin in range(0, len(block), SAMPLED))
 
     def _marked_pieces(self, file: SourceFile, meter: "_Meter") -> Iterator[tuple[str, bool]]:
         """Yield pieces of a file's text that are not empty, and whether a document begins with each."""

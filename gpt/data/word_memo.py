@@ -6,12 +6,12 @@ from typing import Any
 
 LONGEST = 40
 """Characters of a stretch that is remembered; longer ones rarely come again."""
-MOST = 1 << 17
-"""Stretches, and words, that are remembered: some 25 MB of each; then they are forgotten, and it begins anew."""
+MOST = 1 << 16
+"""Stretches, and words, that are remembered: some 12 MB of each; then they are forgotten, and it begins anew."""
 
 _STRETCHES = re.compile(
     r"[ \n\t\r]*[^ \n\t\r]+"
-    r"(?:(?<=[^\S \n\t\r])[ \n\t\r]+[^ \n\t\r]+)*"  # other white space may be one with that after it
+    r"(?:(?<=[^\S \n\t\r])[ \n\t\r]+[^ \n\t\r]*)*"  # other white space may be one with that after it
     r"|[ \n\t\r]+"
 )
 """Matches of GPT-2's pattern never reach from a character that is not white space into white space after it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
@@ -203,6 +203,9 @@ AWKWARD = " \n\t\r\v\f\x1c\x85\u00a0\u180e\u2003\u200b\u3000\ufeffaZé中9٣²'s
 
 
 @given(st.text(st.sampled_from(AWKWARD), max_size=30))
+@example("\f ")
+@example("a\u00a0  b")
+@example("a\u2003 \n\u3000 ")
 def test_remembered_words_are_encoded_as_by_the_library(text: str) -> None:
     assert REMEMBERING.encode(text).tolist() == LEARNED.encode(text).ids
 
