@@ -79,26 +79,26 @@ def rms_norm_backward(grad_y: Tensor, x: Tensor, weight: Tensor, eps: float) -> 
 
 
 def causal_conv(h: Tensor, weight: Tensor) -> Tensor:
-    """y_t = h_t + sum_j w_j * h_(t - j), h before the first position 0: (B, T, C), (K, C) -> (B, T, C).
+    """y_t = h_t + sum_j w_j * h_(t - j), h before the first position 0: (B, T, C), (C, 1, K) -> (B, T, C).
 
     A Canon layer: 2512.17351, section 4.
     """
-    span = len(weight)
+    span = weight.size(-1)
     past = torch.cat((h.new_zeros(h.size(0), span - 1, h.size(2)), h), dim=1)  # y_t reads the rows t to t + K - 1
-    return h + sum(weight[j] * past[:, span - 1 - j : past.size(1) - j] for j in range(span))
+    return h + sum(weight[:, 0, j] * past[:, span - 1 - j : past.size(1) - j] for j in range(span))
 
 
 def causal_conv_backward(grad_y: Tensor, h: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """G_h,t = G_y,t + sum_j w_j * G_y,(t + j), G_w,j = sum_t h_t * G_y,(t + j), G_y after the last position 0.
 
-    Two of (B, T, C), (K, C) -> (B, T, C), (K, C).
+    Two of (B, T, C), (C, 1, K) -> (B, T, C), (C, 1, K).
     """
-    span, length = len(weight), h.size(1)
+    span, length = weight.size(-1), h.size(1)
     future = torch.cat((grad_y, grad_y.new_zeros(h.size(0), span - 1, h.size(2))), dim=1)
     shifted = [future[:, j : j + length] for j in range(span)]
-    grad_h = grad_y + sum(weight[j] * grad for j, grad in enumerate(shifted))
-    grad_weight = torch.stack([torch.einsum("btc,btc->c", h, grad) for grad in shifted])
-    return grad_h, grad_weight
+    grad_h = grad_y + sum(weight[:, 0, j] * grad for j, grad in enumerate(shifted))
+    grad_weight = torch.stack([torch.einsum("btc,btc->c", h, grad) for grad in shifted], dim=-1)
+    return grad_h, grad_weight.unsqueeze(1)
 
 
 def softmax(scores: Tensor) -> Tensor:
