@@ -82,10 +82,14 @@ VIEWS = ("shapes", "attention", "lens", "surprisal", "params", "flops", "memory"
 COMMANDS = ("sample", "evaluate", "prepare_data", "plot", "quantize", "export", "import_model", "serve", "train")
 
 YAML = "gpt/config/strict_yaml.py"
-STATE = "gpt/training/training_state.py"
 BREAKS = (
     Break("a wrong number is a traceback", YAML, "(yaml.YAMLError, ValueError, ", "(yaml.YAMLError, "),
-    Break("state.json is believed", STATE, "except ValidationError as error:", "except ZeroDivisionError as error:"),
+    Break(
+        "foreign JSON is a traceback",
+        "gpt/checkpoint/folder.py",
+        "except Exception as error:  # foreign bytes make an unpickler raise anything",
+        "except OSError as error:",
+    ),
     Break("half a stop string is shown", "gpt/generation/text.py", "range(min(len(text), len(stop) - 1), 0, -1)", "()"),
     Break(
         "half a character is lost",
@@ -191,7 +195,7 @@ def attack_tokenizer(contents: list[dict[str, object]], chance: random.Random) -
 
 def targets(folder: Path) -> list[Target]:
     """Return everything that is attacked; the folder has a trained run."""
-    found = [Target("configurations", (150, 6000), attack_yaml), Target("values", (100, 4000), attack_values)]
+    found = [Target("configurations", (150, 5000), attack_yaml), Target("values", (100, 4000), attack_values)]
     for name in COMMANDS:
         main = import_module(f"gpt.cli.{name}").main
         found.append(Target("command lines", (6, 250), partial(attack_command, name, options_of(main), ())))
@@ -201,7 +205,7 @@ def targets(folder: Path) -> list[Target]:
         found.append(Target("command lines", (2, 80), partial(attack_command, "explain", options, (view,))))
     bpe = learn_bpe([CORPUS], 300).to_dict()
     contents = [bpe, {"type": "char", "chars": sorted(set(CORPUS))}, {"type": "byte"}]
-    found.append(Target("prompts", (10, 800), attack_prompt))
+    found.append(Target("prompts", (10, 600), attack_prompt))
     found.append(Target("tokenizers", (40, 3000), partial(attack_tokenizer, contents)))
     found.append(
         Target("checkpoints", (25, 1500), partial(spoil_checkpoint, folder / "runs" / "tiny", folder / "spoiled"))
@@ -247,4 +251,4 @@ def _attack(tally: Tally, target: Target, chance: random.Random) -> None:
 
 
 PROMISE = "Input that nobody expects is refused in one line, or works; there is no traceback and no hang."
-DRILL = Drill(PROMISE, run, BREAKS, minutes=6)
+DRILL = Drill(PROMISE, run, BREAKS, minutes=8)

@@ -56,7 +56,7 @@ def _hash_again(checkpoint: Path) -> None:
         manifest = json.loads(path.read_bytes())
         for name, entry in manifest["files"].items():
             content = (checkpoint / name).read_bytes()
-            entry.update(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
+            entry.update(sha256=hashlib.sha256(content).hexdigest(), size=len(content))
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
         return
     path.write_text(json.dumps(manifest), encoding="utf-8")
