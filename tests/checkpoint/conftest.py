@@ -1,12 +1,13 @@
 """A small checkpoint with everything in it that a real one has."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from gpt.checkpoint import Checkpoint, weights_of
+from gpt.checkpoint import Checkpoint, weights_of, write_checkpoint
 from gpt.config import Config
 from gpt.data.ngrams import NgramTable
 from gpt.data.tokenizers import CharTokenizer
@@ -53,3 +54,11 @@ def make_checkpoint() -> MakeCheckpoint:
 def checkpoint(make_checkpoint: MakeCheckpoint) -> Checkpoint:
     """One of them."""
     return make_checkpoint()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, checkpoint: Checkpoint) -> Path:
+    """A checkpoint that was written."""
+    path = tmp_path / "step-000005"
+    write_checkpoint(path, checkpoint)
+    return path
