@@ -3,16 +3,15 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from native_support import needs_compiler
 
-from gpt.cli import evaluate, interactive, sample, train
+from cli.sampling import text_of
+from gpt.cli import evaluate, sample, train
 from gpt.cli.sample_writers import SEPARATOR
-from gpt.generation import Piece, TextBatch
 from tiny import CORPUS
 
 CHARS = sorted(set(CORPUS))
@@ -23,38 +22,8 @@ def _in_trained_folder(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained)
 
 
-def text_of(capsys: pytest.CaptureFixture[str], *options: str) -> str:
-    assert sample.main([*options]) == 0
-    return capsys.readouterr().out
-
-
 def objects_of(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text_of(capsys, "--json", *options).split("\n")[:-1]]
-
-
-class Typed(io.StringIO):
-    """Standard input: lines, from a terminal or not."""
-
-    def __init__(self, lines: str, terminal: bool) -> None:
-        super().__init__(lines)
-        self._terminal = terminal
-
-    def isatty(self) -> bool:
-        return self._terminal
-
-
-def session(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    lines: str,
-    *options: str,
-    terminal: bool = False,
-) -> tuple[str, str]:
-    """Output and messages of an interactive session in which these lines are typed."""
-    monkeypatch.setattr("sys.stdin", Typed(lines, terminal))
-    assert sample.main(["--interactive", "--checkpoint", "runs/tiny", "--max-new-tokens", "5", *options]) == 0
-    captured = capsys.readouterr()
-    return captured.out, captured.err
 
 
 def test_the_newest_run_is_used_and_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -421,132 +390,6 @@ def test_the_prompt_is_bold_on_a_terminal(
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == plain
 
 
-def test_a_session_answers_each_prompt_and_ends_with_its_input(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, err = session(capsys, monkeypatch, "It\n\nTom\n")
-    assert out == "".join(text_of(capsys, "--prompt", prompt, "--max-new-tokens", "5") for prompt in ("It", "", "Tom"))
-    assert err.rstrip("\n") == interactive.HELP
-
-
-def test_settings_hold_for_the_prompts_after_them(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = "It\n/temperature 0\n/max-new-tokens 7\nIt\n/stop [e, t]\n/seed 3\n/settings\n"
-    out, err = session(capsys, monkeypatch, lines)
-    greedy = text_of(capsys, "--prompt", "It", "--max-new-tokens", "7", "--greedy")
-    assert out == text_of(capsys, "--prompt", "It", "--max-new-tokens", "5") + greedy
-    for line in ("/temperature 0.0", "/max_new_tokens 7", "/stop ('e', 't')", "/seed 3", "/top_p 1.0"):
-        assert f"  {line}\n" in err
-
-
-def test_one_stop_text_is_taken_as_it_is_typed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, err = session(capsys, monkeypatch, "/stop ROMEO:\n/settings\n")
-    assert "  /stop ('ROMEO:',)\n" in err
-
-
-@pytest.mark.parametrize(
-    ("line", "error"),
-    [
-        ("/help", ""),
-        ("/", "error: /: unknown command\n"),
-        ("/quit", "error: /quit: unknown command\n"),
-        ("/temprature 1", "error: /temprature: unknown command\n"),
-        ("/temperature", "error: /temperature: a value is missing\n"),
-        ("/top_k  ", "error: /top_k: a value is missing\n"),
-    ],
-)
-def test_a_wrong_command_is_named_and_shows_the_help(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, error: str
-) -> None:
-    out, err = session(capsys, monkeypatch, line + "\n")
-    assert out == ""
-    assert err == f"{interactive.HELP}\n{error}{interactive.HELP}\n"
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("/temperature -1", "temperature: got -1"),
-        ("/temperature hot", "temperature: got 'hot'"),
-        ("/top_p 2", "top-p: got 2"),
-        ("/seed 1.5", "seed: got 1.5"),
-        ("/stop [a", "/stop: "),
-        ("a€b¥", "'€' at 1, '¥' at 3"),
-        ("a" * 17, "17 tokens, more than the window of 16"),
-    ],
-)
-def test_a_mistake_in_a_session_is_said_in_one_line_and_the_session_goes_on(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, words: str
-) -> None:
-    out, err = session(capsys, monkeypatch, f"{line}\nIt\n")
-    assert out == text_of(capsys, "--prompt", "It", "--max-new-tokens", "5")
-    message = err.removeprefix(interactive.HELP + "\n")
-    assert message.startswith("error: ")
-    assert message.count("\n") == 1
-    assert words in message
-
-
-def test_a_session_computes_as_its_options_say(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, _ = session(capsys, monkeypatch, "a€b\n", "--no-cache", "--unknown", "drop", "--seed", "3")
-    plain = text_of(capsys, "--prompt", "ab", "--max-new-tokens", "5", "--seed", "3")
-    assert out == "a€b" + plain[2:]
-
-
-def test_ctrl_c_at_the_prompt_asks_again(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    typed = iter([KeyboardInterrupt, "It", EOFError])
-
-    def answer(_: str) -> str:
-        one = next(typed)
-        if isinstance(one, str):
-            return one
-        raise one
-
-    monkeypatch.setattr("builtins.input", answer)
-    out, _ = session(capsys, monkeypatch, "")
-    assert out == "\n" + text_of(capsys, "--prompt", "It", "--max-new-tokens", "5")
-    assert next(typed, None) is None
-
-
-def test_ctrl_c_in_a_text_ends_that_text_only(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = text_of(capsys, "--prompt", "It", "--max-new-tokens", "5")
-    stopped: list[bool] = []
-
-    class InterruptedOnce(TextBatch):
-        def __iter__(self) -> Iterator[Piece]:
-            for count, piece in enumerate(super().__iter__()):
-                if count == 3 and not stopped:
-                    stopped.append(True)
-                    raise KeyboardInterrupt
-                yield piece
-
-    monkeypatch.setattr(interactive, "TextBatch", InterruptedOnce)
-    out, err = session(capsys, monkeypatch, "It\nIt\n")
-    assert out == whole[: len("It") + 3] + "\n" + whole
-    assert "error" not in err
-
-
-def test_a_session_asks_for_prompts_where_someone_types(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-
-    def answer(prompt: str) -> str:
-        asked.append(prompt)
-        raise EOFError
-
-    monkeypatch.setattr("builtins.input", answer)
-    session(capsys, monkeypatch, "")
-    session(capsys, monkeypatch, "", terminal=True)
-    assert asked == ["", "> "]
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -582,74 +425,6 @@ def test_beam_search_ends_at_the_edge_of_the_window_where_that_is_asked_for(
     text = text_of(capsys, "--prompt", "It", "--beam", "2", "--max-new-tokens", "40", "--overflow", "stop")
     first = text.split("\n[log-probability")[0]
     assert len(first) == 16 + 1  # the window, and the token that it gives
-
-
-# --- speculation ---------------------------------------------------------------------------------
-
-
-@needs_compiler
-@pytest.mark.parametrize("source", ["ngram", "lookup", "runs/tiny"])
-@pytest.mark.parametrize(
-    "options", [["--greedy"], ["--num-samples", "3"], ["--top-k", "5", "--repetition-penalty", "1.3"]], ids=" ".join
-)
-def test_the_text_is_the_same_with_drafts(capsys: pytest.CaptureFixture[str], source: str, options: list[str]) -> None:
-    common = ["--prompt", "It was", "--max-new-tokens", "60", *options]
-    assert text_of(capsys, *common, "--speculate", source) == text_of(capsys, *common)
-
-
-@pytest.mark.parametrize("source", ["ngram", "lookup", "runs/tiny"])
-def test_without_a_compiler_it_goes_on_without_drafts_and_says_so(
-    source: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    common = ["--prompt", "It was", "--max-new-tokens", "20", "--backend", "eager"]
-    plain = text_of(capsys, *common)
-    monkeypatch.setattr("gpt.kernels.build.find_compiler", lambda: None)
-    assert sample.main(["--checkpoint", "runs/tiny", *common, "--speculate", source]) == 0
-    written = capsys.readouterr()
-    assert written.out == plain
-    assert "decoding without speculation" in written.err
-
-
-@needs_compiler
-def test_stats_say_how_many_drafts_stood(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpt.generation.speculative.FIRST_PLAIN", 0)
-    assert (
-        sample.main(["--checkpoint", "runs/tiny", "--max-new-tokens", "30", "--stats", "--speculate", "runs/tiny"]) == 0
-    )
-    assert re.search(r"cache [\d,]+ bytes; 100% of drafts accepted\n$", capsys.readouterr().err)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--speculate", "nowhere"], "nowhere"),
-        (["--speculate", "ngram", "--beam", "2"], "--speculate has no effect with --beam"),
-        (["--speculate", "runs/other"], "--speculate runs/other: its vocabulary differs from that of"),
-        (["--speculate", "ngram", "--checkpoint", "runs/other"], "has no n-gram table"),
-    ],
-    ids=str,
-)
-def test_drafts_that_cannot_be_had_are_one_line(
-    options: list[str],
-    message: str,
-    trained: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "tiny").symlink_to(trained / "runs" / "tiny")
-    (tmp_path / "corpus.txt").write_text("quite another alphabet\n" * 40, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    if "runs/other" in options:
-        config = ["--config", str(trained / "tiny.yaml"), "run.name=other", "train.ngrams=false", "train.max_steps=3"]
-        assert train.main(config) == 0
-        capsys.readouterr()
-    checkpoint = [] if "--checkpoint" in options else ["--checkpoint", "runs/tiny"]
-    assert sample.main([*checkpoint, *options]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
 
 
 def test_without_a_compiler_decoding_goes_on_eagerly_and_says_so(
@@ -716,13 +491,3 @@ def test_a_hundred_million_samples_begin_at_once(
     with pytest.raises(Enough):
         sample.main(["--checkpoint", "runs/tiny", "--num-samples", "100000000"])
     assert len(begun) == 1
-
-
-def test_typed_bytes_that_are_not_text_do_not_end_a_session(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"It\xff\nIt\n"), encoding="utf-8"))
-    assert sample.main(["--interactive", "--checkpoint", "runs/tiny", "--max-new-tokens", "5"]) == 0
-    captured = capsys.readouterr()
-    assert "'\ufffd' at 2" in captured.err
-    assert len(captured.out) == len("It") + 5 + 1
