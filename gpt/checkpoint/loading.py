@@ -52,13 +52,25 @@ def load_trained(path: Path | None, runs: Path, device: torch.device, weights: s
         CheckpointError: there is no checkpoint, it is damaged, or its weights do not fit its configuration.
         InputError: the saved weights have a format that cannot be converted to `weights`.
     """
-    folder = find_checkpoint(path, runs)
-    checkpoint = read_checkpoint(folder)
+    folder, checkpoint = _find_and_read(path, runs)
     model = build_model(checkpoint, folder)
     if weights is not None and weights != weights_format(model):
         model = quantize(model, weights)
     model = model.to(device).eval()
     return Loaded(model, checkpoint.tokenizer, checkpoint.config, folder, checkpoint.state, checkpoint.ngrams)
+
+
+def _find_and_read(path: Path | None, runs: Path) -> tuple[Path, Checkpoint]:
+    """Return a checkpoint and its folder; a run that saves meanwhile may remove the one that was found first."""
+    failure = ""
+    while True:
+        try:
+            folder = find_checkpoint(path, runs)
+            return folder, read_checkpoint(folder)
+        except CheckpointError as error:
+            if str(error) == failure:
+                raise
+            failure = str(error)
 
 
 def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:

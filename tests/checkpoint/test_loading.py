@@ -13,6 +13,7 @@ from gpt.checkpoint import (
     build_model,
     load_trained,
     load_weights,
+    loading,
     weights_of,
     write_checkpoint,
 )
@@ -161,3 +162,19 @@ def test_tables_of_positions_that_fit_into_no_memory_are_refused_before_they_are
     config = checkpoint.config.model_copy(update={"model": model})
     with pytest.raises(DeviceError, match=r"^the model needs at least [^\n]+; lower model.block_size"):
         build_model(replace(checkpoint, config=config), FOLDER)
+
+
+def test_a_checkpoint_that_a_run_removes_while_it_is_read_is_looked_for_again(
+    tmp_path: Path, make_checkpoint: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.save(make_checkpoint(step=1), best=True, keep_last=1)
+    read = loading.read_checkpoint
+
+    def save_meanwhile(folder: Path) -> Checkpoint:
+        monkeypatch.setattr(loading, "read_checkpoint", read)
+        run.save(make_checkpoint(step=2), best=True, keep_last=1)
+        return read(folder)
+
+    monkeypatch.setattr(loading, "read_checkpoint", save_meanwhile)
+    assert load_trained(run.path, tmp_path, torch.device("cpu")).folder.name == "step-000002"

@@ -34,6 +34,7 @@ class Fault:
         acts: done before a save, by its number from 1.
         code: of the run in the end.
         warnings: failed saves that are reported, at least.
+        says: part of a message.
         kibibytes: size of the disk.
     """
 
@@ -41,6 +42,7 @@ class Fault:
     acts: dict[int, Act]
     code: int
     warnings: int = 0
+    says: str = ""
     kibibytes: int = 4000
 
 
@@ -84,7 +86,7 @@ def become_slow() -> None:
 
 
 FAULTS = (
-    Fault("full from the start", {}, code=2, kibibytes=64),
+    Fault("full from the start", {}, code=2, says="make room", kibibytes=64),
     Fault("full from the second save on", {2: fill}, code=2, warnings=1),
     Fault("full for two saves", {2: fill, 4: make_room}, code=0, warnings=2),
     Fault("read-only from the second save on", {2: become_read_only}, code=2, warnings=1),
@@ -149,6 +151,7 @@ def check(fault: Fault, ending: Ending, tally: Tally) -> None:
     good = tally.check(ending.code == fault.code, said)
     good &= tally.check(ending.output.count("the last checkpoint is kept (") >= fault.warnings, said)
     good &= tally.check(not fault.warnings or f"({fault.warnings} failed)" in ending.output, said)
+    good &= tally.check(fault.says in ending.output, said)
     good &= tally.check(not any(word in ending.output for word in ("DAMAGED", "MISSING", "Traceback")), said)
     tally.count("faults of a disk")
     tally.count("lost", not good)

@@ -71,19 +71,40 @@ def prepare_to_fork() -> None:
     gpt.training.trainer.measure_matmul_rate = lambda device, dtype: 1e9  # half a second at every start
 
 
-def run_forked(call: Callable[[], int], folder: Path, death: Death = Death()) -> Ending:
-    """Run a function in a child process with `folder` as its working directory, and kill it as `death` says."""
-    changes = mmap.mmap(-1, 8)
-    log = folder / ".output"
+@dataclass(frozen=True)
+class Child:
+    """A process that runs; what `finish` needs of it."""
+
+    pid: int
+    log: Path
+    death: Death
+    changes: mmap.mmap
+    memory: int
+
+
+def start_forked(call: Callable[[], int], folder: Path, death: Death = Death(), name: str = "") -> Child:
+    """Run a function in a child process with `folder` as its working directory; `name` differs between children."""
+    log = folder / f".output{name}"
     log.touch()
+    changes, memory = mmap.mmap(-1, 8), _resident_bytes()
     pid = os.fork()
     if pid == 0:
         _be_the_child(call, folder, log, death, changes)
-    before = _resident_bytes()
-    status, most = _wait(pid, death.seconds)
-    output = log.read_text(encoding="utf-8", errors="replace")
-    log.unlink()
-    return Ending(os.waitstatus_to_exitcode(status), int.from_bytes(changes[:], "little"), output, most - before)
+    return Child(pid, log, death, changes, memory)
+
+
+def finish(child: Child) -> Ending:
+    """Wait for a child's end, and kill it as its `Death` says."""
+    status, most = _wait(child.pid, child.death.seconds)
+    output = child.log.read_text(encoding="utf-8", errors="replace")
+    child.log.unlink()
+    changes = int.from_bytes(child.changes[:], "little")
+    return Ending(os.waitstatus_to_exitcode(status), changes, output, most - child.memory)
+
+
+def run_forked(call: Callable[[], int], folder: Path, death: Death = Death()) -> Ending:
+    """Run a function in a child process with `folder` as its working directory, and kill it as `death` says."""
+    return finish(start_forked(call, folder, death))
 
 
 def _resident_bytes() -> int:

@@ -17,6 +17,7 @@ NAMES = (
     "hostile",
     "numbers",
     "network",
+    "races",
     "fuzz",
     "soak",
     "reproducibility",

@@ -1,0 +1,141 @@
+"""Several processes that do the same thing at once."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from drills.forks import Ending, finish, prepare_to_fork, run_forked, start_forked
+from drills.frame import Break, Drill, Tally
+from drills.killed_commands import COMMANDS, contents, text_server
+from drills.leftovers import everything
+from drills.tiny_run import hidden_files, train_tiny
+from gpt.checkpoint import load_trained
+from gpt.cli import train
+from gpt.kernels.build import load_library
+from gpt.processor import GENERIC
+
+BUILD = Path("build")
+SAVING = ("train.max_steps=40", "train.eval_interval=1", "train.keep_last=1", "run.name=saving")
+
+
+def race(calls: list[Callable[[], int]], folder: Path) -> list[Ending]:
+    """Run functions in processes of their own, all at once."""
+    children = [start_forked(call, folder, name=str(number)) for number, call in enumerate(calls)]
+    return [finish(child) for child in children]
+
+
+def train_twice(folder: Path, number: int) -> str:
+    """Start two runs of one name with other seeds; return what is wrong."""
+    name = f"twice{number}"
+
+    def start(seed: int) -> int:
+        return train.main(["--config", "tiny.yaml", f"run.name={name}", f"run.seed={seed}"])
+
+    endings = race([lambda: start(1), lambda: start(2)], folder)
+    codes = [ending.code for ending in endings]
+    if sorted(codes) != [0, 2]:
+        return f"both ended with {codes}: {endings}"
+    run = folder / "runs" / name
+    if f"seed: {codes.index(0) + 1}\n" not in (run / "config.yaml").read_text():
+        return "config.yaml is that of the run that was refused"
+    try:
+        everything(run)
+    except AssertionError as error:
+        return str(error)
+    return ", ".join(hidden_files(run))
+
+
+def build() -> int:
+    """Compile a library, load it and call it."""
+    library = load_library(str((BUILD / "answer.cpp").resolve()), GENERIC, BUILD / "cache")
+    return 0 if library.answer() == 42 else 1
+
+
+def read_while_saving(folder: Path) -> str:
+    """Read a run all the time while it saves after every step; return what is wrong."""
+    run = folder / "runs" / "saving"
+
+    def read() -> int:
+        reads = 0
+        while not (run / "done").exists():
+            if not (run / "best.json").exists():
+                continue
+            for name in ("best", "last"):
+                load_trained(run / name, run.parent, torch.device("cpu"))
+            EventAccumulator(str(run)).Reload()
+            json.loads((run / "last.json").read_text())
+            reads += 1
+        return 0 if reads else 1
+
+    def save() -> int:
+        try:
+            return train.main(["--config", "tiny.yaml", *SAVING])
+        finally:
+            (run / "done").touch()
+
+    endings = race([save, read, read], folder)
+    return "" if [ending.code for ending in endings] == [0, 0, 0] else str([ending.output[-900:] for ending in endings])
+
+
+def run_command_twice(folder: Path, number: int) -> str:
+    """Run each command that writes in two processes at once; return what is wrong."""
+    for command in COMMANDS:
+        ending = run_forked(command.run, folder)
+        assert ending.code == 0, ending.output
+        expected = contents(folder / command.output)
+        (folder / command.output).rename(folder / f"{command.output.replace('/', '-')}-{number}-alone")
+        endings = race([command.run, command.run], folder)
+        codes = [ending.code for ending in endings]
+        if 0 not in codes or not set(codes) <= {0, 2} or any("Traceback" in ending.output for ending in endings):
+            return f"{command.name}: {codes}: {endings}"
+        if contents(folder / command.output) != expected or list(folder.rglob("*.tmp")):
+            return f"{command.name}: {codes}, and something else was written"
+    return ""
+
+
+def run(folder: Path, full: bool) -> Tally:
+    """Let processes race, many times."""
+    tally = Tally("races", "corrupt")
+    prepare_to_fork()
+    train_tiny(folder)
+    (folder / BUILD).mkdir()
+    (folder / BUILD / "answer.cpp").write_text('extern "C" int answer() { return 42; }\n')
+
+    def note(wrong: str) -> None:
+        tally.count("races")
+        tally.count("corrupt", bool(wrong))
+        tally.check(not wrong, wrong)
+
+    with text_server(folder):
+        for number in range(20 if full else 2):
+            note(train_twice(folder, number))
+        shutil.rmtree(folder / "data")
+        for number in range(3 if full else 0):
+            note(run_command_twice(folder, number))
+            for written in {command.output for command in COMMANDS}:
+                if (folder / written).exists():
+                    (folder / written).rename(folder / f"{written.replace('/', '-')}-{number}-race")
+        note(read_while_saving(folder))
+    endings = race([build] * 4, folder)
+    note("" if [ending.code for ending in endings] == [0] * 4 else str(endings))
+    return tally
+
+
+BREAKS = (
+    Break(
+        "a run is not locked",
+        "gpt/checkpoint/runs.py",
+        "            self._lock.acquire(timeout=PROBE_SECONDS)\n",
+        "            pass\n",
+    ),
+)
+DRILL = Drill(
+    "Processes that train one run, write one file, download or compile the same at once, or read a run while it saves, "
+    "each end well or are refused in one line, and nothing is corrupt.",
+    run,
+    BREAKS,
+)
