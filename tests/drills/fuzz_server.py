@@ -13,6 +13,9 @@ from server_process import PATIENCE, ServerProcess, serve_process
 FIELDS = ("prompt", "prompts", "text", "max_tokens", "n", "logprobs", "stop", "seed", "temperature", "top_p", "top_k")
 FIELDS += ("model", "stream", "recipe", "corpus", "name", "layer", "head", "position", "step", "token", "k", "echo")
 
+KNOWN = {"prompt": "It was", "text": "It was", "max_tokens": 2, "max_new_tokens": 2, "model": "tiny"}
+PLAUSIBLE = (0, 1, 2, 5, 0.5, 1.0, True, False, "It", ["It"], [0, 1], "tiny")
+
 
 def ask_server(folder: Path, tally: Tally, count: int) -> int:
     """Send so many requests, and check that each is answered, none with an error of the server's."""
@@ -20,9 +23,9 @@ def ask_server(folder: Path, tally: Tally, count: int) -> int:
         routes = _routes(server)
         for number in range(count):
             chance = random.Random(f"requests {number}")
-            method, path = chance.choice(routes)
+            method, path, fields = chance.choice(routes)
             try:
-                status = _ask(server, method, path, chance)
+                status = _ask(server, method, path, fields, chance)
                 tally.check(status < 500, f"request {number}, {method} {path}: {status}")
             except (OSError, http.client.HTTPException) as error:
                 tally.count("hangs", isinstance(error, TimeoutError))
@@ -31,17 +34,24 @@ def ask_server(folder: Path, tally: Tally, count: int) -> int:
     return count
 
 
-def _routes(server: ServerProcess) -> list[tuple[str, str]]:
+def _routes(server: ServerProcess) -> list[tuple[str, str, list[str]]]:
+    """Return method, path and fields of the body of every address that does not follow something for ever."""
     document = json.loads(server.get("/openapi.json"))
-    every = [(method.upper(), path) for path, methods in document["paths"].items() for method in methods]
-    return [route for route in every if "events" not in route[1] and "follow" not in route[1]]
+    routes = []
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            content = operation.get("requestBody", {}).get("content", {})
+            name = content.get("application/json", {}).get("schema", {}).get("$ref", "").rpartition("/")[2]
+            fields = list(document["components"]["schemas"].get(name, {}).get("properties", {}))
+            routes.append((method.upper(), path, fields))
+    return [route for route in routes if "events" not in route[1] and "follow" not in route[1]]
 
 
-def _ask(server: ServerProcess, method: str, path: str, chance: random.Random) -> int:
-    known = {"prompt": "It was", "text": "It was", "max_tokens": 2, "model": "tiny"}
-    body: Any = {name: known.get(name, 1) for name in chance.sample(FIELDS, 2)} | {
-        name: value(chance) for name in chance.sample(FIELDS, chance.randint(1, 3))
-    }
+def _ask(server: ServerProcess, method: str, path: str, fields: list[str], chance: random.Random) -> int:
+    """Send a request that is right but for a few fields, and return the status."""
+    body: Any = {name: KNOWN[name] for name in fields if name in KNOWN}
+    for name in chance.sample(fields, min(len(fields), chance.randint(0, 2))):
+        body[name] = value(chance) if chance.random() < 0.6 else chance.choice(PLAUSIBLE)
     content = json.dumps(body if chance.random() < 0.9 else value(chance)).encode()
     if chance.random() < 0.2:
         content = mutate_bytes(content, chance)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drills.frame import ROOT, Break, Tally
+from gpt.cli.command import SPINS
 
 COPIED = ("configs", "gpt", "scripts", "tests")
 COPIED_FILES = ("constraints.txt", "pyproject.toml")
@@ -33,7 +34,7 @@ def run_process(name: str, full: bool, minutes: float, root: Path = ROOT) -> Out
         result, log = Path(folder) / "result.json", Path(folder) / "output.txt"
         command = [sys.executable, "-m", "drills", "--inside", folder, "--drills", name, *([] if full else ["--quick"])]
         paths = (str(root), str(root / "tests"), *filter(None, [os.environ.get("PYTHONPATH")]))
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        environment = {"GOMP_SPINCOUNT": SPINS, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         with log.open("w") as output:
             process = subprocess.Popen(
                 command, cwd=root, env=environment, stdout=output, stderr=output, start_new_session=True
