@@ -38,8 +38,8 @@ serve: setup ## serve the newest run: a playground and the OpenAI protocol at ht
 tensorboard: setup ## show the curves of all runs in a browser
 	$(BIN)/tensorboard --logdir runs
 
-test: setup ## run the tests
-	$(BIN)/python -m pytest -n auto
+test: setup ## run the tests, a worker on each core; the processes that they start have one thread
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 browser: setup ## install Chromium, in which the tests open pages (Debian; says what to install elsewhere)
 	@tests/install_browser.sh $(CURDIR)/$(BIN)/python
