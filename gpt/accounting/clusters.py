@@ -1,7 +1,7 @@
 """The time of a training step on many devices, bounded by arithmetic, memory and links, on paper."""
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpt.accounting.flops import backward_flops, forward_flops
 from gpt.accounting.parallel import Method, ParallelStep, parallel_step
@@ -38,6 +38,11 @@ class Cluster:
         and network limits it.
         """
         return self.link if devices <= self.per_node else min(self.link, self.network)
+
+    def reaching(self, utilization: float, link_utilization: float) -> "Cluster":
+        """Return the cluster whose matmuls and links have these shares of the rates of this one."""
+        device = replace(self.device, matmul_rate=utilization * self.device.matmul_rate)
+        return replace(self, device=device, link=link_utilization * self.link, network=link_utilization * self.network)
 
 
 CLUSTERS: dict[str, Cluster] = {
@@ -124,8 +129,6 @@ def step_time(
     batch: int,
     length: int,
     cluster: Cluster,
-    utilization: float,
-    link_utilization: float,
 ) -> StepTime:
     """Bound the time of a step of one micro-batch.
 
@@ -138,15 +141,13 @@ def step_time(
         devices: their number.
         batch: sequences of each device.
         length: tokens of each sequence.
-        cluster: the devices and their links.
-        utilization: share of the peak rate of matmuls that both passes reach.
-        link_utilization: share of the bandwidth of the links that is reached.
+        cluster: the devices and their links, with the rates that they reach.
     """
     step = parallel_step(config, optimizer, method, devices)
-    rate, bandwidth = utilization * cluster.device.matmul_rate, link_utilization * cluster.bandwidth(devices)
+    rate, bandwidth = cluster.device.matmul_rate, cluster.bandwidth(devices)
     sending = {"forward": 0.0, "backward": 0.0, "update": 0.0}
     for collective in step.traffic:
-        sending[_phase(collective.purpose)] += collective.sent(devices) / bandwidth
+        sending[collective.phase] += collective.sent(devices) / bandwidth
     return StepTime(
         step,
         forward_flops(config, batch, length) / rate,
@@ -163,8 +164,6 @@ def hiding_batch(
     devices: int,
     length: int,
     cluster: Cluster,
-    utilization: float,
-    link_utilization: float,
     share: float = 0.05,
 ) -> int | None:
     """Return the fewest sequences of each device with which it waits for less than `share` of a step.
@@ -174,15 +173,8 @@ def hiding_batch(
     batches = range(1, 1_000_000)
 
     def is_hidden(batch: int) -> bool:
-        time = step_time(config, optimizer, method, devices, batch, length, cluster, utilization, link_utilization)
+        time = step_time(config, optimizer, method, devices, batch, length, cluster)
         return time.exposed < share * time.seconds
 
     found = bisect_left(batches, True, key=is_hidden)
     return None if found == len(batches) else batches[found]
-
-
-def _phase(purpose: str) -> str:
-    """Return the part of a step in which something is sent."""
-    return {"weights, forward": "forward", "weights, backward": "backward", "gradients": "backward"}.get(
-        purpose, "update"
-    )

@@ -14,6 +14,7 @@ from gpt.config import ModelConfig
 
 Method = Literal["ddp", "fsdp"]
 Operation = Literal["all-reduce", "all-gather", "reduce-scatter"]
+Phase = Literal["forward", "backward", "update"]
 FLOAT32 = 4
 """Bytes of a number: weights, gradients and optimizer state are float32, whatever the dtype of the matmuls."""
 
@@ -24,12 +25,14 @@ class Collective:
 
     Attributes:
         purpose: what it is for.
+        phase: the part of a step during which, or in which, it is sent.
         operation: all processes reduce, gather or scatter.
         nbytes: of all whole tensors in one step: those reduced, those gathered, or those to scatter.
         calls: number of calls in one step; None where torch chooses it, as for the buckets of DDP.
     """
 
     purpose: str
+    phase: Phase
     operation: Operation
     nbytes: int
     calls: int | None
@@ -110,20 +113,20 @@ def parallel_step(
 def _traffic(
     tensors: tuple[NamedTensor, ...], optimizer: str, method: Method, processes: int, micro_batches: int
 ) -> tuple[Collective, ...]:
-    counters = Collective("loss, number of tokens, signals", "all-reduce", 4 + 8 + 8, 3)
+    counters = Collective("loss, number of tokens, signals", "update", "all-reduce", 4 + 8 + 8, 3)
     if method == "ddp":
         gradients = FLOAT32 * sum(tensor.count for tensor in tensors)
-        return Collective("gradients", "all-reduce", gradients, None), counters
+        return Collective("gradients", "backward", "all-reduce", gradients, None), counters
     groups = len({_group(tensor) for tensor in tensors})
     padded = FLOAT32 * processes * sum(_shard(tensor, processes) for tensor in tensors)
     matrices = [tensor for tensor in tensors if _is_muon(tensor, optimizer)]
     updates = FLOAT32 * processes * sum(_shard(matrix, processes) for matrix in matrices)
     return (
-        Collective("weights, forward", "all-gather", micro_batches * padded, micro_batches * groups),
-        Collective("weights, backward", "all-gather", micro_batches * padded, micro_batches * groups),
-        Collective("gradients", "reduce-scatter", padded, groups),
-        *([Collective("Muon's momentum", "all-gather", updates, len(matrices))] if matrices else []),
-        Collective("gradient norms", "all-reduce", FLOAT32 * len(tensors), 1),
+        Collective("weights, forward", "forward", "all-gather", micro_batches * padded, micro_batches * groups),
+        Collective("weights, backward", "backward", "all-gather", micro_batches * padded, micro_batches * groups),
+        Collective("gradients", "backward", "reduce-scatter", padded, groups),
+        *([Collective("Muon's momentum", "update", "all-gather", updates, len(matrices))] if matrices else []),
+        Collective("gradient norms", "update", "all-reduce", FLOAT32 * len(tensors), 1),
         counters,
     )
 

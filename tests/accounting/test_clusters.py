@@ -11,7 +11,7 @@ CLUSTER = Cluster(Machine(bandwidth=1e6, matmul_rate=2e9), memory=1e9, per_node=
 
 
 def bound(method: Method, devices: int, optimizer: str = "adamw", cluster: Cluster = CLUSTER) -> StepTime:
-    return step_time(tiny_config(), optimizer, method, devices, 3, 16, cluster, 0.5, 0.5)
+    return step_time(tiny_config(), optimizer, method, devices, 3, 16, cluster.reaching(0.5, 0.5))
 
 
 def test_a_ring_within_a_node_is_as_fast_as_its_links_and_across_nodes_as_the_slower_of_link_and_network() -> None:
@@ -50,13 +50,13 @@ def test_fsdp_sends_weights_in_both_passes_and_muon_more_after_them() -> None:
 
 def test_the_batch_that_hides_what_is_sent_is_the_smallest_one() -> None:
     def waits(batch: int) -> bool:
-        time = step_time(tiny_config(), "adamw", "ddp", 8, batch, 16, cluster, 0.5, 0.5)
+        time = step_time(tiny_config(), "adamw", "ddp", 8, batch, 16, cluster)
         return time.exposed >= 0.05 * time.seconds
 
-    cluster = Cluster(CLUSTER.device, 1e9, 4, link=1e7, network=3e6, source="")
-    least = hiding_batch(tiny_config(), "adamw", "ddp", 8, 16, cluster, 0.5, 0.5)
+    cluster = Cluster(CLUSTER.device, 1e9, 4, link=1e7, network=3e6, source="").reaching(0.5, 0.5)
+    least = hiding_batch(tiny_config(), "adamw", "ddp", 8, 16, cluster)
     assert least is not None
     assert least > 1
     assert waits(least - 1)
     assert not waits(least)
-    assert hiding_batch(tiny_config(), "muon", "fsdp", 8, 16, CLUSTER, 0.5, 0.5) is None
+    assert hiding_batch(tiny_config(), "muon", "fsdp", 8, 16, CLUSTER.reaching(0.5, 0.5)) is None

@@ -14,7 +14,7 @@ TENSORS = 2 * 8 + 3
 
 
 def sent(operation: str, nbytes: int, processes: int) -> int:
-    return Collective("test", operation, nbytes, 1).sent(processes)  # type: ignore[arg-type]
+    return Collective("test", "update", operation, nbytes, 1).sent(processes)  # type: ignore[arg-type]
 
 
 def test_a_ring_sends_all_but_a_processs_own_part_and_a_reduction_twice_that() -> None:

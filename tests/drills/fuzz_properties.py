@@ -38,10 +38,10 @@ def by_hypothesis(*strategies: Any) -> Callable[[Callable[..., None]], Property]
         def look(tally: Tally, count: int) -> int:
             done = 0
 
-            def counted(drawn: tuple[Any, ...]) -> None:
+            def counted(example: tuple[Any, ...]) -> None:
                 nonlocal done
                 done += 1
-                check(*drawn)
+                check(*example)
 
             limits = settings(
                 max_examples=count,

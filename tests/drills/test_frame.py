@@ -22,8 +22,10 @@ def test_a_drill_has_a_break_that_it_finds(name: str) -> None:
 def test_a_break_applies_and_is_python(defect: Break, tmp_path: Path) -> None:
     copy = tmp_path / defect.file
     copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_bytes((ROOT / defect.file).read_bytes())
+    intact = (ROOT / defect.file).read_bytes()
+    copy.write_bytes(intact)
     defect.apply(tmp_path)
+    assert copy.read_bytes() != intact
     if copy.suffix == ".py":
         compile(copy.read_text(encoding="utf-8"), defect.file, "exec")
 

@@ -18,7 +18,7 @@ from gpt.config import Config, RunConfig
 
 if TYPE_CHECKING:
     from gpt.accounting.memory import InferenceMemory, Optimizer, TrainingMemory
-    from gpt.accounting.parallel import ParallelStep
+    from gpt.accounting.parallel import Method, ParallelStep
     from gpt.device import Compute
     from gpt.model import GPT
 
@@ -54,7 +54,6 @@ def run(arguments: argparse.Namespace) -> None:
 
     from gpt.accounting.memory import inference_memory
     from gpt.accounting.memory_limits import require_countable
-    from gpt.accounting.parallel import parallel_step
     from gpt.device import choose_compute, choose_device
 
     require_countable(config.model, batch, length)
@@ -63,14 +62,8 @@ def run(arguments: argparse.Namespace) -> None:
     report("counting the bytes of a training step and of decoding: a few seconds")
     training = predict_training(config, batch, length, compute)
     inference = inference_memory(config.model, batch, length, compute.device)
-    method, processes, micro_batches = (
-        arguments.parallel or config.run.parallel,
-        arguments.world_size,
-        config.train.grad_accum_steps,
-    )
-    parallel = (
-        None if processes == 1 else parallel_step(config.model, config.optim.name, method, processes, micro_batches)
-    )
+    method, processes = arguments.parallel or config.run.parallel, arguments.world_size
+    parallel = _predict_process(config, method, processes) if processes > 1 else None
     size, dtype = f"{batch:,} × {length:,} tokens", str(compute.dtype).removeprefix("torch.")
     summary = {
         "source": named.source,
@@ -107,6 +100,12 @@ def predict_training(config: Config, batch: int, length: int, compute: "Compute"
         return build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
 
     return training_memory(config.model, batch, length, compute, build, config.train.grad_accum_steps)
+
+
+def _predict_process(config: Config, method: "Method", processes: int) -> "ParallelStep":
+    from gpt.accounting.parallel import parallel_step
+
+    return parallel_step(config.model, config.optim.name, method, processes, config.train.grad_accum_steps)
 
 
 def _training_table(memory: "TrainingMemory", title: str, config: Config) -> Table:

@@ -8,14 +8,16 @@ from gpt.cli.explain.memory import predict_training
 from gpt.cli.explain.model_options import add_model_options, find_config
 from gpt.cli.explain.size_options import add_size_options, check_batch, check_positive, read_size
 from gpt.cli.tables import Table, add_format_options, human_bytes, print_view
+from gpt.config import Config
 from gpt.errors import ConfigError
 
 if TYPE_CHECKING:
     from gpt.accounting.clusters import Cluster, StepTime
     from gpt.accounting.memory import TrainingMemory
+    from gpt.accounting.parallel import Method
 
 DEVICES = (1, 2, 8, 16, 64)
-METHODS = ("ddp", "fsdp")
+METHODS: tuple["Method", ...] = ("ddp", "fsdp")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -51,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     import torch
 
-    from gpt.accounting.clusters import CLUSTERS, hiding_batch, step_time
+    from gpt.accounting.clusters import CLUSTERS
     from gpt.accounting.memory_limits import require_countable
     from gpt.device import Compute
 
@@ -63,24 +65,11 @@ def run(arguments: argparse.Namespace) -> None:
     fused = {"attention": "sdpa", "attention_dropout": 0.0}  # on a CPU, dropout would keep whole matrices of weights
     config = config.model_copy(update={"model": config.model.model_copy(update=fused)})
     memory = predict_training(config, batch, length, Compute(torch.device("cpu"), torch.bfloat16))
-    times = {
-        method: [
-            step_time(
-                *(config.model, config.optim.name, method, devices, batch, length, cluster),  # type: ignore[arg-type]
-                *(arguments.utilization, arguments.link_utilization),
-            )
-            for devices in DEVICES
-        ]
-        for method in METHODS
+    reached = cluster.reaching(arguments.utilization, arguments.link_utilization)
+    times, hiding = _bounds(config, batch, length, reached)
+    summary: dict[str, Any] = {
+        method: [_row(time, times["ddp"][0], memory) for time in times[method]] for method in METHODS
     }
-    hiding = {
-        method: hiding_batch(
-            *(config.model, config.optim.name, method, DEVICES[-1], length, cluster),  # type: ignore[arg-type]
-            *(arguments.utilization, arguments.link_utilization),
-        )
-        for method in METHODS
-    }
-    summary = {method: [_row(time, times["ddp"][0], memory) for time in times[method]] for method in METHODS}
     print_view(
         arguments,
         f"{named.source}, {batch:,} × {length:,} tokens on each device of {arguments.cluster}",
@@ -94,6 +83,21 @@ def run(arguments: argparse.Namespace) -> None:
             **summary,
         },
     )
+
+
+def _bounds(
+    config: Config, batch: int, length: int, cluster: "Cluster"
+) -> tuple[dict[str, list["StepTime"]], dict[str, int | None]]:
+    """Return, by method, the times on each number of devices, and the batch that hides sending on the most."""
+    from gpt.accounting.clusters import hiding_batch, step_time
+
+    model, optimizer = config.model, config.optim.name
+    times: dict[str, list[StepTime]] = {}
+    hiding: dict[str, int | None] = {}
+    for method in METHODS:
+        times[method] = [step_time(model, optimizer, method, count, batch, length, cluster) for count in DEVICES]
+        hiding[method] = hiding_batch(model, optimizer, method, DEVICES[-1], length, cluster)
+    return times, hiding
 
 
 def _row(time: "StepTime", alone: "StepTime", memory: "TrainingMemory") -> dict[str, Any]:

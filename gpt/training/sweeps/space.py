@@ -14,7 +14,7 @@ CHOSEN = ("run.name", "run.dir")
 """Keys that the sweep sets itself."""
 SCALES = ("linear", "log")
 DIGITS = 4
-"""Significant digits of a number that is drawn from a range."""
+"""Significant digits of a number that is sampled from a range."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Range:
     high: int | float
     is_log: bool
 
-    def draw(self, random: Random) -> int | float:
-        """Draw a number."""
+    def sample(self, random: Random) -> int | float:
+        """Sample a number."""
         if self.is_log:
             number = math.exp(random.uniform(math.log(self.low), math.log(self.high)))
         else:
@@ -54,9 +54,9 @@ class Axis:
     name: str
     values: tuple[Any, ...] | Range
 
-    def draw(self, random: Random) -> Any:
-        """Draw a value."""
-        return self.values.draw(random) if isinstance(self.values, Range) else random.choice(self.values)
+    def sample(self, random: Random) -> Any:
+        """Sample a value."""
+        return self.values.sample(random) if isinstance(self.values, Range) else random.choice(self.values)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The trials of a sweep: every combination of a grid, or some drawn at random."""
+"""The trials of a sweep: every combination of a grid, or some sampled at random."""
 
 import hashlib
 import itertools
@@ -17,7 +17,7 @@ from gpt.training.sweeps.space import SearchSpace
 
 MOST_TRIALS = 10_000
 NAME_CHARACTERS = 100
-DRAWS = 100_000
+ATTEMPTS = 100_000
 """Repeated ones in a row, after which a space has no other combinations."""
 
 
@@ -66,7 +66,7 @@ def plan_trials(space: SearchSpace, base: Config, number: int | None = None, see
         candidates, found = _combine(space)
         problems += found
     else:
-        candidates = list(_draw(space, number, seed))
+        candidates = list(_sample(space, number, seed))
         if space.axes and len(candidates) < number:
             problems.append(f"{space.path}: has {len(candidates):,} combinations, fewer than --random {number:,}")
     trials, invalid = _check(candidates, base)
@@ -91,12 +91,12 @@ def _combine(space: SearchSpace) -> tuple[list[dict[str, Any]], list[str]]:
     return [dict(zip(lists, values, strict=True)) for values in combinations], problems
 
 
-def _draw(space: SearchSpace, number: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Draw different combinations, fewer than `number` if there seem to be no more."""
+def _sample(space: SearchSpace, number: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Sample different combinations, fewer than `number` if there seem to be no more."""
     random, seen = Random(seed), set()
     for _ in range(number if space.axes else 0):
-        for _ in range(DRAWS):
-            values = {axis.name: axis.draw(random) for axis in space.axes}
+        for _ in range(ATTEMPTS):
+            values = {axis.name: axis.sample(random) for axis in space.axes}
             if repr(values) not in seen:
                 seen.add(repr(values))
                 yield values

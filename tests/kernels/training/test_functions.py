@@ -6,7 +6,6 @@ two matmuls of bfloat16 by a few times as much. In float32 all is within a few r
 """
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -49,14 +48,6 @@ def rounded(kernels: Kernels) -> float:
 def one_rounded(kernels: Kernels) -> float:
     """Largest relative error of a single number."""
     return 1.001 * 2**-8 if kernels.dtype == torch.bfloat16 else EXACT
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def narrow(kernels: Kernels, *shape: int, scale: float = 1.0) -> Tensor:

@@ -1,7 +1,5 @@
 """Short convolutions, for every class of processor, against torch's in float64 from the same rounded inputs."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,14 +21,6 @@ SHAPES = [(1, 1, 16), (3, 2, 48), (2, 7, 32), (2, 8, 16), (3, 64, 32), (2, 65, 8
 @pytest.fixture(scope="module", params=PROCESSORS_HERE, ids=lambda processor: processor.name)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     return Kernels(request.param.matmul_dtype, read_settings(), processors=[request.param])
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def rounded(kernels: Kernels) -> float:

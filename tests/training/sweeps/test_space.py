@@ -67,16 +67,16 @@ def test_a_missing_file_is_named_with_a_similar_one(tmp_path: Path) -> None:
         read_space(tmp_path / "grib.yaml")
 
 
-def test_a_range_is_drawn_within_its_ends_and_by_its_scale() -> None:
+def test_a_range_is_sampled_within_its_ends_and_by_its_scale() -> None:
     random = Random(0)
-    logarithmic = [Range(1e-4, 1, True).draw(random) for _ in range(2000)]
+    logarithmic = [Range(1e-4, 1, True).sample(random) for _ in range(2000)]
     assert all(1e-4 <= number <= 1 for number in logarithmic)
     assert sum(number < 1e-2 for number in logarithmic) / 2000 == pytest.approx(
         0.5, abs=0.05
     )  # the middle of 4 decades
     assert all(number == float(f"{number:.4g}") for number in logarithmic)
-    linear = [Range(0.0, 1, False).draw(random) for _ in range(2000)]
+    linear = [Range(0.0, 1, False).sample(random) for _ in range(2000)]
     assert sum(number < 0.25 for number in linear) / 2000 == pytest.approx(0.25, abs=0.05)
-    whole = {Range(1, 4, True).draw(random) for _ in range(200)}
+    whole = {Range(1, 4, True).sample(random) for _ in range(200)}
     assert whole == {1, 2, 3, 4}
     assert all(isinstance(number, int) for number in whole)
