@@ -105,6 +105,7 @@ class Search:
         self.recipe = load_config(Path(config), overrides).config
         dataset = prepare(self.recipe.data, read_settings(), report)
         self.vocab_size, self.text = dataset.tokenizer.vocab_size, folder / "train.txt"
+        self.tokens = round(len(dataset.train) * (1 - self.recipe.data.val_fraction))
         self.text.write_text(dataset.tokenizer.decode(np.asarray(dataset.train)), encoding="utf-8", newline="")
 
     def result(self, overrides: Sequence[str], seed: int, share: float) -> Row:
@@ -117,10 +118,10 @@ class Search:
         if known is not None:
             return known
         config = load_config(Path(self.config), settings).config
-        steps, decay = self.steps(config, share)
-        settings = [*settings, "data.source=file", f"data.path={self.text}"]
-        settings += [f"run.seed={seed}", f"train.max_steps={steps}"]
-        settings += [] if decay is None else [f"optim.decay_steps={decay}"]
+        lengths = self.lengths(config, share)
+        steps = lengths["train.max_steps"]
+        settings = [*settings, "data.source=file", f"data.path={self.text}", f"run.seed={seed}"]
+        settings += [f"{key}={value}" for key, value in lengths.items()]
         report(f"{' '.join(overrides) or RECIPE}, seed {seed}: {steps:,} steps")
         seconds, model = time_ours(self.config, settings)
         dataset = prepare(load_config(Path(self.config), settings).config.data, read_settings(), report)
@@ -130,19 +131,26 @@ class Search:
         report(f"  loss {row['loss']:.4f} after {seconds:.0f} s")
         return row
 
-    def steps(self, config: Config, share: float) -> tuple[int, int | None]:
-        """Return how many steps of a candidate cost a share of the recipe's FLOPs, and its decay, scaled alike."""
-        steps = max(1, round(share * self.recipe.train.max_steps * self.flops(self.recipe) / self.flops(config)))
-        decay = config.optim.decay_steps
-        return steps, None if decay is None else max(1, round(decay * steps / config.train.max_steps))
+    def lengths(self, config: Config, share: float) -> dict[str, int]:
+        """Return the overrides by which a candidate costs a share of the recipe's FLOPs.
 
-    def flops(self, config: Config) -> int:
-        """Return the training FLOPs of one step."""
-        from gpt.accounting.flops import training_flops
+        The teacher gets its steps times the share, and the student what is left; a decay is scaled like the steps.
+        """
+        from gpt.accounting.flops import run_flops
 
-        model, train = config.model, config.train
-        sized = model.model_copy(update={"vocab_size": model.vocab_size or self.vocab_size})
-        return training_flops(sized, train.batch_size * train.grad_accum_steps, model.block_size)
+        def flops(config: Config, max_steps: int, teacher_steps: int | None) -> int:
+            model = config.model.model_copy(update={"vocab_size": config.model.vocab_size or self.vocab_size})
+            train = config.train.model_copy(update={"max_steps": max_steps, "teacher_steps": teacher_steps})
+            return run_flops(config.model_copy(update={"model": model, "train": train}), self.tokens)
+
+        recipe, train, decay = self.recipe.train, config.train, config.optim.decay_steps
+        budget = share * flops(self.recipe, recipe.max_steps, recipe.teacher_steps)
+        teacher = None if train.teacher_steps is None else max(1, round(share * train.teacher_steps))
+        teaching = flops(config, 0, teacher)
+        steps = max(1, round((budget - teaching) / (flops(config, 1, teacher) - teaching)))
+        found = {"train.max_steps": steps, "train.teacher_steps": teacher}
+        found["optim.decay_steps"] = None if decay is None else max(1, round(decay * steps / train.max_steps))
+        return {key: value for key, value in found.items() if value is not None}
 
     def _rows(self) -> list[Row]:
         if not self.results.exists():

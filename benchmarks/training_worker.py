@@ -21,8 +21,11 @@ from gpt.training.compiling import is_compiled
 from gpt.training.setup import open_session
 
 LONG = ("max_steps", "eval_interval", "log_interval")
-STEPS_ONLY = (*(f"train.{key}=1000000" for key in LONG), "train.eval_first=false")
-"""Overrides: no evaluation and no log line before the process is ended."""
+STEPS_ONLY = (
+    *(f"train.{key}=1000000" for key in LONG),
+    *("train.eval_first=false", "train.teacher_steps=null", "train.teacher_weight=0.5"),
+)
+"""Overrides: no evaluation, no log line and no teacher before the process is ended."""
 
 
 def train_gpt(loaded: LoadedConfig, timer: StepTimer) -> None:

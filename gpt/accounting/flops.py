@@ -1,8 +1,9 @@
 """Count the FLOPs of a model from its configuration; a multiply-add counts as two."""
 
+import math
 from dataclasses import dataclass
 
-from gpt.config import ModelConfig
+from gpt.config import Config, ModelConfig
 
 
 def matmul_parameters(config: ModelConfig) -> int:
@@ -50,6 +51,23 @@ def backward_flops(config: ModelConfig, batch: int, length: int) -> int:
 def training_flops(config: ModelConfig, batch: int, length: int) -> int:
     """Count the FLOPs of a forward and a backward pass."""
     return forward_flops(config, batch, length) + backward_flops(config, batch, length)
+
+
+def run_flops(config: Config, tokens: int) -> int:
+    """Count the FLOPs of a whole training: of its steps, of its teacher's, and of the teacher's predictions.
+
+    Evaluations and samples are not counted.
+
+    Args:
+        config: `model.vocab_size` is set.
+        tokens: length of the training split.
+    """
+    model, train = config.model, config.train
+    step = training_flops(model, train.batch_size * train.grad_accum_steps, model.block_size)
+    if train.teacher_steps is None:
+        return train.max_steps * step
+    predictions = math.ceil(tokens / model.block_size) * forward_flops(model, 1, model.block_size)
+    return (train.max_steps + train.teacher_steps) * step + predictions
 
 
 @dataclass(frozen=True)

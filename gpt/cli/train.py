@@ -70,23 +70,26 @@ def _read(argv: Sequence[str] | None) -> tuple[argparse.Namespace, LoadedConfig 
 
 def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) -> int:
     load_torch()
-    from gpt.training.setup import open_session
+    from gpt.accounting.flops import run_flops
     from gpt.training.signals import Interrupted
+    from gpt.training.stages import open_stages
 
     settings, tell = read_settings(arguments.offline), report if world.is_main else silent
-    trainer = open_session(loaded, settings, tell, arguments.resume, arguments.allow_config_change, world)
-    folder = trainer.run_folder.path
-    try:
-        state = trainer.run()
-    except Interrupted as stopped:
-        tell(
-            f"stopped by {stopped} at step {trainer.state.step}, saved in {folder}; "
-            f"continue with --config {folder / 'config.yaml'} --resume auto"
-        )
-        return stopped.exit_code
+    for trainer in open_stages(loaded, settings, tell, arguments.resume, arguments.allow_config_change, world):
+        folder = trainer.run_folder.path
+        try:
+            state = trainer.run()
+        except Interrupted as stopped:
+            again = f"--config {folder / 'config.yaml'}" if folder.name == loaded.name else "the same command and"
+            where = f"at step {trainer.state.step}, saved in {folder}"
+            tell(f"stopped by {stopped} {where}; continue with {again} --resume auto")
+            return stopped.exit_code
+    flops = run_flops(trainer.config, len(trainer.dataset.train))
+    taught = " with the teacher's" if trainer.teacher else ""
     tell(
-        f"done: {state.step} steps in {state.seconds:.1f} s; best validation loss {state.best_val_loss:.4f} nats "
-        f"per token at step {state.best_step}; sample with: python scripts/sample.py --checkpoint {folder}"
+        f"done: {state.step} steps in {state.seconds:.1f} s, {flops / 1e12:,.3g} TFLOP{taught}; best validation loss "
+        f"{state.best_val_loss:.4f} nats per token at step {state.best_step}; "
+        f"sample with: python scripts/sample.py --checkpoint {folder}"
     )
     return 0
 

@@ -313,6 +313,14 @@ class TrainConfig(Section):
     init_new_characters: Literal["refuse", "add"] = Field(
         "refuse", description="With init_from: what to do with characters of the corpus that its vocabulary lacks."
     )
+    teacher_steps: PositiveInt | None = Field(
+        None,
+        description="First train a teacher for this many steps, in the run NAME-teacher, with another seed; then also "
+        "learn what it predicts for the training split (self-distillation). null: no teacher.",
+    )
+    teacher_weight: float = Field(
+        0.5, gt=0, le=1, description="With teacher_steps: weight of the teacher's predictions; the text has the rest."
+    )
     eval_interval: PositiveInt = Field(250, description="Steps between evaluations; each also writes a checkpoint.")
     eval_first: bool = Field(True, description="Evaluate, and write a checkpoint, before the first step too.")
     eval_batch_size: PositiveInt | None = Field(None, description="Sequences per evaluation batch; null: batch_size.")
@@ -346,6 +354,8 @@ class TrainConfig(Section):
     def cross_checks(self) -> Iterator[Problem]:
         if self.init_new_characters != "refuse" and self.init_from is None:
             yield "init_new_characters", "is only read with init_from"
+        if self.teacher_weight != 0.5 and self.teacher_steps is None:
+            yield "teacher_weight", "is only read with teacher_steps"
 
 
 class SamplingParams(Section):

@@ -32,11 +32,13 @@ from gpt.training.monitor import (
     SampleFiles,
     TensorBoard,
 )
+from gpt.training.objective import Distillation, cross_entropy
 from gpt.training.optimizers import build_optimizer
 from gpt.training.parallel import check_parallel, parallelize
 from gpt.training.resume import ResumePoint, check_fits, find_resume_point, warn_of_copy
 from gpt.training.schedule import fit_schedule
 from gpt.training.step import Stepper
+from gpt.training.teacher import Teacher, load_teacher
 from gpt.training.trainer import Trainer
 from gpt.training.training_state import seed_process
 
@@ -99,17 +101,19 @@ def _build_trainer(
     world.agreed(lambda: require_training_memory(config, compute, world.size))
     if point is not None:
         check_fits(point, config, dataset, allow_config_change)
+    teacher = load_teacher(loaded, dataset, compute, report)
     model = _build_model(config, dataset, point, base)
     world.agreed(lambda: _use_native_blocks(model, config, compute, settings, report))
     parallel = parallelize(model, config.run.parallel, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
     skips = MOST_SKIPPED if config.train.on_nonfinite == "skip" else 0
-    stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, skips, parallel, world)
-    _compile_blocks(stepper, config, dataset, processor, report)
+    objective = cross_entropy if teacher is None else Distillation(config.train.teacher_weight)
+    stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, skips, parallel, world, objective)
+    _compile_blocks(stepper, config, dataset, teacher, processor, report)
     if world.rank > 0:
         seed_process(config.run.seed, world.rank)
     monitor = _build_monitor(run, config, report) if world.is_main else Monitor()
-    trainer = Trainer(config, model, dataset, compute, stepper, run, monitor, report, world)
+    trainer = Trainer(config, model, dataset, compute, stepper, run, monitor, report, world, teacher)
     if point is not None:
         trainer.restore(point.checkpoint)
     world.on_main(lambda: _create_folder(run, config, point))
@@ -182,7 +186,14 @@ def _use_native_blocks(model: GPT, config: Config, compute: Compute, settings: S
             report(f"no native kernels: {error}")
 
 
-def _compile_blocks(stepper: Stepper, config: Config, dataset: Dataset, processor: Processor, report: Report) -> None:
+def _compile_blocks(
+    stepper: Stepper,
+    config: Config,
+    dataset: Dataset,
+    teacher: Teacher | None,
+    processor: Processor,
+    report: Report,
+) -> None:
     """Compile the blocks if that is wanted and works, unless native kernels compute them.
 
     Raises:
@@ -193,10 +204,10 @@ def _compile_blocks(stepper: Stepper, config: Config, dataset: Dataset, processo
         return
     if should_compile(config.run.compile, stepper.compute.device, processor, report):
         # from a sampler of its own, so that the run's batches stay the same
-        batch = BatchSampler(dataset.train, config.model.block_size, seed=0).get_batch(
-            config.train.batch_size // stepper.world.size
-        )
-        compile_blocks(model, lambda: stepper.gradients([batch]), config.run.compile is True, report)
+        sampler = BatchSampler(dataset.train, config.model.block_size, seed=0)
+        batch = sampler.get_batch(config.train.batch_size // stepper.world.size)
+        taught = batch if teacher is None else teacher.teach(batch, sampler.starts)
+        compile_blocks(model, lambda: stepper.gradients([taught]), config.run.compile is True, report)
 
 
 def _build_monitor(run: RunFolder, config: Config, report: Report) -> Monitor:

@@ -12,8 +12,9 @@ from torch import Tensor
 from gpt.device import Compute
 from gpt.distributed import World
 from gpt.errors import NonFiniteError
-from gpt.evaluation.loss import IGNORE, Batch, summed_loss
+from gpt.evaluation.loss import IGNORE, Batch
 from gpt.model import GPT
+from gpt.training.objective import Objective, TaughtBatch, cross_entropy
 from gpt.training.optimizers import CombinedOptimizer
 from gpt.training.parallel import ParallelModel
 from gpt.training.sharding import whole
@@ -97,6 +98,7 @@ class Stepper:
         allowed_in_a_row: see `NonFiniteGuard`.
         parallel: the model as several processes call it; None: as it is.
         world: the processes that train it.
+        objective: what a step minimizes.
     """
 
     def __init__(
@@ -108,14 +110,15 @@ class Stepper:
         allowed_in_a_row: int = 0,
         parallel: ParallelModel | None = None,
         world: World = World(),  # noqa: B008  # without state
+        objective: Objective = cross_entropy,
     ) -> None:
-        self.model, self.optimizer, self.compute = model, optimizer, compute
+        self.model, self.optimizer, self.compute, self.objective = model, optimizer, compute, objective
         self.parallel, self.world = parallel or ParallelModel(model), world
         self.max_norm = grad_clip or math.inf
         self.scaler = torch.amp.GradScaler(compute.device.type, enabled=compute.dtype == torch.float16)
         self.guard = NonFiniteGuard(compute.device, allowed_in_a_row)
 
-    def step(self, number: int, learning_rate: float, micro_batches: Sequence[Batch]) -> StepResult:
+    def step(self, number: int, learning_rate: float, micro_batches: Sequence[Batch | TaughtBatch]) -> StepResult:
         """Do update `number`, counted from 0.
 
         Raises:
@@ -147,7 +150,7 @@ class Stepper:
         if self.scaler.is_enabled() and self.scaler.get_scale() < 1:
             raise NonFiniteError("float16 gradients overflow even unscaled; set run.dtype=bfloat16 or float32")
 
-    def gradients(self, micro_batches: Sequence[Batch]) -> Tensor:
+    def gradients(self, micro_batches: Sequence[Batch | TaughtBatch]) -> Tensor:
         """Set the gradients to those of several micro-batches, as if they were one batch.
 
         Each loss is divided by the number of tokens of the whole step, not of its micro-batch, so that all tokens
@@ -157,17 +160,17 @@ class Stepper:
             micro_batches: those of this process.
 
         Returns:
-            Mean loss per token, in nats, detached.
+            Mean cross-entropy of the targets per token, in nats, detached.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        tokens = self.world.sum(sum(int((targets != IGNORE).sum()) for _, targets in micro_batches))
+        tokens = self.world.sum(sum(int((batch[1] != IGNORE).sum()) for batch in micro_batches))
         tokens_per_process = tokens / self.world.size  # gradients are averaged over processes
         losses = []
-        for number, (inputs, targets) in enumerate(micro_batches, start=1):
+        for number, batch in enumerate(micro_batches, start=1):
             with nullcontext() if number == len(micro_batches) else self.parallel.accumulating():
-                loss = summed_loss(self.parallel.forward, inputs, targets, self.compute) / tokens_per_process
-                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            losses.append(loss.detach())
+                minimized, loss = self.objective(self.parallel.forward, batch, self.compute)
+                self.scaler.scale(minimized / tokens_per_process).backward()  # type: ignore[no-untyped-call]
+            losses.append(loss / tokens_per_process)
         return self.world.mean(torch.stack(losses).sum())
 
     def state_dict(self) -> dict[str, Any]:

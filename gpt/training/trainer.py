@@ -20,12 +20,14 @@ from gpt.progress import Report, announced
 from gpt.training.averaging import WeightAverage
 from gpt.training.incidents import StepWatch
 from gpt.training.monitor import INCIDENT, Monitor
+from gpt.training.objective import TaughtBatch
 from gpt.training.parallel import rows_of_process
 from gpt.training.saving import CheckpointWriter
 from gpt.training.schedule import learning_rate
 from gpt.training.sharding import gather_on_main
 from gpt.training.signals import Interrupted, SignalWatch
 from gpt.training.step import Stepper, StepResult
+from gpt.training.teacher import Teacher
 from gpt.training.throughput import SpeedMeter
 from gpt.training.training_state import TrainingState, gather_generator_states, restore_generator_states, seed_process
 from gpt.training.validation import Validation
@@ -44,6 +46,7 @@ class Trainer:
         monitor: receives every metric.
         report: takes lines for the user.
         world: the processes that train the model; only rank 0 writes.
+        teacher: predicts the training split, if the stepper's objective needs it.
     """
 
     def __init__(
@@ -57,10 +60,11 @@ class Trainer:
         monitor: Monitor,
         report: Report,
         world: World,
+        teacher: Teacher | None = None,
     ) -> None:
         self.config, self.model, self.dataset, self.compute = config, model, dataset, compute
         self.stepper, self.run_folder, self.monitor, self.report = stepper, run, monitor, report
-        self.world = world
+        self.world, self.teacher = world, teacher
         self.state = TrainingState()
         self.sampler = build_sampler(config.data.order, dataset.train, config.model.block_size, config.run.seed)
         self._rows = rows_of_process(config.train, world)
@@ -155,7 +159,7 @@ class Trainer:
         if self.watch.is_full:
             self._report_incidents()
 
-    def _next_micro_batches(self) -> list[Batch]:
+    def _next_micro_batches(self) -> list[Batch] | list[TaughtBatch]:
         """Return this process's part of the micro-batches of a step.
 
         All of them are one large batch, split, so that neither accumulation nor processes change the data.
@@ -163,7 +167,11 @@ class Trainer:
         train = self.config.train
         inputs, targets = self.sampler.get_batch(train.batch_size * train.grad_accum_steps, self._rows)
         size = train.batch_size // self.world.size
-        return list(zip(torch.split(inputs, size), torch.split(targets, size), strict=True))
+        batches = list(zip(torch.split(inputs, size), torch.split(targets, size), strict=True))
+        if self.teacher is None:
+            return batches
+        starts = self.sampler.starts if self._rows is None else self.sampler.starts[self._rows]
+        return list(map(self.teacher.teach, batches, torch.split(starts, size)))
 
     def _log(self, result: StepResult, rate: float) -> float:
         """Read the result of a step back from the device and report it; return the loss in nats per token."""

@@ -12,9 +12,11 @@ from gpt.accounting.flops import (
     flops_by_part,
     forward_flops,
     matmul_parameters,
+    run_flops,
     training_flops,
 )
 from gpt.cache import KVCache
+from gpt.config import Config, TrainConfig
 from gpt.model import GPT
 from tiny import tiny_config
 
@@ -137,3 +139,12 @@ def test_a_naive_step_costs_as_many_times_as_it_has_tokens() -> None:
         assert generation.naive_step(step) == generation.cached_step(step) * (4 + step)
     growth = {generation.cached_step(step + 1) - generation.cached_step(step) for step in range(1, 60)}
     assert growth == {2 * 4 * 32}  # one key more: 2 layers, scores and weighted sum of 32 multiply-adds
+
+
+def test_a_run_costs_its_steps_those_of_its_teacher_and_what_the_teacher_predicts() -> None:
+    model = tiny_config()
+    train = TrainConfig(batch_size=3, grad_accum_steps=2, max_steps=10)
+    step = training_flops(model, 6, 16)
+    assert run_flops(Config(model=model, train=train), 100) == 10 * step
+    taught = Config(model=model, train=train.model_copy(update={"teacher_steps": 4}))
+    assert run_flops(taught, 100) == 14 * step + 7 * forward_flops(model, 1, 16)  # 100 tokens in windows of 16

@@ -1,5 +1,6 @@
 """The search for a recipe: what a run costs, which candidates go on, and what is not repeated."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from torch import nn
 
 from benchmarks import search
 from benchmarks.search import RECIPE, Search, rank, read_candidates, survivors
-from gpt.accounting.flops import training_flops
+from gpt.accounting.flops import forward_flops, training_flops
 from gpt.config import load_config
 from gpt.errors import ConfigError, GPTError
 
@@ -46,6 +47,15 @@ def test_a_candidate_gets_the_steps_that_the_share_of_the_arithmetic_pays_for(
     assert row["steps"] == round(50 * costs[0] / costs[1])
     assert {f"train.max_steps={row['steps']}", "run.seed=3", "model.n_embd=32"} <= set(asked[0])
     assert f"optim.decay_steps={round(0.4 * row['steps'])}" in asked[0]
+
+
+def test_a_teacher_takes_its_part_of_the_arithmetic(searching: tuple[Search, list[list[str]]]) -> None:
+    one, asked = searching
+    row = one.result(["train.teacher_steps=30"], seed=1, share=0.5)
+    model = load_config(Path(one.config)).config.model.model_copy(update={"vocab_size": 10})
+    predictions = math.ceil(225 / 8) * forward_flops(model, 1, 8)  # 400 characters, three quarters of three quarters
+    assert row["steps"] == round(50 - 15 - predictions / training_flops(model, 4, 8))
+    assert "train.teacher_steps=15" in asked[0][-3:]
 
 
 def test_only_the_training_split_is_read(searching: tuple[Search, list[list[str]]]) -> None:

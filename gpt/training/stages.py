@@ -1,0 +1,54 @@
+"""The runs of one training: the student alone, or a teacher and then the student."""
+
+from collections.abc import Iterator
+
+from gpt.checkpoint import RunFolder
+from gpt.config import LoadedConfig
+from gpt.data import prepare
+from gpt.distributed import World
+from gpt.environment import Settings, expand_home
+from gpt.progress import Report
+from gpt.training.resume import AUTO, find_resume_point
+from gpt.training.setup import open_session
+from gpt.training.teacher import require_probabilities_memory, teacher_config
+from gpt.training.trainer import Trainer
+
+
+def open_stages(
+    loaded: LoadedConfig,
+    settings: Settings,
+    report: Report,
+    resume: str | None,
+    allow_config_change: bool,
+    world: World,
+) -> Iterator[Trainer]:
+    """Yield the trainer of each run; each has to be finished before the next is asked for.
+
+    With `train.teacher_steps` the teacher comes first, unless a resumed training has finished it. Arguments and
+    exceptions are those of `open_session`.
+    """
+    teacher = world.on_main(lambda: _find_unfinished_teacher(loaded, settings, report, resume))
+    if teacher is not None:
+        resume_teacher = None if resume is None else AUTO
+        yield open_session(teacher, settings, report, resume_teacher, allow_config_change, world)
+    yield open_session(loaded, settings, report, resume, allow_config_change, world)
+
+
+def _find_unfinished_teacher(
+    loaded: LoadedConfig, settings: Settings, report: Report, resume: str | None
+) -> LoadedConfig | None:
+    """Return the configuration of the teacher if it has to be trained, after checking that the student's run can begin.
+
+    Raises:
+        CheckpointError: the student's run cannot begin or continue.
+        DeviceError: there is no memory for the teacher's probabilities.
+    """
+    if loaded.config.train.teacher_steps is None:
+        return None
+    runs = expand_home(loaded.config.run.dir, "run.dir")
+    find_resume_point(RunFolder(runs / loaded.name), resume, loaded.config, report)
+    require_probabilities_memory(prepare(loaded.config.data, settings, report), loaded.config)
+    teacher = teacher_config(loaded)
+    found = None if resume is None else RunFolder(runs / teacher.name).newest_valid()
+    is_finished = found is not None and found[1].state["step"] >= teacher.config.train.max_steps
+    return None if is_finished else teacher

@@ -1,0 +1,113 @@
+"""Self-distillation: a run learns from the text, and from what a shorter run before it predicts for the text.
+
+The teacher has the same architecture, another seed and fewer steps, and is a run of its own, beside the student's. Its
+predictions are smoother than the text, so that the student overfits later ("born-again networks", Furlanello et al.
+2018, 1805.04770).
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpt.accounting.memory_limits import require_memory
+from gpt.checkpoint import find_checkpoint, load_trained
+from gpt.config import Config, LoadedConfig
+from gpt.data import Dataset, Tokenizer
+from gpt.data.tokens import Tokens
+from gpt.device import Compute
+from gpt.environment import expand_home
+from gpt.errors import CheckpointError
+from gpt.evaluation.loss import Batch, to_device
+from gpt.model import GPT
+from gpt.progress import Report
+from gpt.training.objective import TaughtBatch
+
+SUFFIX = "-teacher"
+"""What the name of the teacher's run has after the student's."""
+
+
+def teacher_config(loaded: LoadedConfig) -> LoadedConfig:
+    """Return the configuration of the teacher: another name, seed and length, with a schedule that fits the length."""
+    config, steps = loaded.config, loaded.config.train.teacher_steps
+    assert steps is not None
+    decay = config.optim.decay_steps
+    shorter = None if decay is None else max(1, round(decay * steps / config.train.max_steps))
+    run = config.run.model_copy(update={"name": loaded.name + SUFFIX, "seed": (config.run.seed + 1) % 2**63})
+    optim = config.optim.model_copy(update={"decay_steps": shorter})
+    train = config.train.model_copy(update={"max_steps": steps, "teacher_steps": None, "teacher_weight": 0.5})
+    return replace(loaded, config=config.model_copy(update={"run": run, "optim": optim, "train": train}))
+
+
+def require_probabilities_memory(dataset: Dataset, config: Config) -> None:
+    """Raise DeviceError unless there is memory for the probabilities over the training split."""
+    ids = config.model.vocab_size or dataset.tokenizer.vocab_size
+    needed = len(dataset.train) * ids * torch.float16.itemsize
+    remedy = "the corpus or its vocabulary, or leave out train.teacher_steps"
+    require_memory(needed, "the teacher's probabilities", remedy, torch.device("cpu"))
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """What the teacher predicts for the training split.
+
+    Attributes:
+        probabilities: (N, V) float16, of the token after each of N positions.
+    """
+
+    probabilities: Tensor
+
+    def teach(self, batch: Batch, starts: Tensor) -> TaughtBatch:
+        """Add the predictions to a batch of windows that begin at `starts`, (B,)."""
+        inputs, targets = batch
+        return TaughtBatch(inputs, targets, self.probabilities[starts[:, None] + torch.arange(inputs.size(1))])
+
+
+def load_teacher(loaded: LoadedConfig, dataset: Dataset, compute: Compute, report: Report) -> Teacher | None:
+    """Let the teacher of a configuration, if any, predict the training split.
+
+    Raises:
+        CheckpointError: there is no such run, or it was trained with another tokenizer.
+    """
+    config = loaded.config
+    if config.train.teacher_steps is None:
+        return None
+    runs = expand_home(config.run.dir, "run.dir")
+    folder = find_checkpoint(runs / (loaded.name + SUFFIX), runs, prefer="last")
+    teacher = load_trained(folder, runs, compute.device)
+    _check_tokenizer(teacher.tokenizer, dataset, folder)
+    report(f"{folder} predicts the training split")
+    return Teacher(predict(teacher.model, dataset.train, config.train.batch_size, compute))
+
+
+def _check_tokenizer(tokenizer: Tokenizer, dataset: Dataset, folder: object) -> None:
+    if tokenizer.to_dict() != dataset.tokenizer.to_dict():
+        raise CheckpointError(
+            f"{folder} was trained with another tokenizer; delete it, or choose another run.name=NAME"
+        )
+
+
+@torch.no_grad()
+def predict(model: GPT, tokens: Tokens, batch_size: int, compute: Compute) -> Tensor:
+    """Return the probabilities of the token after each position, (N, V) float16, in adjacent windows.
+
+    The last window begins so that it is full, and predicts again what it shares with the one before.
+
+    Args:
+        model: in eval mode.
+        tokens: N of them, at least as many as the block size.
+        batch_size: windows at once.
+        compute: device and dtype.
+    """
+    length, ids = model.config.block_size, model.config.vocab_size
+    assert ids is not None
+    probabilities = torch.empty(len(tokens), ids, dtype=torch.float16)
+    starts = np.minimum(np.arange(0, len(tokens), length), len(tokens) - length)
+    for batch in np.split(starts, range(batch_size, len(starts), batch_size)):
+        inputs = torch.from_numpy(np.asarray(tokens[batch[:, None] + np.arange(length)]).astype(np.int64))
+        with compute.autocast():
+            logits = model(to_device(inputs, compute.device))
+        for start, window in zip(batch, logits.float().softmax(-1).half().cpu(), strict=True):
+            probabilities[start : start + length] = window
+    return probabilities
