@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from drills.frame import NAMES, ROOT, load
@@ -52,6 +53,9 @@ def _self_test(names: list[str]) -> int:
     for name in names:
         drill = load(name)
         for defect in drill.breaks:
+            if defect.needs is not None and find_spec(defect.needs) is None:
+                print(f"{name}: NOT POSSIBLE HERE without {defect.needs}: {defect.why}", flush=True)
+                continue
             with broken_checkout(defect) as root:
                 outcome = run_process(name, False, drill.minutes, root)
             found = bool(outcome.failures) and not outcome.crashed

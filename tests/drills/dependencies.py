@@ -33,6 +33,9 @@ WORDS = {
     "Apache 2.0 License": "Apache-2.0",
 }
 
+FROM_FILES = {"atheris": "Apache-2.0"}
+"""Licenses of packages that have them in a file only, not in their metadata."""
+
 
 @dataclass
 class Dependency:
@@ -62,7 +65,8 @@ class Dependency:
         ]
         known = [WORDS[name] for name in classifiers if name in WORDS]
         text = (metadata.get("License") or "").strip()
-        return " AND ".join(known) or WORDS.get(text, text.partition("\n")[0][:40] or "unknown")
+        stated = WORDS.get(text, text.partition("\n")[0][:40])
+        return " AND ".join(known) or stated or FROM_FILES.get(self.name, "unknown")
 
     @property
     def unknown_licenses(self) -> list[str]:

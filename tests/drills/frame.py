@@ -68,12 +68,14 @@ class Break:
         file: path below the checkout.
         old: stands in the file exactly once.
         new: takes its place.
+        needs: a package without which it is not looked for; None: none.
     """
 
     why: str
     file: str
     old: str
     new: str
+    needs: str | None = None
 
     def apply(self, root: Path) -> None:
         """Break the copy of the checkout at `root`.

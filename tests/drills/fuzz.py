@@ -17,20 +17,21 @@ from unittest.mock import patch
 
 from drills.frame import Break, Drill, Tally
 from drills.fuzz_checkpoints import spoil_checkpoint
+from drills.fuzz_files import attack_tokenizer
+from drills.fuzz_guided import guide
 from drills.fuzz_properties import PROPERTIES
 from drills.fuzz_server import ask_server
-from drills.nasty import command_line, mutate_bytes, mutate_json, options_of, text, value
+from drills.nasty import command_line, mutate_bytes, options_of, text, value
 from drills.offline import call
 from drills.tiny_run import train_tiny
 from gpt.config import Config, dump_config, parse_config
-from gpt.data.bpe import learn_bpe
-from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.errors import GPTError
-from tiny import CORPUS, TINY
+from tiny import TINY
 from training.sessions import quick_beginnings
 
 FIGURES = ("configurations", "values", "command lines", "prompts", "tokenizers", "checkpoints", "requests")
-FIGURES += ("texts through tokenizers, YAML and stop strings", "tracebacks", "hangs")
+FIGURES += ("texts through tokenizers, YAML and stop strings", "guided by coverage", "kinds of them not possible here")
+FIGURES += ("tracebacks", "hangs")
 PATIENCE = 3.0
 """Seconds after which Ctrl-C comes, as from somebody who has waited enough; three times as much is a hang."""
 GOOD = {
@@ -97,6 +98,7 @@ BREAKS = (
         'codecs.getincrementaldecoder("utf-8")(errors="replace")',
         'codecs.getincrementaldecoder("utf-8")(errors="ignore")',
     ),
+    Break("a tag builds objects, or is a traceback", YAML, " or event.tag is not None", "", needs="atheris"),
 )
 
 
@@ -183,16 +185,6 @@ def attack_prompt(chance: random.Random) -> None:
     assert code in (0, 2), (line, error)
 
 
-def attack_tokenizer(contents: list[dict[str, object]], chance: random.Random) -> None:
-    """Build a tokenizer from a damaged description, and use it."""
-    damaged = mutate_json(chance.choice(contents), chance)
-    with contextlib.suppress(GPTError):
-        tokenizer = tokenizer_from_dict(damaged)
-        ids = tokenizer.encode("It was a door.")
-        tokenizer.decode(ids)
-        tokenizer.count_chars(ids)
-
-
 def targets(folder: Path) -> list[Target]:
     """Return everything that is attacked; the folder has a trained run."""
     found = [Target("configurations", (150, 5000), attack_yaml), Target("values", (100, 4000), attack_values)]
@@ -203,10 +195,8 @@ def targets(folder: Path) -> list[Target]:
     for view in VIEWS:
         options = options_of(explain, view)
         found.append(Target("command lines", (2, 80), partial(attack_command, "explain", options, (view,))))
-    bpe = learn_bpe([CORPUS], 300).to_dict()
-    contents = [bpe, {"type": "char", "chars": sorted(set(CORPUS))}, {"type": "byte"}]
     found.append(Target("prompts", (10, 600), attack_prompt))
-    found.append(Target("tokenizers", (40, 3000), partial(attack_tokenizer, contents)))
+    found.append(Target("tokenizers", (40, 3000), attack_tokenizer))
     found.append(
         Target("checkpoints", (25, 1500), partial(spoil_checkpoint, folder / "runs" / "tiny", folder / "spoiled"))
     )
@@ -221,6 +211,7 @@ def run(folder: Path, full: bool) -> Tally:
     """Attack every target a fixed number of times, then a server."""
     tally = Tally(*FIGURES)
     attack_all(folder, tally, full, FIGURES)
+    guide(folder, tally, 30_000 if full else 2000)
     tally.count("requests", ask_server(folder, tally, 1500 if full else 40))
     return tally
 

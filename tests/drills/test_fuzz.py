@@ -1,5 +1,7 @@
 from pathlib import Path
+from unittest.mock import patch
 
+from drills import fuzz_guided
 from drills.frame import Tally
 from drills.fuzz import FIGURES, attack_all
 
@@ -9,3 +11,11 @@ def test_input_that_nobody_expects_is_refused_or_works(tmp_path: Path) -> None:
     tally = Tally(*FIGURES)
     attack_all(tmp_path, tally, False, ("configurations", "values", "tokenizers", "checkpoints"))
     assert tally.failures == []
+
+
+def test_what_is_not_possible_here_is_counted(tmp_path: Path) -> None:
+    tally = Tally(*FIGURES)
+    with patch("drills.fuzz_guided.find_spec", lambda name: None):
+        fuzz_guided.guide(tmp_path, tally, 10)
+    assert tally.figures["kinds of them not possible here"] == len(fuzz_guided.NAMES)
+    assert tally.figures["guided by coverage"] == 0
