@@ -59,6 +59,16 @@ class PeerError(GPTError):
         self.exit_code = exit_code
 
 
+MOST_QUOTED = 300
+"""Characters of foreign text in a message."""
+
+
+def quoted(text: str, most: int = MOST_QUOTED) -> str:
+    """Return foreign text as part of a message in one line: shortened, without characters that steer a terminal."""
+    cut = text if len(text) <= most else text[:most] + "..."
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in cut)
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its type where it has none."""
-    return str(error).partition("\n")[0] or type(error).__name__
+    return quoted(str(error).partition("\n")[0]) or type(error).__name__

@@ -2,6 +2,7 @@
 
 import glob
 import os
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +56,9 @@ def find_files(path: Path) -> list[SourceFile]:
     if not found:
         where = f"{path} is a folder without files" if path.is_dir() else f"{path} matches no files"
         raise DataError(f"{where}; set data.path to a text file, a folder of them or a glob pattern")
+    for each in found:
+        if any(unicodedata.category(char) == "Cc" for char in str(each)):
+            raise DataError(f"{path} has a file with a control character in its name, {str(each)!r}; rename it")
     files = [classify(file) for file in found]
     first = files[0]
     for file in files:

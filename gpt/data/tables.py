@@ -2,14 +2,24 @@
 
 import json
 from collections.abc import Iterator
+from os import SEEK_END
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from gpt.data.parquet_pages import largest_page
 from gpt.data.unpacking import require_package
-from gpt.errors import DataError, first_line
+from gpt.errors import DataError, first_line, quoted
 
 LONGEST_LINE = 64 << 20
 """Bytes of a line of JSON; a longer one is refused, since it would have to be in memory."""
+MOST_VALUES = 1 << 22
+"""Values that a line may have, since each of `[[],[],...]` takes 20 times the memory of its two characters."""
+MOST_FOOTER = 16 << 20
+"""Bytes of the description of a Parquet file, which takes a hundred times as much when it is read."""
+LARGEST_PAGE = 256 << 20
+"""Bytes of a page of Parquet, unpacked; most have one megabyte."""
+TEXTS = ("string", "large_string", "string_view", "null")
+"""Types of columns that are read."""
 ROWS = 64
 """Rows of Parquet that are in memory at a time."""
 
@@ -32,6 +42,8 @@ def read_json_lines(stream: BinaryIO, path: Path, column: str) -> Iterator[str]:
             raise DataError(f"{path}:{number} is longer than {LONGEST_LINE:,} bytes; split it into several rows")
         if not line.strip():
             continue
+        if sum(map(line.count, (b",", b"[", b"{"))) > MOST_VALUES:
+            raise DataError(f"{path}:{number} has more than {MOST_VALUES:,} values; split it into several rows")
         try:
             row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
         except (ValueError, RecursionError):
@@ -56,20 +68,50 @@ def read_parquet(raw: BinaryIO, path: Path, column: str) -> Iterator[str]:
         DataError: the file is not Parquet or damaged, has no such column, or pyarrow is not installed.
     """
     require_package("pyarrow", path)
-    from pyarrow import ArrowException, parquet
+    from pyarrow import ArrowException
 
     number = 0
     try:
-        file = parquet.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False)
-        if column not in file.schema_arrow.names:
-            raise DataError(f"{path} has {_listed(file.schema_arrow.names)}, and data.column is {column!r}")
+        file = _open_parquet(raw, path, column)
         for batch in file.iter_batches(ROWS, columns=[column], use_threads=False):
-            for value in batch.column(0).to_pylist():
+            for scalar in batch.column(0):
                 number += 1
-                if value is not None:
-                    yield _text(value, path, number, column)
-    except (ArrowException, OSError, UnicodeDecodeError) as error:
+                value = getattr(scalar, "value", scalar)  # of a dictionary
+                if value is not None and value.is_valid:
+                    if value.as_buffer().size > LONGEST_LINE:
+                        raise DataError(f"{path}: row {number} is longer than {LONGEST_LINE:,} bytes; split it")
+                    yield _text(value.as_py(), path, number, column)
+    except (ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as Parquet: {first_line(error)}") from None
+
+
+def _open_parquet(raw: BinaryIO, path: Path, column: str) -> Any:
+    """Open a file and check, before anything of it is unpacked, that memory will hold what it says to have.
+
+    Raises:
+        DataError: it has no such column of text, or too large a page or description.
+    """
+    from pyarrow import parquet
+    from pyarrow.types import is_dictionary
+
+    size = raw.seek(0, SEEK_END)
+    raw.seek(max(0, size - 8))
+    footer = int.from_bytes(raw.read(4), "little")
+    if MOST_FOOTER < footer < size:
+        raise DataError(f"{path} describes itself in {footer:,} bytes; write it with larger row groups")
+    file = parquet.ParquetFile(raw)
+    names = file.schema_arrow.names
+    if names.count(column) != 1:
+        raise DataError(f"{path} has {_listed(names)}, and data.column is {column!r}")
+    kind = file.schema_arrow.field(column).type
+    if str(kind.value_type if is_dictionary(kind) else kind) not in TEXTS:
+        raise DataError(f"{path} has {quoted(str(kind), 40)} in column {column!r}, expected text")
+    paths = [file.metadata.schema.column(number).path for number in range(file.metadata.num_columns)]
+    page = largest_page(raw, file.metadata, paths.index(column))
+    if page > LARGEST_PAGE:
+        raise DataError(f"{path} has a page of {page:,} bytes, more than {LARGEST_PAGE:,}; write it with smaller pages")
+    once = {"read_dictionary": [column], "metadata": file.metadata}  # a text of which there are many is there once
+    return parquet.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False, **once)
 
 
 def _text(value: object, path: Path, row: int, column: str) -> str:
@@ -83,5 +125,5 @@ def _text(value: object, path: Path, row: int, column: str) -> str:
 
 
 def _listed(names: object) -> str:
-    columns = [str(name) for name in names]  # type: ignore[attr-defined]
+    columns = [quoted(str(name), 40) for name in names]  # type: ignore[attr-defined]
     return f"the columns {', '.join(columns[:10])}" + (" ..." if len(columns) > 10 else "") if columns else "no columns"

@@ -15,6 +15,8 @@ from gpt.errors import DataError, first_line
 
 WINDOW = 1 << 27
 """Bytes of history that a zstd stream may ask for: 128 MB, as the command `zstd` allows."""
+LONGEST_LIST = 1 << 20
+"""Bytes of a zip file that may say what is in it: of one file, at most 200 KB."""
 CHUNK = 2048
 """Bytes that zstd is given at a time: four make at most a block of 128 KB (RFC 8878), so this makes at most 64 MB."""
 
@@ -45,13 +47,16 @@ def open_unpacked(file: SourceFile, raw: BinaryIO) -> Iterator[BinaryIO]:
                 with gzip.open(raw, "rb") as stream:
                     yield cast(BinaryIO, stream)
             case "zip":
-                with zipfile.ZipFile(raw) as archive, archive.open(_only_member(archive, file.path)) as stream:
+                listed = cast(BinaryIO, _ShortReads(raw))
+                with zipfile.ZipFile(listed) as archive, archive.open(_only_member(archive, file.path)) as stream:
                     yield cast(BinaryIO, stream)
             case "zstd":
                 with _open_zstd(file.path, raw) as stream:
                     yield stream
     except _Truncated:
         raise DataError(f"{file.path} cannot be unpacked: it ends too early; it is damaged or incomplete") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{file.path} cannot be unpacked: a name in it is not UTF-8; it is damaged") from None
     except (gzip.BadGzipFile, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
         raise DataError(f"{file.path} cannot be unpacked: {first_line(error)}; it is damaged or incomplete") from None
 
@@ -67,7 +72,23 @@ def _only_member(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
         raise DataError(f"{path} holds {len(members)} files; unpack it, and set data.path to the folder")
     if members[0].flag_bits & 1:
         raise DataError(f"{path} is encrypted; unpack it first")
+    if members[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # zipfile unpacks others at once
+        raise DataError(f"{path} is not compressed by deflate, as zip files mostly are; unpack it first")
     return members[0]
+
+
+class _ShortReads:
+    """A file that gives no more at a time than a list of one file or a piece of it needs; zipfile believes sizes."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self.seek, self.tell, self.seekable = raw.seek, raw.tell, raw.seekable
+
+    def read(self, count: int = -1) -> bytes:
+        data = self._raw.read(LONGEST_LIST + 1 if count < 0 else min(count, LONGEST_LIST + 1))
+        if len(data) > LONGEST_LIST:
+            raise zipfile.BadZipFile(f"the list of what is in it has more than {LONGEST_LIST:,} bytes")
+        return data
 
 
 class _ZstdStream(io.RawIOBase):

@@ -6,6 +6,7 @@ import json
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
@@ -16,6 +17,7 @@ from pyarrow import parquet
 from gpt.config import DataConfig
 from gpt.data import corpus_text, tables, unpacking
 from gpt.data.corpus_text import CorpusText
+from gpt.data.parquet_pages import largest_page
 from gpt.data.source_files import classify
 from gpt.errors import DataError
 
@@ -28,11 +30,11 @@ def zstd(data: bytes) -> bytes:
     return zstandard.ZstdCompressor().compress(data)
 
 
-def zipped(*contents: bytes) -> bytes:
+def zipped(*contents: bytes, method: int = zipfile.ZIP_DEFLATED, name: str = "txt") -> bytes:
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(packed, "w", method) as archive:
         for number, content in enumerate(contents):
-            archive.writestr(f"{number}.txt", content)
+            archive.writestr(f"{number}.{name}", content)
     return packed.getvalue()
 
 
@@ -79,7 +81,7 @@ def test_rows_are_documents_of_the_column_that_was_named(name: str, pack: Callab
     assert read(tmp_path, name, pack(ROWS, "body"), column="body", separator="|") == ROWS_TEXT.replace("\n\n", "|")
     with pytest.raises(DataError, match=r"has the columns id, body, and data\.column is 'text'"):
         read(tmp_path, name, pack(ROWS, "body"))
-    with pytest.raises(DataError, match="row 1 has a int in column 'text', expected text"):
+    with pytest.raises(DataError, match=r"has (a )?int(64)? in column 'text', expected text"):
         read(tmp_path, name, pack([5, 7]))
     with pytest.raises(DataError, match="CRLF"):
         read(tmp_path, name, pack(["a\r\nb"]))
@@ -105,6 +107,12 @@ def test_rows_are_documents_of_the_column_that_was_named(name: str, pack: Callab
         ("a.jsonl", b'{"text": "a"}\n\n[1]', "a.jsonl:3 is not a JSON object"),
         ("a.jsonl", b'{"text": "caf\xe9"}', "a.jsonl:1 is not a JSON object in UTF-8"),
         ("a.jsonl", b"[" * 100_000, "a.jsonl:1 is not a JSON object"),
+        ("a.jsonl", b"[" * 5_000_000, "a.jsonl:1 has more than 4,194,304 values"),
+        ("a.jsonl", b'{"\\u001b[2J\\n": 1}', r"has the columns \x1b[2J\n, and"),
+        ("a.jsonl", json.dumps({"k" * 99: 1}).encode(), "has the columns " + "k" * 40 + "..., and"),
+        ("a.zip", zipped(TEXT.encode(), method=zipfile.ZIP_LZMA), "is not compressed by deflate"),
+        ("a.zip", zipped(TEXT.encode(), name="é").replace("é".encode(), b"\xc3\xff"), "a name in it is not UTF-8"),
+        ("a.zip", zipped(*[b""] * 30_000), "the list of what is in it has more than 1,048,576 bytes"),
         ("a.jsonl", b'{"text": "\\ud800"}', "row 1 has half of a surrogate pair"),
         ("a.jsonl", b"{}", "has no columns, and data.column is 'text'"),
         ("a.txt.gz", gzip.compress(b"caf\xe9"), "is not UTF-8: byte 3"),
@@ -144,6 +152,46 @@ def test_a_line_that_memory_should_not_hold_is_refused(tmp_path: Path, monkeypat
     assert read(tmp_path, "a.jsonl", json_lines(["a" * 70])) == "a" * 70
     with pytest.raises(DataError, match=r"a\.jsonl:2 is longer than 100 bytes"):
         read(tmp_path, "a.jsonl", json_lines(["a", "a" * 100]))
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_the_largest_page_is_what_was_written(version: str, codec: str, tmp_path: Path) -> None:
+    rows = pyarrow.table({"id": [1] * 40, "text": [("é" * number) or None for number in range(40)]})
+    for dictionary in (True, False):
+        options = {"use_dictionary": dictionary, "compression": codec, "data_page_version": version}
+        parquet.write_table(rows, tmp_path / "a.parquet", row_group_size=20, **options)
+        with (tmp_path / "a.parquet").open("rb") as raw:
+            file = parquet.ParquetFile(raw)
+            chunks = [file.metadata.row_group(group).column(1) for group in (0, 1)]
+            most = max(chunk.total_uncompressed_size for chunk in chunks)
+            assert most - 300 < largest_page(raw, file.metadata, 1) < most  # the rest is its header
+
+
+def test_a_page_and_a_row_that_memory_should_not_hold_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = table(["ab" * 900])
+    monkeypatch.setattr(tables, "LONGEST_LINE", 1000)
+    with pytest.raises(DataError, match=r"row 1 is longer than 1,000 bytes"):
+        read(tmp_path, "a.parquet", content)
+    monkeypatch.setattr(tables, "LARGEST_PAGE", 1500)
+    with pytest.raises(DataError, match=r"has a page of 1,8\d\d bytes, more than 1,500"):
+        read(tmp_path, "a.parquet", content)
+    monkeypatch.setattr(tables, "MOST_FOOTER", 200)
+    with pytest.raises(DataError, match=r"describes itself in [\d,]+ bytes; write it with larger row groups"):
+        read(tmp_path, "a.parquet", content)
+
+
+@pytest.mark.parametrize(
+    "header", [b"", b"\x00", b"\x15\x02\x00", b"\x15", b"\x1c" * 99, b"\x19\xfc\xff\xff\xff\x7f", b"\x1f", b"\x15\xff"]
+)
+def test_what_is_no_header_of_a_page_is_refused(header: bytes) -> None:
+    chunk = SimpleNamespace(data_page_offset=4, has_dictionary_page=False, total_compressed_size=50)
+    group = SimpleNamespace(column=lambda number: chunk)
+    metadata = SimpleNamespace(num_row_groups=1, row_group=lambda number: group)
+    with pytest.raises(ValueError, match="a page"):
+        largest_page(io.BytesIO(b"PAR1" + header), metadata, 0)
 
 
 def test_blocks_are_of_equal_length_whatever_the_pieces_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,3 +66,9 @@ def test_text_and_tables_are_not_mixed(folder: Path) -> None:
     (folder / "rows.parquet").write_text("x")
     with pytest.raises(DataError, match=r"mixes text and tables: .*c\.txt\.gz is text, .*rows\.parquet is parquet"):
         find_files(folder)
+
+
+def test_a_name_that_would_break_a_line_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a\nerror: b.txt").write_text("x")
+    with pytest.raises(DataError, match=r"has a file with a control character in its name, '.*a\\nerror: b\.txt'"):
+        find_files(tmp_path)

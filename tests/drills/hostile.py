@@ -12,6 +12,7 @@ import torch
 
 from drills.forks import Death, prepare_to_fork, run_forked
 from drills.frame import Break, Drill, Tally
+from drills.hostile_corpora import MOST_TEXT, corpora
 from drills.hostile_files import (
     MARK,
     Evaluated,
@@ -29,7 +30,7 @@ from drills.hostile_files import (
     zip_bomb,
 )
 from drills.tiny_run import train_tiny
-from gpt.cli import export, import_model, sample, train
+from gpt.cli import export, import_model, prepare_data, sample, train
 
 QUICK = (
     "checkpoint: optimizer.pt Payload",
@@ -37,6 +38,10 @@ QUICK = (
     "checkpoint: pipe",
     "recipe: aliases",
     "resume: samples is a link to elsewhere",
+    "corpus: zip, bzip2 to 2 GB",
+    "corpus: JSON, 20 million lists in a line",
+    "corpus: Parquet, rows of 32 MB that are one",
+    "corpus: file 'a\\nerror: all is well'",
 )
 MOST_BYTES = 1 << 30
 MOST_SECONDS = 30.0
@@ -44,6 +49,7 @@ NEWEST = "runs/tiny/checkpoints/step-000006"
 SAMPLE = ["--checkpoint", "runs/tiny", "--prompt", "It", "--max-new-tokens", "2"]
 RESUME = ["--config", "tiny.yaml", "--resume", "runs/tiny/checkpoints/step-000003"]
 IMPORT = ["--from", "hf", "--input", "folder", "--output", "imported"]
+ENCODE = ["--config", "tiny.yaml", "data.path=evil", f"data.max_bytes={MOST_TEXT}", "data.workers=1"]
 NANOGPT = ["--from", "nanogpt", "--input", "folder/ckpt.pt", "--output", "imported"]
 
 
@@ -56,7 +62,7 @@ class Attack:
         target: folder that the file is put into.
         prepare: puts it there.
         run: reads it, and has to return one of `codes`, without a traceback.
-        codes: 2, or 0 too where the file is replaced by one that does no harm.
+        codes: 2, or 0 where the file does no harm or is replaced by one that does not.
     """
 
     name: str
@@ -104,6 +110,8 @@ def attacks(folder: Path) -> Iterator[Attack]:
     for name in ("../evil", "/tmp/evil", "a/b", "..", ".", "a\0b"):
         arguments = ["--config", "tiny.yaml", f"run.name={name!r}"]
         yield Attack(f"run.name={name!r}", ".", _nothing, lambda arguments=arguments: train.main(arguments))
+    for name, prepare, code in corpora():
+        yield Attack(f"corpus: {name}", ".", prepare, lambda: prepare_data.main(ENCODE), (code,))
     into = ["--to", "hf", "--checkpoint", "runs/tiny", "--output", f"{NEWEST}/folder"]
     yield Attack("export into a checkpoint", ".", _nothing, lambda: export.main(into))
 
@@ -166,12 +174,14 @@ def _attack(attack: Attack, place: Path, tally: Tally) -> None:
     attack.prepare(place / attack.target)
     if attack.name.startswith("checkpoint") and "manifest" not in attack.name:
         seal(place / NEWEST)
-    before = contents(place / "outside")
+    before, encoded = contents(place / "outside"), contents(place / "data")
     ending = run_forked(attack.run, place, Death(seconds=MOST_SECONDS, more_memory=4 * MOST_BYTES))
     tally.count("hostile files")
     said = ending.output[-300:]
     good = tally.check(not list(place.rglob(MARK)), f"{attack.name}: code in it was run")
     good &= tally.check(contents(place / "outside") == before, f"{attack.name}: something outside was changed")
+    if ending.code != 0:
+        good &= tally.check(contents(place / "data") == encoded, f"{attack.name}: token files of it are left")
     good &= tally.check(ending.memory < MOST_BYTES, f"{attack.name}: {ending.memory >> 20} MiB of memory")
     good &= tally.check(
         ending.code in attack.codes and "Traceback" not in ending.output, f"{attack.name}: {ending.code}: {said}"
@@ -199,11 +209,25 @@ BREAKS = (
         "            if path.is_symlink():\n",
         "            if False:\n",
     ),
+    Break(
+        "a zip file may be compressed by any method",
+        "gpt/data/unpacking.py",
+        "not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)",
+        "< 0",
+    ),
+    Break("a line of JSON may have any number of values", "gpt/data/tables.py", "> MOST_VALUES", "< 0"),
+    Break("each row of Parquet has a copy of its text", "gpt/data/tables.py", '{"read_dictionary": [column], ', "{"),
+    Break(
+        "names of files may steer the terminal",
+        "gpt/data/source_files.py",
+        'unicodedata.category(char) == "Cc"',
+        "not char",
+    ),
 )
 DRILL = Drill(
     "Of a hostile file nothing is run, nothing is written outside the folder, and it is refused in one line with less "
     "than 1 GiB of memory: pickles with payloads, YAML tags and aliases, headers and tokenizers of absurd sizes, "
-    "expanding archives, pipes, links and names that lead elsewhere.",
+    "expanding archives, tables and corpora, pipes, links and names that lead elsewhere.",
     run,
     BREAKS,
 )
