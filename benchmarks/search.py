@@ -118,10 +118,11 @@ class Search:
         if known is not None:
             return known
         config = load_config(Path(self.config), settings).config
-        lengths = self.lengths(config, share)
-        steps = lengths["train.max_steps"]
-        settings = [*settings, "data.source=file", f"data.path={self.text}", f"run.seed={seed}"]
-        settings += [f"{key}={value}" for key, value in lengths.items()]
+        steps, decay = self.steps(config, share), config.optim.decay_steps
+        settings = [*settings, "data.source=file", f"data.path={self.text}"]
+        settings += [f"run.seed={seed}", f"train.max_steps={steps}"]
+        if decay is not None:
+            settings.append(f"optim.decay_steps={max(1, round(decay * steps / config.train.max_steps))}")
         report(f"{' '.join(overrides) or RECIPE}, seed {seed}: {steps:,} steps")
         seconds, model = time_ours(self.config, settings)
         dataset = prepare(load_config(Path(self.config), settings).config.data, read_settings(), report)
@@ -131,26 +132,19 @@ class Search:
         report(f"  loss {row['loss']:.4f} after {seconds:.0f} s")
         return row
 
-    def lengths(self, config: Config, share: float) -> dict[str, int]:
-        """Return the overrides by which a candidate costs a share of the recipe's FLOPs.
-
-        The teacher gets its steps times the share, and the student what is left; a decay is scaled like the steps.
-        """
+    def steps(self, config: Config, share: float) -> int:
+        """Return how many steps of a candidate, with those of its teacher, cost a share of the recipe's FLOPs."""
         from gpt.accounting.flops import run_flops
 
-        def flops(config: Config, max_steps: int, teacher_steps: int | None) -> int:
+        def flops(config: Config, steps: int) -> int:
             model = config.model.model_copy(update={"vocab_size": config.model.vocab_size or self.vocab_size})
-            train = config.train.model_copy(update={"max_steps": max_steps, "teacher_steps": teacher_steps})
+            train = config.train.model_copy(update={"max_steps": steps})
             return run_flops(config.model_copy(update={"model": model, "train": train}), self.tokens)
 
-        recipe, train, decay = self.recipe.train, config.train, config.optim.decay_steps
-        budget = share * flops(self.recipe, recipe.max_steps, recipe.teacher_steps)
-        teacher = None if train.teacher_steps is None else max(1, round(share * train.teacher_steps))
-        teaching = flops(config, 0, teacher)
-        steps = max(1, round((budget - teaching) / (flops(config, 1, teacher) - teaching)))
-        found = {"train.max_steps": steps, "train.teacher_steps": teacher}
-        found["optim.decay_steps"] = None if decay is None else max(1, round(decay * steps / train.max_steps))
-        return {key: value for key, value in found.items() if value is not None}
+        budget, most = share * flops(self.recipe, self.recipe.train.max_steps), 1_000_000
+        once = flops(config, 1)  # with one step of the teacher, and its predictions
+        per_step = (flops(config, most) - once) / (most - 1)
+        return max(1, round((budget - once) / per_step) + 1)
 
     def _rows(self) -> list[Row]:
         if not self.results.exists():

@@ -313,13 +313,15 @@ class TrainConfig(Section):
     init_new_characters: Literal["refuse", "add"] = Field(
         "refuse", description="With init_from: what to do with characters of the corpus that its vocabulary lacks."
     )
-    teacher_steps: PositiveInt | None = Field(
+    teacher_share: float | None = Field(
         None,
-        description="First train a teacher for this many steps, in the run NAME-teacher, with another seed; then also "
-        "learn what it predicts for the training split (self-distillation). null: no teacher.",
+        gt=0,
+        le=10,
+        description="First train a teacher for this share of max_steps, in the run NAME-teacher, with another seed; "
+        "then also learn what it predicts for the training split (self-distillation). null: no teacher.",
     )
     teacher_weight: float = Field(
-        0.5, gt=0, le=1, description="With teacher_steps: weight of the teacher's predictions; the text has the rest."
+        0.5, gt=0, le=1, description="With teacher_share: weight of the teacher's predictions; the text has the rest."
     )
     eval_interval: PositiveInt = Field(250, description="Steps between evaluations; each also writes a checkpoint.")
     eval_first: bool = Field(True, description="Evaluate, and write a checkpoint, before the first step too.")
@@ -351,11 +353,16 @@ class TrainConfig(Section):
     )
     histograms: bool = Field(False, description="Weight and gradient histograms in TensorBoard at each evaluation.")
 
+    @property
+    def teacher_steps(self) -> int:
+        """Return for how many steps a teacher is trained; 0: there is none."""
+        return 0 if self.teacher_share is None else max(1, round(self.teacher_share * self.max_steps))
+
     def cross_checks(self) -> Iterator[Problem]:
         if self.init_new_characters != "refuse" and self.init_from is None:
             yield "init_new_characters", "is only read with init_from"
-        if self.teacher_weight != 0.5 and self.teacher_steps is None:
-            yield "teacher_weight", "is only read with teacher_steps"
+        if self.teacher_weight != 0.5 and self.teacher_share is None:
+            yield "teacher_weight", "is only read with teacher_share"
 
 
 class SamplingParams(Section):

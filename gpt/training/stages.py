@@ -24,7 +24,7 @@ def open_stages(
 ) -> Iterator[Trainer]:
     """Yield the trainer of each run; each has to be finished before the next is asked for.
 
-    With `train.teacher_steps` the teacher comes first, unless a resumed training has finished it. Arguments and
+    With `train.teacher_share` the teacher comes first, unless a resumed training has finished it. Arguments and
     exceptions are those of `open_session`.
     """
     teacher = world.on_main(lambda: _find_unfinished_teacher(loaded, settings, report, resume))
@@ -43,7 +43,7 @@ def _find_unfinished_teacher(
         CheckpointError: the student's run cannot begin or continue.
         DeviceError: there is no memory for the teacher's probabilities.
     """
-    if loaded.config.train.teacher_steps is None:
+    if loaded.config.train.teacher_share is None:
         return None
     runs = expand_home(loaded.config.run.dir, "run.dir")
     find_resume_point(RunFolder(runs / loaded.name), resume, loaded.config, report)

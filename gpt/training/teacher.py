@@ -31,12 +31,11 @@ SUFFIX = "-teacher"
 def teacher_config(loaded: LoadedConfig) -> LoadedConfig:
     """Return the configuration of the teacher: another name, seed and length, with a schedule that fits the length."""
     config, steps = loaded.config, loaded.config.train.teacher_steps
-    assert steps is not None
     decay = config.optim.decay_steps
     shorter = None if decay is None else max(1, round(decay * steps / config.train.max_steps))
     run = config.run.model_copy(update={"name": loaded.name + SUFFIX, "seed": (config.run.seed + 1) % 2**63})
     optim = config.optim.model_copy(update={"decay_steps": shorter})
-    train = config.train.model_copy(update={"max_steps": steps, "teacher_steps": None, "teacher_weight": 0.5})
+    train = config.train.model_copy(update={"max_steps": steps, "teacher_share": None, "teacher_weight": 0.5})
     return replace(loaded, config=config.model_copy(update={"run": run, "optim": optim, "train": train}))
 
 
@@ -44,7 +43,7 @@ def require_probabilities_memory(dataset: Dataset, config: Config) -> None:
     """Raise DeviceError unless there is memory for the probabilities over the training split."""
     ids = config.model.vocab_size or dataset.tokenizer.vocab_size
     needed = len(dataset.train) * ids * torch.float16.itemsize
-    remedy = "the corpus or its vocabulary, or leave out train.teacher_steps"
+    remedy = "the corpus or its vocabulary, or leave out train.teacher_share"
     require_memory(needed, "the teacher's probabilities", remedy, torch.device("cpu"))
 
 
@@ -71,7 +70,7 @@ def load_teacher(loaded: LoadedConfig, dataset: Dataset, compute: Compute, repor
         CheckpointError: there is no such run, or it was trained with another tokenizer.
     """
     config = loaded.config
-    if config.train.teacher_steps is None:
+    if config.train.teacher_share is None:
         return None
     runs = expand_home(config.run.dir, "run.dir")
     folder = find_checkpoint(runs / (loaded.name + SUFFIX), runs, prefer="last")

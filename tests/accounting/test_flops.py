@@ -146,5 +146,5 @@ def test_a_run_costs_its_steps_those_of_its_teacher_and_what_the_teacher_predict
     train = TrainConfig(batch_size=3, grad_accum_steps=2, max_steps=10)
     step = training_flops(model, 6, 16)
     assert run_flops(Config(model=model, train=train), 100) == 10 * step
-    taught = Config(model=model, train=train.model_copy(update={"teacher_steps": 4}))
+    taught = Config(model=model, train=train.model_copy(update={"teacher_share": 0.4}))
     assert run_flops(taught, 100) == 14 * step + 7 * forward_flops(model, 1, 16)  # 100 tokens in windows of 16

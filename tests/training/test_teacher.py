@@ -22,7 +22,7 @@ from tiny import TINY, sharp_model
 from .conftest import Start
 
 COMPUTE = Compute(torch.device("cpu"), torch.float32)
-TAUGHT = ["train.teacher_steps=4", "train.teacher_weight=0.4"]
+TAUGHT = ["train.teacher_share=0.6", "train.teacher_weight=0.4"]
 
 
 def arguments(workplace: Path, *options: str) -> list[str]:
@@ -38,7 +38,7 @@ def test_the_teacher_is_a_shorter_run_with_another_seed() -> None:
     loaded = LoadedConfig(parse_config(TINY, "tiny.yaml", overrides), "file")
     teacher = teacher_config(loaded).config
     assert (teacher.run.name, teacher.run.seed) == ("tiny-teacher", loaded.config.run.seed + 1)
-    assert (teacher.train.max_steps, teacher.optim.decay_steps, teacher.train.teacher_steps) == (4, 2, None)
+    assert (teacher.train.max_steps, teacher.optim.decay_steps, teacher.train.teacher_share) == (4, 2, None)
     assert replace(loaded, config=teacher).config.model == loaded.config.model
 
 
@@ -67,7 +67,7 @@ def test_probabilities_that_do_not_fit_into_memory_are_refused(start: Start, tmp
     trainer = start(tmp_path)
     with (
         patch("gpt.accounting.memory_limits.available_bytes", lambda device: 10),
-        pytest.raises(DeviceError, match=r"teacher's probabilities.*train\.teacher_steps"),
+        pytest.raises(DeviceError, match=r"teacher's probabilities.*train\.teacher_share"),
     ):
         require_probabilities_memory(trainer.dataset, trainer.config)
 
@@ -107,5 +107,5 @@ def test_a_student_that_exists_is_refused_before_a_teacher_is_trained(
     runs = workplace / "runs"
     assert train.main(["--config", str(workplace / "tiny.yaml"), f"run.dir={runs}"]) == 0
     assert train.main(arguments(workplace)) == 2
-    assert "exists already, with another configuration (train.teacher_steps" in capsys.readouterr().err
+    assert "exists already, with another configuration (train.teacher_share" in capsys.readouterr().err
     assert not (runs / "tiny-teacher").exists()

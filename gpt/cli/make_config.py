@@ -1,0 +1,57 @@
+"""`scripts/make_config.py`: write a configuration for one's own text."""
+
+import argparse
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpt.cli.command import CommandParser, report, run_command
+from gpt.cli.shared_options import not_empty, to_path
+from gpt.config import Config, DataConfig, dump_config
+from gpt.config.own_text import LEAST, recipe_for
+from gpt.environment import read_settings
+from gpt.errors import ConfigError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
+    return run_command(lambda: _run(_parse(argv)))
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = CommandParser(
+        "Write a YAML file that trains on your own text: size, regularization and steps follow from its amount.",
+        "python scripts/make_config.py my.txt --output my.yaml",
+    )
+    parser.add_argument(
+        "text", type=not_empty, metavar="TEXT", help="a file, a folder, or a glob pattern, as data.path"
+    )
+    parser.add_argument("--output", type=to_path, metavar="FILE", help="default: the text's name with .yaml, here")
+    return parser.parse_args(argv)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from gpt.data import prepare
+    from gpt.files import write_atomic
+
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(arguments.text).name.split(".")[0]).lstrip("-._") or "text"
+    output: Path = arguments.output or Path(f"{name}.yaml")
+    if output.exists():
+        raise ConfigError(f"{output} exists already; choose another --output, or remove it")
+    data = DataConfig(source="file", path=arguments.text)
+    dataset = prepare(data, read_settings(), report)
+    characters = len(dataset.train) + len(dataset.val)
+    if characters < LEAST:
+        raise ConfigError(f"{arguments.text} has {characters:,} characters; a model needs at least {LEAST:,}")
+    config = Config.model_validate({"run": {"name": name}, "data": data, **recipe_for(characters)})
+    comment = f"# {arguments.text!r}: {characters:,} characters, {dataset.tokenizer.vocab_size:,} of them distinct.\n"
+    try:
+        write_atomic(output, (comment + dump_config(config, only_given=True)).encode())
+    except OSError as error:
+        raise ConfigError(f"cannot write {output}: {error.strerror}") from None
+    train = config.train
+    read = (train.max_steps + train.teacher_steps) * train.batch_size * config.model.block_size
+    report(f"{characters:,} characters, each read {read / len(dataset.train):,.1f} times; train with:")
+    print(f"python scripts/train.py --config {shlex.quote(str(output))}")
+    return 0

@@ -1,0 +1,90 @@
+"""A recipe for one's own text: size, regularization and steps from its amount."""
+
+from dataclasses import dataclass
+from typing import Any
+
+BLOCK = 256
+BATCH = 12
+LEAST = 2_000
+"""Characters below which there is nothing to learn from, or to validate on."""
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A recipe for texts of at most `characters`.
+
+    Attributes:
+        characters: the longest text.
+        n_layer: blocks.
+        n_head: heads, of 32 channels each.
+        dropout: on embeddings and sublayer outputs.
+        steps: of the run itself.
+        teacher_share: length of its teacher's training, as a share of that; 0: no teacher.
+        muon_weight_decay: of the matrices.
+    """
+
+    characters: float
+    n_layer: int
+    n_head: int
+    dropout: float
+    steps: int
+    teacher_share: float
+    muon_weight_decay: float
+
+
+TIERS = (
+    Tier(300_000, 4, 4, 0.2, 580, 0.5, 0.3),
+    Tier(600_000, 4, 4, 0.1, 800, 0.4, 0.3),
+    Tier(3_000_000, 4, 4, 0.0, 1180, 0.36, 0.2),
+    Tier(float("inf"), 6, 8, 0.0, 2000, 0.0, 0.1),
+)
+"""By the amount of text: the less there is, the more often it is read, and the more regularization pays."""
+
+
+def recipe_for(characters: int) -> dict[str, dict[str, Any]]:
+    """Return the sections of a configuration, without `data`, for a text of so many characters.
+
+    All of them train in one to three minutes on two CPU cores with AMX. `characters` should be at least `LEAST`.
+    """
+    tier = next(tier for tier in TIERS if characters <= tier.characters)
+    block = min(BLOCK, characters // 10 // 8 * 8 - 8)  # the validation split, a tenth, has to fill one
+    regularized = {"dropout": tier.dropout, "attention_dropout": 0.0} if tier.dropout else {}
+    taught = {"teacher_share": tier.teacher_share, "teacher_weight": 0.4} if tier.teacher_share else {}
+    return {
+        "model": {
+            "n_layer": tier.n_layer,
+            "n_head": tier.n_head,
+            "n_embd": 32 * tier.n_head,
+            "block_size": block,
+            **regularized,
+            "norm": "rmsnorm",
+            "position": "rope",
+            "mlp": "gelu",
+            "mlp_conv": 4,
+            "qk_norm": True,
+            "logit_softcap": 15.0,
+            "tie_weights": False,
+            "init": "zero_projections",
+        },
+        "optim": {
+            "name": "muon",
+            "learning_rate": 0.015,
+            "min_lr": 0.0,
+            "schedule": "wsd",
+            "warmup_steps": 40,
+            "decay_steps": round(0.56 * tier.steps),
+            "betas": [0.9, 0.99],
+            "weight_decay": 0.1,
+            "muon_rate": 0.02,
+            "muon_weight_decay": tier.muon_weight_decay,
+        },
+        "train": {
+            "batch_size": BATCH * BLOCK // block,
+            "max_steps": tier.steps,
+            **taught,
+            "eval_interval": tier.steps // 2,
+            "eval_first": False,
+            "sample_tokens": 200,
+        },
+        "sample": {"temperature": 0.8},
+    }

@@ -1,0 +1,55 @@
+"""A configuration from a text, and a training by it."""
+
+from pathlib import Path
+
+import pytest
+
+from gpt.cli import make_config, train
+from gpt.config import load_config
+from tiny import CORPUS
+
+
+@pytest.fixture
+def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("Mein Text.v2.txt").write_text(CORPUS * 30, encoding="utf-8")
+    return "Mein Text.v2.txt"
+
+
+def test_what_it_writes_trains(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert make_config.main([text]) == 0
+    assert capsys.readouterr().out == "python scripts/train.py --config Mein-Text.yaml\n"
+    assert f"{len(CORPUS) * 30:,} characters" in Path("Mein-Text.yaml").read_text(encoding="utf-8")
+    smaller = ["train.max_steps=2", "train.batch_size=2", "train.sample_tokens=0"]
+    assert train.main(["--config", "Mein-Text.yaml", *smaller]) == 0
+    assert Path("runs/Mein-Text/last.json").is_file()
+
+
+def test_the_text_is_read_from_where_it_was_given(text: str) -> None:
+    assert make_config.main([text, "--output", "sub.yaml"]) == 0
+    assert load_config(Path("sub.yaml")).config.data.path == text
+
+
+def test_a_file_that_exists_stays_as_it_is(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("Mein-Text.yaml").write_text("mine")
+    assert make_config.main([text]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert Path("Mein-Text.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "no such file"), ("too short\n" * 20, "has 200 characters")], ids=["none", "short"]
+)
+def test_a_text_that_is_missing_or_too_short_gives_one_line(
+    content: str | None,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        Path("a.txt").write_text(content)
+    assert make_config.main(["a.txt"]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert not Path("a.yaml").exists()
