@@ -18,6 +18,10 @@ Finding = tuple[tuple[str, ...], str]
 """The key that a problem is about, and a sentence."""
 
 
+TEACHER_SUFFIX = "-teacher"
+"""What the name of a teacher's run has after the student's."""
+
+
 @dataclass(frozen=True)
 class LoadedConfig:
     """A configuration, the name its file suggests for the run, and the folder of that file."""
@@ -30,6 +34,11 @@ class LoadedConfig:
     def name(self) -> str:
         """Return the run's name: `run.name`, or else the stem of the configuration file."""
         return self.config.run.name or self.default_name
+
+    @property
+    def teacher_name(self) -> str:
+        """Return the name of the teacher's run, if there is a teacher."""
+        return self.name + TEACHER_SUFFIX
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:

@@ -24,16 +24,13 @@ from gpt.model import GPT
 from gpt.progress import Report
 from gpt.training.objective import TaughtBatch
 
-SUFFIX = "-teacher"
-"""What the name of the teacher's run has after the student's."""
-
 
 def teacher_config(loaded: LoadedConfig) -> LoadedConfig:
     """Return the configuration of the teacher: another name, seed and length, with a schedule that fits the length."""
     config, steps = loaded.config, loaded.config.train.teacher_steps
     decay = config.optim.decay_steps
     shorter = None if decay is None else max(1, round(decay * steps / config.train.max_steps))
-    run = config.run.model_copy(update={"name": loaded.name + SUFFIX, "seed": (config.run.seed + 1) % 2**63})
+    run = config.run.model_copy(update={"name": loaded.teacher_name, "seed": (config.run.seed + 1) % 2**63})
     optim = config.optim.model_copy(update={"decay_steps": shorter})
     train = config.train.model_copy(update={"max_steps": steps, "teacher_share": None, "teacher_weight": 0.5})
     return replace(loaded, config=config.model_copy(update={"run": run, "optim": optim, "train": train}))
@@ -73,7 +70,7 @@ def load_teacher(loaded: LoadedConfig, dataset: Dataset, compute: Compute, repor
     if config.train.teacher_share is None:
         return None
     runs = expand_home(config.run.dir, "run.dir")
-    folder = find_checkpoint(runs / (loaded.name + SUFFIX), runs, prefer="last")
+    folder = find_checkpoint(runs / loaded.teacher_name, runs, prefer="last")
     teacher = load_trained(folder, runs, compute.device)
     _check_tokenizer(teacher.tokenizer, dataset, folder)
     report(f"{folder} predicts the training split")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from gpt.accounting.flops import forward_flops, training_flops
+from gpt.accounting.flops import forward_flops, run_flops
 from gpt.accounting.machine import measure_matmul_rate
 from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder
@@ -95,7 +95,7 @@ class Recipes:
             flops, rate = whole_flops(config, characters), self._measure(config.run)
             low, high = (START_SECONDS + flops / (rate * share) for share in reversed(UTILIZATION))
         else:
-            low = high = START_SECONDS + pace * train.max_steps
+            low = high = START_SECONDS + pace * (train.max_steps + train.teacher_steps)
         return Recipe(
             name=path.stem,
             about=_about(path),
@@ -125,7 +125,7 @@ class Recipes:
 def whole_flops(config: Config, characters: int) -> float:
     """Count the FLOPs of a whole training: its steps, and its evaluations of what is held out of the corpus."""
     model, train = config.model.model_copy(update={"vocab_size": VOCABULARY}), config.train
-    steps = train.max_steps * training_flops(model, train.batch_size * train.grad_accum_steps, model.block_size)
+    steps = run_flops(config.model_copy(update={"model": model}), characters)
     evaluations = math.ceil(train.max_steps / train.eval_interval) + train.eval_first
     tokens = min(characters * config.data.val_fraction, train.eval_max_tokens or math.inf)
     passes = 1 if config.optim.ema_decay is None else 2  # with and without averaging

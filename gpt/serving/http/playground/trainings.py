@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpt.config import load_config
+from gpt.config.loading import TEACHER_SUFFIX
 from gpt.errors import ConfigError, DataError
 from gpt.progress import Report
 from gpt.serving.http.playground.corpora import Corpora
@@ -67,7 +68,8 @@ class Trainings:
         if launcher.name is None:
             return None
         name, code = launcher.name, launcher.exit_code
-        run = self._runs.summary(name) if name in self._runs.names() else Run(name)
+        shown = next((each for each in (name, name + TEACHER_SUFFIX) if each in self._runs.names()), None)
+        run = Run(name) if shown is None else self._runs.summary(shown)
         state: Literal["starting", "training", "stopping", "ended"] = "training" if run.training else "starting"
         if code is not None:
             state = "ended"

@@ -42,6 +42,16 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "COMMAND", (sys.executable, "-c", WAITS))
 
 
+def test_while_a_teacher_is_trained_its_run_is_shown(site: Site, waiting: None) -> None:
+    site.post("/start", {"recipe": "endless", "text": TEXT, "name": "mine"})
+    shown = site.wait_for(lambda training: training["state"] != "idle")["run"]["name"]
+    RunFolder(site.place / "runs" / "mine-teacher").create(load_config(site.place / "configs" / "endless.yaml").config)
+    taught = site.wait_for(lambda training: training["run"]["name"] != "mine")["run"]["name"]
+    site.post("/stop", {"name": "mine"})
+    site.wait_until_ended()
+    assert (shown, taught) == ("mine", "mine-teacher")
+
+
 def test_a_pasted_text_is_trained_on_stopped_and_gone_on_with(site: Site) -> None:
     started = site.post("/start", {"recipe": "endless", "text": TEXT, "name": "mine"})
     assert started.status_code == 200
