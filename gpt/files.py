@@ -3,6 +3,7 @@
 import errno
 import glob
 import hashlib
+import json
 import os
 import shutil
 import stat
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 MOST_JSON_BYTES = 128 << 20
 """Size of the largest JSON file that is read: tokenizers of large vocabularies have 40 MB."""
@@ -47,6 +49,18 @@ def read_file(path: Path, most_bytes: int) -> bytes:
         if status.st_size > most_bytes:
             raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, more than {most_bytes:,}", str(path))
         return file.read()
+
+
+def parse_json(content: str | bytes) -> Any:
+    """Return the value of JSON that somebody else may have made.
+
+    Raises:
+        ValueError: it is not JSON, or is nested deeper than Python can read.
+    """
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def require_replaceable(path: Path) -> None:

@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from gpt.files import read_file, release_cached_pages, sha256_of, sync_file, sync_folder, write_atomic, write_folder
+from gpt.files import (
+    parse_json,
+    read_file,
+    release_cached_pages,
+    sha256_of,
+    sync_file,
+    sync_folder,
+    write_atomic,
+    write_folder,
+)
 
 
 @pytest.fixture
@@ -183,3 +192,10 @@ def test_what_a_killed_process_left_is_removed_after_a_day(tmp_path: Path) -> No
         os.utime(path, (two_days_ago, two_days_ago))
     write_atomic(tmp_path / "new", b"2")
     assert sorted(path.name for path in tmp_path.iterdir()) == [young.name, other.name, "new"]
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, '{"a":' * 100_000, b"{", b"\xff", ""])
+def test_what_is_no_json_is_a_value_error(content: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"nested|Expecting|decode"):
+        parse_json(content)
+    assert parse_json(b'{"a": [1.5]}') == {"a": [1.5]}

@@ -24,7 +24,7 @@ from gpt.data.ngrams import NgramTable
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import CheckpointError
-from gpt.files import MOST_JSON_BYTES, read_file, sync_file, sync_folder, temporary_folder
+from gpt.files import MOST_JSON_BYTES, parse_json, read_file, sync_file, sync_folder, temporary_folder
 
 FORMAT = 1
 """Version of the layout; newer ones are refused."""
@@ -152,13 +152,13 @@ def verify_checkpoint(folder: Path) -> dict[str, bytes]:
         CheckpointError: a file is missing or damaged, or the format is newer; the message names it.
     """
     try:
-        manifest = json.loads(read_file(folder / MANIFEST, MOST_JSON_BYTES))
+        manifest = parse_json(read_file(folder / MANIFEST, MOST_JSON_BYTES))
         version, entries = int(manifest["format"]), dict(manifest["files"])
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is not a checkpoint: it has no {MANIFEST}") from None
     except OSError as error:
         raise CheckpointError(f"cannot read {folder / MANIFEST}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         raise CheckpointError(f"{folder / MANIFEST} is damaged") from None
     if version < 1:
         raise CheckpointError(f"{folder / MANIFEST} is damaged: there is no format {version}")

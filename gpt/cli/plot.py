@@ -2,14 +2,13 @@
 
 import argparse
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from gpt.cli.command import CommandParser, run_command
 from gpt.cli.shared_options import to_path
 from gpt.errors import CheckpointError, GPTError
-from gpt.files import write_atomic
+from gpt.files import parse_json, write_atomic
 
 Curve = list[tuple[float, float]]
 ENDINGS = (".png", ".svg", ".pdf")
@@ -82,10 +81,10 @@ def read_curve(run: Path, name: str, x: str) -> Curve:
         raise CheckpointError(f"cannot read the metrics of {run}: {error.strerror}") from None
     for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             if name in row and row[name] is not None:  # null: it was not finite
                 points.append((float(row[key]), float(row[name])))
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             raise CheckpointError(f"{metrics}:{number} is not a line of metrics") from None
     if not points:
         raise CheckpointError(f"{run} has no {name} yet")

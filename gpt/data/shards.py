@@ -8,12 +8,14 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
 
 from gpt.data.corpus_text import BLOCK, Advance, CorpusText
+from gpt.data.dataset import seal, unseal
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tasks import Encode
 from gpt.data.tokenizers import Tokenizer, smallest_dtype
@@ -23,7 +25,9 @@ from gpt.files import sha256_of, sync_folder, write_atomic
 from gpt.progress import Report
 
 JOURNAL = "shards.jsonl"
-"""What is finished: the tokenizer and the length of a shard, then a line for each shard."""
+"""What is finished: the tokenizer and the length of a shard, then a line for each shard; each line has its hash."""
+
+Count = Annotated[int, Field(strict=True, ge=0)]
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,11 @@ class Shard:
     """
 
     file: str
-    length: int
+    length: Count
     sha256: str
-    chars: int
-    block: int
-    offset: int
+    chars: Count
+    block: Count
+    offset: Count
 
 
 class ShardWriter:
@@ -77,7 +81,7 @@ class ShardWriter:
         with closing(parallel_map(Encode(tokenizer.to_dict()), blocks, processes)) as encoded:
             for shard in self._cut(encoded, tokenizer, block, offset):
                 self.finished.append(shard)
-                self._append(asdict(shard))
+                self._append(shard)
                 report(f"{self.folder / shard.file}: {shard.length:,} tokens")
 
     def _cut(self, encoded: Iterable[bytes], tokenizer: Tokenizer, block: int, offset: int) -> Iterator[Shard]:
@@ -101,19 +105,19 @@ class ShardWriter:
             file.discard()
 
     def _next_file(self) -> "_ShardFile":
-        return _ShardFile(self.folder / f"shard-{len(self.finished):06d}.bin")
+        return _ShardFile(self.folder / _file_name(len(self.finished)))
 
     def _begin(self, tokenizer: Tokenizer) -> None:
         """Write the journal anew, since its last line may be cut short, and delete what is not finished."""
         for path in self.folder.glob("*.tmp"):
             path.unlink()
         self._header = {"shard_tokens": self.shard_tokens, "block": BLOCK, "tokenizer": tokenizer.to_dict()}
-        lines = [self._header, *map(asdict, self.finished)]
-        write_atomic(self.folder / JOURNAL, "".join(json.dumps(line) + "\n" for line in lines).encode())
+        lines = [_to_line(self._header), *(_to_line({"shard": asdict(shard)}) for shard in self.finished)]
+        write_atomic(self.folder / JOURNAL, "".join(lines).encode())
 
-    def _append(self, line: dict[str, Any]) -> None:
+    def _append(self, shard: Shard) -> None:
         with (self.folder / JOURNAL).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(_to_line({"shard": asdict(shard)}))
             file.flush()
             os.fsync(file.fileno())
 
@@ -121,22 +125,43 @@ class ShardWriter:
         """Return the first line and the shards that are there as they were written; nothing of other options."""
         try:
             header, *lines = (self.folder / JOURNAL).read_text(encoding="utf-8").splitlines()
-            begun = json.loads(header)
+            begun = _from_line(header)
             if (begun["shard_tokens"], begun["block"]) != (self.shard_tokens, BLOCK):
                 return {}, []
             tokenizer_from_dict(begun["tokenizer"])
-        except (OSError, ValueError, KeyError, TypeError, DataError):
+        except _UNREADABLE:
             return {}, []
         finished: list[Shard] = []
         for line in lines:
             try:
-                shard = Shard(**json.loads(line))
-                if sha256_of(self.folder / shard.file) != shard.sha256:
+                shard = _SHARD.validate_python(_from_line(line)["shard"])
+                is_next = shard.file == _file_name(len(finished))
+                if not is_next or sha256_of(self.folder / shard.file) != shard.sha256:
                     break
-            except (OSError, ValueError, TypeError):
+            except _UNREADABLE:
                 break
             finished.append(shard)
         return begun, finished
+
+
+_SHARD = TypeAdapter(Shard)
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, DataError)
+
+
+def _file_name(number: int) -> str:
+    return f"shard-{number:06d}.bin"
+
+
+def _to_line(content: dict[str, Any]) -> str:
+    return json.dumps(seal(content)) + "\n"
+
+
+def _from_line(line: str) -> dict[str, Any]:
+    """Return what `_to_line` wrote; raise ValueError where it was changed, or is of a version without hashes."""
+    sealed = json.loads(line)
+    if not isinstance(sealed, dict) or "sha256" not in sealed:
+        raise ValueError("a line without a hash")
+    return unseal(sealed)
 
 
 class _ShardFile:

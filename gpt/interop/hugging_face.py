@@ -12,7 +12,7 @@ from torch import Tensor
 from gpt.config import ModelConfig, SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
-from gpt.files import MOST_JSON_BYTES, read_file
+from gpt.files import MOST_JSON_BYTES, parse_json, read_file
 from gpt.interop.architectures import architecture_for, architecture_named
 from gpt.interop.tensors import build_from_tensors, check_layers, foreign_files, to_theirs
 from gpt.interop.tokenizer_json import from_tokenizer_json, to_tokenizer_json
@@ -150,7 +150,7 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(read_file(path, MOST_JSON_BYTES))
+        return parse_json(read_file(path, MOST_JSON_BYTES))
     except FileNotFoundError:
         raise InputError(f"{path.parent} has no {path.name}") from None
     except (OSError, ValueError) as error:

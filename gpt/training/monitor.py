@@ -13,7 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gpt.config import Config, dump_config
-from gpt.files import write_atomic
+from gpt.files import parse_json, write_atomic
 from gpt.progress import Report
 
 INCIDENT = "incident"
@@ -247,7 +247,7 @@ def _up_to(content: bytes, step: int, evaluated: bool) -> bytes:
     kept = []
     for line in content.splitlines(keepends=True):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             is_done = row["step"] < step or (row["step"] == step and (evaluated or "val/loss" not in row))
             if line.endswith(b"\n") and is_done:
                 kept.append(line)

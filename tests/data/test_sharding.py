@@ -167,6 +167,10 @@ def test_work_that_was_killed_ends_with_the_same_shards_and_keeps_the_finished_o
         lambda folder: (folder / "shards.jsonl").write_bytes(b""),
         lambda folder: (folder / "shards.jsonl").write_bytes(b"[]\n{}\n"),
         lambda folder: (folder / "shards.jsonl").unlink(),
+        lambda folder: edit(folder, b'"block": 4', b'"block": 5'),
+        lambda folder: edit(folder, b'"file": "shard-000000', b'"file": "../shard-000000'),
+        lambda folder: edit(folder, b'"length": 1000', b'"length": "a"'),
+        lambda folder: edit(folder, b'"shard_tokens"', b"[" * 100_000),
     ],
 )
 def test_what_a_crash_damaged_is_encoded_again(
@@ -207,6 +211,13 @@ def test_progress_is_told_for_each_shard_and_what_is_there_is_not_encoded_again(
     before = len(text.reports)
     text.prepare(shard_tokens=500, workers=2)
     assert len(text.reports) == before
+
+
+def edit(folder: Path, old: bytes, new: bytes) -> None:
+    path = folder / "shards.jsonl"
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1))
 
 
 def cut(path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from drills.nasty import mutate_bytes, mutate_json
+from drills.nasty import edit
 from gpt.checkpoint import load_trained, read_checkpoint
 from gpt.config import load_config
 from gpt.environment import read_settings
@@ -27,10 +27,10 @@ def spoil_checkpoint(run: Path, copy: Path, chance: random.Random) -> None:
     spoiled = copy / run.name
     checkpoint = sorted((spoiled / "checkpoints").iterdir())[-1]
     if chance.random() < 0.75:
-        _edit(checkpoint / chance.choice(INSIDE), chance)
+        edit(checkpoint / chance.choice(INSIDE), chance)
         _hash_again(checkpoint)
     else:
-        _edit(spoiled / chance.choice(OUTSIDE), chance)
+        edit(spoiled / chance.choice(OUTSIDE), chance)
     for use in (
         lambda: read_checkpoint(checkpoint),
         lambda: load_trained(spoiled, copy, torch.device("cpu")),
@@ -38,15 +38,6 @@ def spoil_checkpoint(run: Path, copy: Path, chance: random.Random) -> None:
     ):
         with contextlib.suppress(GPTError):
             use()
-
-
-def _edit(path: Path, chance: random.Random) -> None:
-    content = path.read_bytes()
-    if path.suffix == ".json" and chance.random() < 0.8:
-        content = json.dumps(mutate_json(json.loads(content), chance)).encode("utf-8", errors="surrogatepass")
-    else:
-        content = mutate_bytes(content, chance)
-    path.write_bytes(content)
 
 
 def _hash_again(checkpoint: Path) -> None:

@@ -4,19 +4,42 @@ import json
 import random
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from drills.offline import call
 
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 2, 7, 1.5, -0.0, 1e-308, 1e308, float("nan"), float("inf"), -float("inf")),
-    *(2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**30, -(2**63), "", "x", "0", "nan", "null", "true", "\0", "a\nb"),
+    *(
+        2**31,
+        2**32,
+        2**63 - 1,
+        2**63,
+        2**64,
+        10**30,
+        10**400,
+        -(2**63),
+        "",
+        "x",
+        "0",
+        "nan",
+        "null",
+        "true",
+        "\0",
+        "a\nb",
+    ),
     *("\ud800", "\N{GRINNING FACE}", "../../x", "x" * 300, "y" * 5000, [], {}, [[]], {"": None}, [0] * 40, {"a": {}}),
 )
 TEXTS = (
     *("", " ", "0", "-1", "1", "2", "3", "0.5", "1e400", "nan", "inf", "-inf", "1e-400", "1_000", "0x10", "9" * 30),
     *("9" * 5000, "auto", "cpu", "cuda", "cuda:99", "none", "null", "true", "[]", "{}", "[1, 2", "a=b", "=", "*", "-"),
     *("--", "x" * 300, "y" * 5000, "\N{GRINNING FACE}", "é", "\ud800", "a\nb", "\t", "..", "./", "missing", "runs"),
+)
+PLAUSIBLE = (
+    *("null", "true", "false", "0", "1", "2", "3", "8", "300", "0.5", "1e-3", "auto", "torch", "native", "float32"),
+    *("bfloat16", "float16", "ddp", "fsdp", "byte", "bpe", "shuffled", "random", "keep", "lf", "muon", "wsd", "rope"),
+    *("sinusoidal", "swiglu", "rmsnorm", "zero_projections", "sdpa", "skip", "[0.9, 0.99]", "runs/tiny", "corpus.txt"),
 )
 NESTED = json.loads("[" * 60 + "]" * 60)
 
@@ -55,6 +78,8 @@ def _change(node: Any, chance: random.Random) -> None:
             node[f"{key}x"] = node.pop(key)
         case 2 if isinstance(node, list):
             node.append(node[key])
+        case 3 if isinstance(node[key], int):
+            node[key] += chance.choice((-1, 1))
         case _:
             node[key] = value(chance)
 
@@ -66,6 +91,18 @@ def mutate_bytes(content: bytes, chance: random.Random) -> bytes:
         place = chance.randrange(len(changed) + 1)
         changed[place : place + chance.choice((0, 1, 1, 3, 50))] = chance.randbytes(chance.choice((0, 1, 1, 3)))
     return bytes(changed[: chance.choice((len(changed), len(changed), chance.randrange(len(changed) + 1)))])
+
+
+def edit(path: Path, chance: random.Random) -> None:
+    """Damage a file: where it is JSON, most often one of its values; sometimes it is nested too deeply to be read."""
+    content = path.read_bytes()
+    if chance.random() < 0.02:
+        content = b"[" * 100_000
+    elif path.suffix == ".json" and chance.random() < 0.8:
+        content = json.dumps(mutate_json(json.loads(content), chance)).encode("utf-8", errors="surrogatepass")
+    else:
+        content = mutate_bytes(content, chance)
+    path.write_bytes(content)
 
 
 def options_of(main: Callable[[list[str]], int], *view: str) -> list[str]:
@@ -84,6 +121,13 @@ def command_line(options: Sequence[str], good: dict[str, tuple[str, ...]], chanc
             right = good.get(option, ())
             line.append(chance.choice(right) if right and chance.random() < 0.7 else text(chance))
     return line
+
+
+def written_value(chance: random.Random) -> str:
+    """Return the right side of an override, often one that some key has."""
+    if chance.random() < 0.6:
+        return chance.choice(PLAUSIBLE)
+    return json.dumps(value(chance)) if chance.random() < 0.5 else text(chance)
 
 
 def text(chance: random.Random) -> str:

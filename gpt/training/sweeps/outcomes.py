@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gpt.checkpoint import RunFolder
 from gpt.errors import GPTError
-from gpt.files import write_atomic
+from gpt.files import parse_json, write_atomic
 from gpt.training.sweeps.trials import Trial
 
 RESULTS, TABLE = "results.json", "results.csv"
@@ -56,7 +56,7 @@ def measure(run: RunFolder, outcome: Outcome) -> Outcome:
     """Return the outcome with the counters of the run's last checkpoint, if there is one."""
     folder = run.pointed("last")
     try:
-        state = json.loads((folder / "state.json").read_bytes()) if folder else {}
+        state = parse_json((folder / "state.json").read_bytes()) if folder else {}
         return replace(outcome, **{name: state[name] for name in MEASURED if name in state})
     except (OSError, ValueError, TypeError):  # a damaged checkpoint, which a resume reports
         return outcome
@@ -65,7 +65,7 @@ def measure(run: RunFolder, outcome: Outcome) -> Outcome:
 def load_outcomes(folder: Path) -> dict[str, Outcome]:
     """Return the outcomes by name that `save_outcomes` wrote; none where there is no such file or it is damaged."""
     try:
-        rows = json.loads((folder / RESULTS).read_bytes())["trials"]
+        rows = parse_json((folder / RESULTS).read_bytes())["trials"]
         names = {field.name for field in fields(Outcome)}
         found = TypeAdapter(list[Outcome]).validate_python(
             [{name: row[name] for name in names if name in row} for row in rows]

@@ -37,9 +37,9 @@ class Range:
             number = math.exp(random.uniform(math.log(self.low), math.log(self.high)))
         else:
             number = random.uniform(self.low, self.high)
-        if isinstance(self.low, int) and isinstance(self.high, int):
-            return round(number)
-        return min(max(float(f"{number:.{DIGITS}g}"), self.low), self.high)
+        is_whole = isinstance(self.low, int) and isinstance(self.high, int)
+        rounded = round(number) if is_whole else float(f"{number:.{DIGITS}g}")
+        return min(max(rounded, self.low), self.high)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _read_values(given: Any) -> tuple[Any, ...] | Range | str:
 def _read_range(given: dict[Any, Any]) -> Range | str:
     low, high, scale = given.get("low"), given.get("high"), given.get("scale", "linear")
     numbers = [number for number in (low, high) if isinstance(number, int | float) and not isinstance(number, bool)]
-    if set(given) - {"low", "high", "scale"} or len(numbers) != 2 or not all(map(math.isfinite, numbers)):
+    if set(given) - {"low", "high", "scale"} or len(numbers) != 2 or not _is_finite(numbers[0], numbers[1]):
         return f"got {given!r}, expected a list of values, or a range such as {{low: 1e-4, high: 1e-2, scale: log}}"
     if scale not in SCALES:
         return f"scale is {scale!r}, expected one of {', '.join(SCALES)}"
@@ -141,3 +141,11 @@ def _read_range(given: dict[Any, Any]) -> Range | str:
     if scale == "log" and numbers[0] <= 0:
         return f"low is {numbers[0]:g}, and a range with scale: log is above 0"
     return Range(numbers[0], numbers[1], scale == "log")
+
+
+def _is_finite(low: float, high: float) -> bool:
+    """Return whether floats can hold both ends and what is between them; whole numbers may be larger."""
+    try:
+        return math.isfinite(low) and math.isfinite(high) and math.isfinite(float(high) - float(low))
+    except OverflowError:
+        return False

@@ -142,7 +142,7 @@ class Sweep:
             outcome = replace(outcome, status="stopped")
             self._report(f"{self._number(trial)}: stopped at step {outcome.step or 0}")
         else:
-            why = process.last_line() if code > 0 else f"ended by {signal.Signals(-code).name}"
+            why = f"ended by {signal.Signals(-code).name}" if code < 0 else process.last_line()
             outcome = replace(outcome, status="failed", message=why)
             self._report(f"{self._number(trial)}: failed ({why}); see {process.folder / CONSOLE}")
         self.outcomes[trial.name] = outcome

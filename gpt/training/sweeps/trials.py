@@ -65,6 +65,9 @@ def plan_trials(space: SearchSpace, base: Config, number: int | None = None, see
     if number is None:
         candidates, found = _combine(space)
         problems += found
+    elif number > MOST_TRIALS:
+        candidates = []
+        problems.append(f"--random {number:,}: expected at most {MOST_TRIALS:,} trials")
     else:
         candidates = list(_sample(space, number, seed))
         if space.axes and len(candidates) < number:
@@ -98,9 +101,11 @@ def _sample(space: SearchSpace, number: int, seed: int) -> Iterator[dict[str, An
         for _ in range(ATTEMPTS):
             values = {axis.name: axis.sample(random) for axis in space.axes}
             if repr(values) not in seen:
-                seen.add(repr(values))
-                yield values
                 break
+        else:
+            return
+        seen.add(repr(values))
+        yield values
 
 
 def _check(candidates: Sequence[Mapping[str, Any]], base: Config) -> tuple[list[Trial], list[Finding]]:

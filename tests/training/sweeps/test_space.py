@@ -36,6 +36,8 @@ def test_the_axes_come_in_the_order_of_the_file(tmp_path: Path) -> None:
         ("a:\n  b: {low: 1, high: 2, step: 1}\n", "expected a list of values, or a range"),
         ("a:\n  b: {low: true, high: 2}\n", "expected a list of values, or a range"),
         ("a:\n  b: {low: 1, high: .inf}\n", "expected a list of values, or a range"),
+        (f"a:\n  b: {{low: 1, high: {10**400}}}\n", "expected a list of values, or a range"),
+        (f"a:\n  b: {{low: {-(10**308)}, high: {10**308}}}\n", "expected a list of values, or a range"),
         ("a:\n  b: {low: 2, high: 1}\n", "a.b: low 2 is not below high 1"),
         ("a:\n  b: {low: 0, high: 1, scale: log}\n", "a.b: low is 0, and a range with scale: log is above 0"),
         ("a:\n  b: {low: 0, high: 1, scale: lin}\n", "a.b: scale is 'lin', expected one of linear, log"),

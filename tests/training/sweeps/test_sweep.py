@@ -73,7 +73,16 @@ def test_a_failed_trial_is_reported_the_rest_go_on_and_it_is_tried_again(workpla
     assert ["optim.learning_rate=1e+30" in command for command in trained_here.commands] == [True, False, True]
 
 
-@pytest.mark.parametrize("content", [b"{", b'{"trials": [{"name": 3}]}', b"[]", b"\xff"])
+def test_a_trial_that_ended_well_without_a_loss_has_failed(
+    workplace: Path, trained_here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeps, "measure", lambda run, outcome: outcome)
+    sweep = make(RATES[0])
+    sweep.run()
+    assert [outcome.status for outcome in sweep.outcomes.values()] == ["failed"]
+
+
+@pytest.mark.parametrize("content", [b"{", b"[" * 100_000, b'{"trials": [{"name": 3}]}', b"[]", b"\xff"])
 def test_damaged_results_are_made_again(workplace: Path, trained_here: Any, content: bytes) -> None:
     make(RATES[0]).run()
     before = (FOLDER / "results.json").read_bytes()

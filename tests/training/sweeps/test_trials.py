@@ -103,3 +103,7 @@ def test_too_many_and_too_few_trials_are_refused(tmp_path: Path) -> None:
         plan_trials(large, BASE)
     with pytest.raises(ConfigError, match="has 2 combinations, fewer than --random 3"):
         plan_trials(space(tmp_path, "model: {n_layer: [1, 2]}"), BASE, 3)
+    with pytest.raises(ConfigError, match="has 2 combinations, fewer than --random 9,999"):
+        plan_trials(space(tmp_path, "model: {n_layer: [1, 2]}"), BASE, 9999)
+    with pytest.raises(ConfigError, match=r"--random 1,000,000,000: expected at most 10,000 trials"):
+        plan_trials(large, BASE, 10**9)

@@ -1,12 +1,13 @@
 """The curves of a run, from its metrics.jsonl: thinned to what a plot can show, and followed while the run trains."""
 
-import json
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from gpt.files import parse_json
 
 MOST_POINTS = 1000
 """Points of a curve, about as many as a plot has pixels."""
@@ -118,8 +119,8 @@ def _is_validation(line: bytes) -> bool:
 def _parse(line: bytes) -> list[dict[str, Any]]:
     """Return the row of a line; none for one that is damaged."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = parse_json(line)
+    except ValueError:
         return []
     return [row]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from gpt.checkpoint import RunFolder
 from gpt.environment import child_environment
 from gpt.errors import GPTError
-from gpt.files import write_atomic
+from gpt.files import parse_json, write_atomic
 
 CONSOLE = "console.log"
 """In the run folder: what the command prints."""
@@ -125,7 +125,7 @@ def launched_process(folder: Path) -> int | None:
     The number alone is not enough: it may be that of another process by now.
     """
     try:
-        launched = json.loads((folder / LAUNCHED).read_text(encoding="utf-8"))
+        launched = parse_json((folder / LAUNCHED).read_text(encoding="utf-8"))
         pid, command = int(launched["pid"]), [str(part) for part in launched["command"]]
         actual = Path(f"/proc/{pid}/cmdline").read_bytes()
     except (OSError, ValueError, KeyError, TypeError):

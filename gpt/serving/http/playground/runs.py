@@ -1,6 +1,5 @@
 """The runs of a folder, their curves and their samples, also while they train."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder
 from gpt.config import Config, ModelConfig, load_config
 from gpt.errors import ConfigError
+from gpt.files import parse_json
 from gpt.serving.http.errors import APIError
 from gpt.serving.http.playground.curves import Columns, last_progress, read_curves
 
@@ -219,7 +219,7 @@ def _changed(folder: Path) -> float:
 def _pointer(folder: RunFolder, name: str) -> dict[str, Any]:
     """Return the contents of best.json or last.json; nothing where there is none."""
     try:
-        pointer = json.loads((folder.path / f"{name}.json").read_text(encoding="utf-8"))
+        pointer = parse_json((folder.path / f"{name}.json").read_text(encoding="utf-8"))
         return {"step": int(pointer["step"]), "val_loss": _number(pointer.get("val_loss"))}
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return {}
