@@ -1,15 +1,17 @@
 """`scripts/make_config.py`: write a configuration for one's own text."""
 
 import argparse
+import json
 import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from gpt.cli.command import CommandParser, report, run_command
-from gpt.cli.shared_options import not_empty, to_path
-from gpt.config import Config, DataConfig, dump_config
+from gpt.cli.shared_options import check_overrides, not_empty, to_path
+from gpt.config import dump_config, parse_config
 from gpt.config.own_text import LEAST, recipe_for
+from gpt.config.strict_yaml import dump
 from gpt.environment import read_settings
 from gpt.errors import ConfigError
 
@@ -25,10 +27,16 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "python scripts/make_config.py my.txt --output my.yaml",
     )
     parser.add_argument(
-        "text", type=not_empty, metavar="TEXT", help="a file, a folder, or a glob pattern, as data.path"
+        "text", nargs="?", type=not_empty, metavar="TEXT", help="a file, a folder, or a glob pattern, as data.path"
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="section.key=value", help="values to write, such as data.newlines=lf"
     )
     parser.add_argument("--output", type=to_path, metavar="FILE", help="default: the text's name with .yaml, here")
-    return parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
+    if arguments.text is None:
+        parser.error("TEXT is required, for example my.txt")
+    return arguments
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -39,12 +47,14 @@ def _run(arguments: argparse.Namespace) -> int:
     output: Path = arguments.output or Path(f"{name}.yaml")
     if output.exists():
         raise ConfigError(f"{output} exists already; choose another --output, or remove it")
-    data = DataConfig(source="file", path=arguments.text)
-    dataset = prepare(data, read_settings(), report)
+    given = ["data.source=file", f"data.path={json.dumps(arguments.text)}"]
+    check_overrides([*given, *arguments.overrides])
+    given += arguments.overrides
+    dataset = prepare(parse_config("", str(output), given).data, read_settings(), report)
     characters = len(dataset.train) + len(dataset.val)
     if characters < LEAST:
         raise ConfigError(f"{arguments.text} has {characters:,} characters; a model needs at least {LEAST:,}")
-    config = Config.model_validate({"run": {"name": name}, "data": data, **recipe_for(characters)})
+    config = parse_config(dump(recipe_for(characters)), str(output), given)
     comment = f"# {arguments.text!r}: {characters:,} characters, {dataset.tokenizer.vocab_size:,} of them distinct.\n"
     try:
         write_atomic(output, (comment + dump_config(config, only_given=True)).encode())

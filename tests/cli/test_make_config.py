@@ -30,6 +30,22 @@ def test_the_text_is_read_from_where_it_was_given(text: str) -> None:
     assert load_config(Path("sub.yaml")).config.data.path == text
 
 
+def test_overrides_are_written(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(text).write_text((CORPUS * 30).replace("\n", "\r\n"), encoding="utf-8", newline="")
+    assert make_config.main([text]) == 2
+    assert "data.newlines" in capsys.readouterr().err
+    assert make_config.main([text, "data.newlines=lf", "model.n_layer=1"]) == 0
+    config = load_config(Path("Mein-Text.yaml")).config
+    assert (config.data.newlines, config.model.n_layer) == ("lf", 1)
+
+
+@pytest.mark.parametrize("override", ["data.path=other.txt", "model.n_layers=2", "model.n_layer=x"])
+def test_a_wrong_override_gives_one_line(override: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert make_config.main([text, override]) == 2
+    assert override.split("=")[0] in capsys.readouterr().err.splitlines()[-1]
+    assert not Path("Mein-Text.yaml").exists()
+
+
 def test_a_file_that_exists_stays_as_it_is(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("Mein-Text.yaml").write_text("mine")
     assert make_config.main([text]) == 2
