@@ -9,8 +9,9 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +98,11 @@ def temporary_file(path: Path) -> Iterator[Path]:
     """
     _remove_abandoned(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
     try:
+        os.close(handle)
         yield Path(name)
     finally:
-        Path(name).unlink(missing_ok=True)
+        _surely(partial(Path(name).unlink, missing_ok=True))
 
 
 @contextmanager
@@ -112,10 +113,20 @@ def temporary_folder(path: Path) -> Iterator[Path]:
         OSError: the parent folder is missing or unwritable.
     """
     _remove_abandoned(path)
-    with tempfile.TemporaryDirectory(
-        dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", ignore_cleanup_errors=True
-    ) as name:
+    name = tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
         yield Path(name)
+    finally:
+        _surely(partial(shutil.rmtree, name, ignore_errors=True))
+
+
+def _surely(remove: Callable[[], object]) -> None:
+    """Remove something even if a signal arrives meanwhile; a command raises an exception for the first one only."""
+    try:
+        remove()
+    except (KeyboardInterrupt, SystemExit):
+        remove()
+        raise
 
 
 def _remove_abandoned(path: Path) -> None:

@@ -3,6 +3,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from gpt.cli.sweep import main
+from gpt.cli.start import start
 
-sys.exit(main())
+start("gpt.cli.sweep")

@@ -3,15 +3,17 @@
 import http.client
 import json
 import re
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "serve.py"
 PATIENCE = 30.0
@@ -99,6 +101,15 @@ def vanish(connection: socket.socket) -> None:
     """Close a connection as a process does that is killed."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
+
+
+def insist(process: subprocess.Popen[Any], number: signal.Signals) -> int:
+    """Send a signal until one is no echo and ends the process; return the exit code as a shell reports it."""
+    while process.poll() is None:
+        process.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
 @contextmanager

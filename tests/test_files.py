@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import resource
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from gpt.files import (
     sha256_of,
     sync_file,
     sync_folder,
+    temporary_file,
+    temporary_folder,
     write_atomic,
     write_folder,
 )
@@ -199,3 +202,24 @@ def test_what_is_no_json_is_a_value_error(content: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"nested|Expecting|decode"):
         parse_json(content)
     assert parse_json(b'{"a": [1.5]}') == {"a": [1.5]}
+
+
+@pytest.mark.parametrize(
+    ("made", "removal"), [(temporary_file, "pathlib.Path.unlink"), (temporary_folder, "shutil.rmtree")]
+)
+def test_a_signal_during_the_removal_of_a_temporary_file_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Any, removal: str
+) -> None:
+    remove = Path.unlink if made is temporary_file else shutil.rmtree
+    calls = []
+
+    def interrupted(path: Any, **options: Any) -> None:
+        calls.append(path)
+        if len(calls) == 1:
+            raise SystemExit(143)
+        remove(path, **options)
+
+    monkeypatch.setattr(removal, interrupted)
+    with pytest.raises(SystemExit), made(tmp_path / "new"):
+        assert len(list(tmp_path.iterdir())) == 1
+    assert list(tmp_path.iterdir()) == []

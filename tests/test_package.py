@@ -10,7 +10,7 @@ import gpt
 PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
-    {"errors", "progress"},
+    {"errors", "progress", "signals"},
     {"environment", "files", "config", "processor"},
     {"device", "model", "data", "cache", "distributed"},
     {"kernels", "evaluation"},

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from gpt.errors import GPTError, PeerError
 from gpt.progress import announced
+from gpt.signals import Stopped, unwinding
 
 SPINS = "8000"
 """How often torch's idle threads poll for work before they sleep (GOMP_SPINCOUNT; OpenMP reads it on loading).
@@ -34,8 +35,8 @@ _BAD_PATH = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.E
 def run_command(command: Callable[[], int]) -> int:
     """Run a command, including the parsing of its options, and return its exit code.
 
-    0: done. 2, or the error's own code: a user's mistake, in one line. 130: Ctrl-C. A closed pipe ends the
-    command quietly. Any other exception is a bug and keeps its traceback.
+    0: done. 2, or the error's own code: a user's mistake, in one line. 130, 143 or 129: stopped by Ctrl-C, SIGTERM or
+    SIGHUP. A closed pipe ends the command quietly. Any other exception is a bug and keeps its traceback.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     if threading.excepthook is threading.__excepthook__:
@@ -44,9 +45,12 @@ def run_command(command: Callable[[], int]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack a character
     try:
-        code = command()
-        sys.stdout.flush()
+        with unwinding():
+            code = command()
+            sys.stdout.flush()
         return code
+    except Stopped as stopped:
+        return stopped.code
     except PeerError as error:
         return error.exit_code
     except GPTError as error:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import signal
 import sys
 from importlib import import_module
 
@@ -14,6 +15,7 @@ from gpt.config.strict_yaml import YAMLSyntaxError, parse_value
 from gpt.data import Tokenizer
 from gpt.errors import GPTError
 from gpt.generation import Runtime, TextBatch
+from gpt.signals import handling
 
 HELP = """\
 Type a prompt, and the model continues it. Ctrl-C stops the text, Ctrl-D ends the session.
@@ -34,9 +36,14 @@ def run_interactive(runtime: Runtime, tokenizer: Tokenizer, params: SamplingPara
     with contextlib.suppress(ImportError):
         import_module("readline")  # gives `input` a history
     report(HELP)
+    with handling([signal.SIGINT], signal.default_int_handler):  # however often
+        return _converse(runtime, tokenizer, params, "> " if lines.isatty() else "")
+
+
+def _converse(runtime: Runtime, tokenizer: Tokenizer, params: SamplingParams, prompt: str) -> int:
     while True:
         try:
-            line = input("> " if lines.isatty() else "")
+            line = input(prompt)
         except EOFError:
             return 0
         except OSError as error:

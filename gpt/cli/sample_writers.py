@@ -48,7 +48,12 @@ class TextWriter:
             self._file.write(SEPARATOR)
         self._first = False
         prompt = self._prompts[self._row]
-        self._file.write(f"\033[1m{prompt}\033[0m" if prompt and self._file.isatty() else prompt)
+        bold, regular = ("\033[1m", "\033[0m") if prompt and self._file.isatty() else ("", "")
+        self._file.write(bold)
+        try:
+            self._file.write(prompt)
+        finally:  # a signal may interrupt it while a terminal is stopped
+            self._file.write(regular)
 
 
 class JSONWriter:

@@ -1,5 +1,6 @@
 """Processes that torchrun started, connected by torch.distributed."""
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,6 +14,7 @@ from torch.distributed.rendezvous import rendezvous
 from gpt.distributed.world import World
 from gpt.environment import Launch
 from gpt.errors import ConfigError, GPTError, PeerError, ProcessLostError, first_line
+from gpt.signals import WATCHED, handling
 
 T = TypeVar("T")
 
@@ -32,10 +34,11 @@ class ProcessGroup(World):
         self._told: GPTError | None = None
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         try:
-            store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
-            if launch.size == launch.local_size:  # the store of one machine still has the addresses before a restart
-                store = dist.PrefixStore(f"restart-{launch.restarts}", store)  # type: ignore[attr-defined]
-            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+            with handling(WATCHED, signal.SIG_DFL):  # Python would handle signals only when the others are there
+                store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+                if launch.size == launch.local_size:  # the store of one machine has the addresses before a restart
+                    store = dist.PrefixStore(f"restart-{launch.restarts}", store)  # type: ignore[attr-defined]
+                dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
         except (RuntimeError, ValueError) as error:
             if launch.local_rank > 0:
                 raise PeerError(ConfigError.exit_code) from None

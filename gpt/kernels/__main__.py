@@ -7,6 +7,7 @@ from gpt.errors import GPTError
 from gpt.kernels.decoding.engine import load_engine
 from gpt.kernels.training.bindings import Kernels
 from gpt.processor import supported_processors
+from gpt.signals import unwinding
 
 
 def compile_all(settings: Settings) -> None:
@@ -23,7 +24,8 @@ def compile_all(settings: Settings) -> None:
 def main() -> int:
     """Compile; without a compiler print one line and succeed, since torch works without kernels."""
     try:
-        compile_all(read_settings())
+        with unwinding():
+            compile_all(read_settings())
     except GPTError as error:
         print(f"no compiled kernels: {error}", file=sys.stderr)
     return 0

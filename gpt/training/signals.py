@@ -1,12 +1,14 @@
-"""Handle Ctrl-C, SIGTERM and a closed terminal: the first signal saves and stops a run, a second one aborts it."""
+"""Handle Ctrl-C, SIGTERM and a closed terminal: the first signal saves and stops a run, a later one aborts it."""
 
 import signal
 import threading
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 from gpt.distributed import World
 from gpt.progress import Report
+from gpt.signals import WATCHED, Requests
 
 
 class Interrupted(Exception):
@@ -24,7 +26,7 @@ class Interrupted(Exception):
 class SignalWatch:
     """Records the first signal inside this context; `check` then raises it where stopping is safe.
 
-    The first signal also restores the previous handlers, so that a second one aborts. A signal that the
+    A later one, unless it is an echo of the first, restores the previous handlers and goes to them. A signal that the
     parent process ignores, as `nohup` and background jobs of scripts do, stays ignored.
 
     Args:
@@ -32,16 +34,14 @@ class SignalWatch:
         world: the processes that train together: a signal to one of them stops all at the same step.
     """
 
-    WATCHED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-
     def __init__(self, report: Report, world: World = World()) -> None:  # noqa: B008  # without state
         self._report, self._world = report, world
         self._former: dict[int, Any] = {}
-        self._received = 0
+        self._requests, self._received = Requests(), 0
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # Python lets only the main thread set handlers
-            watched = [number for number in self.WATCHED if signal.getsignal(number) is not signal.SIG_IGN]
+            watched = [number for number in WATCHED if signal.getsignal(number) is not signal.SIG_IGN]
             self._former = {number: signal.signal(number, self._note) for number in watched}
         return self
 
@@ -62,9 +62,15 @@ class SignalWatch:
             raise Interrupted(received)
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
+        count = self._requests.count()
+        if count == 2:
+            self._restore()
+            signal.raise_signal(signum)
+        if count != 1:
+            return
         self._received = signum
-        self._restore()
-        self._report(f"{signal.Signals(signum).name}: saving after this step; send it again to stop at once")
+        with suppress(RuntimeError):  # it may have interrupted a line that is being written, as to a stopped terminal
+            self._report(f"{signal.Signals(signum).name}: saving after this step; send it again to stop at once")
 
     def _restore(self) -> None:
         for number, handler in self._former.items():

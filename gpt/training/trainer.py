@@ -109,7 +109,15 @@ class Trainer:
         try:
             self._meter = self._start_meter()
             self.monitor.start(self.state.step, self.state.evaluated_step == self.state.step)
-            with closing(self.monitor), self._signals:
+            with self._signals:  # also while saving: an echo of the signal must not end that
+                self._run_monitored()
+        finally:
+            self.run_folder.unlock()
+        return self.state
+
+    def _run_monitored(self) -> None:
+        try:
+            with closing(self.monitor):
                 try:
                     self._loop()
                 except (Interrupted, NonFiniteError):
@@ -119,9 +127,6 @@ class Trainer:
             self.stepper.check()
             self._save(best=False, required=True)
             raise
-        finally:
-            self.run_folder.unlock()
-        return self.state
 
     def _loop(self) -> None:
         while True:

@@ -1,6 +1,7 @@
 """`scripts/sample.py --interactive`: a session in which prompts and commands are typed."""
 
 import io
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,7 +144,7 @@ def test_ctrl_c_in_a_text_ends_that_text_only(
             for count, piece in enumerate(super().__iter__()):
                 if count == 3 and not stopped:
                     stopped.append(True)
-                    raise KeyboardInterrupt
+                    signal.raise_signal(signal.SIGINT)
                 yield piece
 
     monkeypatch.setattr(interactive, "TextBatch", InterruptedOnce)

@@ -11,7 +11,7 @@ from native_support import needs_compiler
 
 from cli.sampling import text_of
 from gpt.cli import evaluate, sample, train
-from gpt.cli.sample_writers import SEPARATOR
+from gpt.cli.sample_writers import SEPARATOR, TextWriter
 from tiny import CORPUS
 
 CHARS = sorted(set(CORPUS))
@@ -375,6 +375,20 @@ def test_the_end_of_a_long_prompt_is_gone_on_from_where_that_is_asked_for(capsys
 
 def test_nothing_but_text_is_written_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\033" not in text_of(capsys, "--prompt", "It", "--max-new-tokens", "5")
+
+
+def test_a_prompt_that_is_interrupted_does_not_leave_the_terminal_bold() -> None:
+    class Stopped(io.StringIO):
+        def write(self, text: str) -> int:
+            if text == "It was":
+                raise SystemExit(143)
+            return super().write(text)
+
+    file = Stopped()
+    file.isatty = lambda: True  # type: ignore[method-assign]
+    with pytest.raises(SystemExit):
+        TextWriter(["It was"], file)
+    assert file.getvalue() == "\033[1m\033[0m"
 
 
 def test_the_prompt_is_bold_on_a_terminal(

@@ -9,6 +9,7 @@ import pytest
 
 from cli.serving import started
 from gpt.cli import sample, serve
+from server_process import insist
 
 LONG = {"prompt": "It", "max_tokens": 4000, "stream": True}
 
@@ -54,8 +55,7 @@ def test_a_deadline_or_a_second_signal_ends_what_runs(trained: Path, twice: bool
             if twice:
                 while client.get("/health").status_code == 200:
                     pass
-                process.send_signal(signal.SIGINT)
-                assert process.wait(30) == 130
+                assert insist(process, signal.SIGINT) == 130
                 return
             events = [line.removeprefix("data: ") for line in lines if line]
             assert json.loads(events[-2])["error"]["type"] == "server_error"

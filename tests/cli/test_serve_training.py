@@ -15,6 +15,7 @@ import pytest
 
 from cli.serving import started
 from gpt.checkpoint import RunFolder
+from server_process import insist
 from serving.http.playground.training import DEADLINE, TEXT, make_place
 
 
@@ -107,8 +108,7 @@ def test_a_second_signal_does_not_wait_for_the_training_which_still_saves(place:
         os.kill(pid, signal.SIGSTOP)  # it saves when it goes on
         process.send_signal(signal.SIGTERM)
         wait_for(lambda: client.get("/health").status_code == 503)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE) == 143
+        assert insist(process, signal.SIGTERM) == 143
         assert run.is_being_trained()
         os.kill(pid, signal.SIGCONT)
         wait_for(lambda: not run.is_being_trained())

@@ -38,6 +38,7 @@ def build_config(app: Any, limits: Limits, log_level: str = "error", **options: 
         http=partial(Connection, limits, {}),  # type: ignore[arg-type]  # called like the class that uvicorn expects
         h11_max_incomplete_event_size=HEADER_BYTES,
         ws="none",
+        lifespan="off",  # the application has none, and its task would be cancelled with a traceback
         log_level=log_level,
         access_log=False,
         server_header=False,

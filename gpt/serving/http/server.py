@@ -1,4 +1,4 @@
-"""A server that runs until a signal ends it: the first lets it drain, the second stops it at once."""
+"""A server that runs until a signal ends it: the first lets it drain, a later one stops it at once."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,7 @@ from gpt.progress import Report
 from gpt.serving.http.connections import build_config
 from gpt.serving.http.drain import Drain
 from gpt.serving.http.limits import Limits
+from gpt.signals import WATCHED, Requests
 
 CLOSE_SECONDS = 3
 """What a client has to read the rest of its answer once that is complete."""
@@ -71,7 +72,7 @@ class Server:
         self._drain, self._drain_seconds, self._report = drain, drain_seconds, report
         allow_files(limits.connections + FILES)
         self._server = uvicorn.Server(build_config(app, limits, timeout_graceful_shutdown=CLOSE_SECONDS))
-        self._received: int | None = None
+        self._requests, self._received = Requests(), 0
         self._draining: asyncio.Task[None] | None = None
 
     async def run(self, bound: socket.socket, started: Callable[[], None]) -> int:
@@ -81,26 +82,29 @@ class Server:
             bound: from `bind`.
             started: is called once requests are accepted.
         """
+        watched = [number for number in WATCHED if signal.getsignal(number) is not signal.SIG_IGN]
         serving = asyncio.create_task(self._server.serve([bound]))
         while not self._server.started and not serving.done():
             await asyncio.sleep(0.01)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):  # in place of uvicorn's, which would refuse connections
+        for number in watched:  # in place of uvicorn's, which would refuse connections
             with contextlib.suppress(NotImplementedError):  # Windows, where uvicorn's are all there is
                 loop.add_signal_handler(number, self._stop, number)
         started()
         await serving
-        return 0 if self._received is None else 128 + self._received
+        return 128 + self._received if self._received else 0
 
     def _stop(self, number: int) -> None:
-        if self._received is not None:
+        count = self._requests.count()
+        if count == 2:
             self._server.should_exit = self._server.force_exit = True
+        if count != 1:
             return
         self._received = number
-        count = len(self._drain.active)
-        if count:
+        active = len(self._drain.active)
+        if active:
             self._report(
-                f"{signal.Signals(number).name}: {self._drain_seconds:g} s for {count} running requests to finish; "
+                f"{signal.Signals(number).name}: {self._drain_seconds:g} s for {active} running requests to finish; "
                 "once more to stop at once"
             )
         self._draining = asyncio.get_running_loop().create_task(self._finish())

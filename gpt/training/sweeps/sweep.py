@@ -11,6 +11,7 @@ from gpt.config import Config, dump_config, load_config
 from gpt.errors import CheckpointError
 from gpt.files import write_atomic
 from gpt.progress import Report
+from gpt.signals import WATCHED
 from gpt.training.resume import differences
 from gpt.training.signals import SignalWatch
 from gpt.training.sweeps.outcomes import Outcome, load_outcomes, measure, save_outcomes
@@ -19,7 +20,7 @@ from gpt.training.sweeps.trials import Trial
 
 BASE = "base.yaml"
 """In the folder of a sweep: the configuration that its trials share."""
-STOPPED = {128 + number for number in SignalWatch.WATCHED} | {-number for number in SignalWatch.WATCHED}
+STOPPED = {128 + number for number in WATCHED} | {-number for number in WATCHED}
 """Exit codes of a training that a signal has stopped; the second ones before it listened."""
 POLL_SECONDS = 0.1
 

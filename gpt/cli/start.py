@@ -1,0 +1,13 @@
+"""Start a command as a process of its own, which Ctrl-C may interrupt while it imports its modules."""
+
+import signal
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+
+def start(module: str) -> NoReturn:
+    """Import a command's module, run its `main`, and exit with its code."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if it is ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process without a traceback
+    sys.exit(import_module(module).main())

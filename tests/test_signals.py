@@ -1,0 +1,85 @@
+"""Signals that stop a command."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpt.signals import WATCHED, Stopped, end_children, unwinding
+
+
+@pytest.fixture(autouse=True)
+def _usual_handlers() -> Iterator[None]:
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in WATCHED}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", WATCHED)
+def test_the_first_signal_unwinds_and_its_echo_is_nothing(number: int) -> None:
+    cleaned = []
+    with pytest.raises(Stopped) as stopped, unwinding():  # noqa: PT012
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            os.kill(os.getpid(), number)
+            cleaned.append(number)
+    assert stopped.value.code == 128 + number
+    assert cleaned == [number]
+    assert [signal.getsignal(n) for n in WATCHED] == [signal.SIG_DFL] * len(WATCHED)
+
+
+def test_a_later_signal_kills() -> None:
+    program = (
+        "import os, signal, gpt.signals; gpt.signals.ECHO_SECONDS = 0\n"
+        "with gpt.signals.unwinding():\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    finally:\n"
+        "        os.kill(os.getpid(), signal.SIGHUP)\n"
+        "        print('not reached')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGHUP, "", "")
+
+
+def test_an_import_is_not_unwound_but_ended(tmp_path) -> None:
+    (tmp_path / "swallows.py").write_text(
+        "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException:\n    pass\n"
+    )
+    program = (
+        f"import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from gpt.signals import unwinding\n"
+        "with unwinding():\n    import swallows\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "own"])
+def test_a_signal_that_is_ignored_or_handled_is_left_alone(handler) -> None:
+    signal.signal(signal.SIGHUP, handler)
+    with unwinding():
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is handler
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="children are listed by Linux only")
+def test_children_are_ended_with_theirs_but_not_other_sessions() -> None:
+    child = subprocess.Popen(["sh", "-c", "sleep 600 & echo begun; wait"], stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        end_children()
+        assert child.wait(10) == -signal.SIGTERM
+        assert child.stdout.read() == ""  # until the grandchild, which holds the pipe too, has ended
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
