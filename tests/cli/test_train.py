@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from gpt.checkpoint import read_checkpoint, write_checkpoint
+from gpt.checkpoint import RunFolder, read_checkpoint, write_checkpoint
 from gpt.cli import train
 from gpt.config import Config, parse_config
 
@@ -285,3 +286,13 @@ def test_a_key_with_dashes_is_shown_without_them(capsys: pytest.CaptureFixture[s
     assert "--max_iters=5 (keys of the configuration have no dashes; did you mean train.max_steps?)" in one_error_line(
         capsys
     )
+
+
+def test_a_loss_that_is_not_finite_ends_a_run_with_exit_code_3_and_the_weights_from_before(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main(["--config", "tiny.yaml", "optim.learning_rate=1e30", "optim.warmup_steps=0"]) == 3
+    assert "the loss or a gradient is not finite at step 1; the update was not made" in one_error_line(capsys)
+    checkpoint = read_checkpoint(RunFolder(Path("runs/tiny")).checkpoints()[0])
+    assert checkpoint.state["step"] == 0
+    assert all(bool(torch.isfinite(weight).all()) for weight in checkpoint.model.values())

@@ -20,7 +20,7 @@ def main() -> int:
         print(f"error: there is no drill {unknown[0]!r}; there are {', '.join(NAMES)}", file=sys.stderr)
         return 2
     if arguments.inside:
-        return run_inside(arguments.inside, names[0], not arguments.quick)
+        return run_inside(arguments.inside, names, not arguments.quick)
     if arguments.self_test:
         return _self_test(names)
     return _run(names, not arguments.quick)

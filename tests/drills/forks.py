@@ -24,7 +24,7 @@ class Death:
     """How a process is killed.
 
     Attributes:
-        changes: by SIGKILL, before it changes anything on disk for this time.
+        changes: before it changes anything on disk for this time, by `number`.
         seconds: by SIGKILL, after so long.
         more_memory: not killed, but given no more bytes of memory than these.
         file_bytes: in a write that would make a file larger than this, of which the first bytes are written.
@@ -34,6 +34,7 @@ class Death:
     seconds: float | None = None
     file_bytes: int | None = None
     more_memory: int | None = None
+    number: signal.Signals = signal.SIGKILL
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def _be_the_child(call: Callable[[], int], folder: Path, log: Path, death: Death
         os.dup2(handle, 1)
         os.dup2(handle, 2)
         os.chdir(folder)
-        _count_changes(death.changes, changes)
+        _count_changes(death, changes)
         if death.more_memory is not None:
             most = _virtual_bytes() + death.more_memory
             resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -154,7 +155,7 @@ def _be_the_child(call: Callable[[], int], folder: Path, log: Path, death: Death
         os._exit(code)
 
 
-def _count_changes(last: int | None, changes: mmap.mmap) -> None:
+def _count_changes(death: Death, changes: mmap.mmap) -> None:
     """Count calls that change files, and die before the last one; nothing is flushed to disk, which is slow."""
     count = 0
 
@@ -162,8 +163,8 @@ def _count_changes(last: int | None, changes: mmap.mmap) -> None:
         nonlocal count
         count += 1
         changes[:] = count.to_bytes(8, "little")
-        if count == last:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if count == death.changes:
+            os.kill(os.getpid(), death.number)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event in CHANGES or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING):

@@ -15,6 +15,7 @@ from drills.forks import Death, run_forked
 from drills.frame import Tally
 from drills.tiny_run import hidden_files, train_tiny
 from gpt.cli import export, import_model, prepare_data, quantize
+from gpt.cli.command import run_command
 from gpt.data.download import Download, fetch
 from gpt.progress import silent
 
@@ -44,8 +45,12 @@ def _export(to: str, output: str) -> Command:
 def _download() -> int:
     url = f"http://127.0.0.1:{Path('port').read_text()}/"
     file = Download((url,), "text.txt", hashlib.sha256(TEXT).hexdigest(), 2 * len(TEXT))
-    fetch(file, Path("downloads"), offline=False, report=silent, allow_http=True)
-    return 0
+
+    def run() -> int:
+        fetch(file, Path("downloads"), offline=False, report=silent, allow_http=True)
+        return 0
+
+    return run_command(run)
 
 
 QUANTIZE = ["--checkpoint", "runs/tiny", "--output", "quantized"]

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +29,11 @@ class Outcome:
 
 
 def run_process(name: str, full: bool, minutes: float, root: Path = ROOT) -> Outcome:
-    """Run a drill in a temporary folder, which is removed with every process that it started."""
-    with tempfile.TemporaryDirectory(prefix=f"drill-{name}-") as folder:
+    """Run a drill in a temporary folder, which is removed with every process that it started.
+
+    Several, with commas between their names, share one process and what it imports.
+    """
+    with tempfile.TemporaryDirectory(prefix="drill-") as folder:
         result, log = Path(folder) / "result.json", Path(folder) / "output.txt"
         command = [sys.executable, "-m", "drills", "--inside", folder, "--drills", name, *([] if full else ["--quick"])]
         paths = (str(root), str(root / "tests"), *filter(None, [os.environ.get("PYTHONPATH")]))
@@ -52,16 +55,19 @@ def run_process(name: str, full: bool, minutes: float, root: Path = ROOT) -> Out
         return Outcome(**json.loads(result.read_text(encoding="utf-8")))
 
 
-def run_inside(folder: Path, name: str, full: bool) -> int:
-    """Run a drill in this process; its outcome is written into the folder."""
+def run_inside(folder: Path, names: Sequence[str], full: bool) -> int:
+    """Run drills in this process; their outcome is written into the folder."""
     from drills.frame import load
 
-    workplace = folder / "workplace"
-    workplace.mkdir()
-    tally: Tally = load(name).run(workplace, full)
-    outcome = {"line": tally.line(), "failures": tally.failures}
+    tallies: list[Tally] = []
+    for name in names:
+        workplace = folder / name
+        workplace.mkdir()
+        tallies.append(load(name).run(workplace, full))
+    failures = [failure for tally in tallies for failure in tally.failures]
+    outcome = {"line": "; ".join(tally.line() for tally in tallies), "failures": failures}
     (folder / "result.json").write_text(json.dumps(outcome), encoding="utf-8")
-    return 1 if tally.failures else 0
+    return 1 if failures else 0
 
 
 @contextmanager

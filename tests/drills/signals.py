@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT and SIGHUP at random moments of a training: starting, training, evaluating, sampling, saving."""
+"""SIGTERM, SIGINT and SIGHUP at random moments of a training, and in all else that takes long."""
 
 import json
 import os
@@ -8,9 +8,14 @@ import signal
 import time
 from pathlib import Path
 
-from drills.forks import Ending, finish, prepare_to_fork, start_forked
+from drills.forks import Death, Ending, finish, prepare_to_fork, run_forked, start_forked
 from drills.frame import Break, Drill, Tally
+from drills.interrupted import converse, try_case
+from drills.interrupted_cases import SESSION, chosen, make_original
+from drills.killed_commands import COMMANDS, contents, text_server
 from drills.leftovers import differing, everything
+from drills.terminals import adopt_orphans
+from drills.tiny_run import hidden_files, train_tiny
 from gpt.checkpoint import RunFolder
 from gpt.cli import train
 from tiny import CORPUS, TINY
@@ -43,7 +48,7 @@ def problem(folder: Path, number: signal.Signals, ending: Ending) -> str:
     """Return what is wrong after a signal; empty if nothing is."""
     if "Traceback" in ending.output:
         return ending.output[-500:]
-    if ending.code in (0, -number) or (ending.code == 130 and "stopped by" not in ending.output):
+    if ending.code in (0, -number):
         return ""  # done already, or not listening yet
     if ending.code != 128 + number:
         return f"exit code {ending.code} after {number.name}: {ending.output[-500:]}"
@@ -52,35 +57,85 @@ def problem(folder: Path, number: signal.Signals, ending: Ending) -> str:
     lines = run.metrics.read_text().splitlines() if run.metrics.exists() else []
     rows = [json.loads(line) for line in lines]
     trained = max((row["step"] for row in rows if "train/loss" in row), default=0)
-    if newest is None or int(newest.name.removeprefix("step-")) != trained:
+    is_saved = newest is not None and int(newest.name.removeprefix("step-")) == trained
+    if not is_saved and (trained > 0 or "stopped by" in ending.output):
         return f"step {trained} was trained, {newest} is saved"
     return ""
 
 
-def run(folder: Path, full: bool) -> Tally:
+def interrupt_trainings(folder: Path, full: bool, tally: Tally) -> None:
     """Interrupt runs again and again, and compare each in the end with one that was never interrupted."""
-    tally = Tally("signals", "stopped and saved", "runs finished", "lost")
-    prepare_to_fork()
     folder.mkdir(exist_ok=True)
     undisturbed = make_folder(folder / "undisturbed")
     assert finish(start_forked(resume, undisturbed)).code == 0
     expected = everything(undisturbed / RUN)
     chance = random.Random(0)
-    for number in range(20 if full else 2):
+    for number in range(20 if full else 1):
         place = make_folder(folder / f"run{number}")
         for signum in SIGNALS:
             ending = interrupt(place, signum, chance.uniform(0, 0.4))
             wrong = problem(place, signum, ending)
             tally.count("signals")
-            tally.count("stopped and saved", ending.code == 128 + signum and "stopped by" in ending.output)
+            tally.count("trainings stopped and saved", ending.code == 128 + signum and "stopped by" in ending.output)
             tally.count("lost", bool(wrong))
             tally.check(not wrong, wrong)
         ending = finish(start_forked(resume, place))
         differences = differing(everything(place / RUN), expected) if ending.code == 0 else [ending.output[-500:]]
-        tally.count("runs finished", not differences)
+        tally.count("trainings finished", not differences)
         tally.count("lost", bool(differences))
         tally.check(not differences, f"{differences[:5]}")
         shutil.rmtree(place)
+
+
+def interrupt_writing(folder: Path, full: bool, tally: Tally) -> None:
+    """Interrupt commands before each change on disk (or a few): nothing half-written stays, and they run again."""
+    folder.mkdir()
+    train_tiny(folder)
+    shutil.rmtree(folder / "data")
+    with text_server(folder):
+        for command in COMMANDS:
+            ending = run_forked(command.run, folder)
+            assert ending.code == 0, ending.output
+            expected = contents(folder / command.output)
+            for change in range(1, ending.changes + 1, 1 if full else max(2, ending.changes // 2)):
+                number = SIGNALS[change % len(SIGNALS)]
+                output = folder / command.output
+                shutil.rmtree(output) if output.is_dir() else output.unlink()
+                ending = run_forked(command.run, folder, Death(changes=change, number=number))
+                wrong = [f"exit code {ending.code}: {ending.output[-300:]}"] if ending.code != 128 + number else []
+                wrong += ["traceback"] if "Traceback" in ending.output else []
+                wrong += [f"left {name}" for name in hidden_files(folder)]
+                again = run_forked(command.run, folder) if not output.exists() or command.output == "data" else None
+                wrong += ["not repeated"] if again is not None and again.code != 0 else []
+                wrong += ["something else is written"] if contents(output) != expected else []
+                _note(f"{command.name}, {number.name} before change {change}", wrong, tally)
+
+
+def interrupt_commands(folder: Path, full: bool, tally: Tally) -> None:
+    """Interrupt commands on terminals while they compute, wait, compile, start, drain, or have started others."""
+    adopt_orphans()
+    folder.mkdir()
+    original = make_original(folder / "original")
+    _note("Ctrl-C in a session", converse(SESSION, original), tally)
+    for case, numbers, ways in chosen(full):
+        for what, wrong in try_case(case, folder, original, numbers, ways):
+            _note(what, wrong, tally)
+
+
+def _note(what: str, wrong: list[str], tally: Tally) -> None:
+    tally.count("signals")
+    tally.count("commands stopped", not wrong)
+    tally.count("lost", bool(wrong))
+    tally.check(not wrong, f"{what}: {'; '.join(wrong)}")
+
+
+def run(folder: Path, full: bool) -> Tally:
+    """Interrupt trainings, commands that write, and all that takes long."""
+    tally = Tally("signals", "trainings stopped and saved", "trainings finished", "commands stopped", "lost")
+    prepare_to_fork()
+    interrupt_trainings(folder / "trainings", full, tally)
+    interrupt_writing(folder / "writing", full, tally)
+    interrupt_commands(folder / "commands", full, tally)
     return tally
 
 
@@ -91,10 +146,17 @@ BREAKS = (
         "        return stopped.exit_code\n",
         "        return 1\n",
     ),
+    Break("a signal that is sent twice does not save", "gpt/signals.py", "ECHO_SECONDS = 0.5", "ECHO_SECONDS = -1.0"),
+    Break("a closed terminal is not noticed", "gpt/signals.py", '"SIGTERM", "SIGHUP")', '"SIGTERM")'),
+    Break("compilers are orphans", "gpt/signals.py", "        end_children()\n", ""),
+    Break("no command but train cleans up", "gpt/cli/command.py", "        with unwinding():\n", "        if True:\n"),
+    Break("an import has a traceback", "gpt/cli/start.py", "signal.signal(signal.SIGINT, signal.SIG_DFL)", "pass"),
+    Break("temporary files stay", "gpt/files.py", "        remove()\n    except", "        pass\n    except"),
 )
 DRILL = Drill(
-    "SIGTERM, SIGINT and SIGHUP at any moment of a training save it within a step, with exit codes 143, 130 and 129; "
-    "it ends as one that was never interrupted, bit for bit.",
+    "SIGTERM, SIGINT and SIGHUP at any moment of a training save it within a step, and end every other command, with "
+    "exit codes 143, 130 and 129; a later one ends it at once. No process, temporary file or changed terminal is left, "
+    "and a run ends as one that was never interrupted, bit for bit.",
     run,
     BREAKS,
 )

@@ -1,0 +1,216 @@
+"""Commands that are interrupted on a terminal: what each does, when it is ready, and what must hold afterwards."""
+
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from drills.frame import ROOT
+from drills.terminals import ECHO, TerminalProcess, descendants, end_orphans
+from drills.tiny_run import hidden_files
+from gpt.checkpoint import RunFolder, read_checkpoint
+from server_process import request
+
+ENDLESS = ("run.threads=1", "run.kernels=torch", "train.max_steps=100000")
+SLOW_EVALUATION = ("train.eval_batch_size=1", "data.path=big.txt", "data.val_fraction=0.9")
+Ready = Callable[[TerminalProcess, Path], bool]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command to interrupt.
+
+    Attributes:
+        name: shown in failures.
+        call: runs it, in a folder with tiny.yaml, corpus.txt, big.txt and the run runs/tiny.
+        ready: whether to send the signal now.
+        typed: what is typed beforehand.
+        saves: the run that it trains, and has to save.
+        ends: whether the first signal has to end it; the second always has.
+        reading: whether the terminal shows what is printed; otherwise it is stopped until the signal, as by Ctrl-S.
+        ctrl_c: whether SIGINT ends it.
+        ours: whether exit code and output are this project's.
+        imports: whether it may still be importing modules: then it ends by the signal itself.
+    """
+
+    name: str
+    call: Callable[[], int]
+    ready: Ready
+    typed: bytes = b""
+    saves: str = ""
+    ends: bool = True
+    reading: bool = True
+    ctrl_c: bool = True
+    ours: bool = True
+    imports: bool = False
+
+
+class Asked:
+    """A condition: the server on the command's terminal has begun to answer a request for an endless text."""
+
+    def __init__(self) -> None:
+        self._connection: socket.socket | None = None
+
+    def __call__(self, process: TerminalProcess, folder: Path) -> bool:
+        port = re.search(r"http://127.0.0.1:(\d+)/v1", process.text())
+        if port is None:
+            return False
+        self._connection = socket.create_connection(("127.0.0.1", int(port[1])))
+        self._connection.sendall(request(max_tokens=4_000_000, stream=True))
+        return self._connection.recv(1000) != b""
+
+
+def shown(text: str) -> Ready:
+    """Return a condition: this was printed."""
+    return lambda process, folder: text in process.text()
+
+
+def after(seconds: float, ready: Ready = lambda process, folder: True) -> Ready:
+    """Return a condition that holds so long after another one has held."""
+    begin: dict[int, float] = {}
+
+    def has_passed(process: TerminalProcess, folder: Path) -> bool:
+        if process.pid not in begin and ready(process, folder):
+            begin[process.pid] = time.monotonic()
+        return process.pid in begin and time.monotonic() - begin[process.pid] >= seconds
+
+    return has_passed
+
+
+def training(process: TerminalProcess, folder: Path) -> bool:
+    """Return whether the run runs/new has trained a step."""
+    metrics = folder / "runs" / "new" / "metrics.jsonl"
+    return metrics.exists() and "train/loss" in metrics.read_text()
+
+
+def runs_below(name: str) -> Ready:
+    """Return a condition: a process with this name descends from the command."""
+    return lambda process, folder: any(found.startswith(name) for found in descendants(process.pid).values())
+
+
+def python(*arguments: str) -> Callable[[], int]:
+    """Return a call that becomes a Python of its own."""
+    return lambda: os.execv(sys.executable, [sys.executable, *arguments])
+
+
+def script(name: str, *arguments: str) -> Callable[[], int]:
+    """Return a call that becomes a script, as it is started from a shell: with all its imports."""
+    return python(str(ROOT / "scripts" / f"{name}.py"), *arguments)
+
+
+def train(*changes: str, eval_interval: int = 1000) -> Callable[[], int]:
+    """Return a call of the train command, for the run runs/new."""
+    from gpt.cli import train as command
+
+    changes = ("run.name=new", f"train.eval_interval={eval_interval}", *ENDLESS, *changes)
+    return lambda: command.main(["--config", "tiny.yaml", "--resume", "auto", *changes])
+
+
+def interrupt(case: Case, place: Path, number: signal.Signals, how: str) -> list[str]:
+    """Start a command, send it signals, and return what is wrong afterwards.
+
+    Args:
+        case: the command.
+        place: a folder of its own.
+        number: the signal.
+        how: "once"; "at once": twice without a pause; "twice": until it ends; "closed": by closing the terminal.
+    """
+    process = TerminalProcess(case.call, place)
+    try:
+        if not _begin(case, process, place):
+            return [f"ended by itself with {process.wait()}: {process.text()[-500:]}"]
+        process.hang_up() if how == "closed" else process.send(number)
+        if how == "at once":
+            process.send(number)
+        if how == "twice":
+            _insist(process, number)
+        code = process.wait()
+        killed = code == -number and (how == "twice" or case.imports)
+        wrong = (
+            [] if code == 128 + number or killed or not case.ours else [f"exit code {code}: {process.text()[-500:]}"]
+        )
+        wrong += ["traceback" + process.text()[-500:]] if "Traceback" in process.text() and case.ours else []
+        wrong += [f"{name} is an orphan" for name in end_orphans()]
+        if how == "twice" or killed:
+            return wrong
+        wrong += [disorder] if (disorder := process.disorder()) else []
+        wrong += _unsaved(place / "runs" / case.saves) if case.saves else []
+        wrong += [f"left {name}" for name in (*hidden_files(place), *_temporary(place))]
+        return wrong
+    finally:
+        process.close()
+
+
+def converse(call: Callable[[], int], place: Path) -> list[str]:
+    """Interrupt an answer and a waiting prompt of a session by Ctrl-C, end it by Ctrl-D, and return what is wrong."""
+    process = TerminalProcess(call, place)
+    try:
+        for prompts, typed in ((1, b"It was\n"), (2, b""), (3, b"\x04")):
+            if not process.wait_until(lambda: process.text().count("> ") == prompts):  # noqa: B023
+                break
+            process.write(typed)
+            if prompts == 1:
+                process.wait_until(lambda: "It was\x1b[0m" in process.text())
+            if prompts < 3:
+                process.write(b"\x03")
+        code = process.wait()
+        wrong = [f"exit code {code}: {process.text()[-500:]}"] if code or "Traceback" in process.text() else []
+        return wrong + ([disorder] if (disorder := process.disorder()) else [])
+    finally:
+        process.close()
+
+
+def _begin(case: Case, process: TerminalProcess, place: Path) -> bool:
+    if case.typed:
+        process.wait_until(lambda: b"> " in process.output)
+        process.write(case.typed)
+    return process.wait_until(lambda: case.ready(process, place), case.reading)
+
+
+def _insist(process: TerminalProcess, number: signal.Signals) -> None:
+    """Send the signal once more after the time of an echo, if the process still runs."""
+    end = time.monotonic() + ECHO
+    process.wait_until(lambda: time.monotonic() > end)
+    process.send(number)
+
+
+def _unsaved(path: Path) -> list[str]:
+    """Return what is wrong with the newest checkpoint of a stopped training."""
+    run = RunFolder(path)
+    newest = next(iter(run.checkpoints()), None)
+    if newest is None:
+        return ["nothing is saved"]
+    saved = read_checkpoint(newest).state["step"]
+    lines = run.metrics.read_text().splitlines() if run.metrics.exists() else []
+    trained = max((row["step"] for row in map(json.loads, lines) if "train/loss" in row), default=0)
+    if run.pointed("last") != newest or saved < trained:
+        return [f"step {trained} was trained, {saved} is saved, the last is {run.pointed('last')}"]
+    return []
+
+
+def _temporary(place: Path) -> list[str]:
+    """Return the temporary files; torch's cache of compiled code is kept on purpose."""
+    return [path.name for path in (place / "tmp").iterdir() if not path.name.startswith("torchinductor_")]
+
+
+def try_case(
+    case: Case, folder: Path, original: Path, numbers: Sequence[signal.Signals], ways: Sequence[str]
+) -> Iterator[tuple[str, list[str]]]:
+    """Interrupt a command by each signal in each way, in a copy of a folder; yield what was wrong with each."""
+    for number, how in itertools.product(numbers, ways):
+        if (how == "closed" and number != signal.SIGHUP) or not (case.ends or how == "twice"):
+            continue
+        if number == signal.SIGINT and not case.ctrl_c:
+            continue
+        place = folder / "place"
+        shutil.copytree(original, place)
+        yield f"{case.name}, {number.name} {how}", interrupt(case, place, number, how)
+        shutil.rmtree(place)

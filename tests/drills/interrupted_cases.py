@@ -1,0 +1,152 @@
+"""The commands that the drill of signals interrupts."""
+
+import os
+import random
+import signal
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from drills.frame import ROOT
+from drills.interrupted import (
+    ENDLESS,
+    SLOW_EVALUATION,
+    Asked,
+    Case,
+    after,
+    python,
+    runs_below,
+    script,
+    shown,
+    train,
+    training,
+)
+from drills.tiny_run import train_tiny
+from gpt.cli import evaluate, prepare_data, sample, serve, sweep
+from gpt.kernels import __main__ as kernels
+from tiny import CORPUS
+
+RUN = ("--checkpoint", "runs/tiny")
+TALK = ("train.sample_tokens=200", "train.eval_max_tokens=64")
+LONG = ("--max-new-tokens", "100000000")
+BPE = (
+    "data.tokenizer=bpe",
+    "data.bpe_vocab_size=400",
+    "data.workers=2",
+    "data.shard_tokens=50000",
+    "data.path=big.txt",
+)
+
+
+def make_original(folder: Path) -> Path:
+    """Return a folder with tiny.yaml, corpus.txt, big.txt, prompt.txt, grid.yaml and the finished run runs/tiny."""
+    folder.mkdir()
+    train_tiny(folder)
+    (folder / "big.txt").write_text(CORPUS * 5000, encoding="utf-8")
+    (folder / "prompt.txt").write_text(CORPUS * 500, encoding="utf-8")
+    (folder / "grid.yaml").write_text("optim.learning_rate: [0.001, 0.002]\n", encoding="utf-8")
+    return folder
+
+
+def compile_kernels() -> int:
+    """Compile all kernels into a cache in the working directory."""
+    os.environ["XDG_CACHE_HOME"] = "cache"
+    return kernels.main()
+
+
+SESSION = partial(sample.main, [*RUN, "--interactive", *LONG])
+BEGUN = after(0.3, shown("/100000"))
+"""The progress bar of a training is there."""
+TRAINING = (
+    Case("training", train(), training, saves="new"),
+    Case("evaluating in a training", train(*SLOW_EVALUATION), BEGUN, saves="new"),
+    Case("sampling in a training", train("train.sample_tokens=100000000"), BEGUN, saves="new"),
+    Case(
+        "training on a stopped terminal",
+        train(*TALK, eval_interval=1),
+        after(1.5, training),
+        saves="new",
+        reading=False,
+    ),
+    Case("a step of minutes", train("train.grad_accum_steps=200000"), after(0.5, shown("step      0")), ends=False),
+)
+COMMANDS = (
+    Case(
+        "evaluate",
+        lambda: evaluate.main([*RUN, "--text-file", "big.txt", "--protocol", "sliding", "--stride", "1"]),
+        after(0.5),
+    ),
+    Case("sample", lambda: sample.main([*RUN, "--prompt", "It was", *LONG]), shown("It was")),
+    Case(
+        "sample on a stopped terminal",
+        lambda: sample.main([*RUN, "--prompt-file", "prompt.txt", "--crop-prompt", *LONG]),
+        after(0.5),
+        reading=False,
+    ),
+    Case(
+        "an answer to a prompt",
+        SESSION,
+        shown("It was\x1b[0m"),
+        typed=b"It was\n",
+        ctrl_c=False,
+    ),
+    Case("workers of prepare_data", lambda: prepare_data.main(["--config", "tiny.yaml", *BPE]), runs_below("python")),
+)
+"""Forked from the drill, which has imported what they need."""
+COMPILE = Case("compiling kernels", compile_kernels, runs_below("cc1plus"))
+PROMPT = Case("a prompt that waits", lambda: sample.main([*RUN, "--interactive"]), shown("> "), ctrl_c=False)
+SERVE = [*RUN, "--port", "0", "--backend", "eager", "--max-tokens", "4000000", "--drain-seconds"]
+GRID = "tiny-grid/optim.learning_rate-0.001"
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", str(ROOT / "scripts" / "train.py"))
+SLOW = (
+    Case("a server that drains", lambda: serve.main([*SERVE, "600"]), Asked(), ends=False),
+    Case("a server at its deadline", lambda: serve.main([*SERVE, "0.2"]), Asked()),
+    Case("torch.compile", train("run.compile=true"), runs_below("cc1plus")),
+    Case(
+        "sweep",
+        lambda: sweep.main(["--config", "tiny.yaml", "grid.yaml", *ENDLESS]),
+        lambda process, folder: (folder / "runs" / GRID / "metrics.jsonl").exists(),
+        saves=GRID,
+    ),
+    Case(
+        "torchrun",
+        python(*TORCHRUN, "--config", "tiny.yaml", "run.name=new", *ENDLESS),
+        lambda process, folder: (folder / "runs" / "new" / "metrics.jsonl").exists(),
+        saves="new",
+        ours=False,
+    ),
+)
+Attack = tuple[Case, Sequence[signal.Signals], Sequence[str]]
+ALL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+WAYS = ("once", "at once", "twice", "closed")
+
+
+def chosen(full: bool) -> Iterator[Attack]:
+    """Yield commands with the signals and the ways to send them: all, or some that show every break in seconds."""
+    if not full:
+        yield TRAINING[0], ALL[:1], ["at once"]
+        yield TRAINING[1], ALL[2:], ["closed"]
+        yield TRAINING[2], ALL[1:2], ["once"]
+        yield TRAINING[3], ALL[2:], ["once"]
+        yield TRAINING[4], ALL[1:2], ["twice"]
+        yield PROMPT, ALL[:1], ["once"]
+        yield COMPILE, ALL[:1], ["once"]
+        yield starting(0.12), ALL[1:2], ["once"]
+        return
+    for case in (*TRAINING, *COMMANDS, PROMPT, COMPILE):
+        yield case, ALL, WAYS
+    for case in SLOW:
+        yield case, ALL, ("once", "twice")
+    chance = random.Random(0)
+    for _ in range(20):
+        yield starting(chance.uniform(0, 2.5)), ALL, ["once"]
+
+
+def starting(seconds: float) -> Case:
+    """Return a command that has been starting for so long: Python, imports, torch, the run folder, the first steps."""
+    return Case(
+        f"{seconds:.2f} s from the start of train",
+        script("train", "--config", "tiny.yaml", *ENDLESS),
+        after(seconds),
+        imports=True,
+    )
