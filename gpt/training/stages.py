@@ -1,15 +1,17 @@
 """The runs of one training: the student alone, or a teacher and then the student."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpt.checkpoint import RunFolder
 from gpt.config import LoadedConfig
 from gpt.data import prepare
 from gpt.distributed import World
 from gpt.environment import Settings, expand_home
-from gpt.progress import Report
-from gpt.training.resume import AUTO, find_resume_point
-from gpt.training.setup import open_session
+from gpt.progress import Report, silent
+from gpt.training.resume import AUTO, ResumePoint, check_fits, find_resume_point
+from gpt.training.schedule import fit_schedule
+from gpt.training.setup import open_session, resolve
 from gpt.training.teacher import require_probabilities_memory, teacher_config
 from gpt.training.trainer import Trainer
 
@@ -27,7 +29,7 @@ def open_stages(
     With `train.teacher_share` the teacher comes first, unless a resumed training has finished it. Arguments and
     exceptions are those of `open_session`.
     """
-    teacher = world.on_main(lambda: _find_unfinished_teacher(loaded, settings, report, resume))
+    teacher = world.on_main(lambda: _find_unfinished_teacher(loaded, settings, report, resume, allow_config_change))
     if teacher is not None:
         resume_teacher = None if resume is None else AUTO
         yield open_session(teacher, settings, report, resume_teacher, allow_config_change, world)
@@ -35,20 +37,24 @@ def open_stages(
 
 
 def _find_unfinished_teacher(
-    loaded: LoadedConfig, settings: Settings, report: Report, resume: str | None
+    loaded: LoadedConfig, settings: Settings, report: Report, resume: str | None, allow_config_change: bool
 ) -> LoadedConfig | None:
     """Return the configuration of the teacher if it has to be trained, after checking that the student's run can begin.
 
     Raises:
-        CheckpointError: the student's run cannot begin or continue.
+        CheckpointError: the student's run cannot begin or continue, or the teacher is not one for it.
         DeviceError: there is no memory for the teacher's probabilities.
     """
     if loaded.config.train.teacher_share is None:
         return None
     runs = expand_home(loaded.config.run.dir, "run.dir")
     find_resume_point(RunFolder(runs / loaded.name), resume, loaded.config, report)
-    require_probabilities_memory(prepare(loaded.config.data, settings, report), loaded.config)
+    dataset = prepare(loaded.config.data, settings, report)
+    require_probabilities_memory(dataset, loaded.config)
     teacher = teacher_config(loaded)
     found = None if resume is None else RunFolder(runs / teacher.name).newest_valid()
-    is_finished = found is not None and found[1].state["step"] >= teacher.config.train.max_steps
-    return None if is_finished else teacher
+    if found is None or found[1].state["step"] < teacher.config.train.max_steps:
+        return teacher
+    fitted = replace(teacher, config=fit_schedule(teacher.config, silent))
+    check_fits(ResumePoint(*found[:2]), resolve(fitted, dataset), dataset, allow_config_change)
+    return None

@@ -1,5 +1,6 @@
 """Self-distillation: the teacher's run, what it predicts, and a training of two runs."""
 
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -109,3 +110,13 @@ def test_a_student_that_exists_is_refused_before_a_teacher_is_trained(
     assert train.main(arguments(workplace)) == 2
     assert "exists already, with another configuration (train.teacher_share" in capsys.readouterr().err
     assert not (runs / "tiny-teacher").exists()
+
+
+def test_a_teacher_that_learned_something_else_is_refused(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main(arguments(workplace)) == 0
+    shutil.rmtree(workplace / "runs/tiny")
+    assert train.main(arguments(workplace, "optim.learning_rate=1e-2", "--resume", "auto")) == 2
+    assert "tiny-teacher" in (message := capsys.readouterr().err.splitlines()[-1])
+    assert "optim.learning_rate: 0.001 -> 0.01" in message
+    assert train.main(arguments(workplace, "--resume", "auto")) == 0
+    assert (workplace / "runs/tiny/last.json").is_file()
