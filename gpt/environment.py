@@ -56,7 +56,7 @@ def read_launch() -> Launch:
     """Read torchrun's variables; without them, or with one process, this process is alone.
 
     Raises:
-        ConfigError: some are missing or are not numbers.
+        ConfigError: some are missing, are not numbers, or name a process that there is not.
     """
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return Launch()
@@ -68,6 +68,9 @@ def read_launch() -> Launch:
         restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     except ValueError:
         raise ConfigError(f"{', '.join(LAUNCH_VARIABLES)} must be numbers, as torchrun sets them") from None
+    for name, number, count in (("RANK", rank, size), ("LOCAL_RANK", local_rank, local_size)):
+        if not 0 <= number < count:
+            raise ConfigError(f"{name} is {number}, and of {count} processes the last is {count - 1}; use torchrun")
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     return Launch(rank, size, local_rank, local_size, address, restarts)
 

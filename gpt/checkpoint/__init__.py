@@ -1,6 +1,6 @@
 """Checkpoints and run folders: a crash loses nothing that was saved, and every read is verified."""
 
-from gpt.checkpoint.folder import Checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
+from gpt.checkpoint.folder import Checkpoint, read_checkpoint, read_state, verify_checkpoint, write_checkpoint
 from gpt.checkpoint.loading import Loaded, build_model, load_trained, load_weights, weights_of
 from gpt.checkpoint.runs import RunFolder, find_checkpoint
 
@@ -13,6 +13,7 @@ __all__ = [
     "load_trained",
     "load_weights",
     "read_checkpoint",
+    "read_state",
     "verify_checkpoint",
     "weights_of",
     "write_checkpoint",

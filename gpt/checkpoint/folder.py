@@ -151,6 +151,27 @@ def verify_checkpoint(folder: Path) -> dict[str, bytes]:
     Raises:
         CheckpointError: a file is missing or damaged, or the format is newer; the message names it.
     """
+    entries = _read_manifest(folder)
+    _require_memory(folder, entries)
+    return {name: _verified(folder / Path(name).name, entry) for name, entry in entries.items()}
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Read and verify the progress that a checkpoint was written at, and nothing else of it.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    path = folder / "state.json"
+    data = _verified(path, _read_manifest(folder).get(path.name))
+    try:
+        return dict(parse_json(data))
+    except (ValueError, TypeError):
+        raise CheckpointError(f"{path} cannot be read: it holds no names and values") from None
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    """Return what the manifest says of each file, by name."""
     try:
         manifest = parse_json(read_file(folder / MANIFEST, MOST_JSON_BYTES))
         version, entries = int(manifest["format"]), dict(manifest["files"])
@@ -166,8 +187,7 @@ def verify_checkpoint(folder: Path) -> dict[str, bytes]:
         raise CheckpointError(
             f"{folder} has format {version}, and this version of gpt reads up to {FORMAT}; update gpt"
         )
-    _require_memory(folder, entries)
-    return {name: _verified(folder / Path(name).name, entry) for name, entry in entries.items()}
+    return entries
 
 
 def _require_memory(folder: Path, entries: dict[str, Any]) -> None:
@@ -177,7 +197,7 @@ def _require_memory(folder: Path, entries: dict[str, Any]) -> None:
         raise CheckpointError(f"{folder} has {needed:,} bytes, and {available:,} bytes of memory are available")
 
 
-def _verified(path: Path, entry: dict[str, Any]) -> bytes:
+def _verified(path: Path, entry: Any) -> bytes:
     try:
         size = path.stat().st_size
         if not isinstance(entry, dict) or size != entry.get("size"):

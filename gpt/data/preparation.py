@@ -12,7 +12,7 @@ from gpt.data.corpora import corpus_files
 from gpt.data.corpus_text import BLOCK, CorpusText
 from gpt.data.dataset import META, Dataset, open_dataset
 from gpt.data.encoding import encode_into
-from gpt.data.sharding import shard_into, unfinished
+from gpt.data.sharding import shard_into
 from gpt.data.tokenizers import Tokenizer
 from gpt.data.vocabulary import extend_tokenizer
 from gpt.environment import Settings, expand_home
@@ -49,14 +49,11 @@ def prepare(
     with announced(report, f"reading {corpus.name}"):
         tokenizer = None if base is None else extend_tokenizer(base, corpus, add_characters)
         folder = expand_home(config.dir, "data.dir") / "tokens" / _fingerprint(config, corpus, tokenizer)
-    if force:
-        _delete(unfinished(folder))
-    if folder.exists() and (force or not (folder / META).is_file()):
-        _delete(folder)
-    if not folder.exists():
+    if force or not (folder / META).is_file():
         if _needs_shards(config, corpus):
-            shard_into(folder, corpus, config, tokenizer, report)
+            shard_into(folder, corpus, config, tokenizer, report, force)
         else:
+            _delete(folder)
             with announced(report, f"encoding {corpus.name}, {corpus.size / 1e6:,.0f} MB"):
                 encode_into(folder, corpus, config, tokenizer)
         report(f"encoded {corpus.name} into {folder}")

@@ -33,7 +33,12 @@ def unfinished(folder: Path) -> Path:
 
 
 def shard_into(
-    folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Tokenizer | None, report: Report
+    folder: Path,
+    corpus: CorpusText,
+    config: DataConfig,
+    tokenizer: Tokenizer | None,
+    report: Report,
+    force: bool = False,
 ) -> None:
     """Write the shards of a corpus beside `folder`, then move them there; what a killed process finished is kept.
 
@@ -43,6 +48,7 @@ def shard_into(
         config: how it is encoded.
         tokenizer: None: one that is built from the corpus.
         report: takes lines for the user.
+        force: encode again what is finished.
 
     Raises:
         DataError: the text cannot be read or encoded, after which nothing is left; or the folder cannot be written or
@@ -52,7 +58,9 @@ def shard_into(
     try:
         partial.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder, report):
-            if (folder / META).is_file():  # another process was faster
+            if force and partial.exists():
+                shutil.rmtree(partial)
+            if (folder / META).is_file() and not force:  # another process was faster
                 return
             partial.mkdir(exist_ok=True)
             try:
@@ -62,6 +70,9 @@ def shard_into(
             except DataError:
                 shutil.rmtree(partial)
                 raise
+            if folder.exists():
+                (folder / META).unlink(missing_ok=True)  # first: what is killed in the middle is no corpus
+                shutil.rmtree(folder)
             partial.rename(folder)
             sync_folder(folder.parent)
     except OSError as error:
@@ -89,6 +100,8 @@ def _locked(folder: Path, report: Report) -> Iterator[None]:
 def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Tokenizer | None, report: Report) -> None:
     before = [file.path.stat() for file in corpus.files]
     writer = ShardWriter(folder, config.shard_tokens or SHARD_TOKENS)
+    if writer.damaged:
+        report(f"{folder / writer.damaged} is damaged; encoding again from there")
     if writer.finished:
         report(f"continuing after {len(writer.finished)} finished shards in {folder}")
     with announced(report, f"reading {corpus.name} for its tokenizer"):

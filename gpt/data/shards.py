@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -61,6 +61,8 @@ class ShardWriter:
 
     def __init__(self, folder: Path, shard_tokens: int) -> None:
         self.folder, self.shard_tokens = folder, shard_tokens
+        self.damaged = ""
+        """A file that is not as it was written, after which everything is encoded again; empty if all are."""
         self._header, self.finished = self._read_journal()
 
     @property
@@ -124,23 +126,31 @@ class ShardWriter:
     def _read_journal(self) -> tuple[dict[str, Any], list[Shard]]:
         """Return the first line and the shards that are there as they were written; nothing of other options."""
         try:
-            header, *lines = (self.folder / JOURNAL).read_text(encoding="utf-8").splitlines()
+            whole = (self.folder / JOURNAL).read_text(encoding="utf-8").rpartition("\n")[0]  # a kill may cut a line
+            header, *lines = whole.splitlines()
             begun = _from_line(header)
             if (begun["shard_tokens"], begun["block"]) != (self.shard_tokens, BLOCK):
                 return {}, []
             tokenizer_from_dict(begun["tokenizer"])
+        except FileNotFoundError:
+            return {}, []
         except _UNREADABLE:
+            self.damaged = JOURNAL
             return {}, []
         finished: list[Shard] = []
         for line in lines:
+            self.damaged = JOURNAL
             try:
                 shard = _SHARD.validate_python(_from_line(line)["shard"])
-                is_next = shard.file == _file_name(len(finished))
-                if not is_next or sha256_of(self.folder / shard.file) != shard.sha256:
+                if shard.file != _file_name(len(finished)):
+                    break
+                self.damaged = shard.file
+                if sha256_of(self.folder / shard.file) != shard.sha256:
                     break
             except _UNREADABLE:
                 break
             finished.append(shard)
+            self.damaged = ""
         return begun, finished
 
 
@@ -191,5 +201,6 @@ class _ShardFile:
 
     def discard(self) -> None:
         """Delete it unless it is finished."""
-        self._file.close()
+        with suppress(OSError):  # a full disk does not take what is in the buffer either
+            self._file.close()
         self._temporary.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from gpt.config import DataConfig
 from gpt.data import Dataset, corpus_text, prepare, shards
@@ -165,6 +167,9 @@ def test_work_that_was_killed_ends_with_the_same_shards_and_keeps_the_finished_o
         lambda folder: (folder / "shard-000007.tmp").write_bytes(b"half"),
         lambda folder: (folder / "shards.jsonl").write_bytes((folder / "shards.jsonl").read_bytes()[:-7]),
         lambda folder: (folder / "shards.jsonl").write_bytes(b""),
+        lambda folder: rewrite(folder / "shards.jsonl", r'"offset": [1-9]', '"offset": 0'),
+        lambda folder: rewrite(folder / "shards.jsonl", r'"k"', '"@"'),
+        lambda folder: rewrite(folder / "shards.jsonl", r"\n.*shard-000001.*\n", "\n"),
         lambda folder: (folder / "shards.jsonl").write_bytes(b"[]\n{}\n"),
         lambda folder: (folder / "shards.jsonl").unlink(),
         lambda folder: edit(folder, b'"block": 4', b'"block": 5'),
@@ -185,6 +190,41 @@ def test_what_a_crash_damaged_is_encoded_again(
             text.prepare()
     damage(text.folder())
     text.prepare()
+    assert text.written() == straight
+
+
+def rewrite(path: Path, pattern: str, new: str) -> None:
+    """Change what the pattern finds, which it has to."""
+    path.write_text(changed := re.sub(pattern, new, path.read_text()))
+    assert new in changed
+
+
+def test_what_is_damaged_is_named(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Encode, "__call__", stop_after(9))
+        with pytest.raises(WorkerLost):
+            text.prepare()
+    shard = text.folder() / "shard-000001.bin"
+    shard.write_bytes(b"short")
+    text.prepare()
+    assert f"{shard} is damaged; encoding again from there" in text.reports
+
+
+def test_force_encodes_again_and_deletes_nothing_while_another_process_prepares(
+    text: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text.prepare()
+    straight = text.written()
+    (text.folder() / "shard-000001.bin").write_bytes(b"short")
+    found, acquire = [], FileLock.acquire
+
+    def note(lock: FileLock, *arguments: Any) -> Any:
+        found.append(len(text.written()))
+        return acquire(lock, *arguments)
+
+    monkeypatch.setattr(FileLock, "acquire", note)
+    text.prepare(force=True)
+    assert found == [len(straight)]
     assert text.written() == straight
 
 

@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from gpt.checkpoint import RunFolder
-from gpt.errors import GPTError
-from gpt.files import parse_json, write_atomic
+from gpt.checkpoint import RunFolder, read_state
+from gpt.errors import CheckpointError, GPTError
+from gpt.files import MOST_JSON_BYTES, parse_json, read_file, write_atomic
+from gpt.progress import Report, silent
 from gpt.training.sweeps.trials import Trial
 
 RESULTS, TABLE = "results.json", "results.csv"
@@ -56,23 +57,39 @@ def measure(run: RunFolder, outcome: Outcome) -> Outcome:
     """Return the outcome with the counters of the run's last checkpoint, if there is one."""
     folder = run.pointed("last")
     try:
-        state = parse_json((folder / "state.json").read_bytes()) if folder else {}
-        return replace(outcome, **{name: state[name] for name in MEASURED if name in state})
-    except (OSError, ValueError, TypeError):  # a damaged checkpoint, which a resume reports
-        return outcome
+        state = read_state(folder) if folder else {}
+    except CheckpointError:  # it is damaged, which a resume reports
+        state = {}
+    measured: dict[str, Any] = {name: state.get(name) for name in MEASURED}
+    return replace(outcome, **measured)
 
 
-def load_outcomes(folder: Path) -> dict[str, Outcome]:
-    """Return the outcomes by name that `save_outcomes` wrote; none where there is no such file or it is damaged."""
+def load_outcomes(folder: Path, report: Report = silent) -> dict[str, Outcome]:
+    """Return the outcomes by name that `save_outcomes` wrote, as far as the runs themselves say the same.
+
+    Args:
+        folder: of the sweep.
+        report: takes a line where the file is damaged or missing, or belongs to other runs.
+    """
+    path = folder / RESULTS
     try:
-        rows = parse_json((folder / RESULTS).read_bytes())["trials"]
+        rows = parse_json(read_file(path, MOST_JSON_BYTES))["trials"]
         names = {field.name for field in fields(Outcome)}
         found = TypeAdapter(list[Outcome]).validate_python(
             [{name: row[name] for name in names if name in row} for row in rows]
         )
-    except (OSError, ValueError, KeyError, TypeError, ValidationError):
+    except FileNotFoundError:
+        if any(folder.glob("*/last.json")):
+            report(f"{path} is missing; every trial is looked at again")
         return {}
-    return {outcome.name: outcome for outcome in found if RunFolder(folder / outcome.name).pointed("last")}
+    except (OSError, ValueError, KeyError, TypeError, ValidationError):
+        report(f"{path} is damaged; every trial is looked at again")
+        return {}
+    true = {outcome.name: outcome for outcome in found if measure(RunFolder(folder / outcome.name), outcome) == outcome}
+    for outcome in found:
+        if outcome.status == "finished" and outcome.name not in true:
+            report(f"{path} and the run {outcome.name} do not agree; that trial is looked at again")
+    return {name: outcome for name, outcome in true.items() if outcome.step is not None}
 
 
 def save_outcomes(folder: Path, trials: Sequence[Trial], outcomes: Sequence[Outcome]) -> None:

@@ -41,7 +41,7 @@ class Sweep:
     ) -> None:
         self.folder, self.trials, self._report = folder, trials, report
         self._base, self._options = base, options
-        found = load_outcomes(folder)
+        found = load_outcomes(folder, report)
         self.outcomes = {trial.name: found.get(trial.name, Outcome(trial.name)) for trial in trials}
 
     def run(self, devices: Sequence[str] = ()) -> None:
@@ -143,7 +143,7 @@ class Sweep:
             outcome = replace(outcome, status="stopped")
             self._report(f"{self._number(trial)}: stopped at step {outcome.step or 0}")
         else:
-            why = f"ended by {signal.Signals(-code).name}" if code < 0 else process.last_line()
+            why = f"ended by {_signal_name(-code)}" if code < 0 else process.last_line()
             outcome = replace(outcome, status="failed", message=why)
             self._report(f"{self._number(trial)}: failed ({why}); see {process.folder / CONSOLE}")
         self.outcomes[trial.name] = outcome
@@ -154,3 +154,8 @@ class Sweep:
 
     def _number(self, trial: Trial) -> str:
         return f"trial {self.trials.index(trial) + 1} of {len(self.trials)}"
+
+
+def _signal_name(number: int) -> str:
+    """Return the name of a signal; those for applications have numbers only."""
+    return next((each.name for each in signal.Signals if each == number), f"signal {number}")

@@ -86,10 +86,37 @@ def test_a_trial_that_ended_well_without_a_loss_has_failed(
 def test_damaged_results_are_made_again(workplace: Path, trained_here: Any, content: bytes) -> None:
     make(RATES[0]).run()
     before = (FOLDER / "results.json").read_bytes()
+    said: list[str] = []
+    (FOLDER / "results.json").unlink()
+    assert load_outcomes(FOLDER, said.append) == {}
     (FOLDER / "results.json").write_bytes(content)
-    assert load_outcomes(FOLDER) == {}
+    assert load_outcomes(FOLDER, said.append) == {}
+    name = "runs/sweep/results.json"
+    assert said == [f"{name} is {what}; every trial is looked at again" for what in ("missing", "damaged")]
     make(RATES[0]).run()
     assert (FOLDER / "results.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("damaged", ["results.json", "state.json"])
+def test_a_loss_that_is_not_that_of_the_run_is_not_believed(workplace: Path, trained_here: Any, damaged: str) -> None:
+    make(*RATES).run()
+    before = json.loads((FOLDER / "results.json").read_text())["trials"]
+    (file,) = (
+        (FOLDER / before[0]["name"]).glob(f"**/*-000002/{damaged}") if damaged == "state.json" else (FOLDER / damaged,)
+    )
+    content = file.read_text()
+    digits = str(before[0]["best_val_loss"])
+    assert digits in content
+    file.write_text(content.replace(digits, f"1{digits}"))
+    said: list[str] = []
+    again = make(*RATES, report=said.append)
+    assert [line for line in said if f"and the run {before[0]['name']} do not agree" in line] == said[:1]
+    again.run()
+    after = json.loads((FOLDER / "results.json").read_text())["trials"]
+    for rows in (before, after):
+        for row in rows:
+            del row["seconds"]
+    assert after == before
 
 
 def test_a_trial_whose_folder_is_gone_is_run_again(workplace: Path, trained_here: Any) -> None:
