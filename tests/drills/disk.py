@@ -11,6 +11,7 @@ from pathlib import Path
 
 from drills.forks import Ending, prepare_to_fork, run_forked
 from drills.frame import Break, Drill, Tally
+from drills.killed_commands import write_texts
 from drills.tiny_run import hidden_files, train_tiny
 from gpt.checkpoint import RunFolder, verify_checkpoint
 from gpt.cli import export, prepare_data, quantize, train
@@ -63,12 +64,12 @@ def make_room() -> None:
 def become_read_only() -> None:
     """Let nothing be written below the folder of the checkpoints, or into it."""
     path = str(DISK / "runs" / "tiny" / "checkpoints").encode()
-    _call("mount", path, path, None, BIND, None)
-    _call("mount", b"none", path, None, BIND | REMOUNT | READ_ONLY, None)
+    call_libc("mount", path, path, None, BIND, None)
+    call_libc("mount", b"none", path, None, BIND | REMOUNT | READ_ONLY, None)
 
 
 def become_writable() -> None:
-    _call("umount", str(DISK / "runs" / "tiny" / "checkpoints").encode())
+    call_libc("umount", str(DISK / "runs" / "tiny" / "checkpoints").encode())
 
 
 def limit(most: int) -> Act:
@@ -98,7 +99,12 @@ FAULTS = (
 )
 
 
-def _call(name: str, *arguments: object) -> None:
+def call_libc(name: str, *arguments: object) -> None:
+    """Call a function of the C library.
+
+    Raises:
+        OSError: it failed.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, name)(*arguments) != 0:
         raise OSError(ctypes.get_errno(), name)
@@ -111,9 +117,9 @@ def mount_disk(kibibytes: int) -> None:
         OSError: the system does not allow that.
     """
     DISK.mkdir(exist_ok=True)
-    _call("unshare", NEW_NAMESPACE | (0 if os.geteuid() == 0 else NEW_USER))
-    _call("mount", b"none", b"/", None, RECURSIVE | PRIVATE, None)
-    _call("mount", b"none", str(DISK).encode(), b"tmpfs", 0, f"size={kibibytes}k".encode())
+    call_libc("unshare", NEW_NAMESPACE | (0 if os.geteuid() == 0 else NEW_USER))
+    call_libc("mount", b"none", b"/", None, RECURSIVE | PRIVATE, None)
+    call_libc("mount", b"none", str(DISK).encode(), b"tmpfs", 0, f"size={kibibytes}k".encode())
 
 
 def train_on(fault: Fault) -> int:
@@ -181,6 +187,12 @@ COMMANDS: dict[str, Callable[[], int]] = {
 }
 
 
+def _others() -> dict[str, Callable[[], int]]:
+    from drills.full_disks import shard_on_small_disk, sweep_on_full_disk  # which use this module
+
+    return {"shards on a small disk": shard_on_small_disk, "a sweep on a full disk": sweep_on_full_disk}
+
+
 def run(folder: Path, full: bool) -> Tally:
     """Train and write on disks with faults."""
     tally = Tally("faults of a disk", "commands on a full disk", "lost", "not possible here")
@@ -196,8 +208,10 @@ def run(folder: Path, full: bool) -> Tally:
             tally.count("not possible here")
         else:
             check(fault, ending, tally)
-    for name, call in COMMANDS.items() if full else ():
-        ending = run_forked(lambda call=call: command_on_full_disk(call), folder)
+    write_texts(folder / "texts")
+    commands = {name: lambda call=call: command_on_full_disk(call) for name, call in COMMANDS.items() if full}
+    for name, call in (commands | _others()).items():
+        ending = run_forked(call, folder)
         if ending.code == NO_DISK:
             tally.count("not possible here")
             continue
@@ -225,6 +239,18 @@ BREAKS = (
         "                raise\n",
     ),
     Break(
+        "shards that are finished are lost with the disk",
+        "gpt/data/sharding.py",
+        "    except OSError as error:\n        raise DataError(\n",
+        "    except OSError as error:\n        shutil.rmtree(partial)\n        raise DataError(\n",
+    ),
+    Break(
+        "results of a sweep are written in place",
+        "gpt/training/sweeps/outcomes.py",
+        "        write_atomic(folder / RESULTS, ",
+        "        (folder / RESULTS).write_bytes(",
+    ),
+    Break(
         "the last save may fail",
         "gpt/training/saving.py",
         "                if required:\n                    raise\n",
@@ -233,7 +259,8 @@ BREAKS = (
 )
 DRILL = Drill(
     "A disk that is full, read-only, limited, slow or loses the run folder costs no checkpoint from before: training "
-    "continues with counted warnings, and fails in the end only if the last checkpoint cannot be written.",
+    "continues with counted warnings, and fails in the end only if the last checkpoint cannot be written. Shards and "
+    "sweeps keep what is finished, and go on when there is room.",
     run,
     BREAKS,
 )

@@ -12,6 +12,7 @@ ROOT = Path(gpt.__file__).resolve().parents[1]
 
 NAMES = (
     "kill",
+    "ranks",
     "signals",
     "disk",
     "rot",

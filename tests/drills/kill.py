@@ -8,6 +8,7 @@ from pathlib import Path
 from drills.forks import Death, Ending, prepare_to_fork, run_forked
 from drills.frame import Break, Drill, Tally
 from drills.killed_commands import kill_commands
+from drills.killed_sweeps import kill_sweeps
 from drills.leftovers import differing, everything
 from drills.tiny_run import hidden_files
 from gpt.cli import train
@@ -96,11 +97,12 @@ def _lost(place: Path, ending: Ending, expected: dict[str, object]) -> str:
 
 
 def run(folder: Path, full: bool) -> Tally:
-    """Kill trainings, and other commands that write."""
-    tally = Tally("kills", "runs finished", "commands finished", "lost")
+    """Kill trainings, sweeps, and other commands that write."""
+    tally = Tally("kills", "runs finished", "sweeps finished", "commands finished", "lost")
     prepare_to_fork()
     kill_training(folder / "training", full, tally)
     kill_commands(folder / "commands", full, tally)
+    kill_sweeps(folder / "sweeps", full, tally)
     return tally
 
 
@@ -131,6 +133,18 @@ BREAKS = (
         "self.monitor.start(self.state.step)",
     ),
     Break(
+        "the journal of shards does not say where in the text the next one begins",
+        "gpt/data/shards.py",
+        "self.finished[-1].block, self.finished[-1].offset) if",
+        "self.finished[-1].block, 0) if",
+    ),
+    Break(
+        "a sweep starts its trials again",
+        "gpt/training/sweeps/sweep.py",
+        '"--resume", "auto", *self._options',
+        "*self._options",
+    ),
+    Break(
         "downloads are written under their own name",
         "gpt/data/mirrors.py",
         "    with temporary_file(path) as temporary:",
@@ -139,7 +153,8 @@ BREAKS = (
 )
 DRILL = Drill(
     "A run that is killed before any change on disk, at any moment or in any write continues with `--resume auto`, and "
-    "ends as one that was never disturbed, bit for bit; so do downloads, encoding, exports and imports.",
+    "ends as one that was never disturbed, bit for bit; so do sweeps, shards, downloads, exports and imports.",
     run,
     BREAKS,
+    minutes=6,
 )

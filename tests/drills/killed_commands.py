@@ -1,5 +1,6 @@
 """Commands that write: killed before every change on disk, and run again."""
 
+import gzip
 import hashlib
 import os
 import shutil
@@ -11,13 +12,18 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import zstandard
+
 from drills.forks import Death, run_forked
 from drills.frame import Tally
 from drills.tiny_run import hidden_files, train_tiny
 from gpt.cli import export, import_model, prepare_data, quantize
 from gpt.cli.command import run_command
+from gpt.data import corpus_text, shards
 from gpt.data.download import Download, fetch
+from gpt.data.workers import _Worker
 from gpt.progress import silent
+from tiny import CORPUS
 
 TEXT = bytes(range(32, 127)) * 5000
 
@@ -53,10 +59,46 @@ def _download() -> int:
     return run_command(run)
 
 
+BLOCK = 1500
+"""Characters that are encoded at a time: several shards to a block and several blocks to a corpus."""
+
+
+def shard(*options: str, into: str = "sharded", workers: int = 1) -> int:
+    """Encode a compressed corpus into shards."""
+    changes = ["data.path=texts", f"data.dir={into}", "data.shard_tokens=600", f"data.workers={workers}"]
+    return prepare_data.main(["--config", "tiny.yaml", *changes, *options])
+
+
+def _shard_small_blocks(workers: int = 1) -> int:
+    corpus_text.BLOCK = shards.BLOCK = BLOCK  # in a child, which ends
+    return shard(workers=workers)
+
+
+def _shard_and_lose(number: int) -> int:
+    """Shard by two workers, of which one is killed before an answer is read, in a child."""
+    receive, left = _Worker.receive, iter(range(number))
+
+    def receive_or_lose(worker: _Worker) -> bytes:
+        if next(left, None) is None:
+            worker._process.kill()
+        return receive(worker)
+
+    _Worker.receive = receive_or_lose  # type: ignore[method-assign]
+    return _shard_small_blocks(workers=2)
+
+
+def write_texts(folder: Path) -> None:
+    """Write the corpus of the command that shards."""
+    folder.mkdir()
+    (folder / "a.txt.gz").write_bytes(gzip.compress(CORPUS.encode() * 10, mtime=0))
+    (folder / "b.txt.zst").write_bytes(zstandard.ZstdCompressor().compress(CORPUS.encode() * 10))
+
+
 QUANTIZE = ["--checkpoint", "runs/tiny", "--output", "quantized"]
 IMPORT = ["--from", "hf", "--input", "folder", "--output", "imported"]
 COMMANDS = (
     Command("encode", lambda: prepare_data.main(["--config", "tiny.yaml", "data.tokenizer=byte"]), "data"),
+    Command("shard", _shard_small_blocks, "sharded"),
     Command("download", _download, "downloads/text.txt"),
     Command("quantize", lambda: quantize.main(QUANTIZE), "quantized"),
     _export("html", "page.html"),
@@ -97,6 +139,7 @@ def kill_commands(folder: Path, full: bool, tally: Tally) -> None:
     folder.mkdir()
     train_tiny(folder)
     shutil.rmtree(folder / "data")
+    write_texts(folder / "texts")
     with text_server(folder):
         for command in COMMANDS:
             ending = run_forked(command.run, folder)
@@ -106,6 +149,9 @@ def kill_commands(folder: Path, full: bool, tally: Tally) -> None:
             deaths = [Death(changes=number) for number in numbers]
             for death in (*deaths, *(Death(file_bytes=size) for size in ((0, 1000, 10_000) if full else (1000,)))):
                 _kill(command, folder, death, expected, tally)
+            if command.name == "shard" and full:
+                for number in range(5):  # of six answers: three blocks are read twice
+                    _lose_worker(folder, number, expected, tally)
 
 
 def _kill(command: Command, folder: Path, death: Death, expected: dict[str, str], tally: Tally) -> None:
@@ -115,7 +161,10 @@ def _kill(command: Command, folder: Path, death: Death, expected: dict[str, str]
     first = run_forked(command.run, folder, death)
     tally.count("kills", first.was_killed)
     good = tally.check(first.was_killed or first.code == 0, f"{command.name}, {death}: {first}")
-    if not output.exists() or command.output == "data":  # whose folders may be incomplete, but none of its parts
+    if not output.exists() or command.output in (
+        "data",
+        "sharded",
+    ):  # whose folders may be incomplete, but none of its parts
         _make_old(folder)
         again = run_forked(command.run, folder)
         good &= tally.check(again.code == 0, f"{command.name} after {death}: {again}")
@@ -125,6 +174,19 @@ def _kill(command: Command, folder: Path, death: Death, expected: dict[str, str]
         shutil.rmtree(output) if output.is_dir() else output.unlink()
         run_forked(command.run, folder)
         good &= tally.check(not hidden_files(folder), f"{command.name} after {death} left {hidden_files(folder)}")
+    tally.count("commands finished", good)
+    tally.count("lost", not good)
+
+
+def _lose_worker(folder: Path, number: int, expected: dict[str, str], tally: Tally) -> None:
+    """Kill one worker of a preparation, and run that again."""
+    shutil.rmtree(folder / "sharded")
+    first = run_forked(lambda: _shard_and_lose(number), folder)
+    again = run_forked(_shard_small_blocks, folder)
+    good = first.code == 2 and "a worker process was ended by signal 9" in first.output and again.code == 0
+    good &= contents(folder / "sharded") == expected
+    tally.check(good, f"worker killed before answer {number}: {first}, {again}")
+    tally.count("kills")
     tally.count("commands finished", good)
     tally.count("lost", not good)
 

@@ -10,8 +10,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from drills.forks import Ending, finish, prepare_to_fork, run_forked, start_forked
 from drills.frame import Break, Drill, Tally
-from drills.killed_commands import COMMANDS, contents, text_server
+from drills.killed_commands import COMMANDS, contents, shard, text_server, write_texts
+from drills.killed_sweeps import FOLDER, outcomes, sweep_once, wrong_sweep
+from drills.killed_sweeps import make_folder as make_sweep
 from drills.leftovers import everything
+from drills.pairs import free_port, import_distributed, run_rank
+from drills.ranks import make_folder, recipe
 from drills.tiny_run import hidden_files, train_tiny
 from gpt.checkpoint import load_trained
 from gpt.cli import train
@@ -47,6 +51,44 @@ def train_twice(folder: Path, number: int) -> str:
     except AssertionError as error:
         return str(error)
     return ", ".join(hidden_files(run))
+
+
+def shard_at_once(folder: Path) -> str:
+    """Prepare one corpus by three processes at once, of which one begins anew; return what is wrong."""
+    ending = run_forked(shard, folder)
+    assert ending.code == 0, ending.output
+    expected = contents(folder / "sharded")
+    shutil.rmtree(folder / "sharded")
+    endings = race([shard, lambda: shard("--force"), shard], folder)
+    wrong = "" if contents(folder / "sharded") == expected else "other token files were written"
+    shutil.rmtree(folder / "sharded")
+    return wrong if [ending.code for ending in endings] == [0, 0, 0] else f"{endings}"
+
+
+def sweep_twice(folder: Path) -> str:
+    """Start one sweep twice; return what is wrong."""
+    make_sweep(folder)
+    endings = race([sweep_once, sweep_once], folder)
+    codes = {ending.code for ending in endings}
+    if 0 not in codes or not codes <= {0, 2} or any("Traceback" in ending.output for ending in endings):
+        return f"{endings}"
+    found = outcomes(folder / FOLDER)
+    return wrong_sweep(folder, endings[0 if endings[0].code == 0 else 1], found)
+
+
+def train_pairs(folder: Path) -> str:
+    """Start two trainings of one name, each by two processes; return what is wrong."""
+    import_distributed()
+    make_folder(folder)
+    ports, arguments = (free_port(), free_port()), recipe("ddp", 6)
+    ranks = [(rank, port) for port in ports for rank in (0, 1)]
+    calls = [lambda rank=rank, port=port: run_rank(rank, port, arguments) for rank, port in ranks]
+    endings = race(calls, folder)
+    codes = [ending.code for ending in endings]
+    if codes not in ([0, 0, 2, 2], [2, 2, 0, 0], [0, 0, 0, 0]):
+        return f"{codes}: {endings}"
+    everything(folder / "runs" / "tiny")
+    return ", ".join(hidden_files(folder / "runs"))
 
 
 def build() -> int:
@@ -102,6 +144,7 @@ def run(folder: Path, full: bool) -> Tally:
     tally = Tally("races", "corrupt")
     prepare_to_fork()
     train_tiny(folder)
+    write_texts(folder / "texts")
     (folder / BUILD).mkdir()
     (folder / BUILD / "answer.cpp").write_text('extern "C" int answer() { return 42; }\n')
 
@@ -120,6 +163,12 @@ def run(folder: Path, full: bool) -> Tally:
                 if (folder / written).exists():
                     (folder / written).rename(folder / f"{written.replace('/', '-')}-{number}-race")
         note(read_while_saving(folder))
+    for _ in range(5 if full else 1):
+        note(shard_at_once(folder))
+    for number in range(3 if full else 1):
+        note(sweep_twice(folder / f"sweep{number}"))
+    for number in range(2 if full else 0):
+        note(train_pairs(folder / f"pairs{number}"))
     endings = race([build] * 4, folder)
     note("" if [ending.code for ending in endings] == [0] * 4 else str(endings))
     return tally
@@ -132,10 +181,16 @@ BREAKS = (
         "            self._lock.acquire(timeout=PROBE_SECONDS)\n",
         "            pass\n",
     ),
+    Break(
+        "preparations of one corpus do not wait for each other",
+        "gpt/data/sharding.py",
+        "        lock.acquire()\n",
+        "        pass\n",
+    ),
 )
 DRILL = Drill(
-    "Processes that train one run, write one file, download or compile the same at once, or read a run while it saves, "
-    "each end well or are refused in one line, and nothing is corrupt.",
+    "Processes that train or sweep one run, write one file, download, shard or compile the same at once, or read a run "
+    "while it saves, each end well or are refused in one line, and nothing is corrupt.",
     run,
     BREAKS,
 )

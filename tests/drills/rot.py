@@ -8,7 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from drills.forks import prepare_to_fork
 from drills.frame import Break, Drill, Tally
+from drills.pairs import import_distributed, train_pair
+from drills.ranks import RUN, make_folder, recipe
+from drills.rot_corpora import attack_shards, attack_sweep
 from drills.tiny_run import train_tiny
 from gpt.checkpoint import RunFolder, find_checkpoint, read_checkpoint
 from gpt.data.dataset import META, open_dataset
@@ -34,19 +38,19 @@ def damages(content: bytes, flips: int, cuts: int, chance: random.Random) -> Ite
 
 
 def attack_files(
-    folder: Path, counts: tuple[int, int], others: dict[str, bytes], tally: Tally, finds: Callable[[Path], str]
+    files: list[Path], counts: tuple[int, int], others: dict[str, bytes], tally: Tally, finds: Callable[[Path], str]
 ) -> None:
-    """Damage each file of a folder in all ways, one at a time.
+    """Damage each of some files in all ways, one at a time.
 
     Args:
-        folder: its files are put back afterwards.
+        files: they are put back afterwards.
         counts: bits to flip and places to cut at, in each file.
         others: contents of the files of another folder of the kind, to swap them with.
         tally: counts damages and those that were missed.
         finds: returns the message about a file's damage, or an empty text if nothing was noticed.
     """
     chance = random.Random(0)
-    for path in sorted(folder.iterdir()):
+    for path in files:
         content = path.read_bytes()
         swapped = others.get(path.name, content)
         swap = [("swapped", swapped)] if swapped != content else []
@@ -55,7 +59,7 @@ def attack_files(
             message = finds(path)
             tally.count("damages")
             found = tally.check(bool(message), f"{path.parent.name}/{path.name} {what}: not noticed")
-            named = path.name in message or path.name in ("manifest.json", "dataset.json")
+            named = path.name in message or path.name in ("manifest.json", "dataset.json", "state.json")
             found &= tally.check(not message or named, f"{path.name} {what}: not named: {message}")
             tally.count("missed", not found)
             path.write_bytes(content)
@@ -78,7 +82,13 @@ def attack_checkpoint(run: Path, flips: int, cuts: int, tally: Tally) -> None:
             return str(error) if found is not None and found[2] else ""
         return ""
 
-    attack_files(newest, (flips, cuts), {path.name: path.read_bytes() for path in older.iterdir()}, tally, finds)
+    attack_files(
+        sorted(newest.iterdir()),
+        (flips, cuts),
+        {path.name: path.read_bytes() for path in older.iterdir()},
+        tally,
+        finds,
+    )
     manifest = newest / "manifest.json"
     content = manifest.read_bytes()
     manifest.write_text(json.dumps({**json.loads(content), "format": 99}))
@@ -124,11 +134,11 @@ def attack_tokens(folder: Path, flips: int, cuts: int, tally: Tally) -> None:
         return f"{path.name}: its meaning is the same" if same and np.array_equal(found.val, right.val) else ""
 
     other_vocabulary = (folder / META).read_bytes().replace(b'"k"', b'"%"')
-    attack_files(folder, (flips, cuts), {META: other_vocabulary}, tally, finds)
+    attack_files(sorted(folder.iterdir()), (flips, cuts), {META: other_vocabulary}, tally, finds)
 
 
 def run(folder: Path, full: bool) -> Tally:
-    """Damage every file of a checkpoint, of a run's pointers and of its corpus, one at a time."""
+    """Damage every file of a checkpoint, of a run's pointers, of its corpus and of a sweep, one at a time."""
     tally = Tally("damages", "missed")
     trained = train_tiny(folder, "train.keep_last=9", "train.ngrams=true")
     flips, cuts = (60, CUTS) if full else (6, 4)
@@ -137,7 +147,26 @@ def run(folder: Path, full: bool) -> Tally:
     (tokens,) = (folder / "data" / "tokens").iterdir()
     attack_tokens(tokens, flips, cuts, tally)
     shutil.rmtree(folder / "data")
+
+    def attack(files: list[Path], others: dict[str, bytes], finds: Callable[[Path], str]) -> None:
+        chosen = files if full else files[-2:]
+        attack_files(chosen, (flips // 2, cuts // 2), others, tally, finds)
+
+    attack_shards(folder, attack, 40 if full else 2, tally)
+    prepare_to_fork()
+    attack_sweep(folder / "sweep", attack)
+    if full:
+        _attack_pair(folder / "pair", flips // 4, cuts // 4, tally)
     return tally
+
+
+def _attack_pair(folder: Path, flips: int, cuts: int, tally: Tally) -> None:
+    """Damage a checkpoint that was gathered from two processes."""
+    import_distributed()
+    make_folder(folder)
+    endings = train_pair(folder, recipe("fsdp", 6))
+    assert [ending.code for ending in endings] == [0, 0], endings
+    attack_checkpoint(folder / RUN, flips, cuts, tally)
 
 
 BREAKS = (
@@ -171,9 +200,21 @@ BREAKS = (
         "if sha256_of(path) != sha256:",
         "if False:",
     ),
+    Break(
+        "the journal of shards is believed",
+        "gpt/data/shards.py",
+        "    return unseal(sealed)\n",
+        "    return sealed\n",
+    ),
+    Break(
+        "the results of a sweep are believed",
+        "gpt/training/sweeps/outcomes.py",
+        "if measure(RunFolder(folder / outcome.name), outcome) == outcome",
+        "if outcome.name",
+    ),
 )
 DRILL = Drill(
-    "A file of a checkpoint, pointer or corpus that was cut at any of 16 places, changed by a bit, deleted, emptied, "
+    "A file of a checkpoint, pointer, corpus or sweep that was cut, changed by a bit, deleted, emptied, "
     "swapped or written by a later version is named, and `--resume auto` takes the checkpoint before it.",
     run,
     BREAKS,
