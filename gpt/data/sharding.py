@@ -85,7 +85,7 @@ def shard_into(
 @contextmanager
 def _locked(folder: Path, report: Report) -> Iterator[None]:
     """Let one process at a time write a folder."""
-    path = folder.with_name(f"{folder.name}.lock")
+    path = folder.with_name(f".{folder.name}.lock")
     with announced(report, f"waiting for another process that prepares {folder}"):
         lock = FileLock(path)
         lock.acquire()
