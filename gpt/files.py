@@ -102,7 +102,7 @@ def temporary_file(path: Path) -> Iterator[Path]:
         os.close(handle)
         yield Path(name)
     finally:
-        _surely(partial(Path(name).unlink, missing_ok=True))
+        surely(partial(Path(name).unlink, missing_ok=True))
 
 
 @contextmanager
@@ -117,10 +117,10 @@ def temporary_folder(path: Path) -> Iterator[Path]:
     try:
         yield Path(name)
     finally:
-        _surely(partial(shutil.rmtree, name, ignore_errors=True))
+        surely(partial(shutil.rmtree, name, ignore_errors=True))
 
 
-def _surely(remove: Callable[[], object]) -> None:
+def surely(remove: Callable[[], object]) -> None:
     """Remove something even if a signal arrives meanwhile; a command raises an exception for the first one only."""
     try:
         remove()

@@ -21,7 +21,7 @@ from gpt.data.tokens import in_pieces
 from gpt.data.vocabulary import build_tokenizer
 from gpt.data.workers import WorkerLost
 from gpt.errors import DataError
-from gpt.files import sync_folder, write_atomic
+from gpt.files import surely, sync_folder, write_atomic
 from gpt.progress import Report, announced, silent
 
 SHARD_TOKENS = 100_000_000
@@ -93,7 +93,7 @@ def _locked(folder: Path, report: Report) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            path.unlink()  # before the release: filelock checks that the file is still there
+            surely(path.unlink)  # before the release: filelock checks that the file is still there
         lock.release()
 
 

@@ -107,6 +107,8 @@ COMMANDS = (
     Command("import", lambda: import_model.main(IMPORT), "imported"),
 )
 """The last one reads what the one before it has written."""
+INCOMPLETE = ("data", "sharded")
+"""Outputs that may be incomplete when a command was stopped, but none of their parts."""
 
 
 class _Text(BaseHTTPRequestHandler):
@@ -161,10 +163,7 @@ def _kill(command: Command, folder: Path, death: Death, expected: dict[str, str]
     first = run_forked(command.run, folder, death)
     tally.count("kills", first.was_killed)
     good = tally.check(first.was_killed or first.code == 0, f"{command.name}, {death}: {first}")
-    if not output.exists() or command.output in (
-        "data",
-        "sharded",
-    ):  # whose folders may be incomplete, but none of its parts
+    if not output.exists() or command.output in INCOMPLETE:
         _make_old(folder)
         again = run_forked(command.run, folder)
         good &= tally.check(again.code == 0, f"{command.name} after {death}: {again}")

@@ -12,7 +12,7 @@ from drills.forks import Death, Ending, finish, prepare_to_fork, run_forked, sta
 from drills.frame import Break, Drill, Tally
 from drills.interrupted import converse, try_case
 from drills.interrupted_cases import SESSION, chosen, make_original
-from drills.killed_commands import COMMANDS, contents, text_server
+from drills.killed_commands import COMMANDS, INCOMPLETE, contents, text_server, write_texts
 from drills.leftovers import differing, everything
 from drills.terminals import adopt_orphans
 from drills.tiny_run import hidden_files, train_tiny
@@ -92,6 +92,7 @@ def interrupt_writing(folder: Path, full: bool, tally: Tally) -> None:
     folder.mkdir()
     train_tiny(folder)
     shutil.rmtree(folder / "data")
+    write_texts(folder / "texts")
     with text_server(folder):
         for command in COMMANDS:
             ending = run_forked(command.run, folder)
@@ -105,7 +106,7 @@ def interrupt_writing(folder: Path, full: bool, tally: Tally) -> None:
                 wrong = [f"exit code {ending.code}: {ending.output[-300:]}"] if ending.code != 128 + number else []
                 wrong += ["traceback"] if "Traceback" in ending.output else []
                 wrong += [f"left {name}" for name in hidden_files(folder)]
-                again = run_forked(command.run, folder) if not output.exists() or command.output == "data" else None
+                again = run_forked(command.run, folder) if not output.exists() or command.output in INCOMPLETE else None
                 wrong += ["not repeated"] if again is not None and again.code != 0 else []
                 wrong += ["something else is written"] if contents(output) != expected else []
                 _note(f"{command.name}, {number.name} before change {change}", wrong, tally)
