@@ -15,7 +15,7 @@ from pathlib import Path
 from drills.frame import ROOT, Break, Tally
 from gpt.cli.command import SPINS
 
-COPIED = ("configs", "gpt", "scripts", "tests")
+COPIED = ("benchmarks", "configs", "gpt", "scripts", "tests")
 COPIED_FILES = ("constraints.txt", "pyproject.toml")
 
 
