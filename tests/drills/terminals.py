@@ -76,6 +76,7 @@ class TerminalProcess:
 
     def __init__(self, call: Callable[[], int], folder: Path) -> None:
         self._master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (24, 120))
         self._before = termios.tcgetattr(slave)
         self.output = b""
         self._status: int | None = None
@@ -161,7 +162,10 @@ class TerminalProcess:
         )
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Kill the process, if it still runs, and give the terminal back."""
+        if self.exit_code() is None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
         for handle in {self._master, self._slave} - {-1}:
             os.close(handle)
 
