@@ -176,10 +176,11 @@ def _begin(case: Case, process: TerminalProcess, place: Path) -> bool:
 
 
 def _insist(process: TerminalProcess, number: signal.Signals) -> None:
-    """Send the signal once more after the time of an echo, if the process still runs."""
-    end = time.monotonic() + ECHO
-    process.wait_until(lambda: time.monotonic() > end)
-    process.send(number)
+    """Send the signal again after the time of an echo, for as long as the process runs; it may be slow to take one."""
+    for _ in range(10):
+        end = time.monotonic() + ECHO
+        process.wait_until(lambda: time.monotonic() > end)  # noqa: B023
+        process.send(number)
 
 
 def _unsaved(path: Path) -> list[str]:
