@@ -53,6 +53,30 @@ BREAKS = (
         'codecs.getincrementaldecoder("utf-8")(errors="replace")',
         'codecs.getincrementaldecoder("utf-8")(errors="ignore")',
     ),
+    Break(
+        "an edited journal of shards gives other tokens",
+        "gpt/data/shards.py",
+        "    return unseal(sealed)",
+        "    return dict(sealed)",
+    ),
+    Break(
+        "a huge number in a search space is a traceback",
+        "gpt/training/sweeps/space.py",
+        "    except OverflowError:",
+        "    except ZeroDivisionError:",
+    ),
+    Break(
+        "a mistake that is typed ends the session",
+        "gpt/cli/interactive.py",
+        "        except GPTError as error:",
+        "        except ZeroDivisionError as error:",
+    ),
+    Break(
+        "JSON that is nested too deeply is a traceback",
+        "gpt/files.py",
+        "    except RecursionError:",
+        "    except ZeroDivisionError:",
+    ),
     Break("a tag builds objects, or is a traceback", YAML, " or event.tag is not None", "", needs="atheris"),
 )
 
@@ -120,18 +144,18 @@ def targets(folder: Path) -> list[Target]:
     shards = Shards(folder / "sharded")
     run, spoiled = folder / "runs" / "tiny", folder / "spoiled"
     return [
-        Target("configurations", (150, 5000), attack_yaml),
-        Target("values", (100, 4000), attack_values),
-        *(Target("command lines", (4, 150), partial(attack_command, command), True) for command in COMMANDS),
-        Target("prompts", (10, 600), attack_prompt, True),
-        Target("sessions", (5, 200), attack_session, True),
+        Target("configurations", (150, 3000), attack_yaml),
+        Target("values", (100, 3000), attack_values),
+        *(Target("command lines", (4, 30), partial(attack_command, command), True) for command in COMMANDS),
+        Target("prompts", (10, 300), attack_prompt, True),
+        Target("sessions", (5, 100), attack_session, True),
         Target("tokenizers", (40, 3000), attack_tokenizer),
-        Target("imports", (10, 300), attack_import),
-        Target("shards", (20, 600), shards.attack_index),
-        Target("shards", (40, 400), shards.attack_journal),
+        Target("imports", (10, 100), attack_import),
+        Target("shards", (20, 300), shards.attack_index),
+        Target("shards", (40, 150), shards.attack_journal),
         Target("sweeps", (30, 1500), attack_space),
         Target("sweeps", (10, 500), attack_outcomes),
-        Target("checkpoints", (25, 1500), partial(spoil_checkpoint, run, spoiled)),
+        Target("checkpoints", (25, 500), partial(spoil_checkpoint, run, spoiled)),
     ]
 
 
@@ -139,7 +163,7 @@ def run(folder: Path, full: bool) -> Tally:
     """Attack every target a fixed number of times, then a server."""
     tally = Tally(*FIGURES)
     attack_all(folder, tally, full, FIGURES)
-    guide(folder, tally, 30_000 if full else 2000)
+    guide(folder, tally, 20_000 if full else 2000)
     tally.count("requests", ask_server(folder, tally, 1500 if full else 40))
     return tally
 
@@ -153,7 +177,7 @@ def attack_all(folder: Path, tally: Tally, full: bool, names: tuple[str, ...]) -
             for number in range(target.counts[full] if target.name in names else 0):
                 _attack(tally, target, random.Random(f"{target.name} {number}"))
     for check in PROPERTIES:
-        tally.count("texts through tokenizers, YAML and stop strings", check(tally, 3000 if full else 60))
+        tally.count("texts through tokenizers, YAML and stop strings", check(tally, 1500 if full else 60))
 
 
 def _attack(tally: Tally, target: Target, chance: random.Random) -> None:

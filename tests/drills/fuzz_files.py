@@ -38,6 +38,8 @@ optim:
   learning_rate: {low: 1e-4, high: 1e-2, scale: log}
   warmup_steps: {low: 1, high: 3}
 """
+HUGE = (f"1{'0' * 400}", f"1{'0' * 308}", f"-1{'0' * 308}", "1e308", "-1e308")
+"""Ends of a range, which floats cannot hold, or not what is between them."""
 SHARD_TOKENS = 700
 
 
@@ -57,7 +59,7 @@ def attack_space(chance: random.Random) -> None:
     if chance.random() < 0.5:
         path.write_bytes(mutate_bytes(SPACE.encode(), chance))
     else:
-        ends = (json.dumps(value(chance)) for _ in range(2))
+        ends = (chance.choice(HUGE) if chance.random() < 0.5 else json.dumps(value(chance)) for _ in range(2))
         path.write_text(SPACE.replace("1e-4", next(ends)).replace("high: 3", f"high: {next(ends)}"), encoding="utf-8")
     number = chance.choice((None, 1, 5, 2000, 10**9, 10**30))
     with contextlib.suppress(GPTError):
@@ -120,6 +122,9 @@ class Shards:
         lines: list[Any] = [header, *({"shard": shard} for shard in self._meta["shards"][:2])]
         number = chance.randrange(len(lines))
         damaged = mutate_json(lines[number] if is_sealed_again else seal(lines[number]), chance)
+        if not is_sealed_again and number and chance.random() < 0.5:
+            place = chance.choice(("length", "chars", "block", "offset"))
+            damaged = seal(lines[number]) | {"shard": lines[number]["shard"] | {place: 1}}
         lines = [seal(line) for line in lines]
         lines[number] = seal(damaged) if is_sealed_again and isinstance(damaged, dict) else damaged
         return "".join(json.dumps(line) + "\n" for line in lines)
