@@ -85,7 +85,7 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
             tell(f"stopped by {stopped} {where}; continue with {again} --resume auto")
             return stopped.exit_code
     flops = run_flops(trainer.config, len(trainer.dataset.train))
-    taught = " with the teacher's" if trainer.teacher else ""
+    taught = " with the teacher's" if trainer.config.train.teacher_share else ""
     tell(
         f"done: {state.step} steps in {state.seconds:.1f} s, {flops / 1e12:,.3g} TFLOP{taught}; best validation loss "
         f"{state.best_val_loss:.4f} nats per token at step {state.best_step}; "

@@ -3,8 +3,6 @@
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
-import torch
-
 from gpt.accounting.flops import training_flops
 from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
 from gpt.checkpoint import Checkpoint, RunFolder, weights_of
@@ -14,14 +12,12 @@ from gpt.data.batches import build_sampler
 from gpt.device import Compute
 from gpt.distributed import World
 from gpt.errors import CheckpointError, NonFiniteError
-from gpt.evaluation.loss import Batch
 from gpt.model import GPT
 from gpt.progress import Report, announced
 from gpt.training.averaging import WeightAverage
 from gpt.training.incidents import StepWatch
+from gpt.training.micro_batches import MicroBatches
 from gpt.training.monitor import INCIDENT, Monitor
-from gpt.training.objective import TaughtBatch
-from gpt.training.parallel import rows_of_process
 from gpt.training.saving import CheckpointWriter
 from gpt.training.schedule import learning_rate
 from gpt.training.sharding import gather_on_main
@@ -64,10 +60,10 @@ class Trainer:
     ) -> None:
         self.config, self.model, self.dataset, self.compute = config, model, dataset, compute
         self.stepper, self.run_folder, self.monitor, self.report = stepper, run, monitor, report
-        self.world, self.teacher = world, teacher
+        self.world = world
         self.state = TrainingState()
-        self.sampler = build_sampler(config.data.order, dataset.train, config.model.block_size, config.run.seed)
-        self._rows = rows_of_process(config.train, world)
+        sampler = build_sampler(config.data.order, dataset.train, config.model.block_size, config.run.seed)
+        self.batches = MicroBatches(sampler, config.train, world, teacher)
         decay = config.optim.ema_decay
         self.average = None if decay is None else WeightAverage(model, decay)
         self.watch = StepWatch(config.train.spike_deviations)
@@ -90,7 +86,7 @@ class Trainer:
                 self.watch.load_state_dict(watch)
             if self.state.step > self.watch.statistics.skipped and not self.stepper.optimizer.has_moments:
                 raise ValueError("the optimizer has no moments")
-            self.sampler.load_state_dict(checkpoint.training["sampler"])
+            self.batches.load_state_dict(checkpoint.training["sampler"])
             if not restore_generator_states(checkpoint.training, self.world):
                 seed_process(self.config.run.seed, self.world.rank, self.state.step)
                 if self.config.model.has_dropout:
@@ -151,8 +147,8 @@ class Trainer:
     def _train_one_step(self) -> None:
         train = self.config.train
         rate = learning_rate(self.state.step, self.config.optim, train.max_steps)
-        micro_batches = self._next_micro_batches()
-        self.watch.begin(self.state.step, self.sampler.starts)
+        micro_batches = self.batches.next()
+        self.watch.begin(self.state.step, self.batches.starts)
         result = self.stepper.step(self.state.step, rate, micro_batches)
         self.watch.observe(result.loss, result.gradient_norm, result.is_bad)
         self.state.step += 1
@@ -163,20 +159,6 @@ class Trainer:
         self.monitor.progress(self.state.step, self._log(result, rate) if is_logged else None)
         if self.watch.is_full:
             self._report_incidents()
-
-    def _next_micro_batches(self) -> list[Batch] | list[TaughtBatch]:
-        """Return this process's part of the micro-batches of a step.
-
-        All of them are one large batch, split, so that neither accumulation nor processes change the data.
-        """
-        train = self.config.train
-        inputs, targets = self.sampler.get_batch(train.batch_size * train.grad_accum_steps, self._rows)
-        size = train.batch_size // self.world.size
-        batches = list(zip(torch.split(inputs, size), torch.split(targets, size), strict=True))
-        if self.teacher is None:
-            return batches
-        starts = self.sampler.starts if self._rows is None else self.sampler.starts[self._rows]
-        return list(map(self.teacher.teach, batches, torch.split(starts, size)))
 
     def _log(self, result: StepResult, rate: float) -> float:
         """Read the result of a step back from the device and report it; return the loss in nats per token."""
@@ -255,7 +237,7 @@ class Trainer:
         average = {} if self.average is None else self.average.state_dict()
         return {
             **gather_on_main({**self.stepper.state_dict(), "average": average}, self.world.is_main),
-            "sampler": self.sampler.state_dict(),
+            "sampler": self.batches.state_dict(),
             "watch": self.watch.state_dict(),
             **gather_generator_states(self.world),
         }

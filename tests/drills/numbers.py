@@ -50,8 +50,8 @@ BREAKS = (
     Break(
         "another batch is named",
         "gpt/training/trainer.py",
-        "self.watch.begin(self.state.step, self.sampler.starts)",
-        "self.watch.begin(self.state.step, self.sampler.starts + 1)",
+        "self.watch.begin(self.state.step, self.batches.starts)",
+        "self.watch.begin(self.state.step, self.batches.starts + 1)",
     ),
     Break("a resumed run counts anew", "gpt/training/step.py", 'guard := state.get("guard")', "guard := None"),
     Break(
@@ -63,9 +63,9 @@ BREAKS = (
     Break(
         "one of two processes names its own sequences only",
         "gpt/training/trainer.py",
-        "self.watch.begin(self.state.step, self.sampler.starts)",
-        "self.watch.begin(self.state.step, self.sampler.starts[self._rows] if self.world.size > 1 else "
-        "self.sampler.starts)",
+        "self.watch.begin(self.state.step, self.batches.starts)",
+        "self.watch.begin(self.state.step, self.batches.starts[self.batches._rows] if self.world.size > 1 else "
+        "self.batches.starts)",
     ),
 )
 

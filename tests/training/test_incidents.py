@@ -143,8 +143,8 @@ def test_a_run_that_stops_records_the_sequences_of_its_step(tmp_path: Path, star
 
 def test_the_positions_are_those_of_the_batch(tmp_path: Path, start: Start) -> None:
     trainer = start(tmp_path)
-    inputs, _ = trainer.sampler.get_batch(3)
-    for row, begin in zip(inputs, trainer.sampler.starts.tolist(), strict=True):
+    ((inputs, _),) = trainer.batches.next()
+    for row, begin in zip(inputs, trainer.batches.starts.tolist(), strict=True):
         assert row.tolist() == trainer.dataset.train[begin : begin + 16].tolist()
 
 
