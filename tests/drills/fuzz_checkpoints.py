@@ -48,7 +48,7 @@ def _hash_again(checkpoint: Path) -> None:
         for name, entry in manifest["files"].items():
             content = (checkpoint / name).read_bytes()
             entry.update(sha256=hashlib.sha256(content).hexdigest(), size=len(content))
-    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
         return
     path.write_text(json.dumps(manifest), encoding="utf-8")
 

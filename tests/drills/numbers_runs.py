@@ -77,6 +77,7 @@ def find_spikes(folder: Path, tally: Tally, full: bool) -> None:
         trainer.run()
         found = _incidents(trainer)
         right = [(incident["kind"], incident["step"]) for incident in found] == [("spike", SPIKE)]
+        right &= all(incident["windows"] for incident in found)
         if tally.check(right, f"{place.name}: not one spike at step {SPIKE} but {found}"):
             starts = torch.tensor(found[0]["windows"])
             inputs = read_windows(trainer.dataset.train, starts, trainer.config.model.block_size)[0]
