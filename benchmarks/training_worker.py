@@ -23,7 +23,7 @@ from gpt.training.setup import open_session
 LONG = ("max_steps", "eval_interval", "log_interval")
 STEPS_ONLY = (
     *(f"train.{key}=1000000" for key in LONG),
-    *("train.eval_first=false", "train.teacher_share=null", "train.teacher_weight=0.5"),
+    *("train.eval_first=false", "train.teacher_share=null"),
 )
 """Overrides: no evaluation, no log line and no teacher before the process is ended."""
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from gpt.cli.command import CommandParser, report, run_command
 from gpt.cli.shared_options import check_overrides, not_empty, to_path
 from gpt.config import dump_config, parse_config
+from gpt.config.loading import to_name
 from gpt.config.own_text import LEAST, recipe_for
 from gpt.config.strict_yaml import dump
 from gpt.environment import read_settings
@@ -40,28 +40,30 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from gpt.data import prepare
+    from gpt.data import CharTokenizer, prepare
     from gpt.files import write_atomic
 
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(arguments.text).name.split(".")[0]).lstrip("-._") or "text"
-    output: Path = arguments.output or Path(f"{name}.yaml")
+    output: Path = arguments.output or Path(f"{to_name(Path(arguments.text).name.split('.')[0])}.yaml")
     if output.exists():
         raise ConfigError(f"{output} exists already; choose another --output, or remove it")
-    given = ["data.source=file", f"data.path={json.dumps(arguments.text)}"]
-    check_overrides([*given, *arguments.overrides])
-    given += arguments.overrides
-    dataset = prepare(parse_config("", str(output), given).data, read_settings(), report)
-    characters = len(dataset.train) + len(dataset.val)
-    if characters < LEAST:
-        raise ConfigError(f"{arguments.text} has {characters:,} characters; a model needs at least {LEAST:,}")
-    config = parse_config(dump(recipe_for(characters)), str(output), given)
-    comment = f"# {arguments.text!r}: {characters:,} characters, {dataset.tokenizer.vocab_size:,} of them distinct.\n"
+    is_here = output.parent.resolve() == Path.cwd()
+    path = arguments.text if is_here else str(Path(arguments.text).absolute())
+    check_overrides(["data.source=file", "data.path=", *arguments.overrides])
+    given = ["data.source=file", f"data.path={json.dumps(path)}", *arguments.overrides]
+    dataset = prepare(parse_config("", "the recipe", given).data, read_settings(), report)
+    length, shorter = len(dataset.train) + len(dataset.val), min(len(dataset.train), len(dataset.val))
+    unit = "characters" if isinstance(dataset.tokenizer, CharTokenizer) else "tokens"
+    if length < LEAST:
+        raise ConfigError(f"{arguments.text} has {length:,} {unit}; a model needs at least {LEAST:,}")
+    config = parse_config(dump(recipe_for(length, shorter)), "the recipe", given)
+    dataset.check_length(config.model.block_size)
+    comment = f"# {arguments.text!r}: {length:,} {unit}, {dataset.tokenizer.vocab_size:,} of them distinct.\n"
     try:
         write_atomic(output, (comment + dump_config(config, only_given=True)).encode())
     except OSError as error:
         raise ConfigError(f"cannot write {output}: {error.strerror}") from None
     train = config.train
     read = (train.max_steps + train.teacher_steps) * train.batch_size * config.model.block_size
-    report(f"{characters:,} characters, each read {read / len(dataset.train):,.1f} times; train with:")
+    report(f"{length:,} {unit}, each read {read / len(dataset.train):,.1f} times; train with:")
     print(f"python scripts/train.py --config {shlex.quote(str(output))}")
     return 0

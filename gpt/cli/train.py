@@ -86,10 +86,10 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
             return stopped.exit_code
     flops = run_flops(trainer.config, len(trainer.dataset.train))
     taught = " with the teacher's" if trainer.config.train.teacher_share else ""
+    cost = "" if state.step < trainer.config.train.max_steps else f", {flops / 1e12:,.3g} TFLOP{taught}"
     tell(
-        f"done: {state.step} steps in {state.seconds:.1f} s, {flops / 1e12:,.3g} TFLOP{taught}; best validation loss "
-        f"{state.best_val_loss:.4f} nats per token at step {state.best_step}; "
-        f"sample with: python scripts/sample.py --checkpoint {folder}"
+        f"done: {state.step} steps in {state.seconds:.1f} s{cost}; best validation loss {state.best_val_loss:.4f} nats "
+        f"per token at step {state.best_step}; sample with: python scripts/sample.py --checkpoint {folder}"
     )
     return 0
 

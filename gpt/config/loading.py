@@ -1,6 +1,7 @@
 """Load a `Config` from a YAML file and overrides; all problems are reported at once."""
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ class LoadedConfig:
 
     @property
     def name(self) -> str:
-        """Return the run's name: `run.name`, or else the stem of the configuration file."""
+        """Return the run's name: `run.name`, or else that of the configuration file, see `to_name`."""
         return self.config.run.name or self.default_name
 
     @property
@@ -49,7 +50,12 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
             the message holds one line per problem.
     """
     text = read_yaml(path, "configuration", "configs/quickstart.yaml")
-    return LoadedConfig(parse_config(text, str(path), overrides), path.stem, path.parent)
+    return LoadedConfig(parse_config(text, str(path), overrides), to_name(path.stem), path.parent)
+
+
+def to_name(text: str) -> str:
+    """Return a name for a run, or part of a file's, that is like a text: letters of ASCII, digits, points, - and _."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._") or "run"
 
 
 def read_yaml(path: Path, kind: str, example: str) -> str:

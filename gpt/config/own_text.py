@@ -41,13 +41,17 @@ TIERS = (
 """By the amount of text: the less there is, the more often it is read, and the more regularization pays."""
 
 
-def recipe_for(characters: int) -> dict[str, dict[str, Any]]:
+def recipe_for(characters: int, shorter_split: int) -> dict[str, dict[str, Any]]:
     """Return the sections of a configuration, without `data`, for a text of so many characters.
 
-    All of them train in one to three minutes on two CPU cores with AMX. `characters` should be at least `LEAST`.
+    All of them are meant for one to three minutes on two CPU cores with AMX.
+
+    Args:
+        characters: length of the text, at least `LEAST`.
+        shorter_split: characters of its training or validation split, whichever has less, which has to fill a block.
     """
     tier = next(tier for tier in TIERS if characters <= tier.characters)
-    block = min(BLOCK, characters // 10 // 8 * 8 - 8)  # the validation split, a tenth, has to fill one
+    block = max(8, min(BLOCK, shorter_split // 8 * 8 - 8))
     regularized = {"dropout": tier.dropout, "attention_dropout": 0.0} if tier.dropout else {}
     taught = {"teacher_share": tier.teacher_share, "teacher_weight": 0.4} if tier.teacher_share else {}
     return {

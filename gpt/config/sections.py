@@ -361,8 +361,6 @@ class TrainConfig(Section):
     def cross_checks(self) -> Iterator[Problem]:
         if self.init_new_characters != "refuse" and self.init_from is None:
             yield "init_new_characters", "is only read with init_from"
-        if self.teacher_weight != 0.5 and self.teacher_share is None:
-            yield "teacher_weight", "is only read with teacher_share"
 
 
 class SamplingParams(Section):

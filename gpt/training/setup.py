@@ -90,14 +90,7 @@ def _build_trainer(
     compute = world.agreed(lambda: choose_compute(loaded.config.run, report, processor, world.launch))
     point, base = world.on_main(lambda: _find_beginning(loaded, run, resume, report))
     keep_freed_memory()
-    if base is not None:
-        loaded = with_architecture(loaded, base)
-    add_characters = loaded.config.train.init_new_characters == "add"
-    dataset = world.main_first(
-        lambda: prepare(loaded.config.data, settings, report, False, base_tokenizer(base), add_characters)
-    )
-    dataset.check_length(loaded.config.model.block_size)
-    config = resolve(loaded, dataset)
+    config, dataset = world.main_first(lambda: prepare_run(loaded, base, settings, report))
     world.agreed(lambda: require_training_memory(config, compute, world.size))
     if point is not None:
         check_fits(point, config, dataset, allow_config_change)
@@ -137,6 +130,28 @@ def _create_folder(run: RunFolder, config: Config, point: ResumePoint | None) ->
     run.create(config)
     if point is not None:
         run.continue_from(point.folder, point.checkpoint.state)
+
+
+def prepare_run(
+    loaded: LoadedConfig, base: ResumePoint | None, settings: Settings, report: Report
+) -> tuple[Config, Dataset]:
+    """Return the resolved configuration of a run, and its data.
+
+    Args:
+        loaded: the configuration.
+        base: the checkpoint that gives architecture and tokenizer, if any.
+        settings: the environment's settings.
+        report: takes lines for the user.
+
+    Raises:
+        GPTError: the data cannot be used, or the configuration contradicts them or the checkpoint.
+    """
+    if base is not None:
+        loaded = with_architecture(loaded, base)
+    add_characters = loaded.config.train.init_new_characters == "add"
+    dataset = prepare(loaded.config.data, settings, report, False, base_tokenizer(base), add_characters)
+    dataset.check_length(loaded.config.model.block_size)
+    return resolve(loaded, dataset), dataset
 
 
 def _build_model(config: Config, dataset: Dataset, point: ResumePoint | None, base: ResumePoint | None) -> GPT:

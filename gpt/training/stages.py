@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from gpt.checkpoint import RunFolder
 from gpt.config import LoadedConfig
-from gpt.data import prepare
 from gpt.distributed import World
 from gpt.environment import Settings, expand_home
 from gpt.progress import Report, silent
+from gpt.training.finetuning import find_base
 from gpt.training.resume import AUTO, ResumePoint, check_fits, find_resume_point
 from gpt.training.schedule import fit_schedule
-from gpt.training.setup import open_session, resolve
+from gpt.training.setup import open_session, prepare_run
 from gpt.training.teacher import require_probabilities_memory, teacher_config
 from gpt.training.trainer import Trainer
 
@@ -48,13 +48,15 @@ def _find_unfinished_teacher(
     if loaded.config.train.teacher_share is None:
         return None
     runs = expand_home(loaded.config.run.dir, "run.dir")
-    find_resume_point(RunFolder(runs / loaded.name), resume, loaded.config, report)
-    dataset = prepare(loaded.config.data, settings, report)
-    require_probabilities_memory(dataset, loaded.config)
-    teacher = teacher_config(loaded)
-    found = None if resume is None else RunFolder(runs / teacher.name).newest_valid()
-    if found is None or found[1].state["step"] < teacher.config.train.max_steps:
-        return teacher
-    fitted = replace(teacher, config=fit_schedule(teacher.config, silent))
-    check_fits(ResumePoint(*found[:2]), resolve(fitted, dataset), dataset, allow_config_change)
+    point = find_resume_point(RunFolder(runs / loaded.name), resume, loaded.config, report)
+    fitted = replace(loaded, config=fit_schedule(loaded.config, silent))
+    config, dataset = prepare_run(fitted, find_base(loaded.config, runs, point), settings, report)
+    if point is not None:
+        check_fits(point, config, dataset, allow_config_change)
+    require_probabilities_memory(dataset, config)
+    found = None if resume is None else RunFolder(runs / loaded.teacher_name).newest_valid()
+    if found is None or found[1].state["step"] < loaded.config.train.teacher_steps:
+        return teacher_config(loaded)
+    taught = fit_schedule(teacher_config(replace(loaded, config=config)).config, silent)
+    check_fits(ResumePoint(*found[:2]), taught, dataset, allow_config_change)
     return None

@@ -32,7 +32,7 @@ def teacher_config(loaded: LoadedConfig) -> LoadedConfig:
     shorter = None if decay is None else max(1, round(decay * steps / config.train.max_steps))
     run = config.run.model_copy(update={"name": loaded.teacher_name, "seed": (config.run.seed + 1) % 2**63})
     optim = config.optim.model_copy(update={"decay_steps": shorter})
-    train = config.train.model_copy(update={"max_steps": steps, "teacher_share": None, "teacher_weight": 0.5})
+    train = config.train.model_copy(update={"max_steps": steps, "teacher_share": None})
     return replace(loaded, config=config.model_copy(update={"run": run, "optim": optim, "train": train}))
 
 

@@ -25,9 +25,25 @@ def test_what_it_writes_trains(text: str, capsys: pytest.CaptureFixture[str]) ->
     assert Path("runs/Mein-Text/last.json").is_file()
 
 
-def test_the_text_is_read_from_where_it_was_given(text: str) -> None:
-    assert make_config.main([text, "--output", "sub.yaml"]) == 0
-    assert load_config(Path("sub.yaml")).config.data.path == text
+def test_the_text_is_found_from_the_folder_of_the_file(text: str, tmp_path: Path) -> None:
+    assert make_config.main([text, "--output", "here.yaml"]) == 0
+    assert load_config(Path("here.yaml")).config.data.path == text
+    (tmp_path / "sub").mkdir()
+    assert make_config.main([text, "--output", "sub/there.yaml"]) == 0
+    assert load_config(Path("sub/there.yaml")).config.data.path == str(tmp_path / text)
+
+
+def test_a_name_that_no_run_can_have_becomes_one(text: str) -> None:
+    assert make_config.main([text, "train.teacher_share=null", "--output", "my növel.yaml"]) == 0
+    assert load_config(Path("my növel.yaml")).name == "my-n-vel"
+    assert load_config(Path("my növel.yaml")).config.train.teacher_share is None
+
+
+def test_a_split_that_fills_no_block_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert make_config.main([text, "data.val_fraction=0.05"]) == 0
+    assert make_config.main([text, "model.block_size=5000", "--output", "b.yaml"]) == 2
+    assert "block_size" in capsys.readouterr().err.splitlines()[-1]
+    assert not Path("b.yaml").exists()
 
 
 def test_overrides_are_written(text: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,3 +120,23 @@ def test_a_teacher_that_learned_something_else_is_refused(workplace: Path, capsy
     assert "optim.learning_rate: 0.001 -> 0.01" in message
     assert train.main(arguments(workplace, "--resume", "auto")) == 0
     assert (workplace / "runs/tiny/last.json").is_file()
+
+
+def test_a_teacher_of_a_fine_tuned_run_is_found_again(workplace: Path) -> None:
+    assert train.main(arguments(workplace, "run.name=base")) == 0
+    (workplace / "less.txt").write_text("It was the best of rooms, it was the worst of rooms.\n" * 50)
+    tuned = ["run.name=tuned", "train.init_from=runs/base", "data.path=less.txt"]  # it has fewer characters
+    assert train.main(arguments(workplace, *tuned)) == 0
+    shutil.rmtree(workplace / "runs/tuned")
+    assert train.main(arguments(workplace, *tuned, "--resume", "auto")) == 0
+    assert (workplace / "runs/tuned/last.json").is_file()
+
+
+def test_a_student_that_cannot_continue_is_refused_before_a_teacher_is_trained(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main(arguments(workplace)) == 0
+    shutil.rmtree(workplace / "runs/tiny-teacher")
+    assert train.main(arguments(workplace, "optim.learning_rate=1e-2", "--resume", "auto")) == 2
+    assert "optim.learning_rate: 0.001 -> 0.01" in capsys.readouterr().err
+    assert not (workplace / "runs/tiny-teacher").exists()

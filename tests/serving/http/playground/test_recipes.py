@@ -40,8 +40,7 @@ def test_time_is_flops_by_the_rate_of_this_machine(tmp_path: Path) -> None:
 
 
 def test_averaged_weights_are_evaluated_beside_the_others() -> None:
-    alone = ["train.teacher_share=null", "train.teacher_weight=0.5"]
-    long = load_config(CONFIGS / "shakespeare_long.yaml", alone).config
+    long = load_config(CONFIGS / "shakespeare_long.yaml", ["train.teacher_share=null"]).config
     plain = long.model_copy(update={"optim": long.optim.model_copy(update={"ema_decay": None})})
     once = whole_flops(plain, 10**6) - whole_flops(plain, 0)
     assert whole_flops(long, 10**6) - whole_flops(long, 0) == pytest.approx(2 * once)
