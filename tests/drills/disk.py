@@ -245,10 +245,10 @@ BREAKS = (
         "    except OSError as error:\n        shutil.rmtree(partial)\n        raise DataError(\n",
     ),
     Break(
-        "results of a sweep are written in place",
+        "a sweep goes on if its results cannot be written",
         "gpt/training/sweeps/outcomes.py",
-        "        write_atomic(folder / RESULTS, ",
-        "        (folder / RESULTS).write_bytes(",
+        '        raise GPTError(f"cannot write the results in {folder}: {error.strerror}") from None\n',
+        "        del error\n",
     ),
     Break(
         "the last save may fail",

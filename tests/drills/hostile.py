@@ -38,7 +38,7 @@ QUICK = (
     "checkpoint: pipe",
     "recipe: aliases",
     "resume: samples is a link to elsewhere",
-    "corpus: zip, bzip2 to 2 GB",
+    "corpus: zip, bzip2 to 1.4 GB",
     "corpus: JSON, 20 million lists in a line",
     "corpus: Parquet, rows of 32 MB that are one",
     "corpus: file 'a\\nerror: all is well'",

@@ -135,14 +135,18 @@ def tokenizers(name: str) -> Iterator[tuple[str, Prepare]]:
 
 def zip_bomb(name: str) -> Prepare:
     """Return a function that writes a checkpoint of torch, of which one tensor expands to 1 GB."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("archive/data.pkl", pickle.dumps({}))
-        with archive.open("archive/data/0", "w") as member:
-            for _ in range(64):
-                member.write(b"\0" * (16 << 20))
-        archive.writestr("archive/version", "3\n")
-    return write(name, content.getvalue())
+
+    def prepare(folder: Path) -> None:
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("archive/data.pkl", pickle.dumps({}))
+            with archive.open("archive/data/0", "w") as member:
+                for _ in range(64):
+                    member.write(b"\0" * (16 << 20))
+            archive.writestr("archive/version", "3\n")
+        (folder / name).write_bytes(content.getvalue())
+
+    return prepare
 
 
 def seal(checkpoint: Path) -> None:

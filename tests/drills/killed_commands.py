@@ -63,9 +63,9 @@ BLOCK = 1500
 """Characters that are encoded at a time: several shards to a block and several blocks to a corpus."""
 
 
-def shard(*options: str, into: str = "sharded", workers: int = 1) -> int:
-    """Encode a compressed corpus into shards."""
-    changes = ["data.path=texts", f"data.dir={into}", "data.shard_tokens=600", f"data.workers={workers}"]
+def shard(*options: str, into: str = "sharded", workers: int = 1, tokens: int = 600) -> int:
+    """Encode a compressed corpus into shards of some tokens."""
+    changes = ["data.path=texts", f"data.dir={into}", f"data.shard_tokens={tokens}", f"data.workers={workers}"]
     return prepare_data.main(["--config", "tiny.yaml", *changes, *options])
 
 
