@@ -134,7 +134,7 @@ def not_finite(folder: Path, world: World) -> list[Any]:
         is_bad = trainer.state.step == 2 and world.rank == 1
         return summed_loss(*arguments) * (float("nan") if is_bad else 1.0)
 
-    with patch("gpt.training.step.summed_loss", bad_loss):
+    with patch("gpt.training.objective.summed_loss", bad_loss):
         try:
             trainer.run()
         except GPTError as error:

@@ -60,7 +60,7 @@ def train(recipe: str, device: str, workload: Workload, folder: Path) -> list[fl
             *(*workload.data, *workload.overrides, f"run.device={device}", f"run.dir={folder}", f"run.name={name}"),
             *("run.dtype=float32", "run.compile=false", "run.kernels=torch", "train.sample_tokens=0"),
             *(f"train.max_steps={steps}", f"train.eval_interval={steps}", "train.log_interval=1"),
-            *("train.eval_first=false", "optim.warmup_steps=2", "optim.decay_steps=null"),
+            *("train.eval_first=false", "train.teacher_share=null", "optim.warmup_steps=2", "optim.decay_steps=null"),
         ],
     )
     if not (folder / name).exists():  # on a CPU alone, both are one
