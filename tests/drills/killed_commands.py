@@ -164,11 +164,11 @@ def _kill(command: Command, folder: Path, death: Death, expected: dict[str, str]
     tally.count("kills", first.was_killed)
     good = tally.check(first.was_killed or first.code == 0, f"{command.name}, {death}: {first}")
     if not output.exists() or command.output in INCOMPLETE:
-        _make_old(folder)
+        make_old(folder)
         again = run_forked(command.run, folder)
         good &= tally.check(again.code == 0, f"{command.name} after {death}: {again}")
     good &= tally.check(contents(output) == expected, f"{command.name} after {death} has written something else")
-    _make_old(folder)
+    make_old(folder)
     if hidden_files(folder):  # they are removed when the same thing is written again
         shutil.rmtree(output) if output.is_dir() else output.unlink()
         run_forked(command.run, folder)
@@ -196,7 +196,7 @@ def contents(path: Path) -> dict[str, str]:
     return {str(file.relative_to(path.parent)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def _make_old(folder: Path) -> None:
+def make_old(folder: Path) -> None:
     """Set all times in a folder two days back: what a process is writing would be younger."""
     past = time.time() - 2 * 24 * 3600
     for path in folder.rglob("*"):

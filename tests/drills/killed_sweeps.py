@@ -8,6 +8,7 @@ from typing import Any
 
 from drills.forks import Death, Ending, run_forked
 from drills.frame import Tally
+from drills.killed_commands import make_old
 from drills.leftovers import differing, everything
 from drills.tiny_run import hidden_files
 from gpt.cli import sweep, train
@@ -94,6 +95,7 @@ def kill_sweeps(folder: Path, full: bool, tally: Tally) -> None:
         place = make_folder(folder / "place")
         death = Death(changes=number)
         tally.count("kills", run_sweep(place, death).was_killed)
+        make_old(place)
         wrong = wrong_sweep(place, run_sweep(place), expected)
         tally.check(not wrong, f"sweep, {death}: {wrong}")
         tally.count("sweeps finished", not wrong)
