@@ -17,6 +17,8 @@ from gpt.cli.command import SPINS
 
 COPIED = ("benchmarks", "configs", "gpt", "scripts", "tests")
 COPIED_FILES = ("constraints.txt", "pyproject.toml")
+MARK = "GPT_DRILL_FOLDER"
+"""Variable of the environment by which the processes of a drill are known."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,11 @@ def run_process(name: str, full: bool, minutes: float, root: Path = ROOT) -> Out
 
     Several, with commas between their names, share one process and what it imports.
     """
-    with tempfile.TemporaryDirectory(prefix="drill-") as folder:
+    with tempfile.TemporaryDirectory(prefix="drill-", ignore_cleanup_errors=True) as folder:
         result, log = Path(folder) / "result.json", Path(folder) / "output.txt"
         command = [sys.executable, "-m", "drills", "--inside", folder, "--drills", name, *([] if full else ["--quick"])]
         paths = (str(root), str(root / "tests"), *filter(None, [os.environ.get("PYTHONPATH")]))
-        environment = {"GOMP_SPINCOUNT": SPINS, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        environment = {"GOMP_SPINCOUNT": SPINS, **os.environ, "PYTHONPATH": os.pathsep.join(paths), MARK: folder}
         with log.open("w") as output:
             process = subprocess.Popen(
                 command, cwd=root, env=environment, stdout=output, stderr=output, start_new_session=True
@@ -50,9 +52,18 @@ def run_process(name: str, full: bool, minutes: float, root: Path = ROOT) -> Out
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            kill_marked(folder)
         if not result.is_file():
             return Outcome("", [f"ended with exit code {code}: {log.read_text()[-2000:]}"], crashed=True)
         return Outcome(**json.loads(result.read_text(encoding="utf-8")))
+
+
+def kill_marked(folder: str) -> None:
+    """Kill the processes of a drill that have a session of their own, where Linux lists them."""
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if f"{MARK}={folder}\0".encode() in path.read_bytes():
+                os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 def run_inside(folder: Path, names: Sequence[str], full: bool) -> int:

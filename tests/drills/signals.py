@@ -160,4 +160,5 @@ DRILL = Drill(
     "and a run ends as one that was never interrupted, bit for bit.",
     run,
     BREAKS,
+    minutes=10,
 )
