@@ -21,7 +21,7 @@ from gpt.data.tokens import in_pieces
 from gpt.data.vocabulary import build_tokenizer
 from gpt.data.workers import WorkerLost
 from gpt.errors import DataError
-from gpt.files import surely, sync_folder, write_atomic
+from gpt.files import surely, sync_folder, temporary_folder, write_atomic
 from gpt.progress import Report, announced, silent
 
 SHARD_TOKENS = 100_000_000
@@ -70,11 +70,11 @@ def shard_into(
             except DataError:
                 shutil.rmtree(partial)
                 raise
-            if folder.exists():
-                (folder / META).unlink(missing_ok=True)  # first: what is killed in the middle is no corpus
-                shutil.rmtree(folder)
-            partial.rename(folder)
-            sync_folder(folder.parent)
+            with temporary_folder(folder) as old:
+                if folder.exists():
+                    folder.rename(old / folder.name)  # whole, and the new one has the same shards: others may read it
+                partial.rename(folder)
+                sync_folder(folder.parent)
     except OSError as error:
         raise DataError(
             f"cannot write {partial}: {error.strerror}; start again when that is mended, which keeps what is finished, "
