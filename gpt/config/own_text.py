@@ -9,6 +9,28 @@ LEAST = 2_000
 """Characters below which there is nothing to learn from, or to validate on."""
 
 
+ARCHITECTURE = {
+    "norm": "rmsnorm",
+    "position": "rope",
+    "mlp": "gelu",
+    "mlp_conv": 4,
+    "qk_norm": True,
+    "logit_softcap": 15.0,
+    "tie_weights": False,
+    "init": "zero_projections",
+}
+OPTIMIZER = {
+    "name": "muon",
+    "learning_rate": 0.015,
+    "min_lr": 0.0,
+    "schedule": "wsd",
+    "warmup_steps": 40,
+    "betas": [0.9, 0.99],
+    "weight_decay": 0.1,
+    "muon_rate": 0.02,
+}
+
+
 @dataclass(frozen=True)
 class Tier:
     """A recipe for texts of at most `characters`.
@@ -54,32 +76,12 @@ def recipe_for(characters: int, shorter_split: int) -> dict[str, dict[str, Any]]
     block = max(8, min(BLOCK, shorter_split // 8 * 8 - 8))
     regularized = {"dropout": tier.dropout, "attention_dropout": 0.0} if tier.dropout else {}
     taught = {"teacher_share": tier.teacher_share, "teacher_weight": 0.4} if tier.teacher_share else {}
+    size = {"n_layer": tier.n_layer, "n_head": tier.n_head, "n_embd": 32 * tier.n_head, "block_size": block}
     return {
-        "model": {
-            "n_layer": tier.n_layer,
-            "n_head": tier.n_head,
-            "n_embd": 32 * tier.n_head,
-            "block_size": block,
-            **regularized,
-            "norm": "rmsnorm",
-            "position": "rope",
-            "mlp": "gelu",
-            "mlp_conv": 4,
-            "qk_norm": True,
-            "logit_softcap": 15.0,
-            "tie_weights": False,
-            "init": "zero_projections",
-        },
+        "model": {**size, **regularized, **ARCHITECTURE},
         "optim": {
-            "name": "muon",
-            "learning_rate": 0.015,
-            "min_lr": 0.0,
-            "schedule": "wsd",
-            "warmup_steps": 40,
+            **OPTIMIZER,
             "decay_steps": round(0.56 * tier.steps),
-            "betas": [0.9, 0.99],
-            "weight_decay": 0.1,
-            "muon_rate": 0.02,
             "muon_weight_decay": tier.muon_weight_decay,
         },
         "train": {
