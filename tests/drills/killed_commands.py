@@ -136,8 +136,8 @@ def text_server(folder: Path) -> Iterator[None]:
         server.server_close()
 
 
-def kill_commands(folder: Path, full: bool, tally: Tally) -> None:
-    """Kill each command before each change (or a few), run it again, and compare what it writes."""
+def undisturbed(folder: Path) -> Iterator[tuple[Command, int, dict[str, str]]]:
+    """Yield each command after it has run once, with its changes on disk and what it has written."""
     folder.mkdir()
     train_tiny(folder)
     shutil.rmtree(folder / "data")
@@ -146,14 +146,18 @@ def kill_commands(folder: Path, full: bool, tally: Tally) -> None:
         for command in COMMANDS:
             ending = run_forked(command.run, folder)
             assert ending.code == 0, ending.output
-            expected = contents(folder / command.output)
-            numbers = range(1, ending.changes + 1, 1 if full else max(1, ending.changes // 2))
-            deaths = [Death(changes=number) for number in numbers]
-            for death in (*deaths, *(Death(file_bytes=size) for size in ((0, 1000, 10_000) if full else (1000,)))):
-                _kill(command, folder, death, expected, tally)
-            if command.name == "shard" and full:
-                for number in range(5):  # of six answers: three blocks are read twice
-                    _lose_worker(folder, number, expected, tally)
+            yield command, ending.changes, contents(folder / command.output)
+
+
+def kill_commands(folder: Path, full: bool, tally: Tally) -> None:
+    """Kill each command before each change (or a few), run it again, and compare what it writes."""
+    for command, changes, expected in undisturbed(folder):
+        deaths = [Death(changes=number) for number in range(1, changes + 1, 1 if full else max(1, changes // 2))]
+        for death in (*deaths, *(Death(file_bytes=size) for size in ((0, 1000, 10_000) if full else (1000,)))):
+            _kill(command, folder, death, expected, tally)
+        if command.name == "shard" and full:
+            for number in range(5):  # of six answers: three blocks are read twice
+                _lose_worker(folder, number, expected, tally)
 
 
 def _kill(command: Command, folder: Path, death: Death, expected: dict[str, str], tally: Tally) -> None:

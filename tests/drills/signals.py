@@ -12,10 +12,10 @@ from drills.forks import Death, Ending, finish, prepare_to_fork, run_forked, sta
 from drills.frame import Break, Drill, Tally
 from drills.interrupted import converse, try_case
 from drills.interrupted_cases import SESSION, chosen, make_original
-from drills.killed_commands import COMMANDS, INCOMPLETE, contents, text_server, write_texts
+from drills.killed_commands import INCOMPLETE, contents, undisturbed
 from drills.leftovers import differing, everything
 from drills.terminals import adopt_orphans
-from drills.tiny_run import hidden_files, train_tiny
+from drills.tiny_run import hidden_files
 from gpt.checkpoint import RunFolder
 from gpt.cli import train
 from tiny import CORPUS, TINY
@@ -89,27 +89,19 @@ def interrupt_trainings(folder: Path, full: bool, tally: Tally) -> None:
 
 def interrupt_writing(folder: Path, full: bool, tally: Tally) -> None:
     """Interrupt commands before each change on disk (or a few): nothing half-written stays, and they run again."""
-    folder.mkdir()
-    train_tiny(folder)
-    shutil.rmtree(folder / "data")
-    write_texts(folder / "texts")
-    with text_server(folder):
-        for command in COMMANDS:
-            ending = run_forked(command.run, folder)
-            assert ending.code == 0, ending.output
-            expected = contents(folder / command.output)
-            for change in range(1, ending.changes + 1, 1 if full else max(2, ending.changes // 2)):
-                number = SIGNALS[change % len(SIGNALS)]
-                output = folder / command.output
-                shutil.rmtree(output) if output.is_dir() else output.unlink()
-                ending = run_forked(command.run, folder, Death(changes=change, number=number))
-                wrong = [f"exit code {ending.code}: {ending.output[-300:]}"] if ending.code != 128 + number else []
-                wrong += ["traceback"] if "Traceback" in ending.output else []
-                wrong += [f"left {name}" for name in hidden_files(folder)]
-                again = run_forked(command.run, folder) if not output.exists() or command.output in INCOMPLETE else None
-                wrong += ["not repeated"] if again is not None and again.code != 0 else []
-                wrong += ["something else is written"] if contents(output) != expected else []
-                _note(f"{command.name}, {number.name} before change {change}", wrong, tally)
+    for command, changes, expected in undisturbed(folder):
+        for change in range(1, changes + 1, 1 if full else max(2, changes // 2)):
+            number = SIGNALS[change % len(SIGNALS)]
+            output = folder / command.output
+            shutil.rmtree(output) if output.is_dir() else output.unlink()
+            ending = run_forked(command.run, folder, Death(changes=change, number=number))
+            wrong = [f"exit code {ending.code}: {ending.output[-300:]}"] if ending.code != 128 + number else []
+            wrong += ["traceback"] if "Traceback" in ending.output else []
+            wrong += [f"left {name}" for name in hidden_files(folder)]
+            again = run_forked(command.run, folder) if not output.exists() or command.output in INCOMPLETE else None
+            wrong += ["not repeated"] if again is not None and again.code != 0 else []
+            wrong += ["something else is written"] if contents(output) != expected else []
+            _note(f"{command.name}, {number.name} before change {change}", wrong, tally)
 
 
 def interrupt_commands(folder: Path, full: bool, tally: Tally) -> None:
