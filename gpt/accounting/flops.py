@@ -1,9 +1,10 @@
 """Count the FLOPs of a model from its configuration; a multiply-add counts as two."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
-from gpt.config import Config, ModelConfig
+from gpt.config import Config, ModelConfig, TrainConfig
 
 
 def matmul_parameters(config: ModelConfig) -> int:
@@ -63,11 +64,22 @@ def run_flops(config: Config, tokens: int) -> int:
         tokens: length of the training split.
     """
     model, train = config.model, config.train
-    step = training_flops(model, train.batch_size * train.grad_accum_steps, model.block_size)
+    student = _steps_flops(model, train)
     if train.teacher_share is None:
-        return train.max_steps * step
-    predictions = math.ceil(tokens / model.block_size) * forward_flops(model, 1, model.block_size)
-    return (train.max_steps + train.teacher_steps) * step + predictions
+        return student
+    teacher = _steps_flops(model, train.model_copy(update={"max_steps": train.teacher_steps}))
+    return student + teacher + math.ceil(tokens / model.block_size) * forward_flops(model, 1, model.block_size)
+
+
+def step_flops(model: ModelConfig, train: TrainConfig, length: int) -> int:
+    """Count the FLOPs of an update by sequences of `length` tokens, of all processes together."""
+    tokens = train.batch_size * train.grad_accum_steps * model.block_size
+    return training_flops(model, tokens // length, length)
+
+
+def _steps_flops(model: ModelConfig, train: TrainConfig) -> int:
+    lengths = Counter(train.length(step, model.block_size) for step in range(train.max_steps))
+    return sum(steps * step_flops(model, train, length) for length, steps in lengths.items())
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,10 @@ def with_architecture(loaded: LoadedConfig, base: ResumePoint) -> LoadedConfig:
     grows = config.train.init_new_characters == "add"  # otherwise a padded vocabulary stays as large as it is
     size = None if grows else saved.model.vocab_size
     model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": size, **free})
-    return replace(loaded, config=config.model_copy(update={"model": model}))
+    merged = config.model_copy(update={"model": model})
+    for key, problem in merged.cross_checks():
+        raise ConfigError(f"{key}: {problem}, as in {base.folder}, from which train.init_from begins")
+    return replace(loaded, config=merged)
 
 
 @torch.no_grad()
