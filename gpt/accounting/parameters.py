@@ -3,12 +3,12 @@
 from collections import Counter
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from gpt.config import ModelConfig
 from gpt.model import GPT
 from gpt.model.layers import RMSNorm
+from gpt.model.skeleton import without_memory
 
 PROJECTIONS = {"c_q": "queries", "c_k": "keys", "c_v": "values", "c_proj": "projection"}
 """Linear layers of attention, and the purpose of each."""
@@ -89,7 +89,7 @@ class ParameterCount:
 
 def count_parameters(config: ModelConfig) -> ParameterCount:
     """Count the parameters of a configuration, whose model is built on the meta device: shapes without memory."""
-    with torch.device("meta"):
+    with without_memory():
         model = GPT(config)
     parameters = dict(model.named_parameters())
     total = sum(parameter.numel() for parameter in parameters.values())

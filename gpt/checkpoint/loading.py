@@ -10,12 +10,13 @@ from torch import Tensor
 from gpt.accounting.memory_limits import require_model_memory
 from gpt.checkpoint.folder import Checkpoint, read_checkpoint
 from gpt.checkpoint.runs import find_checkpoint
-from gpt.config import Config, ModelConfig
+from gpt.config import Config
 from gpt.data.ngrams import NgramTable
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import CheckpointError
 from gpt.model import GPT
 from gpt.model.quantized import format_of, quantize, weights_format
+from gpt.model.skeleton import without_memory
 
 
 @dataclass(frozen=True)
@@ -91,20 +92,21 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
             f"{folder}: config.yaml has n_layer {config.n_layer}, model.safetensors {len(blocks)} blocks"
         )
     with torch.random.fork_rng(devices=[]):  # the initial weights are discarded; the generator stays as it was
-        try:  # on the meta device, where wrong sizes in config.yaml allocate nothing
-            check_weights(_build(config, checkpoint.model, "meta"), checkpoint.model, folder)
+        try:
+            with without_memory():  # wrong sizes in config.yaml allocate nothing
+                skeleton = GPT(config)
+            check_weights(_in_format(skeleton, checkpoint.model), checkpoint.model, folder)
         except RuntimeError as error:
             raise CheckpointError(f"{folder / 'config.yaml'} has sizes that no tensor can have: {error}") from None
         require_model_memory(config, torch.device("cpu"))  # of its tables of positions nothing was compared
-        model = _build(config, checkpoint.model, "cpu")
+        model = _in_format(GPT(config), checkpoint.model)
     model.load_state_dict(checkpoint.model, strict=False)
     return model
 
 
-def _build(config: ModelConfig, weights: dict[str, Tensor], device: str) -> GPT:
-    """Build a model with blocks in the format of the weights."""
-    with torch.device(device):
-        model, weights_format = GPT(config), format_of(weights)
+def _in_format(model: GPT, weights: dict[str, Tensor]) -> GPT:
+    """Return a model with its blocks in the format of the weights."""
+    weights_format = format_of(weights)
     return model if weights_format == "float32" else quantize(model, weights_format)
 
 

@@ -3,6 +3,8 @@
 A model has one of the two, `LearnedPositions` or `SinusoidalPositions`, or `Rotary`; the other is None.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -31,9 +33,8 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, block_size: int, width: int, theta: float) -> None:
         super().__init__()
-        angles = _angles(block_size, width, theta)
-        table = torch.stack((angles.sin(), angles.cos()), dim=-1)  # sine in even columns, cosine in odd
-        self.register_buffer("table", table.flatten(1).float(), persistent=False)
+        table = _fixed_table((block_size, width), lambda: _sines_and_cosines(_angles(block_size, width, theta)))
+        self.register_buffer("table", table, persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """Add the vectors of positions (T,) or (B, T) to x (B, T, C)."""
@@ -51,9 +52,11 @@ class Rotary(nn.Module):
 
     def __init__(self, block_size: int, head_dim: int, theta: float) -> None:
         super().__init__()
-        angles = _angles(block_size, head_dim, theta).repeat(1, 2)  # (block_size, D)
-        self.register_buffer("cos", angles.cos().float(), persistent=False)
-        self.register_buffer("sin", angles.sin().float(), persistent=False)
+        shape = block_size, head_dim
+        cos = _fixed_table(shape, lambda: _angles(block_size, head_dim, theta).repeat(1, 2).cos())
+        sin = _fixed_table(shape, lambda: _angles(block_size, head_dim, theta).repeat(1, 2).sin())
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, positions: Tensor) -> Rotation:
         """Return cos and sin: for positions (T,) each (T, D), for positions (B, T) each (B, 1, T, D)."""
@@ -89,6 +92,20 @@ def build_added_positions(config: ModelConfig) -> LearnedPositions | SinusoidalP
 def build_rotation(config: ModelConfig) -> Rotary | None:
     """Return the rotary embedding, if `config.position` asks for it."""
     return Rotary(config.block_size, config.head_dim, config.rope_theta) if config.position == "rope" else None
+
+
+def _fixed_table(shape: tuple[int, int], compute: Callable[[], Tensor]) -> Tensor:
+    """Return what `compute` does, as float32; on the meta device only its shape.
+
+    Arithmetic on that device would import torch's compiler, which takes half a second.
+    """
+    if torch.get_default_device().type == "meta":
+        return torch.empty(shape)
+    return compute().float()
+
+
+def _sines_and_cosines(angles: Tensor) -> Tensor:
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)  # sine in even columns, cosine in odd
 
 
 def _angles(length: int, width: int, theta: float) -> Tensor:

@@ -3,30 +3,39 @@
 Each function returns a tensor that is not sharded as it is.
 """
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_map
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+def is_sharded(tensor: object) -> "TypeGuard[DTensor]":
+    """Return whether this is a sharded tensor; where nothing has imported their class, which is slow, there is none."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
 
 
 def local_part(tensor: Tensor) -> Tensor:
     """Return this process's part, in the same memory."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def as_part(part: Tensor, like: Tensor) -> Tensor:
     """Return the tensor of which every process gives its part, sharded as `like`."""
-    if not isinstance(like, DTensor):
+    if not is_sharded(like):
         return part
-    return DTensor.from_local(
+    return type(like).from_local(
         part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )
 
 
 def whole(tensor: Tensor) -> Tensor:
     """Return the whole tensor; all processes call this, and each gets a copy."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def gather_on_main(tree: Any, is_main: bool) -> Any:
@@ -35,15 +44,19 @@ def gather_on_main(tree: Any, is_main: bool) -> Any:
     All processes call this. In the others these tensors become None.
     """
 
-    def gather(tensor: DTensor) -> Tensor | None:
-        full = tensor.full_tensor()
+    def gather(leaf: Any) -> Any:
+        if not is_sharded(leaf):
+            return leaf
+        full = leaf.full_tensor()
         return full.cpu() if is_main else None
 
-    return tree_map_only(DTensor, gather, tree)
+    return tree_map(gather, tree)
 
 
 def sharded_like(tensor: Tensor, like: Tensor) -> Tensor:
     """Return this process's part of a whole tensor, which every process has, as `like` is sharded."""
-    if not isinstance(like, DTensor):
+    if not is_sharded(like):
         return tensor
+    from torch.distributed.tensor import distribute_tensor
+
     return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

@@ -21,6 +21,7 @@ from gpt.model import GPT
 from gpt.model.attention import ReferenceCore
 from gpt.model.gpt import Block
 from gpt.model.quantized import weights_format
+from gpt.model.skeleton import without_memory
 
 BATCH, QUERIES, CACHED, HEADS, HALF_HEAD, HIDDEN, VOCABULARY, POSITIONS = (
     1009, 1013, 1019, 1021, 1031, 1033, 1039, 100003,
@@ -202,7 +203,7 @@ class Probe:
         )
         self._queries = QUERIES if queries > 1 else 1
         self._past = CACHED if past else 0
-        with torch.device("meta"):
+        with without_memory():
             self.model = GPT(self.config).to(model.wte.weight.dtype).train(model.training)
         self._shapes = {name: tuple(parameter.shape) for name, parameter in self.model.named_parameters()}
         self._letters = self._name_sizes()

@@ -10,16 +10,14 @@ from gpt.config import ModelConfig
 from gpt.errors import DeviceError
 from gpt.kernels.decoding.layout import LayerWeights, Matrix, Weights, padded
 from gpt.model import GPT
-from gpt.model.gpt import Block, build_softcap
-from gpt.model.layers import build_norm
+from gpt.model.gpt import Block
 from gpt.model.positions import (
     LearnedPositions,
     Rotary,
     SinusoidalPositions,
-    build_added_positions,
-    build_rotation,
 )
 from gpt.model.quantized import BFloat16Linear, QuantizedLinear
+from gpt.model.skeleton import without_memory
 from gpt.processor import Processor
 
 TILES = "-mamx-int8"
@@ -79,26 +77,10 @@ def check_native_support(model: GPT) -> None:
 
 @lru_cache(maxsize=8)
 def _configured_modules(config: ModelConfig) -> dict[str, nn.Module]:
-    """Build all modules of a model except itself and its list of blocks, the large ones without memory.
-
-    Piece by piece, since a `GPT` on the meta device takes a second: random numbers there import torch's compiler.
-    """
-    assert config.vocab_size is not None
-    with torch.device("meta"):
-        block, head = Block(config), nn.Linear(config.n_embd, config.vocab_size, bias=False)
-        embedding = nn.Embedding(config.vocab_size, config.n_embd, _weight=head.weight)
-    parts = {
-        "wte": embedding,
-        "wpe": build_added_positions(config),
-        "rotation": build_rotation(config),
-        "drop": nn.Dropout(),
-        **{f"h.{layer}": block for layer in range(config.n_layer)},
-        "ln_f": build_norm(config),
-        "lm_head": head,
-        "softcap": build_softcap(config),
-    }
-    present = {name: part for name, part in parts.items() if part is not None}
-    return {name: module for prefix, part in present.items() for name, module in part.named_modules(prefix=prefix)}
+    """Build all modules of a model except itself and its list of blocks."""
+    with without_memory():
+        modules = dict(GPT(config).named_modules())
+    return {name: module for name, module in modules.items() if name not in ("", "h")}
 
 
 def _is_equivalent(module: nn.Module, kind: type[nn.Module]) -> bool:

@@ -1,0 +1,38 @@
+import subprocess
+import sys
+
+import pytest
+
+from gpt.model import GPT
+from gpt.model.skeleton import without_memory
+from tiny import tiny_config
+
+
+@pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope"])
+def test_a_model_without_memory_has_the_same_tensors(position: str) -> None:
+    config = tiny_config(position=position, bias=True, norm="rmsnorm", qk_norm=True, mlp_conv=3, tie_weights=False)
+    whole = GPT(config)
+    with without_memory():
+        skeleton = GPT(config)
+    for kind in ("named_parameters", "named_buffers"):
+        found, expected = dict(getattr(skeleton, kind)()), dict(getattr(whole, kind)())
+        assert {name: (t.shape, t.dtype) for name, t in found.items()} == {
+            name: (t.shape, t.dtype) for name, t in expected.items()
+        }
+        assert all(tensor.is_meta for tensor in found.values())
+
+
+def test_sizes_that_no_memory_has_cost_nothing() -> None:
+    with without_memory():
+        assert GPT(tiny_config(position="rope", block_size=2**40)).rotation.cos.shape == (2**40, 8)
+
+
+@pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope"])
+def test_it_is_built_without_the_compiler(position: str) -> None:
+    code = (
+        "import sys; from gpt.config import ModelConfig; from gpt.model import GPT;"
+        "from gpt.model.skeleton import without_memory;\n"
+        "with without_memory(): GPT(ModelConfig(n_layer=1, n_head=2, n_embd=16, vocab_size=5, position=sys.argv[1]))\n"
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, position], check=False).returncode == 0
