@@ -3,6 +3,7 @@
 import errno
 import glob
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -87,6 +88,25 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
         sync_folder(folder)
         folder.rename(path)
     sync_folder(path.parent)
+
+
+def replace_folder(path: Path, new: Path) -> None:
+    """Move the folder `new` to `path`; what is there, also from another process meanwhile, is moved away whole first.
+
+    Raises:
+        OSError: the parent is unwritable.
+    """
+    with temporary_folder(path) as old:
+        for number in itertools.count():
+            with suppress(FileNotFoundError):
+                path.rename(old / str(number))
+            try:
+                new.rename(path)
+                break
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+        sync_folder(path.parent)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from gpt.data.tokens import Tokens, in_pieces, join_shards
 from gpt.errors import DataError
 from gpt.files import release_cached_pages, sha256_of
 
+PATIENCE = 1.0
+"""Seconds for which a folder may be neither there nor damaged: another process is replacing it."""
 META = "dataset.json"
 """Lengths, hashes and tokenizer, written last. Folders without it, such as those of old versions, are encoded again."""
 
@@ -83,20 +86,36 @@ def open_dataset(folder: Path) -> Dataset:
     Raises:
         DataError: a file is missing or damaged.
     """
+    end = time.monotonic() + PATIENCE
+    while True:
+        before = _identity(folder)
+        try:
+            return _open(folder)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError) as error:
+            is_being_replaced = before is None or _identity(folder) != before  # by another process, as with --force
+            if not is_being_replaced or time.monotonic() > end:
+                raise DataError(
+                    f"the token files in {folder} are damaged ({error}); delete that folder and start again"
+                ) from None
+
+
+def _identity(folder: Path) -> int | None:
     try:
-        meta = unseal(json.loads((folder / META).read_text(encoding="utf-8")))
-        tokenizer = tokenizer_from_dict(meta["tokenizer"])
-        files, splits = _layout(meta)
-        with ThreadPoolExecutor() as pool:  # hashing is what takes the time, and it runs in parallel
-            shards = list(pool.map(lambda file: _map(folder / file["file"], meta["dtype"], file), files))
-        if not all(0 <= begin <= end <= sum(map(len, shards)) for begin, end in splits.values()):
-            raise ValueError("a split reaches beyond the shards")
-        opened = {name: join_shards(shards, begin, end) for name, (begin, end) in splits.items()}
-        return Dataset(opened["train"], opened["val"], tokenizer, folder.name, opened.get("test"))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError) as error:
-        raise DataError(
-            f"the token files in {folder} are damaged ({error}); delete that folder and start again"
-        ) from None
+        return folder.stat().st_ino
+    except OSError:
+        return None
+
+
+def _open(folder: Path) -> Dataset:
+    meta = unseal(json.loads((folder / META).read_text(encoding="utf-8")))
+    tokenizer = tokenizer_from_dict(meta["tokenizer"])
+    files, splits = _layout(meta)
+    with ThreadPoolExecutor() as pool:  # hashing is what takes the time, and it runs in parallel
+        shards = list(pool.map(lambda file: _map(folder / file["file"], meta["dtype"], file), files))
+    if not all(0 <= begin <= end <= sum(map(len, shards)) for begin, end in splits.values()):
+        raise ValueError("a split reaches beyond the shards")
+    opened = {name: join_shards(shards, begin, end) for name, (begin, end) in splits.items()}
+    return Dataset(opened["train"], opened["val"], tokenizer, folder.name, opened.get("test"))
 
 
 def _layout(meta: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, tuple[int, int]]]:

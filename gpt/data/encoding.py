@@ -14,11 +14,24 @@ from gpt.data.text import read_pieces
 from gpt.data.tokenizers import Tokenizer, smallest_dtype
 from gpt.data.vocabulary import build_tokenizer
 from gpt.errors import DataError
-from gpt.files import sha256_of, sync_file, temporary_folder
+from gpt.files import replace_folder, sha256_of, sync_file, temporary_folder
 
 
-def encode_into(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Tokenizer | None) -> None:
-    """Encode into a temporary folder, then move it into place: a reader sees all of it or nothing."""
+def encode_into(
+    folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Tokenizer | None, force: bool = False
+) -> None:
+    """Encode into a temporary folder, then move it into place: a reader sees all of it or nothing.
+
+    Args:
+        folder: named by the fingerprint of the corpus and the options.
+        corpus: the text.
+        config: how it is encoded.
+        tokenizer: None: one that is built from the corpus.
+        force: replace a folder that is complete.
+
+    Raises:
+        DataError: the text cannot be read or encoded, or the folder cannot be written; what was there still is.
+    """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with temporary_folder(folder) as temporary:
@@ -26,11 +39,8 @@ def encode_into(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer:
             meta = _write_tokens(temporary, source, config, tokenizer or build_tokenizer(corpus, config))
             (temporary / META).write_text(json.dumps(seal(meta)), encoding="utf-8")
             temporary.chmod(0o755)
-            try:
-                temporary.rename(folder)
-            except OSError:
-                if not (folder / META).is_file():  # otherwise another process was faster, with the same content
-                    raise
+            if force or not (folder / META).is_file():  # otherwise another process was faster, with the same content
+                replace_folder(folder, temporary)
     except OSError as error:
         raise DataError(f"cannot write {folder}: {error.strerror}; set data.dir to another folder") from None
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -53,9 +52,8 @@ def prepare(
         if _needs_shards(config, corpus):
             shard_into(folder, corpus, config, tokenizer, report, force)
         else:
-            _delete(folder)
             with announced(report, f"encoding {corpus.name}, {corpus.size / 1e6:,.0f} MB"):
-                encode_into(folder, corpus, config, tokenizer)
+                encode_into(folder, corpus, config, tokenizer, force)
         report(f"encoded {corpus.name} into {folder}")
     with announced(report, f"verifying {folder}"):
         return open_dataset(folder)
@@ -63,14 +61,6 @@ def prepare(
 
 def _needs_shards(config: DataConfig, corpus: CorpusText) -> bool:
     return not corpus.fits_one_file or config.shard_tokens is not None or config.test_fraction > 0
-
-
-def _delete(folder: Path) -> None:
-    try:
-        if folder.exists():
-            shutil.rmtree(folder)
-    except OSError as error:
-        raise DataError(f"cannot delete {folder}: {error.strerror}") from None
 
 
 def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | None) -> str:

@@ -21,7 +21,7 @@ from gpt.data.tokens import in_pieces
 from gpt.data.vocabulary import build_tokenizer
 from gpt.data.workers import WorkerLost
 from gpt.errors import DataError
-from gpt.files import surely, sync_folder, temporary_folder, write_atomic
+from gpt.files import replace_folder, surely, write_atomic
 from gpt.progress import Report, announced, silent
 
 SHARD_TOKENS = 100_000_000
@@ -70,11 +70,7 @@ def shard_into(
             except DataError:
                 shutil.rmtree(partial)
                 raise
-            with temporary_folder(folder) as old:
-                if folder.exists():
-                    folder.rename(old / folder.name)  # whole, and the new one has the same shards: others may read it
-                partial.rename(folder)
-                sync_folder(folder.parent)
+            replace_folder(folder, partial)
     except OSError as error:
         raise DataError(
             f"cannot write {partial}: {error.strerror}; start again when that is mended, which keeps what is finished, "

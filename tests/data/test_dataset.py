@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt.config import DataConfig
-from gpt.data import ByteTokenizer, CharTokenizer, Dataset, encoding, open_dataset, preparation, prepare
+from gpt.data import ByteTokenizer, CharTokenizer, Dataset, dataset, encoding, open_dataset, preparation, prepare
 from gpt.data.dataset import seal, unseal
 from gpt.environment import Settings
 from gpt.errors import DataError
@@ -309,7 +309,7 @@ def test_a_crash_in_the_middle_of_encoding_leaves_nothing_half_written(
         patch.setattr(encoding, "read_pieces", break_off)
         with pytest.raises(DataError if isinstance(error, OSError) else type(error)):
             place.prepare(force, tokenizer="byte")
-    assert list(place.tokens.iterdir()) == []
+    assert len(list(place.tokens.iterdir())) == force  # what was there before
     assert whole(place.prepare(tokenizer="byte")) == TEXT
 
 
@@ -350,13 +350,42 @@ def test_a_text_that_cannot_be_read_is_told(place: Place, monkeypatch: pytest.Mo
     assert place.refusal() == f"cannot read {place.text}: Permission denied"
 
 
-def test_token_files_that_cannot_be_deleted_are_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, **_: Any) -> None:
+def test_token_files_that_cannot_be_replaced_are_told_and_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, to: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     folder = place.tokens / place.prepare().fingerprint
-    monkeypatch.setattr(shutil, "rmtree", refuse)
-    assert place.refusal(force=True) == f"cannot delete {folder}: Permission denied"
+    monkeypatch.setattr(Path, "rename", refuse)
+    assert place.refusal(force=True) == f"cannot write {folder}: Permission denied; set data.dir to another folder"
+    assert whole(open_dataset(folder)) == TEXT
+
+
+@pytest.mark.parametrize("keys", [{}, {"shard_tokens": 100}], ids=str)
+def test_who_opens_a_corpus_that_is_replaced_meanwhile_gets_one_or_the_other(
+    keys: dict[str, int], place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, unsealed = place.tokens / place.prepare().fingerprint, dataset.unseal
+
+    def replace_after(sealed: dict[str, Any]) -> dict[str, Any]:
+        monkeypatch.setattr(dataset, "unseal", unsealed)
+        place.prepare(force=True, **keys)
+        return unsealed(sealed)
+
+    monkeypatch.setattr(dataset, "unseal", replace_after)
+    assert whole(open_dataset(folder)) == TEXT
+    assert (folder / "val.bin").exists() == (not keys)
+
+
+def test_nothing_is_deleted_before_what_replaces_it_is_written(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, write_tokens = place.tokens / place.prepare().fingerprint, encoding._write_tokens
+
+    def read_after_writing(*arguments: Any) -> dict[str, Any]:
+        meta = write_tokens(*arguments)
+        assert whole(open_dataset(folder)) == TEXT
+        return meta
+
+    monkeypatch.setattr(encoding, "_write_tokens", read_after_writing)
+    assert whole(place.prepare(force=True)) == TEXT
 
 
 def test_pythons_documentation_becomes_a_dataset_without_a_network(place: Place) -> None:

@@ -19,7 +19,8 @@ from drills.pairs import free_port, import_distributed, run_rank
 from drills.ranks import make_folder, recipe
 from drills.tiny_run import hidden_files, train_tiny
 from gpt.checkpoint import load_trained
-from gpt.cli import train
+from gpt.cli import prepare_data, train
+from gpt.data.dataset import open_dataset
 from gpt.kernels.build import load_library
 from gpt.processor import GENERIC
 
@@ -67,6 +68,33 @@ def shard_at_once(folder: Path) -> str:
     return wrong if [ending.code for ending in endings] == [0, 0, 0] else f"{endings}"
 
 
+def replace_while_reading(folder: Path, rounds: int) -> str:
+    """Open a corpus all the time while two processes encode it anew; return what is wrong."""
+    encode = partial(prepare_data.main, ["--config", "tiny.yaml", "data.dir=replaced", "--force"])
+    ending = run_forked(encode, folder)
+    assert ending.code == 0, ending.output
+    (tokens,) = (folder / "replaced" / "tokens").iterdir()
+    expected, done = contents(tokens), folder / "replaced" / "done"
+
+    def write() -> int:
+        try:
+            return sum(encode() for _ in range(rounds))
+        finally:
+            done.touch()
+
+    def read() -> int:
+        while not done.exists():
+            open_dataset(tokens)
+        return 0
+
+    endings = race([write, write, read, read], folder)
+    wrong = "" if contents(tokens) == expected and not hidden_files(tokens.parent) else "something else was written"
+    shutil.rmtree(folder / "replaced")
+    return (
+        wrong if [ending.code for ending in endings] == [0] * 4 else str([ending.output[-500:] for ending in endings])
+    )
+
+
 def sweep_twice(folder: Path) -> str:
     """Start one sweep twice; return what is wrong."""
     make_sweep(folder)
@@ -74,7 +102,10 @@ def sweep_twice(folder: Path) -> str:
     codes = {ending.code for ending in endings}
     if 0 not in codes or not codes <= {0, 2} or any("Traceback" in ending.output for ending in endings):
         return f"{endings}"
-    found = outcomes(folder / FOLDER)
+    try:
+        found = outcomes(folder / FOLDER)
+    except AssertionError as error:
+        return str(error)
     return wrong_sweep(folder, endings[0 if endings[0].code == 0 else 1], found)
 
 
@@ -167,6 +198,7 @@ def run(folder: Path, full: bool) -> Tally:
         note(read_while_saving(folder))
     for _ in range(5 if full else 1):
         note(shard_at_once(folder))
+    note(replace_while_reading(folder, 60 if full else 10))
     for number in range(3 if full else 1):
         note(sweep_twice(folder / f"sweep{number}"))
     for number in range(2 if full else 0):
@@ -177,6 +209,12 @@ def run(folder: Path, full: bool) -> Tally:
 
 
 BREAKS = (
+    Break(
+        "a corpus is deleted before the one that replaces it is there",
+        "gpt/data/encoding.py",
+        "                replace_folder(folder, temporary)\n",
+        "                shutil.rmtree(folder, ignore_errors=True)\n                temporary.rename(folder)\n",
+    ),
     Break(
         "a run is not locked",
         "gpt/checkpoint/runs.py",
