@@ -53,6 +53,7 @@ def unwinding() -> Iterator[None]:
     Both end the processes that this one has started in its session, such as compilers. While a module is imported,
     the first one kills too: there is nothing to clean up, and importing code may swallow an exception. A signal
     that is ignored, as under `nohup`, or that the caller handles is left alone, and so is a thread but the main one.
+    An error of what cleans up afterwards, because it was interrupted half-way, is not shown.
     """
     usual = (signal.SIG_DFL, signal.default_int_handler)
     requests = Requests()
@@ -68,7 +69,12 @@ def unwinding() -> Iterator[None]:
         raise Stopped(number)
 
     with handling([number for number in WATCHED if signal.getsignal(number) in usual], stop):
-        yield
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error.__context__, Stopped):
+                raise error.__context__ from None
+            raise
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,21 @@ def test_the_first_signal_unwinds_and_its_echo_is_nothing(number: int) -> None:
     assert stopped.value.code == 128 + number
     assert cleaned == [number]
     assert [signal.getsignal(n) for n in WATCHED] == [signal.SIG_DFL] * len(WATCHED)
+
+
+def test_an_error_of_what_cleans_up_half_of_something_hides_no_signal() -> None:
+    def fail(prepare: Callable[[], object]) -> None:
+        try:
+            prepare()
+            prepared = True
+        finally:
+            print(prepared)
+
+    with pytest.raises(Stopped) as stopped, unwinding():
+        fail(lambda: signal.raise_signal(signal.SIGTERM))
+    assert stopped.value.code == 143
+    with pytest.raises(UnboundLocalError), unwinding():
+        fail(lambda: 1 // 0)
 
 
 def test_a_later_signal_kills() -> None:
