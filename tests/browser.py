@@ -1,4 +1,4 @@
-"""A page in headless Chromium, with real keys and clicks, over the pipe of its debugging protocol."""
+"""Pages in headless Chromium, with real keys and clicks, over the pipe of its debugging protocol."""
 
 import json
 import os
@@ -14,33 +14,50 @@ KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowRight": 39, 
 CONTROL = 2
 
 
-class Page:
-    """An open page.
+class Browser:
+    """Headless Chromium. Its pages share a process, and no cookies, storage or cache.
 
-    Attributes:
-        console: what was written to it, errors and exceptions included.
-        requests: addresses that the page asked for.
+    Args:
+        program: Chromium or Chrome.
+        profile: an empty folder.
     """
 
-    def __init__(self, browser: str, url: str, profile: Path, width: int = 1280, dark: bool = False) -> None:
-        self.console: list[str] = []
-        self.requests: list[str] = []
+    def __init__(self, program: str, profile: Path) -> None:
         self._number = 0
         self._pending = b""
-        self._session: str | None = None
-        self._start(browser, profile)
-        target = self.send("Target.createTarget", {"url": "about:blank"})["targetId"]
-        self._session = self.send("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.send(f"{domain}.enable")
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        self.send("Emulation.setDeviceMetricsOverride", size)
-        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.send("Emulation.setEmulatedMedia", {"features": [theme]})
-        self.send("Page.navigate", {"url": url})
-        self.wait_for('document.readyState === "complete"')
+        self._pages: dict[str, Page] = {}
+        self._start(program, profile)
 
-    def _start(self, browser: str, profile: Path) -> None:
+    def open(self, url: str, width: int = 1280, dark: bool = False) -> "Page":
+        """Open a page in a window of its own, and wait until it is loaded."""
+        context = self.send("Target.createBrowserContext")["browserContextId"]
+        target = self.send("Target.createTarget", {"url": "about:blank", "browserContextId": context})["targetId"]
+        session = self.send("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
+        self._pages[session] = page = Page(self, session, context)
+        page.load(url, width, dark)
+        return page
+
+    def send(self, method: str, params: dict[str, Any] | None = None, session: str | None = None) -> dict[str, Any]:
+        """Return the result of a command, to the browser or to the session of a page."""
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": params or {}}
+        if session is not None:
+            message["sessionId"] = session
+        os.write(self._commands, json.dumps(message).encode() + b"\0")
+        while (answer := self._receive()).get("id") != self._number:
+            page = self._pages.get(answer.get("sessionId", ""))
+            if page is not None:
+                page.notice(answer.get("method", ""), answer.get("params", {}))
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def close(self) -> None:
+        """End it."""
+        os.close(self._commands)  # which ends it
+        os.close(self._answers)
+        self._process.wait(timeout=30)
+
+    def _start(self, program: str, profile: Path) -> None:
         import fcntl  # not on Windows, where pipes have no numbers to pass on either
 
         pairs = (os.pipe(), os.pipe())
@@ -56,7 +73,7 @@ class Page:
 
         options = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
         self._process = subprocess.Popen(
-            [browser, *options, "--remote-debugging-pipe", f"--user-data-dir={profile}"],
+            [program, *options, "--remote-debugging-pipe", f"--user-data-dir={profile}"],
             preexec_fn=connect,
             pass_fds=(3, 4),
             env={name: value for name, value in os.environ.items() if name != "TMPDIR"},  # sockets want short paths
@@ -66,26 +83,6 @@ class Page:
         os.close(write_answers)
         self._commands, self._answers = commands, answers
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        os.close(self._commands)  # which ends it
-        os.close(self._answers)
-        self._process.wait(timeout=30)
-
-    def send(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the result of a command."""
-        self._number += 1
-        message: dict[str, Any] = {"id": self._number, "method": method, "params": params or {}}
-        if self._session is not None:
-            message["sessionId"] = self._session
-        os.write(self._commands, json.dumps(message).encode() + b"\0")
-        while (answer := self._receive()).get("id") != self._number:
-            self._notice(answer.get("method", ""), answer.get("params", {}))
-        assert "error" not in answer, answer
-        return answer["result"]
-
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._pending:
             piece = os.read(self._answers, 1 << 16)
@@ -94,7 +91,43 @@ class Page:
         message, _, self._pending = self._pending.partition(b"\0")
         return json.loads(message)
 
-    def _notice(self, event: str, params: dict[str, Any]) -> None:
+
+class Page:
+    """An open page, until the context ends.
+
+    Attributes:
+        console: what was written to it, errors and exceptions included.
+        requests: addresses that the page asked for.
+    """
+
+    def __init__(self, browser: Browser, session: str, context: str) -> None:
+        self.console: list[str] = []
+        self.requests: list[str] = []
+        self._browser, self._session, self._context = browser, session, context
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._browser.send("Target.disposeBrowserContext", {"browserContextId": self._context})
+
+    def load(self, url: str, width: int, dark: bool) -> None:
+        """Show an address in a window of some width, in dark or light colors."""
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.send(f"{domain}.enable")
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.send("Emulation.setDeviceMetricsOverride", size)
+        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.send("Emulation.setEmulatedMedia", {"features": [theme]})
+        self.send("Page.navigate", {"url": url})
+        self.wait_for('document.readyState === "complete"')
+
+    def send(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the result of a command."""
+        return self._browser.send(method, params, self._session)
+
+    def notice(self, event: str, params: dict[str, Any]) -> None:
+        """Keep what an event says of the console or of a request."""
         if event in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
             self.console.append(json.dumps(params))
         if event == "Network.requestWillBeSent":

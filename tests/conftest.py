@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from browser import Page
+from browser import Browser, Page
 from gpt.cli import train
 from gpt.model import GPT
 from programs import find_browser
@@ -79,14 +79,21 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Headless Chromium, started for the first page."""
+    started = Browser(find_browser(), tmp_path_factory.mktemp("browser"))
+    yield started
+    started.close()
+
+
 @pytest.fixture
-def visit(tmp_path: Path) -> Iterator[Callable[..., Page]]:
-    """Open addresses in headless Chromium, with the options of `Page`; their consoles must stay empty."""
-    browser = find_browser()
+def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Open addresses, with the options of `Browser.open`; their consoles must stay empty."""
     pages: list[Page] = []
 
     def start(url: str, **options: Any) -> Page:
-        pages.append(Page(browser, url, tmp_path / f"profile{len(pages)}", **options))
+        pages.append(browser.open(url, **options))
         return pages[-1]
 
     yield start

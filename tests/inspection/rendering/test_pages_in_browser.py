@@ -1,24 +1,18 @@
 """The pages as a browser shows them."""
 
-import json
 import re
-import subprocess
-from html import unescape
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from browser import Page
 from gpt.inspection.rendering.pages import render_page
 from gpt.inspection.views.tokens import View
-from programs import find_browser
 
 LABELS = ["a", "␣", "<b>", "⏎", "</script>", "z"]
 SIZE = len(LABELS)
-QUIET = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update", "--enable-logging=stderr", "--v=0"),
-)
 
 
 def attention() -> View:
@@ -108,27 +102,29 @@ const entries = (id) => [...document.getElementById(id).children].map((item) => 
 """
 
 
-def browse(page: str, folder: Path, actions: str = "") -> tuple[View, str, list[str]]:
-    """What `actions` put into `found`, the elements at the end, and what the console said."""
-    ending = f"{HELPERS}{{\n{actions}\n}}\ndocument.body.append(Object.assign(document.createElement('pre'), "
-    ending += "{ id: 'found', textContent: JSON.stringify(found) }));"
-    (folder / "page.html").write_text(page.replace("</body>", f"<script>{ending}</script></body>"), encoding="utf-8")
-    command = [find_browser(), *QUIET, f"--user-data-dir={folder / 'profile'}", "--window-size=1000,900", "--dump-dom"]
-    result = subprocess.run(
-        [*command, (folder / "page.html").as_uri()], capture_output=True, encoding="utf-8", timeout=60, check=True
-    )
-    console = [line for line in result.stderr.splitlines() if "CONSOLE" in line]
-    match = re.search(r'<pre id="found">(.*?)</pre>', result.stdout, re.DOTALL)
-    return json.loads(unescape(match[1])) if match else {}, result.stdout, console
+Browse = Callable[..., View]
 
 
-def open_page(kind: str, folder: Path, actions: str = "") -> tuple[View, str]:
-    found, elements, console = browse(render_page(kind, VIEWS[kind](), "A title", "a note"), folder, actions)
-    assert console == []
-    return found, elements
+@pytest.fixture
+def browse(tmp_path: Path, visit: Callable[..., Page]) -> Browse:
+    """Show a page, and return what `actions` put into `found`, with the elements at the end."""
+
+    def show(page: str, actions: str) -> View:
+        (tmp_path / "page.html").write_text(page, encoding="utf-8")
+        shown = visit((tmp_path / "page.html").as_uri(), width=1000)
+        ending = "found.elements = document.documentElement.outerHTML; return found;"
+        return shown.run(f"(() => {{ {HELPERS}\n{actions}\n{ending} }})()")
+
+    return show
 
 
-def test_attention_shows_every_head_and_the_chosen_row(tmp_path: Path) -> None:
+@pytest.fixture
+def open_page(browse: Browse) -> Browse:
+    """Show the page of a kind of view."""
+    return lambda kind, actions: browse(render_page(kind, VIEWS[kind](), "A title", "a note"), actions)
+
+
+def test_attention_shows_every_head_and_the_chosen_row(open_page: Browse) -> None:
     actions = """
     const inks = (canvas, ...places) => {
       const pixels = canvas.getContext("2d").getImageData(0, 0, 6, 6).data;
@@ -162,8 +158,8 @@ def test_attention_shows_every_head_and_the_chosen_row(tmp_path: Path) -> None:
     press("ArrowUp"); press("ArrowRight"); press("ArrowRight");
     found.head = [read("matrix-title"), read("readout")];
     """
-    found, elements = open_page("attention", tmp_path, actions)
-    assert len(re.findall(r'class="thumbnail"', elements)) == 6
+    found = open_page("attention", actions)
+    assert len(re.findall(r'class="thumbnail"', found["elements"])) == 6
     assert found["start"][:2] == ["Layer 1, head 1", "from 'z' (5) to '</script>' (4): 0.750"]
     assert "previous token 0.800" in found["start"][2]
     strong, weak, hidden, nothing = found["pixels"]
@@ -185,7 +181,7 @@ def test_attention_shows_every_head_and_the_chosen_row(tmp_path: Path) -> None:
     assert found["head"] == ["Layer 0, head 2", "from '⏎' (3) to '<b>' (2): 0.000"]
 
 
-def test_lens_shows_its_table_and_the_candidates(tmp_path: Path) -> None:
+def test_lens_shows_its_table_and_the_candidates(open_page: Browse) -> None:
     actions = """
     const lines = [...document.querySelectorAll("#lens tr")];
     found.table = lines.map((line) => [...line.children].map((cell) => cell.lastChild?.textContent ?? ""));
@@ -200,7 +196,7 @@ def test_lens_shows_its_table_and_the_candidates(tmp_path: Path) -> None:
     document.getElementById("lens").dispatchEvent(new PointerEvent("pointerleave"));
     found.left = read("details-title");
     """
-    found, elements = open_page("lens", tmp_path, actions)
+    found = open_page("lens", actions)
     right = LABELS[1:]
     assert found["table"] == [
         ["text", *LABELS],
@@ -210,7 +206,7 @@ def test_lens_shows_its_table_and_the_candidates(tmp_path: Path) -> None:
         ["actual next", *right, ""],
     ]
     assert [sum(line) for line in found["came"]] == [0, 1, 0, SIZE - 2, 0]
-    assert len(re.findall(r'role="gridcell"', elements)) == 3 * SIZE
+    assert len(re.findall(r'role="gridcell"', found["elements"])) == 3 * SIZE
     title, readout, top, rows = found["clicked"]
     assert title == "block 1, after '␣' (1)"
     assert readout == "The next token is '<b>'; here its probability is 0.500."
@@ -221,7 +217,7 @@ def test_lens_shows_its_table_and_the_candidates(tmp_path: Path) -> None:
     assert found["left"] == found["moved"]
 
 
-def test_surprisal_shows_the_text_and_the_alternatives(tmp_path: Path) -> None:
+def test_surprisal_shows_the_text_and_the_alternatives(open_page: Browse) -> None:
     actions = """
     const tokens = [...document.querySelectorAll(".token")];
     found.text = [tokens.map((token) => token.textContent), document.querySelectorAll("#text br").length];
@@ -236,7 +232,7 @@ def test_surprisal_shows_the_text_and_the_alternatives(tmp_path: Path) -> None:
     press("Home");
     found.home = current();
     """
-    found, _ = open_page("surprisal", tmp_path, actions)
+    found = open_page("surprisal", actions)
     assert found["text"] == [LABELS, 1]
     assert found["colors"][0] == ""
     assert len(set(found["colors"])) == SIZE
@@ -257,7 +253,7 @@ def test_surprisal_shows_the_text_and_the_alternatives(tmp_path: Path) -> None:
     assert found["home"] == ["a"]
 
 
-def test_arcs_go_from_the_chosen_token_to_those_it_attends_to(tmp_path: Path) -> None:
+def test_arcs_go_from_the_chosen_token_to_those_it_attends_to(open_page: Browse) -> None:
     actions = """
     const arcs = () => [...document.querySelectorAll("#arcs path")].map((arc) => [
       Number(arc.dataset.key), Number(arc.getAttribute("opacity")), Number(arc.getAttribute("stroke-width")),
@@ -269,7 +265,7 @@ def test_arcs_go_from_the_chosen_token_to_those_it_attends_to(tmp_path: Path) ->
     found.classes = [...document.querySelectorAll("#arcs text")].map((text) => text.getAttribute("class"));
     found.ablation = document.getElementById("ablation").hidden;
     """
-    found, _ = open_page("attention", tmp_path, actions)
+    found = open_page("attention", actions)
     assert found["last"] == [
         [0, pytest.approx(0.4, abs=1e-4), pytest.approx(2.25, abs=1e-3), "'a' (0): 0.250"],
         [4, pytest.approx(0.8, abs=1e-4), pytest.approx(4.75, abs=1e-3), "'</script>' (4): 0.750"],
@@ -279,7 +275,7 @@ def test_arcs_go_from_the_chosen_token_to_those_it_attends_to(tmp_path: Path) ->
     assert found["ablation"]  # there is nobody to compute it
 
 
-def test_a_trace_shows_what_an_operation_reads_and_makes(tmp_path: Path) -> None:
+def test_a_trace_shows_what_an_operation_reads_and_makes(open_page: Browse) -> None:
     actions = """
     const facts = () => [...document.querySelectorAll(".operation-facts tr")].map((row) =>
       [...row.children].map((cell) => cell.textContent)
@@ -295,7 +291,7 @@ def test_a_trace_shows_what_an_operation_reads_and_makes(tmp_path: Path) -> None
     found.after = document.querySelector(".operation-title").textContent;
     found.groups = [...document.querySelectorAll(".group")].map((group) => group.textContent);
     """
-    found, _ = open_page("trace", tmp_path, actions)
+    found = open_page("trace", actions)
     title, facts, inks = found["start"]
     assert title == found["after"] == "h.0.attn.linear"
     assert facts == [
@@ -320,19 +316,19 @@ def test_a_trace_shows_what_an_operation_reads_and_makes(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["attention", "lens"])
-def test_one_token_has_a_page(kind: str, tmp_path: Path) -> None:
+def test_one_token_has_a_page(kind: str, browse: Browse) -> None:
     view = {
         "attention": {"labels": ["a"], "weights": torch.ones(1, 1, 1, 1)},
         "lens": {"labels": ["a"], "rows": ["x"], "top": [[[("b", 1.0)]]], "next": [None], "next_probability": [[None]]},
     }[kind]
-    found, _, console = browse(render_page(kind, view, "A title", ""), tmp_path, 'found.said = read("readout");')
-    assert console == []
+    found = browse(render_page(kind, view, "A title", ""), 'found.said = read("readout");')
     assert found["said"] in {"from 'a' (0) to 'a' (0): 1.000", "The text ends here, so there is no next token."}
 
 
-def test_a_request_would_be_refused_and_seen(tmp_path: Path) -> None:
-    page = render_page("lens", lens(), "A title", "")
-    _, _, console = browse(
-        page, tmp_path, 'document.body.append(Object.assign(new Image(), { src: "http://127.0.0.1:9/" }));'
-    )
-    assert any("Content Security Policy" in line for line in console)
+def test_a_request_would_be_refused_and_seen(tmp_path: Path, visit: Callable[..., Page]) -> None:
+    (tmp_path / "page.html").write_text(render_page("lens", lens(), "A title", ""), encoding="utf-8")
+    page = visit((tmp_path / "page.html").as_uri())
+    image = 'Object.assign(new Image(), { src: "http://127.0.0.1:9/", onerror: done })'
+    page.run(f"new Promise((done) => document.body.append({image}))")
+    assert any("Content Security Policy" in line for line in page.console)
+    page.console.clear()

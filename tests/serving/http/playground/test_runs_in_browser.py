@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from browser import Page
+from browser import Browser, Page
 from gpt.checkpoint import RunFolder
 from gpt.data.tokenizers import CharTokenizer
 from gpt.model import GPT
 from http_server import make_loaded, real_engine, serve_models
-from programs import find_browser
 from serving.http.playground.training import DEADLINE, TEXT, make_place, training_site
 
 PART = "document.querySelector('[data-part={}]')"
@@ -134,11 +133,11 @@ def test_a_text_is_pasted_trained_on_stopped_and_gone_on_with(
 
 
 def test_where_training_is_not_allowed_the_view_says_why(
-    two_runs: Path, char_model: tuple[GPT, CharTokenizer], tmp_path: Path
+    two_runs: Path, char_model: tuple[GPT, CharTokenizer], browser: Browser
 ) -> None:
     with (
         serve_models(two_runs, make_loaded(*char_model), real_engine) as served,
-        Page(find_browser(), f"{served.url}/#training", tmp_path / "profile") as page,  # whose console has the 403
+        browser.open(f"{served.url}/#training") as page,  # whose console has the 403
     ):
         page.wait_for(f"{PART.format('status')}?.textContent === 'This server was started with --no-training.'")
         assert page.run(f"{PART.format('allowed')}.hidden")
