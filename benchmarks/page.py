@@ -37,8 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Export a page with each format of weights, and write with all of them in turn."""
     from tests.programs import BROWSERS
 
-    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if browser is None:
+    program = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if program is None:
         raise ConfigError("this measurement needs Chromium: make browser")
     facts = describe("page", arguments)
     with tempfile.TemporaryDirectory() as name:
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         speeds: dict[str, list[float]] = {weights: [] for weights in files}
         for number, weights in interleave(list(files), arguments.rounds, report):
             profile = folder / f"{weights}-{number}"
-            speeds[weights].append(characters_per_second(browser, files[weights], profile, arguments.tokens))
+            speeds[weights].append(characters_per_second(program, files[weights], profile, arguments.tokens))
         rows = {
             weights: {"characters_per_second": speeds[weights], "bytes": file.stat().st_size}
             for weights, file in files.items()
@@ -69,11 +69,11 @@ def _export(checkpoint: Path, weights: str, folder: Path) -> Path:
     return file
 
 
-def characters_per_second(browser: str, file: Path, profile: Path, count: int) -> float:
+def characters_per_second(program: str, file: Path, profile: Path, count: int) -> float:
     """Return the speed that the page itself says after it has written so many characters."""
-    from tests.browser import Page
+    from tests.browser import Browser
 
-    with Page(browser, file.as_uri(), profile) as page:
+    with Browser(program, profile) as browser, browser.open(file.as_uri()) as page:
         page.run(f"document.getElementById('count').value = {count}")
         page.point("document.getElementById('write')", click=True)
         status = "document.querySelector('.status').textContent"

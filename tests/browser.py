@@ -15,7 +15,7 @@ CONTROL = 2
 
 
 class Browser:
-    """Headless Chromium. Its pages share a process, and no cookies, storage or cache.
+    """Headless Chromium, until the context ends. Its pages share a process, and no cookies, storage or cache.
 
     Args:
         program: Chromium or Chrome.
@@ -51,8 +51,10 @@ class Browser:
         assert "error" not in answer, answer
         return answer["result"]
 
-    def close(self) -> None:
-        """End it."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         os.close(self._commands)  # which ends it
         os.close(self._answers)
         self._process.wait(timeout=30)

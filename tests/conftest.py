@@ -82,9 +82,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """Headless Chromium, started for the first page."""
-    started = Browser(find_browser(), tmp_path_factory.mktemp("browser"))
-    yield started
-    started.close()
+    with Browser(find_browser(), tmp_path_factory.mktemp("browser")) as browser:
+        yield browser
 
 
 @pytest.fixture
