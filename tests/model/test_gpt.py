@@ -10,34 +10,15 @@ from gpt.config import ModelConfig
 from gpt.errors import InputError
 from gpt.model import GPT
 from tiny import tiny_config
+from variants import CHOICES, VARIANTS, keys_of, name_of
 
-CHOICES = ("position", "norm", "mlp", "n_kv_head", "tie_weights", "bias", "qk_norm", "logit_softcap", "attention")
-VARIANTS = [
-    ("learned", "layernorm", "gelu", 4, True, True, False, 5.0, "reference"),
-    ("learned", "rmsnorm", "gelu_tanh", 2, False, True, False, None, "reference"),
-    ("learned", "layernorm", "relu", 1, False, False, False, None, "auto"),
-    ("learned", "layernorm", "relu2", 2, True, False, True, 5.0, "reference"),
-    ("learned", "layernorm", "swiglu", 4, False, False, False, 5.0, "sdpa"),
-    ("sinusoidal", "rmsnorm", "gelu", 2, True, False, False, None, "auto"),
-    ("sinusoidal", "layernorm", "gelu_tanh", 1, False, True, True, 5.0, "auto"),
-    ("sinusoidal", "rmsnorm", "relu", 4, True, True, False, 5.0, "sdpa"),
-    ("sinusoidal", "rmsnorm", "relu2", 4, False, False, True, None, "auto"),
-    ("sinusoidal", "layernorm", "swiglu", 4, True, True, True, None, "reference"),
-    ("sinusoidal", "rmsnorm", "swiglu", 2, False, False, False, 5.0, "sdpa"),
-    ("rope", "layernorm", "gelu", 1, False, False, True, None, "sdpa"),
-    ("rope", "layernorm", "gelu_tanh", 4, True, False, False, None, "sdpa"),
-    ("rope", "layernorm", "relu", 2, True, False, True, 5.0, "reference"),
-    ("rope", "rmsnorm", "relu2", 2, False, True, False, None, "sdpa"),
-    ("rope", "rmsnorm", "relu2", 1, True, True, False, None, "reference"),
-    ("rope", "rmsnorm", "swiglu", 1, True, True, False, None, "auto"),
-]
 LENGTH = 8
-every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant)))
+every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
 
 
 def build(variant: tuple[Any, ...], **changes: object) -> GPT:
     """A model in eval mode whose weights are large enough for every part to matter."""
-    model = GPT(tiny_config(**dict(zip(CHOICES, variant, strict=True)), **changes)).eval()
+    model = GPT(tiny_config(**keys_of(variant), **changes)).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.15)
     return model

@@ -1,5 +1,5 @@
-import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from gpt.generation.backends.compiled import CompiledBackend
 from gpt.generation.backends.eager import CachedBackend, UncachedBackend, pad
 from gpt.model import GPT
 from tiny import CORPUS, sharp_model, tiny_config
+from variants import VARIANTS, keys_of, name_of
 
 TOLERANCE = 5e-5
 """Of logits of a few units, whose terms are summed in another order."""
@@ -57,13 +58,9 @@ def assert_same_logits(cached: Backend, uncached: UncachedBackend, lengths: Sequ
 
 
 @every_backend
-@pytest.mark.parametrize("tie_weights", [True, False])
-@pytest.mark.parametrize("n_kv_head", [4, 2, 1])
-@pytest.mark.parametrize(("position", "norm", "mlp"), list(itertools.product(POSITIONS, NORMS, MLPS)))
-def test_cached_logits_are_the_uncached_ones_for_every_model(
-    kind: str, position: str, norm: str, mlp: str, n_kv_head: int, tie_weights: bool
-) -> None:
-    model = sharp_model(std=0.25, position=position, norm=norm, mlp=mlp, n_kv_head=n_kv_head, tie_weights=tie_weights)
+@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+def test_cached_logits_are_the_uncached_ones_for_every_model(kind: str, variant: tuple[Any, ...]) -> None:
+    model = sharp_model(std=0.25, **keys_of(variant))
     assert_same_logits(build(kind, model), UncachedBackend(model), lengths=[13], steps=6)
     assert_same_logits(build(kind, model), UncachedBackend(model), lengths=[1, 15, 10], steps=8)
 

@@ -1,11 +1,13 @@
 """The engine, for every class of processors that this one belongs to: every kind of weight against float64, the plain
 loops beside the vectors, and what it promises."""
 
+import copy
 import ctypes
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -43,7 +45,10 @@ LANES = [
 ]
 
 
-@pytest.fixture(params=[*supported_processors(), *LANES], ids=lambda processor: processor.name)
+PROCESSORS = [*supported_processors(), *LANES]
+
+
+@pytest.fixture(params=PROCESSORS, ids=lambda processor: processor.name)
 def processor(request: pytest.FixtureRequest) -> Processor:
     """Each class in turn, and plain C++ at every width of vectors."""
     return request.param
@@ -81,17 +86,36 @@ def texts_of(*lengths: int) -> list[list[int]]:
 # --- what is computed ----------------------------------------------------------------------------
 
 
+class Known(NamedTuple):
+    """A model, some sequences, their logits in float64, and those of the plain loops."""
+
+    model: GPT
+    texts: list[list[int]]
+    exact: list[Tensor]
+    plain: Tensor
+
+
+@functools.cache
+def known(variant: int, weights: str) -> Known:
+    """Compute once what every processor is compared with."""
+    torch.manual_seed(0)
+    model, texts = in_format(sharp_model(std=0.25, **VARIANTS[variant]), weights), texts_of(16, 1, 9)
+    engine = Engine(load_engine(read_settings().cache_dir, flags=["-DPLAIN"]), lay_out_weights(model), 3)
+    exact = copy.deepcopy(model).double()
+    return Known(model, texts, [exact(torch.tensor([text]))[0] for text in texts], prefill(engine, texts))
+
+
 @torch.inference_mode()
 @pytest.mark.parametrize("weights", WEIGHTS)
-@every_variant
-def test_logits_are_those_of_the_model_in_float64(changes: dict[str, Any], weights: str, processor: Processor) -> None:
-    model = in_format(sharp_model(std=0.25, **changes), weights)
-    texts = texts_of(16, 1, 9)
-    found = prefill(engine_of(model, 3, processor), texts).split([16, 1, 9])
-    for text, logits in zip(texts, found, strict=True):
-        expected = model.double()(torch.tensor([text]))[0]
+@pytest.mark.parametrize("variant", range(len(VARIANTS)))
+def test_logits_are_those_of_the_model_in_float64_and_of_the_plain_loops(
+    variant: int, weights: str, processor: Processor
+) -> None:
+    model, texts, exact, plain = known(variant, weights)
+    found = prefill(engine_of(model, 3, processor), texts)
+    for logits, expected in zip(found.split([16, 1, 9]), exact, strict=True):
         torch.testing.assert_close(logits.double(), expected.double(), rtol=1e-5, atol=5e-5)
-        model.float()
+    torch.testing.assert_close(plain, found, rtol=1e-5, atol=5e-5)
 
 
 @torch.inference_mode()
@@ -122,17 +146,6 @@ def test_logits_of_long_texts_and_wide_heads_are_those_of_the_model(
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("weights", WEIGHTS)
-@every_variant
-def test_the_plain_loops_compute_the_same(changes: dict[str, Any], weights: str, processor: Processor) -> None:
-    model, texts = in_format(sharp_model(std=0.25, **changes), weights), texts_of(16, 1, 9)
-    plain = Engine(load_engine(read_settings().cache_dir, flags=["-DPLAIN"]), lay_out_weights(model), 3)
-    torch.testing.assert_close(
-        prefill(plain, texts), prefill(engine_of(model, 3, processor), texts), rtol=1e-5, atol=5e-5
-    )
-
-
-@torch.inference_mode()
 @pytest.mark.parametrize(("kv_dtype", "tolerance"), [("bf16", 0.02), ("int8", 0.04)])
 @every_variant
 def test_narrower_keys_and_values_change_logits_by_their_rounding_only(
@@ -149,13 +162,19 @@ def test_narrower_keys_and_values_change_logits_by_their_rounding_only(
     )  # where one rounds up, the other may round down
 
 
+FORMATS = [*((weights, "fp32") for weights in WEIGHTS), ("float32", "bf16"), ("float32", "int8")]
+MIXED = [
+    pytest.param(processor, changes, *FORMATS[(row + column) % len(FORMATS)], id=f"{processor.name}-{changes}-{column}")
+    for row, processor in enumerate(PROCESSORS)
+    for column, changes in enumerate(VARIANTS)
+]
+"""Each two of a class of processors, a model, and a format of weights and of keys and values meet."""
+
+
 @torch.inference_mode()
-@pytest.mark.parametrize(
-    ("weights", "kv_dtype"), [*((weights, "fp32") for weights in WEIGHTS), ("float32", "bf16"), ("float32", "int8")]
-)
-@every_variant
+@pytest.mark.parametrize(("processor", "changes", "weights", "kv_dtype"), MIXED)
 def test_logits_are_the_same_to_the_bit_whatever_else_is_in_the_pass(
-    changes: dict[str, Any], weights: str, kv_dtype: str, processor: Processor
+    processor: Processor, changes: dict[str, Any], weights: str, kv_dtype: str
 ) -> None:
     model, texts = in_format(sharp_model(std=0.25, **changes), weights), texts_of(11, 1, 9, 16, 7, 3)
     together = prefill(engine_of(model, 6, processor, kv_dtype), texts).split([len(text) for text in texts])

@@ -1,7 +1,5 @@
 """The engine runs what a configuration builds, and refuses anything else."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -91,19 +89,6 @@ def test_changes_of_the_model_afterwards_do_not_reach_the_engine() -> None:
             parameter.add_(1)
     assert torch.equal(weights.positions, before[0])
     assert torch.equal(weights.layers[0].up.weights, before[1])
-
-
-@pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope"])
-def test_looking_at_a_model_does_not_import_the_compiler(position: str) -> None:
-    """That would cost a second at the first text."""
-    code = (
-        "import sys, torch; from gpt.config import ModelConfig; from gpt.model import GPT;"
-        "from gpt.kernels.decoding.weights import lay_out_weights;"
-        "config = ModelConfig(n_layer=1, n_head=2, n_embd=16, block_size=8, vocab_size=5, position=sys.argv[1]);"
-        "lay_out_weights(GPT(config).eval());"
-        "sys.exit('torch._dynamo' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code, position], check=False).returncode == 0
 
 
 def test_a_model_of_a_class_of_its_own_is_refused() -> None:

@@ -1,5 +1,6 @@
 """`/api/generate`: the text of the completions endpoint, with what else was possible at each token."""
 
+import itertools
 import json
 import math
 import socket
@@ -203,5 +204,6 @@ def test_a_failure_is_an_event_after_the_tokens(manual: Served) -> None:
         manual.engine.say("a")
         manual.engine.requests[0].error = ValueError("no more numbers")
         manual.engine.say("", "error")
-        found = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
-    assert "no more numbers" in json.loads(found[-2])["error"]["message"]
+        sent = (line.removeprefix("data: ").strip() for line in lines if line.startswith("data: "))
+        found = list(itertools.takewhile(lambda data: data != "[DONE]", sent))
+    assert "no more numbers" in json.loads(found[-1])["error"]["message"]

@@ -1,0 +1,35 @@
+"""Models of every choice of the architecture: few, in which any two choices meet."""
+
+from typing import Any
+
+CHOICES = ("position", "norm", "mlp", "n_kv_head", "tie_weights", "bias", "qk_norm", "logit_softcap", "attention")
+VARIANTS = [
+    ("learned", "layernorm", "gelu", 4, True, True, False, 5.0, "reference"),
+    ("learned", "rmsnorm", "gelu_tanh", 2, False, True, False, None, "reference"),
+    ("learned", "layernorm", "relu", 1, False, False, False, None, "auto"),
+    ("learned", "layernorm", "relu2", 2, True, False, True, 5.0, "reference"),
+    ("learned", "layernorm", "swiglu", 4, False, False, False, 5.0, "sdpa"),
+    ("sinusoidal", "rmsnorm", "gelu", 2, True, False, False, None, "auto"),
+    ("sinusoidal", "layernorm", "gelu_tanh", 1, False, True, True, 5.0, "auto"),
+    ("sinusoidal", "rmsnorm", "relu", 4, True, True, False, 5.0, "sdpa"),
+    ("sinusoidal", "rmsnorm", "relu2", 4, False, False, True, None, "auto"),
+    ("sinusoidal", "layernorm", "swiglu", 4, True, True, True, None, "reference"),
+    ("sinusoidal", "rmsnorm", "swiglu", 2, False, False, False, 5.0, "sdpa"),
+    ("rope", "layernorm", "gelu", 1, False, False, True, None, "sdpa"),
+    ("rope", "layernorm", "gelu_tanh", 4, True, False, False, None, "sdpa"),
+    ("rope", "layernorm", "relu", 2, True, False, True, 5.0, "reference"),
+    ("rope", "rmsnorm", "relu2", 2, False, True, False, None, "sdpa"),
+    ("rope", "rmsnorm", "relu2", 1, True, True, False, None, "reference"),
+    ("rope", "rmsnorm", "swiglu", 1, True, True, False, None, "auto"),
+]
+"""Values of `CHOICES`. A test of the model checks that every pair of values is in one of them."""
+
+
+def keys_of(variant: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the keys of `model` by name."""
+    return dict(zip(CHOICES, variant, strict=True))
+
+
+def name_of(variant: tuple[Any, ...]) -> str:
+    """Return what a test of a variant is called."""
+    return "-".join(map(str, variant))
