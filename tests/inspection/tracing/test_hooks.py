@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import Tensor
@@ -137,19 +134,6 @@ def test_a_model_that_trains_by_native_kernels_is_tapped_too(training: bool) -> 
     logits = tapped(model, names, lambda name, x: (visited.append(name), x)[1])(idx)
     assert sorted(visited) == sorted(names)
     assert torch.equal(logits, plain)
-
-
-def test_a_model_that_is_not_compiled_does_not_import_the_compiler() -> None:
-    code = (
-        "import sys, torch\n"
-        "from gpt.config import ModelConfig\n"
-        "from gpt.model import GPT\n"
-        "from gpt.inspection.tracing.hooks import tapped\n"
-        "model = GPT(ModelConfig(n_layer=1, n_head=1, n_embd=4, block_size=4, vocab_size=3))\n"
-        "tapped(model, ['logits'], lambda name, x: x)(torch.zeros(1, 2, dtype=torch.long))\n"
-        "sys.exit('torch._dynamo' in sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
 
 
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
