@@ -19,7 +19,7 @@ from gpt.inspection.rendering.pictures import require_matplotlib
 from gpt.kernels.training.block import NativeBlock, use_native_blocks
 from gpt.model import GPT
 from gpt.processor import Processor, supported_processors
-from gpt.progress import Report
+from gpt.progress import Report, silent
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.finetuning import base_tokenizer, begin_with, find_base, with_architecture
 from gpt.training.incidents import MOST_SKIPPED
@@ -94,7 +94,9 @@ def _build_trainer(
     world.agreed(lambda: require_training_memory(config, compute, world.size))
     if point is not None:
         check_fits(point, config, dataset, allow_config_change)
-    teacher = load_teacher(loaded, dataset, compute, report)
+    teacher = load_teacher(
+        loaded, dataset, compute, lambda model: _use_native_blocks(model, config, compute, settings, silent), report
+    )
     model = _build_model(config, dataset, point, base)
     world.agreed(lambda: _use_native_blocks(model, config, compute, settings, report))
     parallel = parallelize(model, config.run.parallel, world, compute)

@@ -5,6 +5,7 @@ predictions are smoother than the text, so that the student overfits later ("bor
 2018, 1805.04770).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -60,8 +61,17 @@ class Teacher:
         return TaughtBatch(inputs, targets, self.probabilities[starts[:, None] + torch.arange(inputs.size(1))])
 
 
-def load_teacher(loaded: LoadedConfig, dataset: Dataset, compute: Compute, report: Report) -> Teacher | None:
+def load_teacher(
+    loaded: LoadedConfig, dataset: Dataset, compute: Compute, accelerate: Callable[[GPT], object], report: Report
+) -> Teacher | None:
     """Let the teacher of a configuration, if any, predict the training split.
+
+    Args:
+        loaded: the configuration.
+        dataset: its data.
+        compute: device and dtype.
+        accelerate: makes the teacher as fast as the student.
+        report: takes lines for the user.
 
     Raises:
         CheckpointError: there is no such run, or it was trained with another tokenizer.
@@ -74,6 +84,7 @@ def load_teacher(loaded: LoadedConfig, dataset: Dataset, compute: Compute, repor
     teacher = load_trained(folder, runs, compute.device)
     _check_tokenizer(teacher.tokenizer, dataset, folder)
     report(f"{folder} predicts the training split")
+    accelerate(teacher.model)
     return Teacher(predict(teacher.model, dataset.train, config.train.batch_size, compute))
 
 

@@ -1,4 +1,4 @@
-"""Blocks trained by the kernels of `functions.py`, with the parameters of the blocks they replace."""
+"""Blocks computed by the kernels of `functions.py`, with the parameters of the blocks they replace."""
 
 from typing import Any
 
@@ -32,7 +32,10 @@ LARGEST_SEED = 2**32
 
 
 class NativeBlock(Block):
-    """A block whose training pass takes a dozen kernel calls; every other pass is the original block's.
+    """A block whose pass takes a dozen kernel calls.
+
+    With a cache or a mask it is the original block's, and so is an evaluation in float32: that of a checkpoint to the
+    last bit.
 
     Args:
         block: the block to replace; its modules are shared, so that parameters keep their names.
@@ -52,7 +55,8 @@ class NativeBlock(Block):
         self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, cache: LayerCache | None = None
     ) -> Tensor:
         """Compute (B, T, C) float32 -> (B, T, C) float32."""
-        if cache is not None or mask is not None or not torch.is_grad_enabled():
+        trains_or_rounds = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
+        if cache is not None or mask is not None or not trains_or_rounds:
             return super().forward(x, rotation, mask, cache)
         kernels, config, norm = self._kernels, self._config, self._norm
         ln_1, attn, ln_2, mlp = self._parts

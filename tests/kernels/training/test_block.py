@@ -1,6 +1,5 @@
 """Models with native blocks against the same models with torch's, in the kernels' type and in float32."""
 
-import contextlib
 import functools
 from typing import Any
 
@@ -239,16 +238,25 @@ def test_modules_keep_their_mode(training: bool) -> None:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("changes", VARIANTS[:2])
 def test_passes_without_gradients_are_the_blocks_own(kernels: Kernels, changes: dict[str, Any], training: bool) -> None:
-    """So that evaluations and samples are those of the checkpoint, bit for bit."""
+    """So that evaluations and samples in float32 are those of the checkpoint, bit for bit."""
     inputs, _ = batch()
-    results = []
-    for native in (kernels, None):
-        model = build_model(native, **changes).train(training)
-        for autocast in (compute_of(kernels).autocast(), contextlib.nullcontext()):
-            for context in (torch.no_grad, torch.inference_mode):
-                with autocast, context():
-                    results.append(model(inputs))
-    assert all(map(torch.equal, results[:4], results[4:]))
+    ours, theirs = (build_model(native, **changes).train(training) for native in (kernels, None))
+    for context in (torch.no_grad, torch.inference_mode):
+        with context():
+            assert torch.equal(ours(inputs), theirs(inputs))
+
+
+@needs_compiler
+@pytest.mark.parametrize("changes", VARIANTS[:2])
+def test_evaluations_in_bfloat16_take_the_kernels_of_training(kernels: Kernels, changes: dict[str, Any]) -> None:
+    inputs, _ = batch()
+    model, compute = build_model(kernels, **changes).eval(), compute_of(kernels)
+    with compute.autocast():
+        trained = model(inputs).detach()
+        with torch.no_grad():
+            evaluated = model(inputs)
+    tolerance = 0 if compute.dtype == torch.bfloat16 else 1e-4
+    torch.testing.assert_close(evaluated, trained, atol=tolerance, rtol=0)
 
 
 @needs_compiler
