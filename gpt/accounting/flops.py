@@ -1,7 +1,7 @@
 """Count the FLOPs of a model from its configuration; a multiply-add counts as two."""
 
 import math
-from collections import Counter
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from gpt.config import Config, ModelConfig, TrainConfig
@@ -78,8 +78,13 @@ def step_flops(model: ModelConfig, train: TrainConfig, length: int) -> int:
 
 
 def _steps_flops(model: ModelConfig, train: TrainConfig) -> int:
-    lengths = Counter(train.length(step, model.block_size) for step in range(train.max_steps))
-    return sum(steps * step_flops(model, train, length) for length, steps in lengths.items())
+    flops = begin = 0
+    while begin < train.max_steps:  # lengths only grow; a run that is to go on until it is stopped may have 10^9 steps
+        length = train.length(begin, model.block_size)
+        end = bisect_right(range(train.max_steps), length, key=lambda step: train.length(step, model.block_size))
+        flops += (end - begin) * step_flops(model, train, length)
+        begin = end
+    return flops
 
 
 @dataclass(frozen=True)
