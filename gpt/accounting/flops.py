@@ -1,10 +1,9 @@
 """Count the FLOPs of a model from its configuration; a multiply-add counts as two."""
 
 import math
-from bisect import bisect_right
 from dataclasses import dataclass
 
-from gpt.config import Config, ModelConfig, TrainConfig
+from gpt.config import Config, ModelConfig
 
 
 def matmul_parameters(config: ModelConfig) -> int:
@@ -64,27 +63,11 @@ def run_flops(config: Config, tokens: int) -> int:
         tokens: length of the training split.
     """
     model, train = config.model, config.train
-    student = _steps_flops(model, train)
+    step = training_flops(model, train.batch_size * train.grad_accum_steps, model.block_size)
     if train.teacher_share is None:
-        return student
-    teacher = _steps_flops(model, train.model_copy(update={"max_steps": train.teacher_steps}))
-    return student + teacher + math.ceil(tokens / model.block_size) * forward_flops(model, 1, model.block_size)
-
-
-def step_flops(model: ModelConfig, train: TrainConfig, length: int) -> int:
-    """Count the FLOPs of an update by sequences of `length` tokens, of all processes together."""
-    tokens = train.batch_size * train.grad_accum_steps * model.block_size
-    return training_flops(model, tokens // length, length)
-
-
-def _steps_flops(model: ModelConfig, train: TrainConfig) -> int:
-    flops = begin = 0
-    while begin < train.max_steps:  # lengths only grow; a run that is to go on until it is stopped may have 10^9 steps
-        length = train.length(begin, model.block_size)
-        end = bisect_right(range(train.max_steps), length, key=lambda step: train.length(step, model.block_size))
-        flops += (end - begin) * step_flops(model, train, length)
-        begin = end
-    return flops
+        return train.max_steps * step
+    predictions = math.ceil(tokens / model.block_size) * forward_flops(model, 1, model.block_size)
+    return (train.max_steps + train.teacher_steps) * step + predictions
 
 
 @dataclass(frozen=True)

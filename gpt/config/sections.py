@@ -305,14 +305,6 @@ class TrainConfig(Section):
         1, description="Micro-batches per optimizer step; one step sees batch_size * grad_accum_steps sequences."
     )
     max_steps: PositiveInt = Field(5000, description="Optimizer steps.")
-    first_block_size: PositiveInt | None = Field(
-        None,
-        description="Begin with sequences of this length: model.block_size halved one or more times. Their length then "
-        "doubles at equal intervals; a step keeps its tokens. null: model.block_size from the beginning.",
-    )
-    block_size_warmup: float = Field(
-        0.8, gt=0, le=1, description="With first_block_size: share of max_steps before sequences have model.block_size."
-    )
     init_from: PathText | None = Field(
         None,
         description="Run or checkpoint whose weights, architecture and tokenizer the model begins with, for "
@@ -366,21 +358,6 @@ class TrainConfig(Section):
         """Return for how many steps a teacher is trained; 0: there is none."""
         return 0 if self.teacher_share is None else max(1, round(self.teacher_share * self.max_steps))
 
-    def length(self, step: int, block_size: int) -> int:
-        """Return the tokens T of each sequence in update `step`, counted from 0.
-
-        Sequence length warmup (Li et al. 2021, 2108.06084), in doublings.
-
-        Args:
-            step: the update.
-            block_size: the model's.
-        """
-        if self.first_block_size is None:
-            return block_size
-        doublings = (block_size // self.first_block_size).bit_length() - 1
-        done = int(doublings * step / (self.block_size_warmup * self.max_steps))
-        return self.first_block_size << min(done, doublings)
-
     def cross_checks(self) -> Iterator[Problem]:
         if self.init_new_characters != "refuse" and self.init_from is None:
             yield "init_new_characters", "is only read with init_from"
@@ -426,11 +403,6 @@ class Config(Section):
     optim: OptimConfig = Field(default_factory=OptimConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     sample: SamplingParams = Field(default_factory=SamplingParams)
-
-    def cross_checks(self) -> Iterator[Problem]:
-        first, last = self.train.first_block_size, self.model.block_size
-        if first is not None and (last <= first or last % first or (last // first).bit_count() > 1):
-            yield "train.first_block_size", f"{first} is not model.block_size {last} halved one or more times"
 
     def leaves(self) -> dict[str, Any]:
         """Return every value, as JSON has it, by its `section.key`."""

@@ -59,10 +59,7 @@ def with_architecture(loaded: LoadedConfig, base: ResumePoint) -> LoadedConfig:
     grows = config.train.init_new_characters == "add"  # otherwise a padded vocabulary stays as large as it is
     size = None if grows else saved.model.vocab_size
     model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": size, **free})
-    merged = config.model_copy(update={"model": model})
-    for key, problem in merged.cross_checks():
-        raise ConfigError(f"{key}: {problem}, as in {base.folder}, from which train.init_from begins")
-    return replace(loaded, config=merged)
+    return replace(loaded, config=config.model_copy(update={"model": model}))
 
 
 @torch.no_grad()

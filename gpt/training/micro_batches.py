@@ -37,15 +37,14 @@ class MicroBatches:
         """Return the positions of the last step's windows, those of all processes: (B,) int64."""
         return self._sampler.starts
 
-    def next(self, length: int) -> list[Batch] | list[TaughtBatch]:
-        """Return the micro-batches of the next step, whose windows are cut into sequences of `length` tokens."""
+    def next(self) -> list[Batch] | list[TaughtBatch]:
+        """Return the micro-batches of the next step."""
         inputs, targets = self._sampler.get_batch(self._sequences, self._rows)
         batches = list(zip(torch.split(inputs, self._size), torch.split(targets, self._size), strict=True))
         if self._teacher is None:
-            return [(_cut(inputs, length), _cut(targets, length)) for inputs, targets in batches]
+            return batches
         starts = self.starts if self._rows is None else self.starts[self._rows]
-        taught = map(self._teacher.teach, batches, torch.split(starts, self._size))
-        return [TaughtBatch(*(_cut(tensor, length) for tensor in batch)) for batch in taught]
+        return list(map(self._teacher.teach, batches, torch.split(starts, self._size)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the sequence of batches."""
@@ -58,8 +57,3 @@ class MicroBatches:
             ValueError: the state is of another order.
         """
         self._sampler.load_state_dict(state)
-
-
-def _cut(windows: Tensor, length: int) -> Tensor:
-    """Cut (B, T, ...) into (B * T / length, length, ...)."""
-    return windows.reshape(-1, length, *windows.shape[2:])

@@ -9,6 +9,7 @@ class SpeedMeter:
 
     Args:
         tokens_per_step: training tokens of one optimizer step.
+        flops_per_step: model FLOPs of its forward and backward passes.
         matmul_rate: FLOP/s of the machine, measured.
         seconds_before: wall time of the run before this process.
         clock: returns the time in seconds.
@@ -17,11 +18,12 @@ class SpeedMeter:
     def __init__(
         self,
         tokens_per_step: int,
+        flops_per_step: int,
         matmul_rate: float,
         seconds_before: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._tokens, self._rate = tokens_per_step, matmul_rate
+        self._tokens, self._flops, self._rate = tokens_per_step, flops_per_step, matmul_rate
         self._clock = clock
         self._begin = clock() - seconds_before
         self.restart()
@@ -33,19 +35,17 @@ class SpeedMeter:
 
     def restart(self) -> None:
         """Begin a new interval, so that the time since the last step, such as an evaluation, does not count."""
-        self._interval, self._steps, self._flops = self._clock(), 0, 0
+        self._interval, self._steps = self._clock(), 0
 
-    def count_step(self, flops: int) -> None:
-        """Count one step, with the model FLOPs of its forward and backward passes."""
+    def count_step(self) -> None:
+        """Count one step."""
         self._steps += 1
-        self._flops += flops
 
     def read(self) -> tuple[float, float]:
         """Return training tokens per second and MFU since the last reading or restart; begin a new interval.
 
         MFU is the model FLOP/s as a fraction of `matmul_rate` (Chowdhery et al. 2022, 2204.02311, appendix B).
         """
-        seconds = max(self._clock() - self._interval, 1e-9)
-        speed = self._tokens * self._steps / seconds, self._flops / seconds / self._rate
+        per_second = self._steps / max(self._clock() - self._interval, 1e-9)
         self.restart()
-        return speed
+        return self._tokens * per_second, self._flops * per_second / self._rate

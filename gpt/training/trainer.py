@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
-from gpt.accounting.flops import step_flops
+from gpt.accounting.flops import training_flops
 from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
 from gpt.checkpoint import Checkpoint, RunFolder, weights_of
 from gpt.config import Config
@@ -147,15 +147,14 @@ class Trainer:
     def _train_one_step(self) -> None:
         train = self.config.train
         rate = learning_rate(self.state.step, self.config.optim, train.max_steps)
-        length = train.length(self.state.step, self.config.model.block_size)
-        micro_batches = self.batches.next(length)
+        micro_batches = self.batches.next()
         self.watch.begin(self.state.step, self.batches.starts)
         result = self.stepper.step(self.state.step, rate, micro_batches)
         self.watch.observe(result.loss, result.gradient_norm, result.is_bad)
         self.state.step += 1
         if self.average is not None:
             self.average.update(self.state.step)
-        self._meter.count_step(step_flops(self.config.model, train, length))
+        self._meter.count_step()
         is_logged = self.state.step % train.log_interval == 0 or self.state.step == train.max_steps
         self.monitor.progress(self.state.step, self._log(result, rate) if is_logged else None)
         if self.watch.is_full:
@@ -248,8 +247,10 @@ class Trainer:
 
     def _start_meter(self) -> SpeedMeter:
         train, model = self.config.train, self.config.model
+        sequences = train.batch_size * train.grad_accum_steps
         return SpeedMeter(
-            train.batch_size * train.grad_accum_steps * model.block_size,
+            sequences * model.block_size,
+            training_flops(model, sequences, model.block_size),
             self.world.size * measure_matmul_rate(self.compute.device, self.compute.dtype),
             self.state.seconds,
         )

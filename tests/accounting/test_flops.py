@@ -148,16 +148,3 @@ def test_a_run_costs_its_steps_those_of_its_teacher_and_what_the_teacher_predict
     assert run_flops(Config(model=model, train=train), 100) == 10 * step
     taught = Config(model=model, train=train.model_copy(update={"teacher_share": 0.4}))
     assert run_flops(taught, 100) == 14 * step + 7 * forward_flops(model, 1, 16)  # 100 tokens in windows of 16
-
-
-def test_shorter_sequences_cost_less() -> None:
-    model = tiny_config()
-    train = TrainConfig(batch_size=3, max_steps=10, first_block_size=4, block_size_warmup=0.8)
-    steps = 4 * training_flops(model, 12, 4) + 4 * training_flops(model, 6, 8) + 2 * training_flops(model, 3, 16)
-    assert run_flops(Config(model=model, train=train), 100) == steps
-    endless = train.model_copy(update={"max_steps": 10**9})
-    assert run_flops(Config(model=model, train=endless), 100) == 10**8 * steps  # without going through them
-    taught = train.model_copy(update={"teacher_share": 0.5})
-    teacher = 2 * training_flops(model, 12, 4) + 2 * training_flops(model, 6, 8) + training_flops(model, 3, 16)
-    predictions = 7 * forward_flops(model, 1, 16)
-    assert run_flops(Config(model=model, train=taught), 100) == steps + teacher + predictions

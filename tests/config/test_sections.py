@@ -114,28 +114,6 @@ def test_values_just_past_those_that_make_sense_are_refused(section: type[Sectio
         section.model_validate(values)
 
 
-@pytest.mark.parametrize(
-    ("first", "warmup", "lengths"),
-    [
-        (None, 0.8, [64] * 10),
-        (16, 0.8, [16] * 4 + [32] * 4 + [64] * 2),
-        (32, 1, [32] * 10),
-        (32, 0.01, [32] + [64] * 9),
-    ],
-)
-def test_the_length_of_sequences_doubles_at_equal_intervals(
-    first: int | None, warmup: float, lengths: list[int]
-) -> None:
-    train = TrainConfig(max_steps=10, first_block_size=first, block_size_warmup=warmup)
-    assert [train.length(step, 64) for step in range(10)] == lengths
-
-
-@pytest.mark.parametrize("first", [64, 48, 24, 10, 128])
-def test_the_first_length_is_the_last_one_halved(first: int) -> None:
-    with pytest.raises(ValueError, match=rf"train\.first_block_size: {first} is not model\.block_size 64 halved"):
-        Config(model=ModelConfig(block_size=64), train=TrainConfig(first_block_size=first))
-
-
 def test_keys_of_muon_are_refused_where_nothing_reads_them() -> None:
     """Otherwise a forgotten `name: muon` would train something else without a word."""
     values = {"muon_rate": 0.03, "muon_momentum": 0.9, "muon_weight_decay": 0.1}

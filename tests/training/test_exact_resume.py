@@ -26,7 +26,6 @@ RECIPE = (
     "train.eval_interval=3",
     "train.grad_accum_steps=2",
     "train.sample_tokens=12",
-    "train.first_block_size=4",  # of 16
     "model.dropout=0.2",
 )
 RUN = Path("runs/run")

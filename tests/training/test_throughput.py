@@ -19,25 +19,25 @@ def clock() -> Clock:
 
 @pytest.fixture
 def meter(clock: Clock) -> SpeedMeter:
-    """1000 tokens a step, on a machine of 20,000 FLOP/s, 50 s into its run."""
-    return SpeedMeter(1000, 20_000.0, 50.0, clock)
+    """1000 tokens and 5000 FLOPs a step, on a machine of 20,000 FLOP/s, 50 s into its run."""
+    return SpeedMeter(1000, 5000, 20_000.0, 50.0, clock)
 
 
 def test_a_reading_is_of_the_steps_since_the_last_one(meter: SpeedMeter, clock: Clock) -> None:
     for _ in range(4):
-        meter.count_step(5000)
+        meter.count_step()
     clock.now += 2
     assert meter.read() == (2000.0, 0.5)
-    meter.count_step(10_000)  # another length of sequences
+    meter.count_step()
     clock.now += 4
-    assert meter.read() == (250.0, 0.125)
+    assert meter.read() == (250.0, 0.0625)
 
 
 def test_what_is_done_before_a_restart_does_not_count(meter: SpeedMeter, clock: Clock) -> None:
-    meter.count_step(5000)
+    meter.count_step()
     clock.now += 1000
     meter.restart()
-    meter.count_step(5000)
+    meter.count_step()
     clock.now += 1
     assert meter.read()[0] == 1000.0
 
@@ -53,5 +53,5 @@ def test_total_seconds_go_on_over_restarts_and_resumes(meter: SpeedMeter, clock:
 
 def test_without_steps_or_time_the_speed_is_a_number(meter: SpeedMeter) -> None:
     assert meter.read() == (0.0, 0.0)
-    meter.count_step(5000)
+    meter.count_step()
     assert meter.read()[0] > 0
