@@ -16,6 +16,8 @@ ECHO_SECONDS = 0.5
 
 `timeout`, closing shells and process managers send it to a process, and once more to the group that it is in.
 """
+GRACE_SECONDS = 1.0
+"""Time for which a command waits for the processes that it has ended."""
 
 
 class Stopped(SystemExit):
@@ -103,7 +105,8 @@ def _is_importing(frame: FrameType | None) -> bool:
 def end_children() -> None:
     """Send SIGTERM to the processes that this one has started, and to theirs, where Linux lists them.
 
-    Those of other sessions are left alone. Compilers remove their temporary files.
+    Those of other sessions are left alone. They are given a moment, in which compilers remove their temporary files:
+    `subprocess.run` kills what it runs when an exception ends it.
     """
     stopped: set[int] = set()
     while new := _descendants() - stopped:  # a process that is stopped starts no others
@@ -113,6 +116,9 @@ def end_children() -> None:
     for pid in stopped:
         _send(pid, signal.SIGTERM)
         _send(pid, signal.SIGCONT)
+    end = time.monotonic() + GRACE_SECONDS
+    while stopped & _descendants() and time.monotonic() < end:
+        time.sleep(0.005)
 
 
 def _send(pid: int, number: signal.Signals) -> None:

@@ -98,3 +98,15 @@ def test_children_are_ended_with_theirs_but_not_other_sessions() -> None:
     finally:
         other.kill()
         other.wait()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="children are listed by Linux only")
+def test_children_have_time_to_remove_their_files(tmp_path: Path) -> None:
+    file = tmp_path / "temporary"
+    script = f"trap 'sleep 0.1; rm {file}; exit' TERM; touch {file}; echo begun; while :; do sleep 0.01; done"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        end_children()
+        child.kill()
+    assert not file.exists()
