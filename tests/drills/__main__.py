@@ -7,7 +7,8 @@ from pathlib import Path
 
 from drills.frame import NAMES, ROOT, load
 from drills.page import update
-from drills.processes import broken_checkout, run_inside, run_process
+from drills.processes import run_inside
+from drills.side_by_side import Task, run_all
 
 PAGE = ROOT / "docs" / "reliability.md"
 
@@ -36,32 +37,32 @@ def _parse() -> argparse.Namespace:
 
 
 def _run(names: list[str], full: bool) -> int:
-    rows, failed = {}, False
-    for name in names:
-        drill = load(name)
-        outcome = run_process(name, full, drill.minutes)
+    failed = False
+    for task, outcome, seconds in run_all([Task(name, full) for name in names]):
         failed |= bool(outcome.failures)
-        print(f"{name}: {outcome.line}", *outcome.failures, sep="\n  FAILED: ", flush=True)
+        print(f"{task.name}: {outcome.line} ({seconds:.0f} s)", *outcome.failures, sep="\n  FAILED: ", flush=True)
         if full and not outcome.failures:
-            rows[name] = (drill.promise, outcome.line, _processor())
-            PAGE.write_text(update(PAGE.read_text(encoding="utf-8"), rows, NAMES), encoding="utf-8")
+            row = (load(task.name).promise, outcome.line, _processor())
+            PAGE.write_text(update(PAGE.read_text(encoding="utf-8"), {task.name: row}, NAMES), encoding="utf-8")
     return int(failed)
 
 
 def _self_test(names: list[str]) -> int:
-    failed = False
+    failed, tasks = False, list[Task]()
     for name in names:
-        drill = load(name)
-        for defect in drill.breaks:
-            if defect.needs is not None and find_spec(defect.needs) is None:
+        for defect in load(name).breaks:
+            if defect.needs is None or find_spec(defect.needs) is not None:
+                tasks.append(Task(name, False, defect))
+            else:
                 print(f"{name}: NOT POSSIBLE HERE without {defect.needs}: {defect.why}", flush=True)
-                continue
-            with broken_checkout(defect) as root:
-                outcome = run_process(name, False, drill.minutes, root)
-            found = bool(outcome.failures) and not outcome.crashed
-            failed |= not found
-            what = "found" if found else "CRASHED" if outcome.crashed else "NOT FOUND"
-            print(f"{name}: {what}: {defect.why}: {(outcome.failures or ['no failure'])[0][:200]}", flush=True)
+    for task, outcome, seconds in run_all(tasks):
+        found = bool(outcome.failures) and not outcome.crashed
+        failed |= not found
+        what = "found" if found else "CRASHED" if outcome.crashed else "NOT FOUND"
+        failure = (outcome.failures or ["no failure"])[0]
+        failure = failure[-300:] if outcome.crashed else failure[:200]
+        assert task.defect is not None
+        print(f"{task.name}: {what}: {task.defect.why} ({seconds:.0f} s): {failure}", flush=True)
     return int(failed)
 
 

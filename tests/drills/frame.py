@@ -102,12 +102,14 @@ class Drill:
             drill.
         breaks: each is found at the small scale.
         minutes: limit at full scale.
+        alone: it measures, so no other drill may run beside it.
     """
 
     promise: str
     run: Callable[[Path, bool], Tally]
     breaks: tuple[Break, ...]
     minutes: float = 4.0
+    alone: bool = False
 
 
 def load(name: str) -> Drill:

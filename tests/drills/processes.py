@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +31,17 @@ class Outcome:
     crashed: bool = False
 
 
-def run_process(name: str, full: bool, minutes: float, root: Path = ROOT) -> Outcome:
+def run_process(
+    name: str, full: bool, minutes: float, root: Path = ROOT, stop: Callable[[], bool] = lambda: False
+) -> Outcome:
     """Run a drill in a temporary folder, which is removed with every process that it started.
 
-    Several, with commas between their names, share one process and what it imports.
+    Args:
+        name: of the drill; several, with commas between their names, share one process and what it imports.
+        full: at full scale, otherwise at the small one.
+        minutes: limit.
+        root: the checkout that is attacked.
+        stop: returns whether to end early.
     """
     with tempfile.TemporaryDirectory(prefix="drill-", ignore_cleanup_errors=True) as folder:
         result, log = Path(folder) / "result.json", Path(folder) / "output.txt"
@@ -44,10 +52,12 @@ def run_process(name: str, full: bool, minutes: float, root: Path = ROOT) -> Out
             process = subprocess.Popen(
                 command, cwd=root, env=environment, stdout=output, stderr=output, start_new_session=True
             )
+        end = time.monotonic() + 60 * minutes
         try:
-            code = process.wait(60 * minutes)
-        except subprocess.TimeoutExpired:
-            return Outcome("", [f"not done after {minutes:g} minutes: {log.read_text()[-2000:]}"], crashed=True)
+            while (code := _code_within_a_moment(process)) is None:
+                if stop() or time.monotonic() > end:
+                    text = f"not done after {minutes:g} minutes: {log.read_text()[-2000:]}"
+                    return Outcome("", [text], crashed=True)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -56,6 +66,12 @@ def run_process(name: str, full: bool, minutes: float, root: Path = ROOT) -> Out
         if not result.is_file():
             return Outcome("", [f"ended with exit code {code}: {log.read_text()[-2000:]}"], crashed=True)
         return Outcome(**json.loads(result.read_text(encoding="utf-8")))
+
+
+def _code_within_a_moment(process: "subprocess.Popen[bytes]") -> int | None:
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(0.2)
+    return None
 
 
 def kill_marked(folder: str) -> None:
