@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpt.signals import WATCHED
+
 CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree"}
 """Audit events of the calls that change a folder, besides `open` for writing."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -88,9 +90,11 @@ def start_forked(call: Callable[[], int], folder: Path, death: Death = Death(), 
     log = folder / f".output{name}"
     log.touch()
     changes, memory = mmap.mmap(-1, 8), _resident_bytes()
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)  # a process that is started has no half of a fork to interrupt
     pid = os.fork()
     if pid == 0:
         _be_the_child(call, folder, log, death, changes)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
     return Child(pid, log, death, changes, memory)
 
 
@@ -136,6 +140,8 @@ def _be_the_child(call: Callable[[], int], folder: Path, log: Path, death: Death
         os.dup2(handle, 1)
         os.dup2(handle, 2)
         os.chdir(folder)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as gpt.cli.start does
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
         _count_changes(death, changes)
         if death.more_memory is not None:
             most = _virtual_bytes() + death.more_memory

@@ -37,8 +37,8 @@ class Case:
         ends: whether the first signal has to end it; the second always has.
         reading: whether the terminal shows what is printed; otherwise it is stopped until the signal, as by Ctrl-S.
         ctrl_c: whether SIGINT ends it.
-        ours: whether exit code and output are this project's.
-        imports: whether it may still be importing modules: then it ends by the signal itself.
+        ours: whether exit code, output and temporary files are this project's.
+        imports: whether it may still be importing modules: then it ends by the signal itself, or has nothing to save.
     """
 
     name: str
@@ -140,10 +140,10 @@ def interrupt(case: Case, place: Path, number: signal.Signals, how: str) -> list
         wrong += ["traceback" + process.text()[-500:]] if "Traceback" in process.text() and case.ours else []
         wrong += [f"{name} is an orphan" for name in end_orphans()]
         if how == "twice" or killed:
-            return wrong
+            return wrong + (_unsaved(place / "runs" / case.saves) if not case.ends and case.saves else [])
         wrong += [disorder] if (disorder := process.disorder()) else []
-        wrong += _unsaved(place / "runs" / case.saves) if case.saves else []
-        wrong += [f"left {name}" for name in (*hidden_files(place), *_temporary(place))]
+        wrong += _unsaved(place / "runs" / case.saves, not case.imports) if case.saves else []
+        wrong += [f"left {name}" for name in (*hidden_files(place), *(_temporary(place) if case.ours else ()))]
         return wrong
     finally:
         process.close()
@@ -183,15 +183,15 @@ def _insist(process: TerminalProcess, number: signal.Signals) -> None:
         process.send(number)
 
 
-def _unsaved(path: Path) -> list[str]:
+def _unsaved(path: Path, has_begun: bool = True) -> list[str]:
     """Return what is wrong with the newest checkpoint of a stopped training."""
     run = RunFolder(path)
-    newest = next(iter(run.checkpoints()), None)
-    if newest is None:
-        return ["nothing is saved"]
-    saved = read_checkpoint(newest).state["step"]
     lines = run.metrics.read_text().splitlines() if run.metrics.exists() else []
     trained = max((row["step"] for row in map(json.loads, lines) if "train/loss" in row), default=0)
+    newest = next(iter(run.checkpoints()), None)
+    if newest is None:
+        return ["nothing is saved"] if has_begun or trained else []
+    saved = read_checkpoint(newest).state["step"]
     if run.pointed("last") != newest or saved < trained:
         return [f"step {trained} was trained, {saved} is saved, the last is {run.pointed('last')}"]
     return []

@@ -44,7 +44,7 @@ def make_original(folder: Path) -> Path:
     train_tiny(folder)
     (folder / "big.txt").write_text(CORPUS * 5000, encoding="utf-8")
     (folder / "prompt.txt").write_text(CORPUS * 500, encoding="utf-8")
-    (folder / "grid.yaml").write_text("optim.learning_rate: [0.001, 0.002]\n", encoding="utf-8")
+    (folder / "grid.yaml").write_text("optim: {learning_rate: [0.001, 0.002]}\n", encoding="utf-8")
     return folder
 
 
@@ -68,7 +68,13 @@ TRAINING = (
         saves="new",
         reading=False,
     ),
-    Case("a step of minutes", train("train.grad_accum_steps=200000"), after(0.5, shown("step      0")), ends=False),
+    Case(
+        "a step of minutes",
+        train("train.grad_accum_steps=200000"),
+        after(0.5, shown("step      0")),
+        saves="new",
+        ends=False,
+    ),
 )
 COMMANDS = (
     Case(
@@ -98,9 +104,11 @@ PROMPT = Case("a prompt that waits", lambda: sample.main([*RUN, "--interactive"]
 SERVE = [*RUN, "--port", "0", "--backend", "eager", "--max-tokens", "4000000", "--drain-seconds"]
 GRID = "tiny-grid/optim.learning_rate-0.001"
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", str(ROOT / "scripts" / "train.py"))
-SLOW = (
+SERVERS = (
     Case("a server that drains", lambda: serve.main([*SERVE, "600"]), Asked(), ends=False),
     Case("a server at its deadline", lambda: serve.main([*SERVE, "0.2"]), Asked()),
+)
+SLOW = (
     Case("torch.compile", train("run.compile=true"), runs_below("cc1plus")),
     Case(
         "sweep",
@@ -134,19 +142,23 @@ def chosen(full: bool) -> Iterator[Attack]:
         yield starting(0.12), ALL[1:2], ["once"]
         return
     for case in (*TRAINING, *COMMANDS, PROMPT, COMPILE):
-        yield case, ALL, WAYS
-    for case in SLOW:
+        yield case, ALL, WAYS if case.reading else WAYS[::3]
+    for case in SERVERS:
         yield case, ALL, ("once", "twice")
+    for case in SLOW:
+        yield case, ALL[:2], ["once"]
+        yield case, ALL[2:], ["twice"]
     chance = random.Random(0)
-    for _ in range(20):
-        yield starting(chance.uniform(0, 2.5)), ALL, ["once"]
+    for number in range(24):
+        yield starting(chance.uniform(0, 2.2)), [ALL[number % 3]], ["once"]
 
 
 def starting(seconds: float) -> Case:
     """Return a command that has been starting for so long: Python, imports, torch, the run folder, the first steps."""
     return Case(
         f"{seconds:.2f} s from the start of train",
-        script("train", "--config", "tiny.yaml", *ENDLESS),
+        script("train", "--config", "tiny.yaml", "run.name=new", *ENDLESS),
         after(seconds),
+        saves="new",
         imports=True,
     )

@@ -47,7 +47,7 @@ def interrupt(folder: Path, number: signal.Signals, seconds: float) -> Ending:
 def problem(folder: Path, number: signal.Signals, ending: Ending) -> str:
     """Return what is wrong after a signal; empty if nothing is."""
     if "Traceback" in ending.output:
-        return ending.output[-500:]
+        return f"{number.name}, exit code {ending.code}: Traceback{ending.output.partition('Traceback')[2][:1500]}"
     if ending.code in (0, -number):
         return ""  # done already, or not listening yet
     if ending.code != 128 + number:

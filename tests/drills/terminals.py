@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gpt.signals import WATCHED
+
 PATIENCE = 90.0
 """Seconds to wait for anything at all, on a machine that is busy."""
 GRACE = 3.0
@@ -81,9 +83,11 @@ class TerminalProcess:
         self.output = b""
         self._status: int | None = None
         (folder / "tmp").mkdir(exist_ok=True)
+        signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)  # until the child listens
         self.pid = os.fork()
         if self.pid == 0:
             _be_the_child(call, folder, slave, self._master)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
         self._slave = slave  # stays open, so that the settings can be read when the child has ended
 
     def read(self) -> None:
@@ -182,6 +186,7 @@ def _be_the_child(call: Callable[[], int], folder: Path, slave: int, master: int
         _fresh_streams()
         os.chdir(folder)
         os.environ["TMPDIR"] = str(folder / "tmp")
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
         code = call()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
