@@ -9,6 +9,7 @@ from drills.frame import NAMES, ROOT, load
 from drills.page import update
 from drills.processes import run_inside
 from drills.side_by_side import Task, run_all
+from gpt.signals import unwinding
 
 PAGE = ROOT / "docs" / "reliability.md"
 
@@ -22,9 +23,8 @@ def main() -> int:
         return 2
     if arguments.inside:
         return run_inside(arguments.inside, names, not arguments.quick)
-    if arguments.self_test:
-        return _self_test(names)
-    return _run(names, not arguments.quick)
+    with unwinding():  # so that a signal ends the drills too, which have sessions of their own
+        return _self_test(names) if arguments.self_test else _run(names, not arguments.quick)
 
 
 def _parse() -> argparse.Namespace:
