@@ -14,6 +14,7 @@ from gpt.cli import train
 from gpt.model import GPT
 from programs import find_browser
 from tiny import CORPUS, TINY, tiny_config
+from training.sessions import quick_beginnings
 
 NOT_COLLECTED = {
     **({"fake_cuda": "this torch has CUDA of its own"} if torch.version.cuda else {}),
@@ -30,6 +31,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored, which runs respect
 torch.set_num_threads(1)  # tiny models, and other processes may want the other cores
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_beginnings() -> Iterator[None]:
+    with quick_beginnings():
+        yield
 
 
 @pytest.fixture(autouse=True)

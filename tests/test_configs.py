@@ -32,7 +32,7 @@ def test_every_recipe_trains_two_steps(
     path: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    smaller = ["train.max_steps=2", "train.batch_size=2"]
+    smaller = ["train.max_steps=2", "train.batch_size=2", "model.n_layer=1"]
     cheaper = ["train.eval_max_tokens=100", "train.sample_tokens=2", "run.compile=false"]
     text = ["data.source=file", f"data.path={corpus}"]
     assert train.main(["--config", str(path), *smaller, *cheaper, *text]) == 0

@@ -18,12 +18,7 @@ CHARS = "\n abcdefgh"
 MakeCheckpoint = Callable[..., Checkpoint]
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_checkpoint() -> MakeCheckpoint:
     """A function of the step, the validation loss and keys of `model`; another step gives other weights."""
 

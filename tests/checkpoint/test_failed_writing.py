@@ -105,6 +105,7 @@ def limited(path, limit):
     try:
         save(RunFolder(path), 7)
     except CheckpointError as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         print(error)
 
 TOUCHING = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir"}
@@ -138,46 +139,67 @@ def killed_everywhere(path, step):
             print(number, status)
             return
 
-globals()[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))
+os.fsync = lambda handle: None
+for scenario in Path(sys.argv[1]).iterdir():
+    output = os.open(scenario / "output.txt", os.O_WRONLY | os.O_CREAT)
+    if os.fork() == 0:
+        os.dup2(output, 1)
+        name, number = scenario.name.split("-")
+        globals()[name](scenario / "run", int(number))
+        sys.stdout.flush()
+        os._exit(0)
+    os.wait()
 """
+LIMITS, STEPS = (100, 2000), (5, 7)
 
 
-def run_writer(*arguments: str) -> str:
-    result = subprocess.run(
-        [sys.executable, "-c", WRITER, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
-@pytest.fixture
-def run(tmp_path: Path, checkpoint: Checkpoint) -> RunFolder:
-    """A run with a checkpoint of step 5, the best and the last."""
-    run = RunFolder(tmp_path / "run")
+def make_run(folder: Path, checkpoint: Checkpoint) -> RunFolder:
+    """Make a run with a checkpoint of step 5, the best and the last."""
+    run = RunFolder(folder / "run")
     run.create(checkpoint.config)
     run.save(checkpoint, best=True, keep_last=1)
     return run
 
 
-@pytest.mark.parametrize("limit", [100, 2000])
-def test_a_file_size_limit_in_the_kernel_keeps_the_old_checkpoint(run: RunFolder, limit: int) -> None:
-    output = run_writer("limited", str(run.path), str(limit))
+@pytest.fixture
+def run(tmp_path: Path, checkpoint: Checkpoint) -> RunFolder:
+    return make_run(tmp_path, checkpoint)
+
+
+@pytest.fixture(scope="module")
+def written(make_checkpoint: Callable[..., Checkpoint], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each scenario, with what it printed and the run that it saved; one process has done them all."""
+    folder = tmp_path_factory.mktemp("written")
+    names = [*(f"limited-{limit}" for limit in LIMITS), *(f"killed_everywhere-{step}" for step in STEPS)]
+    for name in names:
+        make_run(folder / name, make_checkpoint())
+    command = [sys.executable, "-c", WRITER, str(folder)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    return folder
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_file_size_limit_in_the_kernel_keeps_the_old_checkpoint(written: Path, limit: int) -> None:
+    run = RunFolder(written / f"limited-{limit}" / "run")
+    output = (written / f"limited-{limit}" / "output.txt").read_text()
     assert "cannot write" in output
     assert "step-000007" in output
     assert [folder.name for folder in (run.path / "checkpoints").iterdir()] == ["step-000005"]
     assert read_checkpoint(find_checkpoint(run.path, run.path)).state["step"] == 5
 
 
-@pytest.mark.parametrize("step", [5, 7], ids=["replacing the only checkpoint", "after another checkpoint"])
+@pytest.mark.parametrize("step", STEPS, ids=["replacing the only checkpoint", "after another checkpoint"])
 def test_a_process_killed_anywhere_in_a_save_leaves_a_checkpoint_that_is_found_and_whole(
-    run: RunFolder, step: int
+    written: Path, step: int
 ) -> None:
-    stages, status = map(int, run_writer("killed_everywhere", str(run.path), str(step)).split())
+    scenario = written / f"killed_everywhere-{step}"
+    stages, status = map(int, (scenario / "output.txt").read_text().split())
     assert status == 0
     assert stages > 25
     seen = set()
     for number in range(1, stages):
-        killed = RunFolder(run.path.with_name(f"killed-{number:03}"))
+        killed = RunFolder(scenario / f"killed-{number:03}")
         found = killed.newest_valid()
         assert found is not None, number
         again = "again" in found[1].state

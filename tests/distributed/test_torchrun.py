@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 
 from gpt.cli import train
-from training.sessions import quick_beginnings
 
 TESTS = Path(__file__).resolve().parents[1]
 
 
 def test_a_killed_process_ends_all_and_torchrun_starts_them_again(workplace: Path) -> None:
     overrides = ["train.eval_interval=2", "run.threads=1"]
-    with quick_beginnings():
-        assert train.main(["--config", "tiny.yaml", "run.name=alone", *overrides]) == 0
+    assert train.main(["--config", "tiny.yaml", "run.name=alone", *overrides]) == 0
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
     command += [str(TESTS / "distributed" / "dies_once.py"), "--config", "tiny.yaml", "--resume", "auto", *overrides]

@@ -21,7 +21,7 @@ from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
 from tiny import tiny_config
 from training.counted import assert_as_predicted
-from training.sessions import quick_beginnings, start_session
+from training.sessions import start_session
 
 TESTS = Path(__file__).resolve().parents[1]
 Facts = list[dict[str, Any]]
@@ -66,14 +66,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one process has done, before the pair: the same runs, and some that are not finished."""
     folder = tmp_path_factory.mktemp("pair")
     (folder / "tiny.yaml").write_text("run: {device: cpu, compile: false}\n", encoding="utf-8")
-    with quick_beginnings():
-        for variant, overrides in VARIANTS.items():
-            start_session(folder / variant, *overrides).run()
-        start_session(folder / "muon-halves", *VARIANTS["muon"], *HALVES).run()
-        if find_compiler() is not None:
-            start_session(folder / "native", *NATIVE).run()
-        for method in METHODS:
-            stop_after(start_session(folder / f"alone-{method}", *DROPOUT, f"run.parallel={method}"), STOPPED_AT)
+    for variant, overrides in VARIANTS.items():
+        start_session(folder / variant, *overrides).run()
+    start_session(folder / "muon-halves", *VARIANTS["muon"], *HALVES).run()
+    if find_compiler() is not None:
+        start_session(folder / "native", *NATIVE).run()
+    for method in METHODS:
+        stop_after(start_session(folder / f"alone-{method}", *DROPOUT, f"run.parallel={method}"), STOPPED_AT)
     return folder
 
 
@@ -172,12 +171,11 @@ def test_two_processes_have_dropout_of_their_own(folder: Path, facts: Facts, met
 @pytest.mark.parametrize("method", METHODS)
 def test_one_process_continues_what_two_have_left(folder: Path, facts: Facts, method: str) -> None:
     said: list[str] = []
-    with quick_beginnings():
-        trainer = start_session(folder / f"left-{method}", *DROPOUT, resume="auto", report=said.append)
-        before = saved(folder / f"left-{method}", STOPPED_AT + 1)
-        for name, weight in trainer.model.named_parameters():
-            assert torch.equal(before[f"average/{name}"], weight)
-        assert trainer.run().step == 9
+    trainer = start_session(folder / f"left-{method}", *DROPOUT, resume="auto", report=said.append)
+    before = saved(folder / f"left-{method}", STOPPED_AT + 1)
+    for name, weight in trainer.model.named_parameters():
+        assert torch.equal(before[f"average/{name}"], weight)
+    assert trainer.run().step == 9
     assert "another number of processes saved the checkpoint: dropout has new random numbers" in said
 
 

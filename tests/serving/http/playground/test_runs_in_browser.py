@@ -91,7 +91,7 @@ def test_a_run_is_followed_while_it_trains_and_from_where_it_went_on(
     run.lock()
     try:
         with serve_models(two_runs, make_loaded(*char_model), real_engine) as served:
-            page = visit(f"{served.url}/#runs", width=400, dark=True)
+            page = visit(f"{served.url}/#runs", width=400, dark=True, hurry=25)
             page.wait_for(f"{LINE.format('training')} === 2")  # the one that trains is chosen
             assert "training: step" in page.run("document.querySelector('.run-facts.live').textContent")
             run.metrics.write_text("".join(lines))
@@ -109,7 +109,7 @@ def test_a_text_is_pasted_trained_on_stopped_and_gone_on_with(
     place = make_place(tmp_path)
     shutil.copytree(runs, place / "runs")
     with training_site(place, make_loaded(*char_model), place / "runs") as site:
-        page = visit(f"{site.served.url}/#training")
+        page = visit(f"{site.served.url}/#training", hurry=25)
         page.wait_for("document.querySelectorAll('.recipe').length === 2")
         page.run(CHANGE.format(PART.format("corpus"), "pasted"))
         assert page.run(f"{PART.format('start')}.disabled")
