@@ -210,12 +210,12 @@ def test_a_trained_model_is_decoded_with_and_without_drafts(trained: Path, capsy
 
 def test_an_exported_page_is_timed_in_a_browser(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     find_browser()
-    run = ["page", "--checkpoint", str(trained / "runs" / "tiny"), "--tokens", "40", "--rounds", "2"]
+    run = ["page", "--checkpoint", str(trained / "runs" / "tiny"), "--tokens", "40", "--rounds", "1"]
     assert main([*run, "--variants", "int8,float32"]) == 0
     rows = last_line(capsys)["rows"]
     assert list(rows) == ["int8", "float32"]
     assert all(
-        len(row["characters_per_second"]) == 2 and min(row["characters_per_second"]) > 0 for row in rows.values()
+        len(row["characters_per_second"]) == 1 and min(row["characters_per_second"]) > 0 for row in rows.values()
     )
     assert rows["int8"]["bytes"] < rows["float32"]["bytes"]
 

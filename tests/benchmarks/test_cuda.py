@@ -145,8 +145,9 @@ def script(folder: Path, code: str) -> list[str]:
     """A process that stands for a stage: `write(name, problems)` leaves its result."""
     path = folder / "stage.py"
     path.write_text(
-        "import sys\nfrom pathlib import Path\nfrom benchmarks.cuda import runner, stage_result\n"
+        "import sys\nfrom pathlib import Path\n"
         "def write(name, problems):\n"
+        "    from benchmarks.cuda import runner, stage_result\n"
         "    found = stage_result.StageResult('T', ('a', 'b'), [('x', '1')], {}, problems)\n"
         f"    stage_result.write(Path({str(folder)!r}), name, found, runner._about('cpu', 1.0))\n"
         f"{code}\n",

@@ -27,8 +27,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "gpt2": {"bias": True, "mlp": "gelu_tanh", "tie_weights": True, "block_size": 1},
     "sinusoidal": {"position": "sinusoidal", "mlp": "relu2", "norm": "rmsnorm", "n_kv_head": 2},
     "llama": {"position": "rope", "norm": "rmsnorm", "mlp": "swiglu", "n_kv_head": 1, "logit_softcap": 9.0},
-    "convolved": {"position": "rope", "mlp_conv": 3},
-    "qwen": {"position": "rope", "norm": "layernorm", "mlp": "relu", "n_kv_head": 2, "qk_norm": True},
+    "qwen": {"position": "rope", "norm": "layernorm", "mlp": "relu", "n_kv_head": 2, "qk_norm": True, "mlp_conv": 3},
 }
 """Every value of every option of the architecture that changes what is computed."""
 
