@@ -1,9 +1,12 @@
-"""Drills at their small scale, in a process of their own, which has no threads and may fork."""
+"""Drills at their small scale, in processes of their own, which have no threads and may fork."""
+
+import pytest
 
 from drills.processes import run_process
 
 
-def test_nothing_fails() -> None:
-    outcome = run_process("kill,rot,hostile", False, minutes=4)
+@pytest.mark.parametrize("names", ["kill,signals", "rot,hostile"])
+def test_nothing_fails(names: str) -> None:
+    outcome = run_process(names, False, minutes=4)
     assert outcome.failures == []
     assert not outcome.crashed
