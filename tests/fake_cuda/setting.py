@@ -10,7 +10,7 @@ run: {name: tiny, device: cuda}
 data: {source: file, path: corpus.txt}
 model: {n_layer: 2, n_head: 4, n_kv_head: 2, n_embd: 32, block_size: 16, position: rope, norm: rmsnorm, qk_norm: true}
 optim: {warmup_steps: 1}
-train: {batch_size: 4, max_steps: 2, eval_interval: 2, log_interval: 2, sample_tokens: 2, eval_max_tokens: 100}
+train: {batch_size: 4, max_steps: 2, eval_interval: 2, log_interval: 2, sample_tokens: 2, eval_max_tokens: 50}
 """
 
 
