@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt.training.light_start import Optimizer
+from gpt.training.eager_optimizers import Optimizer
 from gpt.training.sharding import as_part, local_part, sharded_like, whole
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from gpt.config import OptimConfig
 from gpt.model import GPT
-from gpt.training.light_start import AdamW
+from gpt.training.eager_optimizers import AdamW
 from gpt.training.muon import Muon
 from gpt.training.sharding import sharded_like
 from gpt.training.training_state import check_like

@@ -1,4 +1,4 @@
-"""torch's optimizers, which do not import torch's compiler: half a second of the start of a training."""
+"""torch's optimizers without their wrappers that import torch's compiler: half a second of the start of a training."""
 
 import inspect
 

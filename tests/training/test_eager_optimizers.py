@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from gpt.training.light_start import AdamW
+from gpt.training.eager_optimizers import AdamW
 from tiny import CORPUS, TINY
 
 REPOSITORY = Path(__file__).parents[2]
