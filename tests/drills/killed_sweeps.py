@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,35 +10,16 @@ from drills.frame import Tally
 from drills.killed_commands import make_old
 from drills.leftovers import differing, everything
 from drills.tiny_run import hidden_files
-from gpt.cli import sweep, train
+from gpt.cli import sweep
 from gpt.errors import GPTError
 from gpt.training.sweeps import sweep as sweeps
 from gpt.training.sweeps.outcomes import RESULTS
 from tiny import CORPUS, TINY
+from training.sweeps.in_process import InProcess
 
 GRID = "optim: {learning_rate: [1e-3, 1e-2]}\n"
 CHANGES = ("run.threads=1", "run.kernels=torch", "train.max_steps=4", "train.eval_interval=2", "train.sample_tokens=0")
 FOLDER = Path("runs/tiny-grid")
-
-
-class InProcess:
-    """Stands in for `TrialProcess`: the same command, in the sweep's own process, so that one kill ends both."""
-
-    def __init__(self, folder: Path, exit_code: int) -> None:
-        self.folder, self.exit_code, self.process = folder, exit_code, self
-
-    @classmethod
-    def start(cls, folder: Path, arguments: Sequence[str]) -> "InProcess":
-        return cls(folder, train.main(arguments))
-
-    def stop(self) -> None:
-        pass
-
-    def wait(self) -> None:
-        pass
-
-    def last_line(self) -> str:
-        return ""
 
 
 def make_folder(folder: Path) -> Path:
@@ -52,7 +32,7 @@ def make_folder(folder: Path) -> Path:
 
 
 def sweep_once(*changes: str) -> int:
-    """Run the sweep, or continue it, in a child."""
+    """Run the sweep, or continue it, in a child; one kill ends it and its trial."""
     sweeps.TrialProcess = InProcess  # type: ignore[assignment, misc]
     sweeps.POLL_SECONDS = 0
     return sweep.main(["--config", "tiny.yaml", "grid.yaml", *CHANGES, *changes])
