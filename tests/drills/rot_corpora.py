@@ -109,4 +109,7 @@ def attack_sweep(folder: Path, attack: Attack) -> None:
         return " ".join(said) if found.items() <= right.items() else ""
 
     checkpoint = sweep / next(iter(right)) / "checkpoints" / "step-000004"
-    attack([sweep / RESULTS, checkpoint / "state.json", checkpoint / "manifest.json"], {}, finds)
+    results = (sweep / RESULTS).read_bytes()
+    later = results.replace(b'"step": 4', b'"step": 5')
+    assert later != results
+    attack([checkpoint / "manifest.json", checkpoint / "state.json", sweep / RESULTS], {RESULTS: later}, finds)
