@@ -64,7 +64,7 @@ TIERS = (
 
 
 def recipe_for(characters: int, shorter_split: int) -> dict[str, dict[str, Any]]:
-    """Return the sections of a configuration, without `data`, for a text of so many characters.
+    """Return the sections of a configuration, without the path in `data`, for a text of so many characters.
 
     All of them are meant for one to three minutes on two CPU cores with AMX.
 
@@ -78,6 +78,7 @@ def recipe_for(characters: int, shorter_split: int) -> dict[str, dict[str, Any]]
     taught = {"teacher_share": tier.teacher_share, "teacher_weight": 0.4} if tier.teacher_share else {}
     size = {"n_layer": tier.n_layer, "n_head": tier.n_head, "n_embd": 32 * tier.n_head, "block_size": block}
     return {
+        "data": {"order": "shuffled"},
         "model": {**size, **regularized, **ARCHITECTURE},
         "optim": {
             **OPTIMIZER,
