@@ -31,6 +31,7 @@ def open_stages(
     """
     teacher = world.on_main(lambda: _find_unfinished_teacher(loaded, settings, report, resume, allow_config_change))
     if teacher is not None:
+        report(f"first its teacher, {teacher.config.train.max_steps:,} steps in the run {teacher.name}")
         resume_teacher = None if resume is None else AUTO
         yield open_session(teacher, settings, report, resume_teacher, allow_config_change, world)
     yield open_session(loaded, settings, report, resume, allow_config_change, world)
@@ -47,10 +48,10 @@ def _find_unfinished_teacher(
     """
     if loaded.config.train.teacher_share is None:
         return None
+    loaded = replace(loaded, config=fit_schedule(loaded.config, silent))  # as its run folder will have it
     runs = expand_home(loaded.config.run.dir, "run.dir")
     point = find_resume_point(RunFolder(runs / loaded.name), resume, loaded.config, report)
-    fitted = replace(loaded, config=fit_schedule(loaded.config, silent))
-    config, dataset = prepare_run(fitted, find_base(loaded.config, runs, point), settings, report)
+    config, dataset = prepare_run(loaded, find_base(loaded.config, runs, point), settings, report)
     if point is not None:
         check_fits(point, config, dataset, allow_config_change)
     require_probabilities_memory(dataset, config)

@@ -72,7 +72,8 @@ class Attack:
         self.server.visits.clear()
         download = Download(urls, "corpus.txt", SHA256, CAP)
         try:
-            options = {"timeout": (5.0, 0.1), "backoff": 0.0, "allow_http": allow_http}
+            patience = 0.1 if any(url.endswith(("/silent", "/stalling")) for url in urls) else 5.0
+            options = {"timeout": (5.0, patience), "backoff": 0.0, "allow_http": allow_http}
             fetch(download, folder, offline=False, report=lambda line: None, **options)
         except DataError as error:
             message = str(error)

@@ -102,6 +102,27 @@ def test_it_continues_after_a_stop_in_either_run(workplace: Path, capsys: pytest
         assert all(torch.equal(found[key], whole[key]) for key in whole)
 
 
+@pytest.mark.parametrize("again", ["the command", "the run's configuration"])
+def test_a_student_whose_warmup_was_cut_continues(
+    workplace: Path, capsys: pytest.CaptureFixture[str], again: str
+) -> None:
+    command = arguments(workplace, "optim.warmup_steps=40", "train.max_steps=20", "train.eval_interval=20")
+    step = Trainer._train_one_step
+
+    def stopping(trainer: Trainer) -> None:
+        step(trainer)
+        if trainer.run_folder.path.name == "tiny":
+            signal.raise_signal(signal.SIGTERM)
+
+    with patch.object(Trainer, "_train_one_step", stopping):
+        assert train.main(command) == 143
+    assert train.main(command) == 2
+    assert "exists already, with this configuration" in capsys.readouterr().err
+    of_run = ["--config", str(workplace / "runs/tiny/config.yaml")]
+    assert train.main([*(command if again == "the command" else of_run), "--resume", "auto"]) == 0
+    assert (workplace / "runs/tiny/checkpoints/step-000020").is_dir()
+
+
 def test_a_student_that_exists_is_refused_before_a_teacher_is_trained(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
