@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from gpt.errors import GPTError, PeerError
+from gpt.errors import GPTError, PeerError, quoted
 from gpt.progress import announced
 from gpt.signals import Stopped, unwinding
 
@@ -54,7 +54,7 @@ def run_command(command: Callable[[], int]) -> int:
     except PeerError as error:
         return error.exit_code
     except GPTError as error:
-        report(f"error: {error}")
+        report(f"error: {_on_its_lines(str(error))}")
         return error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -69,13 +69,18 @@ def run_command(command: Callable[[], int]) -> int:
         return 2
     except OSError as error:
         if error.filename is not None and error.errno in _BAD_PATH:
-            report(f"error: {error.filename}: {error.strerror}")
+            report(f"error: {_on_its_lines(str(error.filename))}: {error.strerror}")
         elif error.errno in _CANNOT_WRITE:
             _silence_output()
             report(f"error: cannot write the output: {error.strerror}")
         else:
             raise
         return 2
+
+
+def _on_its_lines(message: str) -> str:
+    """Return a message in which a name cannot begin a line or steer the terminal; a list keeps its indented lines."""
+    return "\n  ".join(quoted(line, most=len(line)) for line in message.split("\n  "))
 
 
 def _report_thread_error(arguments: threading.ExceptHookArgs) -> None:
@@ -146,7 +151,7 @@ class CommandParser(argparse.ArgumentParser):
             from gpt.config.suggestions import did_you_mean
 
             message += f" (keys of the configuration have no dashes{did_you_mean(tuple(key[1].split('.')))})"
-        print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
+        print(f"error: {_on_its_lines(message)}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
 
 

@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,33 @@ def test_what_no_name_can_be_is_not_hidden() -> None:
 
     with pytest.raises(FileNotFoundError):  # not a user's mistake that a command has forgotten
         run_command(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda name: train.main(["--config", name]),
+        lambda name: sample.main(["--checkpoint", name]),
+        lambda name: evaluate.main(["--text-file", name]),
+        lambda name: quantize.main(["--weights", "int8", "--checkpoint", "runs/no", name]),
+    ],
+    ids=["configuration", "checkpoint", "text", "unknown argument"],
+)
+def test_a_name_begins_no_line_and_does_not_steer_the_terminal(
+    command: Callable[[str], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = command("a\nerror: all is well\x1b[2J")
+    except SystemExit as stopped:
+        code = int(str(stopped.code))
+    errors = capsys.readouterr().err
+    assert code == 2
+    assert errors.count("\n") == 1
+    assert "\x1b" not in errors
+
+
+def test_a_list_of_mistakes_keeps_its_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.yaml").write_text("model: {n_layers: 1, n_heads: 1}\n")
+    assert train.main(["--config", str(tmp_path / "a.yaml")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 3
