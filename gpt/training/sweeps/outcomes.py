@@ -75,9 +75,7 @@ def load_outcomes(folder: Path, report: Report = silent) -> dict[str, Outcome]:
     try:
         rows = parse_json(read_file(path, MOST_JSON_BYTES))["trials"]
         names = {field.name for field in fields(Outcome)}
-        found = TypeAdapter(list[Outcome]).validate_python(
-            [{name: row[name] for name in names if name in row} for row in rows]
-        )
+        found = TypeAdapter(list[Outcome]).validate_python([{name: row[name] for name in names} for row in rows])
     except FileNotFoundError:
         if any(folder.glob("*/last.json")):
             report(f"{path} is missing; every trial is looked at again")

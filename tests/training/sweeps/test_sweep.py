@@ -82,7 +82,9 @@ def test_a_trial_that_ended_well_without_a_loss_has_failed(
     assert [outcome.status for outcome in sweep.outcomes.values()] == ["failed"]
 
 
-@pytest.mark.parametrize("content", [b"{", b"[" * 100_000, b'{"trials": [{"name": 3}]}', b"[]", b"\xff"])
+@pytest.mark.parametrize(
+    "content", [b"{", b"[" * 100_000, b'{"trials": [{"name": 3}]}', b'{"trials": [{"name": "a"}]}', b"[]", b"\xff"]
+)
 def test_damaged_results_are_made_again(workplace: Path, trained_here: Any, content: bytes) -> None:
     make(RATES[0]).run()
     before = (FOLDER / "results.json").read_bytes()
