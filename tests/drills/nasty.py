@@ -1,5 +1,6 @@
 """Values, texts and command lines that nobody expects."""
 
+import copy
 import json
 import random
 import re
@@ -45,8 +46,8 @@ NESTED = json.loads("[" * 60 + "]" * 60)
 
 
 def value(chance: random.Random) -> Any:
-    """Return one of the values, or a list or mapping nested deeper than anything needs."""
-    return NESTED if chance.random() < 0.02 else chance.choice(VALUES)
+    """Return one of the values, or a list or mapping nested deeper than anything needs: a copy, to be changed."""
+    return copy.deepcopy(NESTED if chance.random() < 0.02 else chance.choice(VALUES))
 
 
 def mutate_json(tree: Any, chance: random.Random) -> Any:
