@@ -27,7 +27,7 @@ from gpt.progress import Report
 JOURNAL = "shards.jsonl"
 """What is finished: the tokenizer and the length of a shard, then a line for each shard; each line has its hash."""
 
-Count = Annotated[int, Field(strict=True, ge=0)]
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,15 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from gpt.signals import WATCHED
 
@@ -140,6 +143,7 @@ def _be_the_child(call: Callable[[], int], folder: Path, log: Path, death: Death
         os.dup2(handle, 1)
         os.dup2(handle, 2)
         os.chdir(folder)
+        tqdm.set_lock(threading.RLock())  # the inherited one is shared: a process that was killed holds it for ever
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # as gpt.cli.start does
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
         _count_changes(death, changes)
