@@ -12,7 +12,7 @@ import numpy as np
 from gpt.data.token_bytes import byte_symbols, spelling_of
 from gpt.data.tokenizers import Ids, IncrementalDecoder, require_characters, smallest_dtype
 from gpt.data.word_memo import WordMemo, applies_to
-from gpt.errors import DataError, first_line
+from gpt.errors import DataError, first_line, quoted
 from gpt.files import MOST_JSON_BYTES, read_file
 
 MOST_TOKENS = 10_000_000
@@ -37,13 +37,17 @@ class BPETokenizer:
         try:
             if content["model"]["type"] != "BPE":
                 raise DataError(f"only byte pair encoding is supported, and the model is {content['model']['type']}")
+            if prefix := content["model"].get("continuing_subword_prefix"):  # the library panics where it is too long
+                raise DataError(f"tokens with the prefix {quoted(str(prefix), 40)} inside a word are not supported")
             spelling = spelling_of(content["decoder"])
             self._tokenizer = Tokenizer.from_str(json.dumps(content))
             vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
             added = {token["content"] for token in content.get("added_tokens") or []}
         except DataError:
             raise
-        except Exception as error:  # the library raises no other type, and the content may be anything
+        except BaseException as error:  # the library raises no other type, and the content may be anything
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of its Rust code
+                raise
             raise DataError(f"not a tokenizer: {first_line(error)}") from None
         if max(vocabulary.values()) >= MOST_TOKENS:
             raise DataError(f"a token has the id {max(vocabulary.values())}; {MOST_TOKENS:,} ids are supported")

@@ -168,6 +168,7 @@ def test_it_survives_json() -> None:
         ({"decoder": None}, "not a tokenizer"),
         ({"decoder": "x"}, "not a tokenizer"),
         ({"decoder": [1]}, "not a tokenizer"),
+        ({"model": {"type": "BPE", "continuing_subword_prefix": "long enough"}}, "with the prefix long enough"),
         ({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}, "254 of the 256 bytes have no token"),
         ({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}, "only byte pair encoding"),
         ({"model": {"type": "BPE", "vocab": {"a": 300_000_000}, "merges": []}}, "10,000,000 ids are supported"),
