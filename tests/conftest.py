@@ -29,6 +29,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"tests/{folder} was not collected: {reason}")
 
 
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Name packed bytes by their argument: gzip and zip write the time into them, and all workers must see one name."""
+    return argname if isinstance(val, bytes) and not val.decode("latin-1").isprintable() else None
+
+
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored, which runs respect
 torch.set_num_threads(1)  # tiny models, and other processes may want the other cores
 
