@@ -1,9 +1,14 @@
-"""What comes before the first token, or before a look into a model, must not import torch's compiler."""
+"""What comes before the first token, before a look into a model and in a training must not import torch's compiler.
+
+It would cost a second each time.
+"""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+from tiny import CORPUS, TINY
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = """
@@ -43,9 +48,27 @@ for step in (build_without_memory, lay_out_for_decoding, look_into_a_model_that_
 """
 
 
-def test_no_step_imports_the_compiler(trained: Path) -> None:
-    """It would cost a second."""
-    command = [sys.executable, "-c", PROGRAM, str(trained / "runs" / "tiny")]
+TRAINING = """
+import sys
+from gpt.cli.train import main
+
+assert main(["--config", "tiny.yaml", "optim.name=muon", "optim.ema_decay=0.9"]) == 0
+assert not {"torch._dynamo", "torch.distributed.tensor", "sympy"} & sys.modules.keys()
+"""
+
+
+def run(program: str, folder: Path, *arguments: str) -> None:
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-c", program, *arguments]
+    result = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_no_step_before_a_token_or_a_look_imports_the_compiler(trained: Path) -> None:
+    run(PROGRAM, trained, str(trained / "runs" / "tiny"))
+
+
+def test_a_whole_training_does_not_import_the_compiler(tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text(CORPUS)
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    run(TRAINING, tmp_path)

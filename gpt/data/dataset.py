@@ -97,6 +97,7 @@ def open_dataset(folder: Path) -> Dataset:
                 raise DataError(
                     f"the token files in {folder} are damaged ({error}); delete that folder and start again"
                 ) from None
+            time.sleep(0.01)
 
 
 def _identity(folder: Path) -> int | None:

@@ -13,6 +13,7 @@ def test_it_is_a_configuration_whose_validation_split_fills_a_block(characters: 
     config = Config.model_validate(recipe_for(characters, characters // 10))
     assert config.model.block_size < characters // 10
     assert config.model.block_size * config.train.batch_size == pytest.approx(3072, rel=0.05)
+    assert config.data.order == "shuffled"
 
 
 def test_less_text_is_regularized_more_and_read_more_often() -> None:

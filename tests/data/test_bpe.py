@@ -5,6 +5,7 @@ import random
 import unicodedata
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import example, given
@@ -177,6 +178,17 @@ def test_it_survives_json() -> None:
 def test_other_tokenizers_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(DataError, match=message):
         BPETokenizer(OURS.to_dict()["tokenizer"] | changes)
+
+
+def test_only_a_panic_of_the_library_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its Rust code panics on some files, by an exception that cannot be imported and that no `Exception` is."""
+    panic = type("PanicException", (BaseException,), {})
+    library = Mock(from_str=Mock(side_effect=[panic("out of range"), KeyboardInterrupt]))
+    monkeypatch.setattr("tokenizers.Tokenizer", library)
+    with pytest.raises(DataError, match=r"^not a tokenizer: out of range$"):
+        BPETokenizer(OURS.to_dict()["tokenizer"])
+    with pytest.raises(KeyboardInterrupt):
+        BPETokenizer(OURS.to_dict()["tokenizer"])
 
 
 def test_half_a_surrogate_pair_is_named() -> None:

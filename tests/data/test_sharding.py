@@ -14,6 +14,7 @@ from filelock import FileLock
 
 from gpt.config import DataConfig
 from gpt.data import Dataset, corpus_text, prepare, shards
+from gpt.data.dataset import seal
 from gpt.data.tasks import Encode
 from gpt.data.workers import WorkerLost
 from gpt.environment import Settings
@@ -176,6 +177,9 @@ def test_work_that_was_killed_ends_with_the_same_shards_and_keeps_the_finished_o
         lambda folder: edit(folder, b'"file": "shard-000000', b'"file": "../shard-000000'),
         lambda folder: edit(folder, b'"length": 1000', b'"length": "a"'),
         lambda folder: edit(folder, b'"shard_tokens"', b"[" * 100_000),
+        lambda folder: forge(folder, "block", 2**63),
+        lambda folder: forge(folder, "chars", 10**400),
+        lambda folder: forge(folder, "offset", -1),
     ],
 )
 def test_what_a_crash_damaged_is_encoded_again(
@@ -258,6 +262,15 @@ def edit(folder: Path, old: bytes, new: bytes) -> None:
     content = path.read_bytes()
     assert old in content
     path.write_bytes(content.replace(old, new, 1))
+
+
+def forge(folder: Path, key: str, value: int) -> None:
+    """Change a number of the first shard in the journal, and the hash with it."""
+    path = folder / "shards.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    shard = json.loads(lines[1])["shard"] | {key: value}
+    lines[1] = json.dumps(seal({"shard": shard})) + "\n"
+    path.write_text("".join(lines))
 
 
 def cut(path: Path) -> None:

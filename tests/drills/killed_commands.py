@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import count
 from pathlib import Path
 
 import zstandard
@@ -75,15 +76,23 @@ def _shard_small_blocks(workers: int = 1) -> int:
 
 
 def _shard_and_lose(number: int) -> int:
-    """Shard by two workers, of which one is killed before an answer is read, in a child."""
-    receive, left = _Worker.receive, iter(range(number))
+    """Shard by two workers, of which one is stopped before it is sent something and killed before it answers."""
+    send, receive, sent = _Worker.send, _Worker.receive, count()
+    lost: list[_Worker] = []
 
-    def receive_or_lose(worker: _Worker) -> bytes:
-        if next(left, None) is None:
+    def stop_and_send(worker: _Worker, text: str) -> None:
+        if next(sent) == number:
+            os.kill(worker._process.pid, signal.SIGSTOP)
+            os.waitpid(worker._process.pid, os.WUNTRACED)
+            lost.append(worker)
+        send(worker, text)
+
+    def kill_and_receive(worker: _Worker) -> bytes:
+        if worker in lost:
             worker._process.kill()
         return receive(worker)
 
-    _Worker.receive = receive_or_lose  # type: ignore[method-assign]
+    _Worker.send, _Worker.receive = stop_and_send, kill_and_receive  # type: ignore[method-assign]
     return _shard_small_blocks(workers=2)
 
 
@@ -156,7 +165,7 @@ def kill_commands(folder: Path, full: bool, tally: Tally) -> None:
         for death in (*deaths, *(Death(file_bytes=size) for size in ((0, 1000, 10_000) if full else (1000,)))):
             _kill(command, folder, death, expected, tally)
         if command.name == "shard" and full:
-            for number in range(5):  # of six answers: three blocks are read twice
+            for number in range(8):  # each worker is sent its task, and six blocks are: three, read twice
                 _lose_worker(folder, number, expected, tally)
 
 
@@ -186,10 +195,9 @@ def _lose_worker(folder: Path, number: int, expected: dict[str, str], tally: Tal
     shutil.rmtree(folder / "sharded")
     first = run_forked(lambda: _shard_and_lose(number), folder)
     again = run_forked(_shard_small_blocks, folder)
-    told = first.code == 2 and "a worker process was ended by signal 9" in first.output
-    good = (told or first.code == 0) and again.code == 0  # 0: it had nothing left to do
-    good &= contents(folder / "sharded") == expected
-    tally.check(good, f"worker killed before answer {number}: {first}, {again}")
+    good = first.code == 2 and "a worker process was ended by signal 9" in first.output
+    good &= again.code == 0 and contents(folder / "sharded") == expected
+    tally.check(good, f"worker lost at message {number}: {first}, {again}")
     tally.count("kills")
     tally.count("commands finished", good)
     tally.count("lost", not good)

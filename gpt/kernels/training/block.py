@@ -55,8 +55,8 @@ class NativeBlock(Block):
         self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, cache: LayerCache | None = None
     ) -> Tensor:
         """Compute (B, T, C) float32 -> (B, T, C) float32."""
-        trains_or_rounds = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
-        if cache is not None or mask is not None or not trains_or_rounds:
+        evaluates_in_float32 = not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+        if cache is not None or mask is not None or evaluates_in_float32:
             return super().forward(x, rotation, mask, cache)
         kernels, config, norm = self._kernels, self._config, self._norm
         ln_1, attn, ln_2, mlp = self._parts
