@@ -5,7 +5,7 @@ import pytest
 from gpt.config import Config
 from gpt.config.own_text import LEAST, TIERS, recipe_for
 
-AMOUNTS = (LEAST, 2_777, 30_000, 100_000, 300_000, 300_001, 1_000_000, 50_000_000)
+AMOUNTS = (LEAST, 2_777, 30_000, 100_000, 150_001, 300_000, 300_001, 1_000_000, 50_000_000)
 
 
 @pytest.mark.parametrize("characters", AMOUNTS)
