@@ -55,7 +55,7 @@ class Tier:
 
 
 TIERS = (
-    Tier(150_000, 4, 4, 0.2, 500, 0.5, 0.3),
+    Tier(180_000, 4, 4, 0.2, 500, 0.5, 0.3),
     Tier(300_000, 4, 4, 0.2, 760, 0.0, 0.3),
     Tier(600_000, 4, 4, 0.1, 1240, 0.0, 0.3),
     Tier(3_000_000, 4, 4, 0.0, 1720, 0.0, 0.2),
@@ -63,7 +63,7 @@ TIERS = (
 )
 """By the amount of text: the less there is, the more often it is read, and the more regularization pays.
 
-A teacher pays where a text is read more than some 15 times; below, its arithmetic is better spent on the model itself.
+A teacher pays where a text is read more than some 14 times; below, its arithmetic is better spent on the model itself.
 """
 
 

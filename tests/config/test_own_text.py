@@ -5,7 +5,7 @@ import pytest
 from gpt.config import Config
 from gpt.config.own_text import LEAST, TIERS, recipe_for
 
-AMOUNTS = (LEAST, 2_777, 30_000, 100_000, 150_001, 300_000, 300_001, 1_000_000, 50_000_000)
+AMOUNTS = (LEAST, 2_777, 30_000, 100_000, 180_001, 300_000, 300_001, 1_000_000, 50_000_000)
 
 
 @pytest.mark.parametrize("characters", AMOUNTS)
@@ -23,5 +23,7 @@ def test_less_text_is_regularized_more_and_read_more_often() -> None:
     steps = [config.train.max_steps + config.train.teacher_steps for config in configs]
     read = [count / characters for count, characters in zip(steps, amounts, strict=True)]
     assert read == sorted(read, reverse=True)
+    taught = [config.train.teacher_share is not None for config in configs]
+    assert taught == [3072 * steps > 14 * 0.9 for steps in read]  # epochs of a training split of 90%
     sizes = [config.model.n_layer * config.model.n_embd**2 for config in configs]
     assert sizes == sorted(sizes)
