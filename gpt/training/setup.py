@@ -200,7 +200,7 @@ def _use_native_blocks(model: GPT, config: Config, compute: Compute, settings: S
         except DeviceError as error:
             if run.kernels == "native":
                 raise DeviceError(f"run.kernels is native, but {error}; set run.kernels=auto or torch") from None
-            report(f"no native kernels: {error}")
+            report(f"training with PyTorch's operators: {error}")
 
 
 def _compile_blocks(

@@ -37,7 +37,7 @@ def test_a_run_by_native_kernels_says_so_and_learns(tmp_path: Path, start: Start
     [
         (["run.dtype=float16"], "the native kernels are for float32 and bfloat16 on a CPU"),
         ([], "the native kernels do not cover heads 8 wide"),
-        ([*NATIVE, "model.mlp=gelu_tanh"], "the native kernels do not cover mlp gelu_tanh"),
+        ([*NATIVE, "model.mlp=gelu_tanh"], "the native kernels do not cover model.mlp=gelu_tanh"),
         ([*NATIVE, "model.attention=reference"], "the native kernels do not cover model.attention=reference"),
         ([*NATIVE, "model.attention=sdpa"], "the native kernels do not cover model.attention=sdpa"),
         ([*NATIVE, "model.bias=true"], "the native kernels do not cover biases"),
@@ -48,7 +48,7 @@ def test_where_they_do_not_apply_auto_says_why_and_native_refuses(
 ) -> None:
     lines: list[str] = []
     trainer = start(tmp_path, *overrides, "run.kernels=auto", "run.name=auto", "train.max_steps=3", report=lines.append)
-    assert [line for line in lines if line.startswith(f"no native kernels: {reason}")]
+    assert [line for line in lines if line.startswith(f"training with PyTorch's operators: {reason}")]
     assert [type(block) for block in trainer.model.h] == [Block]
     assert trainer.run().step == 3
     with pytest.raises(DeviceError, match=f"^run.kernels is native, but {reason}[^\n]*set run.kernels=auto or torch$"):
@@ -66,7 +66,7 @@ def test_a_processor_without_bfloat16_says_why_and_native_refuses(
         start(tmp_path, *overrides)
     lines: list[str] = []
     start(tmp_path, *overrides, "run.kernels=auto", report=lines.append)
-    assert f"no native kernels: {reason}" in lines
+    assert f"training with PyTorch's operators: {reason}" in lines
     assert "bfloat16 is far slower than float32 here: this processor (generic) has no instructions for it" in lines
 
 

@@ -9,6 +9,8 @@ from gpt.config import ModelConfig
 from gpt.device import Compute
 from gpt.environment import Settings
 from gpt.errors import DeviceError
+from gpt.kernels.coverage import uncovered, unknown_parameter
+from gpt.kernels.training.agreement import describe_difference, twin
 from gpt.kernels.training.bindings import Kernels
 from gpt.kernels.training.functions import (
     ACTIVATIONS,
@@ -34,8 +36,8 @@ LARGEST_SEED = 2**32
 class NativeBlock(Block):
     """A block whose pass takes a dozen kernel calls.
 
-    With a cache or a mask it is the original block's, and so is an evaluation in float32: that of a checkpoint to the
-    last bit.
+    With a cache, a mask, or hooks on modules inside it, it is the original block's, and so is an evaluation in float32:
+    that of a checkpoint to the last bit.
 
     Args:
         block: the block to replace; its modules are shared, so that parameters keep their names.
@@ -50,13 +52,14 @@ class NativeBlock(Block):
         self.mlp_conv, self.mlp = block.mlp_conv, block.mlp
         self._config, self._kernels = config, kernels
         self._norm = NormOptions(config.norm == "layernorm", config.norm_eps)
+        self._inner = [module for module in self.modules() if module is not self]
 
     def forward(
         self, x: Tensor, rotation: Rotation | None, mask: Tensor | None, cache: LayerCache | None = None
     ) -> Tensor:
         """Compute (B, T, C) float32 -> (B, T, C) float32."""
         evaluates_in_float32 = not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
-        if cache is not None or mask is not None or evaluates_in_float32:
+        if cache is not None or mask is not None or evaluates_in_float32 or any(map(has_hooks, self._inner)):
             return super().forward(x, rotation, mask, cache)
         kernels, config, norm = self._kernels, self._config, self._norm
         ln_1, attn, ln_2, mlp = self._parts
@@ -83,6 +86,13 @@ class NativeBlock(Block):
         config = self._config
         probabilities = (config.weights_dropout, config.dropout, config.dropout)
         return [Dropout(p, _random_seed() if p else 0) for p in probabilities]
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether calling a module calls hooks."""
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
 
 
 class NativeDropout(nn.Dropout):
@@ -126,10 +136,20 @@ def use_native_blocks(model: GPT, compute: Compute, settings: Settings, report: 
     """
     if compute.device.type != "cpu" or compute.dtype == torch.float16:
         raise DeviceError("the native kernels are for float32 and bfloat16 on a CPU")
-    reason = _uncovered(model.config)
+    reason = _uncovered(model.config) or _unknown_module(model)
     if reason is not None:
         raise DeviceError(f"the native kernels do not cover {reason}")
     kernels = Kernels(compute.dtype, settings, report)
+
+    def drop(x: Tensor, p: float) -> Tensor:
+        ones = torch.ones(*x.shape[:-1], x.size(-1) + -x.size(-1) % 16, dtype=torch.float32)
+        return x * drop_out(kernels, ones, Dropout(p, _random_seed()))[..., : x.size(-1)].to(x.dtype)
+
+    native = twin(model)
+    replace_blocks(native, kernels)
+    difference = describe_difference(model, native, compute, drop)
+    if difference is not None:
+        raise DeviceError(difference)
     replace_blocks(model, kernels)
     return f"{kernels.processor.name}, {str(compute.dtype).removeprefix('torch.')}"
 
@@ -143,13 +163,26 @@ def replace_blocks(model: GPT, kernels: Kernels) -> None:
 
 def _uncovered(config: ModelConfig) -> str | None:
     """Return the part of an architecture that has no kernel; None if there is none."""
+    unknown = uncovered(config, ACTIVATIONS)
+    if unknown is not None:
+        return unknown
     hidden, head_dim = config.mlp_hidden, config.head_dim
     reasons = {
         f"model.attention={config.attention}": config.attention != "auto",
-        f"mlp {config.mlp}": config.mlp not in ACTIVATIONS,
         "biases": config.bias,
         "grouped key and value heads": config.kv_heads != config.n_head,
         f"heads {head_dim} wide (a multiple of 32 is needed, at most 256)": head_dim % 32 != 0 or head_dim > 256,
         f"a hidden width of {hidden} (model.mlp_width has to be a multiple of 16)": hidden % 16 != 0,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _unknown_module(model: GPT) -> str | None:
+    """Return what the kernels do not know of a model that its configuration does not say; None if there is nothing."""
+    for block in model.h:
+        if type(block) is not Block:
+            return f"blocks of class {type(block).__name__}"
+    for name, module in model.h.named_modules():
+        if has_hooks(module):
+            return f"hooks, and h.{name} has one"
+    return unknown_parameter(model, model.config)

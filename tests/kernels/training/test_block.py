@@ -279,7 +279,7 @@ def test_passes_with_padding_or_a_cache_are_the_blocks_own(kernels: Kernels) -> 
 # --- what is not covered -------------------------------------------------------------------------
 
 UNCOVERED: list[tuple[dict[str, Any], str]] = [
-    ({"mlp": "gelu_tanh"}, "mlp gelu_tanh"),
+    ({"mlp": "gelu_tanh"}, "model.mlp=gelu_tanh"),
     ({"bias": True}, "biases"),
     ({"n_kv_head": 1}, "grouped key and value heads"),
     ({"n_embd": 96}, "heads 48 wide"),

@@ -1,0 +1,206 @@
+"""Edits of the model that native blocks do not make: each is noticed, and named, before training."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from native_support import needs_compiler
+from torch import Tensor, nn
+
+from gpt.device import Compute
+from gpt.environment import read_settings
+from gpt.errors import DeviceError
+from gpt.kernels.training.block import NativeBlock, use_native_blocks
+from gpt.model import GPT
+from gpt.model.attention import AutoCore, ReferenceCore, SDPACore
+from gpt.model.gpt import Block
+from gpt.model.layers import ACTIVATIONS, RMSNorm
+from gpt.processor import supported_processors
+from tiny import tiny_config
+
+DTYPES = sorted({processor.matmul_dtype for processor in supported_processors()}, key=str)
+Edit = Callable[[pytest.MonkeyPatch], None]
+
+
+def compute(dtype: torch.dtype) -> Compute:
+    return Compute(torch.device("cpu"), dtype)
+
+
+def build(**changes: Any) -> GPT:
+    """As a recipe begins, with projections and convolutions of zeros."""
+    torch.manual_seed(0)
+    recipe = {"norm": "rmsnorm", "position": "rope", "qk_norm": True, "mlp_conv": 4, "init": "zero_projections"}
+    return GPT(tiny_config(**{"n_embd": 64, "n_head": 2, "block_size": 72, **recipe, **changes}))
+
+
+def edited(forward: Callable[..., Tensor], owner: type[nn.Module] = Block) -> Edit:
+    return lambda patch: patch.setattr(owner, "forward", forward)
+
+
+def mlp_of(block: Any, x: Tensor, mask: Any, cache: Any) -> Tensor:
+    return block.mlp(block.mlp_conv(block.ln_2(x), mask, cache))
+
+
+def no_attention(self: Any, x: Tensor, rotation: Any, mask: Any, cache: Any = None) -> Tensor:
+    x = x + 0.0 * self.attn(self.ln_1(x), rotation, mask, cache)
+    return x + mlp_of(self, x, mask, cache)
+
+
+def parallel(self: Any, x: Tensor, rotation: Any, mask: Any, cache: Any = None) -> Tensor:
+    return x + self.attn(self.ln_1(x), rotation, mask, cache) + mlp_of(self, x, mask, cache)
+
+
+def post_norm(self: Any, x: Tensor, rotation: Any, mask: Any, cache: Any = None) -> Tensor:
+    x = self.ln_1(x + self.attn(x, rotation, mask, cache))
+    return x + mlp_of(self, x, mask, cache)
+
+
+def no_residual(self: Any, x: Tensor, rotation: Any, mask: Any, cache: Any = None) -> Tensor:
+    x = x + self.attn(self.ln_1(x), rotation, mask, cache)
+    return mlp_of(self, x, mask, cache)
+
+
+def detached(self: Any, x: Tensor, rotation: Any, mask: Any, cache: Any = None) -> Tensor:
+    x = x + self.attn(self.ln_1(x.detach()), rotation, mask, cache)
+    return x + mlp_of(self, x, mask, cache)
+
+
+def noisy(self: Any, x: Tensor, rotation: Any, mask: Any, cache: Any = None) -> Tensor:
+    x = x + self.attn(self.ln_1(x), rotation, mask, cache) + 0.01 * torch.randn_like(x)
+    return x + mlp_of(self, x, mask, cache)
+
+
+def windowed(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+    """See the last 64 positions only: the difference begins at position 64."""
+    seen = torch.ones(q.size(-2), k.size(-2), dtype=torch.bool).tril().triu(-63)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+
+def unscaled(self: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.25)
+
+
+def no_gain(self: Any, x: Tensor) -> Tensor:
+    return F.rms_norm(x, self.weight.shape, None, self.eps)
+
+
+def other_eps(self: Any, x: Tensor) -> Tensor:
+    return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), 1e-3)
+
+
+EDITS: dict[str, tuple[Edit, str]] = {
+    "attention times zero": (edited(no_attention), "block 0's output"),
+    "attention beside the MLP": (edited(parallel), "block 0's output"),
+    "norms after sublayers": (edited(post_norm), "block 0's output"),
+    "no residual": (edited(no_residual), "block 0's output"),
+    "noise": (edited(noisy), "block 0's output"),
+    "no gradient into attention": (edited(detached), "the gradient of wte.weight"),
+    "a window of 64": (edited(windowed, AutoCore), "block 0's output"),
+    "another scale": (edited(unscaled, AutoCore), "block 0's output"),
+    "norms without gains": (edited(no_gain, RMSNorm), "block 0's output"),
+    "another eps": (edited(other_eps, RMSNorm), "block 0's output"),
+    "another activation": (lambda patch: patch.setitem(ACTIVATIONS, "gelu", F.mish), "block 0's output"),
+    "no rotation": (
+        lambda patch: patch.setattr("gpt.model.attention.rotate", lambda x, rotation: x),
+        "block 0's output",
+    ),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_is_named_and_the_model_left_as_it_is_written(
+    monkeypatch: pytest.MonkeyPatch, name: str, dtype: torch.dtype
+) -> None:
+    edit, where = EDITS[name]
+    edit(monkeypatch)
+    model = build()
+    with pytest.raises(DeviceError, match=rf"^{where} differs by [0-9.e-]+ from that of [^\n]*gpt/model"):
+        use_native_blocks(model, compute(dtype), read_settings())
+    assert [type(block) for block in model.h] == [Block, Block]
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("rates", [{"dropout": 0.2}, {"dropout": 0.0, "attention_dropout": 0.3}])
+@pytest.mark.parametrize("attention", [{}, {"norm": "layernorm", "position": "learned", "qk_norm": False}])
+def test_with_dropout_the_masks_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, rates: dict[str, float], attention: dict[str, Any], dtype: torch.dtype
+) -> None:
+    model, before = build(**rates, **attention), torch.get_rng_state()
+    use_native_blocks(model, compute(dtype), read_settings())
+    assert all(isinstance(block, NativeBlock) for block in model.h)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@needs_compiler
+def test_a_dropout_that_was_taken_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for core in (ReferenceCore, SDPACore):
+        monkeypatch.setattr(core, "__init__", lambda self, dropout, plain=core.__init__: plain(self, 0.0))
+    with pytest.raises(DeviceError, match=r"^block 0's output differs by "):
+        use_native_blocks(build(dropout=0.1), compute(torch.float32), read_settings())
+
+
+@needs_compiler
+def test_what_the_native_blocks_cannot_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Block.forward
+
+    def forward(self: Any, x: Tensor, rotation: Any, mask: Any, cache: Any = None, scale: float = 1.0) -> Tensor:
+        return plain(self, x * scale, rotation, mask, cache)
+
+    monkeypatch.setattr(Block, "forward", forward)
+    monkeypatch.setattr(Block, "__call__", lambda self, *parts: nn.Module.__call__(self, *parts, scale=1.0))
+    with pytest.raises(DeviceError, match=r"^the native blocks cannot run this model \(.*scale.*\)$"):
+        use_native_blocks(build(), compute(torch.float32), read_settings())
+
+
+class Mine(Block):
+    pass
+
+
+def a_class_of_ones_own(model: GPT) -> None:
+    model.h[1] = Mine(model.config)
+
+
+def a_new_parameter(model: GPT) -> None:
+    model.h[0].sink = nn.Parameter(torch.zeros(2))
+
+
+def a_wider_layer(model: GPT) -> None:
+    model.h[0].mlp.c_fc = nn.Linear(64, 512, bias=False)
+
+
+def a_hook(model: GPT) -> None:
+    model.h[1].mlp.register_forward_hook(lambda module, args, y: 2 * y)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (a_class_of_ones_own, "blocks of class Mine"),
+        (a_new_parameter, "h.0.sink of shape (2,)"),
+        (a_wider_layer, "h.0.mlp.c_fc.weight of shape (512, 64)"),
+        (a_hook, "hooks, and h.1.mlp has one"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_model_with_other_modules_is_not_covered(change: Callable[[GPT], None], what: str) -> None:
+    model = build()
+    change(model)
+    with pytest.raises(DeviceError) as caught:
+        use_native_blocks(model, compute(torch.float32), read_settings())
+    assert str(caught.value) == f"the native kernels do not cover {what}"
+
+
+@needs_compiler
+def test_hooks_that_come_later_are_called() -> None:
+    model = build()
+    use_native_blocks(model, compute(torch.float32), read_settings())
+    shapes: list[torch.Size] = []
+    model.h[0].attn.register_forward_hook(lambda module, args, y: shapes.append(y.shape))
+    model(torch.zeros(1, 9, dtype=torch.int64))
+    assert shapes == [(1, 9, 64)]
