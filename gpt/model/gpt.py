@@ -1,4 +1,9 @@
-"""The decoder-only transformer: token ids in, next-token logits out."""
+"""The decoder-only transformer: token ids in, next-token logits out.
+
+On a CPU, native kernels compute the blocks in training and a C++ engine decodes, since both are faster; each is compared
+with the code in this folder before it is used. After an edit PyTorch computes what is written here, and a line says so;
+`run.kernels=torch` in training and `--backend eager` in decoding ask for that.
+"""
 
 import math
 from collections.abc import Iterator

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as Items
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from gpt.cache.paged_store import PagedStore
 from gpt.environment import read_settings
 from gpt.errors import DeviceError, GenerationError
 from gpt.generation import DecodeOptions, SampledToken
-from gpt.generation.backends.native import prepare
+from gpt.generation.backends.native import Prepared, prepare
 from gpt.generation.decoder import describe
 from gpt.generation.sampling import next_token_probabilities, sample
 from gpt.kernels.decoding.c_structs import CSample, sample_in_c, sampling_in_c
@@ -43,13 +44,17 @@ class Runner(Protocol):
 class NativeRunner:
     """Computes a step in one call of the native engine.
 
+    What the engine cannot sample by, see `Prepared.why_not_sample`, is sampled in PyTorch from the engine's logits.
+
     Args:
         engine: must have a sequence for each running one, and room for all tokens of a step.
-        vocab_size: the model's vocabulary size.
+        prepared: what the engine was made from.
     """
 
-    def __init__(self, engine: Engine, vocab_size: int) -> None:
-        self._engine, self._vocab_size, self.blocks = engine, vocab_size, engine.blocks
+    def __init__(self, engine: Engine, prepared: Prepared) -> None:
+        self._engine, self._prepared, self.blocks = engine, prepared, engine.blocks
+        self._vocab_size = prepared.weights.head.outputs
+        self._in_pytorch: WeakKeyDictionary[Sequence, bool] = WeakKeyDictionary()
 
     def run(self, chunks: Items[Chunk]) -> Sampled:
         tokens: list[int] = []
@@ -68,13 +73,21 @@ class NativeRunner:
         seen = [self._seen(sequence) for sequence in sequences]  # both stay alive until the call is over
         sampled = self._engine.step(tokens, rows, positions, wanted, list(map(_arguments, sequences, seen, logits)))
         return {
-            sequence: None if token < 0 else _describe(sequence, token, row)
+            sequence: self._sampled(sequence, token, row)
             for sequence, token, row in zip(sequences, sampled, logits, strict=True)
         }
 
+    def _sampled(self, sequence: Sequence, token: int, logits: Tensor | None) -> SampledToken | None:
+        if logits is not None and self._in_pytorch[sequence]:
+            return _sample(sequence, logits.unsqueeze(0))
+        return None if token < 0 else _describe(sequence, token, logits)
+
     def _logits(self, sequence: Sequence) -> Tensor | None:
-        """Return memory for the logits of a sequence if it asks for log-probabilities."""
-        return None if sequence.params.logprobs is None else torch.empty(self._vocab_size, dtype=torch.float32)
+        """Return memory for the logits of a sequence if PyTorch samples from them or describes them."""
+        if sequence not in self._in_pytorch:
+            self._in_pytorch[sequence] = self._prepared.why_not_sample(sequence.params) is not None
+        needed = self._in_pytorch[sequence] or sequence.params.logprobs is not None
+        return torch.empty(self._vocab_size, dtype=torch.float32) if needed else None
 
     def _seen(self, sequence: Sequence) -> Tensor | None:
         """Return which tokens a sequence has, (V,), for the repetition penalty; None where there is none."""
@@ -161,7 +174,7 @@ def build_runner(
         return _eager_runner(model, blocks, kv_dtype)
     tokens = 1 + -(-prefill_chunk // max_sequences)  # of each sequence
     engine = Engine(prepared.library, prepared.weights, max_sequences, tokens, kv_dtype, blocks)
-    return NativeRunner(engine, model.vocab_size)
+    return NativeRunner(engine, prepared)
 
 
 def _eager_runner(model: GPT, blocks: int, kv_dtype: str) -> EagerRunner:

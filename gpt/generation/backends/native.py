@@ -4,7 +4,7 @@ import ctypes
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -14,8 +14,9 @@ from torch import Tensor
 from gpt.config import ModelConfig, SamplingParams
 from gpt.environment import Settings
 from gpt.generation.backends import TokenIds, Window
+from gpt.generation.backends.agreement import check_logits, why_not_sample
 from gpt.generation.backends.paged import PagedSequences
-from gpt.kernels.decoding.c_structs import sample_in_c, sampling_in_c
+from gpt.kernels.decoding.c_structs import SAMPLING, sample_in_c, sampling_in_c, unknown_sampling
 from gpt.kernels.decoding.engine import Engine, load_engine
 from gpt.kernels.decoding.layout import Weights
 from gpt.kernels.decoding.weights import check_native_support, lay_out_weights
@@ -41,6 +42,16 @@ class Prepared:
 
     library: ctypes.CDLL
     weights: Weights
+    _sampling: dict[tuple[float, ...], str | None] = field(default_factory=dict)
+
+    def why_not_sample(self, params: SamplingParams) -> str | None:
+        """Return why the engine must not sample by these parameters; None if it may. Each are tried once."""
+        if (unknown := unknown_sampling(params)) is not None:
+            return f"the native engine does not know {unknown}"
+        key = tuple(getattr(params, name) for name in sorted(SAMPLING))
+        if key not in self._sampling:
+            self._sampling[key] = why_not_sample(self.library, params)
+        return self._sampling[key]
 
 
 _KEPT: WeakKeyDictionary[GPT, tuple[Version, Prepared]] = WeakKeyDictionary()
@@ -58,7 +69,7 @@ def prepare(model: GPT, settings: Settings, report: Report) -> Prepared:
         report: takes a line if the engine has to be compiled.
 
     Raises:
-        DeviceError: the engine is not available here, or not for this model.
+        DeviceError: the engine is not available here, or does not compute this model.
     """
     check_native_support(model)
     version = (model.config, settings, _checksum(model))
@@ -67,6 +78,7 @@ def prepare(model: GPT, settings: Settings, report: Report) -> Prepared:
         return kept[1]
     processor = supported_processors(settings.processor)[0]
     prepared = Prepared(load_engine(settings.cache_dir, report, processor), lay_out_weights(model, processor))
+    check_logits(model, Engine(prepared.library, prepared.weights, sequences=1))
     _KEPT[model] = version, prepared
     return prepared
 

@@ -143,9 +143,13 @@ class NativeRuntime(Runtime):
         super().__init__(model, "native", options)
         self._make_drafter = make_drafter
         tokens = 1 if make_drafter is None else 1 + MOST_DRAFTS
-        prepared = prepare(model, settings, report)
+        self._prepared, self._report = prepare(model, settings, report), report
         self._make_engine = partial(
-            Engine, prepared.library, prepared.weights, tokens_per_sequence=tokens, kv_dtype=options.kv_dtype
+            Engine,
+            self._prepared.library,
+            self._prepared.weights,
+            tokens_per_sequence=tokens,
+            kv_dtype=options.kv_dtype,
         )
 
     def backend(self, params: SamplingParams) -> NativeBackend:
@@ -153,6 +157,12 @@ class NativeRuntime(Runtime):
 
     def decoder(self, prompts: Sequence[TokenIds], params: SamplingParams, seeds: Sequence[int]) -> Decoder:
         _check_threads()
+        reason = self._prepared.why_not_sample(params)
+        if reason is not None:
+            self._report(
+                f"sampling with PyTorch's operators{', without speculation' * bool(self._make_drafter)}: {reason}"
+            )
+            return StepDecoder(self.backend(params), prompts, params, seeds)
         if self._make_drafter is None:
             return MultiStepDecoder(self.backend(params), prompts, params, seeds)
         return SpeculativeDecoder(self.backend(params), self._make_drafter(params), prompts, params, seeds)

@@ -11,6 +11,12 @@ from gpt.kernels.decoding.layout import LayerWeights, Matrix, Weights
 
 SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 LARGEST_INT32 = 2**31 - 1
+SAMPLING = frozenset({"temperature", "top_k", "top_p", "min_p", "repetition_penalty"})
+"""Fields of `SamplingParams` by which C samples."""
+AROUND_SAMPLING = frozenset(
+    {"max_new_tokens", "seed", "stop", "end_id", "logprobs", "overflow", "slide_chunk", "empty_prompt", "long_prompt"}
+)
+"""Those that say where a text begins and ends, which is not C's concern."""
 ACTIVATIONS = {"gelu": 0, "gelu_tanh": 1, "relu": 2, "relu2": 3, "swiglu": 4}
 
 
@@ -87,6 +93,14 @@ def floats(x: Tensor | None) -> ctypes.c_void_p:
 def integers(values: Sequence[int]) -> ctypes.Array[ctypes.c_int32]:
     """Return the values as an array of int32."""
     return (ctypes.c_int32 * len(values))(*values)
+
+
+def unknown_sampling(params: SamplingParams) -> str | None:
+    """Return the first field by which C cannot sample, and which has not its default; None if there is none."""
+    for name, field in type(params).model_fields.items():
+        if name not in SAMPLING | AROUND_SAMPLING and getattr(params, name) != field.default:
+            return name
+    return None
 
 
 def sampling_in_c(params: SamplingParams) -> CSampling:

@@ -62,6 +62,24 @@ def load_engine(
     return library
 
 
+def sample_rows(
+    library: ctypes.CDLL, logits: Tensor, params: SamplingParams, uniforms: Tensor, seen: Tensor | None
+) -> list[int]:
+    """Sample a token from each row of logits as an engine does.
+
+    Args:
+        library: from `load_engine`.
+        logits: (B, V) float32.
+        params: how to sample.
+        uniforms: (B,) float32 in [0, 1).
+        seen: (B, V) uint8, 1 for tokens to which the repetition penalty applies.
+    """
+    sampled = (ctypes.c_int32 * len(logits))()
+    sizes, sampling = logits.shape, ctypes.byref(sampling_in_c(params))
+    library.gpt_decoder_sample(*sizes, floats(logits), sampling, floats(uniforms), pointer(seen, torch.uint8), sampled)
+    return list(sampled)
+
+
 class Engine:
     """Runs a model over sequences whose keys and values are stored in blocks of 64 positions.
 

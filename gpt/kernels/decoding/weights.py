@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from gpt.config import ModelConfig
 from gpt.errors import DeviceError
+from gpt.kernels.coverage import uncovered, unknown_parameter
+from gpt.kernels.decoding.c_structs import ACTIVATIONS
 from gpt.kernels.decoding.layout import LayerWeights, Matrix, Weights, padded
 from gpt.model import GPT
 from gpt.model.gpt import Block
@@ -58,6 +60,9 @@ def check_native_support(model: GPT) -> None:
     """
     if next(model.parameters()).device.type != "cpu":
         raise DeviceError("the native backend runs on a CPU")
+    unknown = uncovered(model.config, ACTIVATIONS)
+    if unknown is not None:
+        raise DeviceError(f"the native backend does not cover {unknown}")
     configured = _configured_modules(model.config)
     modules = dict(model.named_modules())
     if modules.keys() - {"", "h"} != configured.keys():
@@ -77,9 +82,17 @@ def check_native_support(model: GPT) -> None:
 
 @lru_cache(maxsize=8)
 def _configured_modules(config: ModelConfig) -> dict[str, nn.Module]:
-    """Build all modules of a model except itself and its list of blocks."""
+    """Build all modules of a model except itself and its list of blocks.
+
+    Raises:
+        DeviceError: they have parameters that the engine does not know.
+    """
     with without_memory():
-        modules = dict(GPT(config).named_modules())
+        model = GPT(config)
+    unknown = unknown_parameter(model, config)
+    if unknown is not None:
+        raise DeviceError(f"the native backend does not cover {unknown}")
+    modules = dict(model.named_modules())
     return {name: module for name, module in modules.items() if name not in ("", "h")}
 
 
@@ -87,7 +100,9 @@ def _is_equivalent(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Return whether a module computes the same as `kind` in eval mode, as those that training puts in its place do."""
     if kind is nn.Linear and isinstance(module, QuantizedLinear | BFloat16Linear):
         return True
-    return type(module) is kind or (isinstance(module, kind) and type(module).__module__.startswith("gpt.training."))
+    return type(module) is kind or (
+        isinstance(module, kind) and type(module).__module__.startswith("gpt.kernels.training.")
+    )
 
 
 def _shapes(module: Any) -> list[torch.Size | None]:

@@ -156,7 +156,7 @@ def _distances(results: Results, right: Results) -> dict[str, float]:
 
 
 def _distance(result: Tensor, right: Tensor) -> float:
-    """Return the norm of the difference relative to the norm of what is right; of outputs (B, T, C) the worst position's.
+    """Return the norm of the difference relative to what is right, of outputs (B, T, C) at the worst position.
 
     A number that is not finite is infinitely far away.
     """

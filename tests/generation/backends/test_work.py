@@ -129,6 +129,7 @@ def test_the_engine_computes_each_position_once_and_past_the_edge_a_window_per_s
     monkeypatch.setattr(Engine, "forward", watched_forward)
     monkeypatch.setattr(Engine, "generate", watched_generate)
     runtime = build_runtime(tiny_model, DecodeOptions("native"))
+    slots.clear()
     assert len(list(generate_tokens(tiny_model, [1] * 7, SamplingParams(max_new_tokens=9), runtime))) == 9
     assert sum(slots) == 7 + 9 - 1
     slots.clear()

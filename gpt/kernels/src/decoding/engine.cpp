@@ -3,6 +3,7 @@
 #include "sampling.h"
 #include <atomic>
 #include <exception>
+#include <vector>
 
 template <class Work> static void run(Decoder& d, Work work) {
     parallel(d.size.threads, [&](const Worker& w) {
@@ -97,6 +98,19 @@ void gpt_decoder_step(Decoder* d, int count, const int32_t* tokens, const int32_
             sampled[i] = sample_token(*d, w, i, s.sampling, s.uniform, s.seen, s.logits);
         }
     });
+}
+
+// Samples a token from each row of logits (rows, count), each by a number of `uniforms`, as decoding does: so that it can
+// be compared with sampling in PyTorch. seen: (rows, count), or null.
+void gpt_decoder_sample(int rows, int count, const float* logits, const Sampling* sampling, const float* uniforms, const uint8_t* seen,
+                        int32_t* sampled) {
+    std::vector<float> x(count + simd::LANES), ranks(count + simd::LANES);
+    std::vector<int32_t> order(count);
+    for (int i = 0; i < rows; i++) {
+        std::copy_n(logits + (size_t)i * count, count, x.begin());
+        const uint8_t* row_seen = seen ? seen + (size_t)i * count : nullptr;
+        sampled[i] = sample(x.data(), count, *sampling, uniforms[i], row_seen, ranks.data(), order.data());
+    }
 }
 
 // Copies the physical blocks `from` (count) to `to` (count).

@@ -1,0 +1,104 @@
+"""The native engine shows that it computes the model that is written, and samples as sampling is written."""
+
+from typing import Any
+
+import pytest
+import torch
+from native_support import needs_compiler
+from planted_edits import EDITS
+from torch import Tensor
+
+from gpt.config import SamplingParams
+from gpt.generation import DecodeOptions, Runtime, build_runtime
+from gpt.generation.backends.agreement import ROWS
+from gpt.generation.decoder import StepDecoder
+from gpt.model import GPT
+from tiny import sharp_model
+
+pytestmark = needs_compiler
+EVALUATED = [name for name in EDITS if name != "no gradient into attention"]
+
+
+def model(**changes: Any) -> GPT:
+    recipe = {"norm": "rmsnorm", "position": "rope", "qk_norm": True, "mlp_conv": 4}
+    return sharp_model(**{"block_size": 72, **recipe, **changes})
+
+
+def runtime_of(model: GPT) -> tuple[Runtime, list[str]]:
+    lines: list[str] = []
+    return build_runtime(model, DecodeOptions(), report=lines.append), lines
+
+
+@pytest.mark.parametrize("name", EVALUATED)
+def test_an_edited_model_is_decoded_by_pytorch(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    assert runtime_of(model())[0].name == "native, fp32 cache"
+    EDITS[name](monkeypatch)
+    runtime, (line,) = runtime_of(model())
+    assert runtime.name == "eager, fp32 cache"
+    reason = line.removeprefix("no native backend, which is several times faster: ")
+    assert reason.startswith(("its logits differ by ", "the model differs from its configuration in h.0.mlp"))
+
+
+def test_only_the_beginning_of_a_window_is_compared_where_more_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    EDITS["a window of 64"](monkeypatch)
+    monkeypatch.setattr("gpt.generation.backends.agreement.FLOPS", 1e6)
+    assert runtime_of(model())[0].name == "native, fp32 cache"
+
+
+def test_weights_that_are_not_finite_are_left_to_sampling() -> None:
+    broken = model()
+    with torch.no_grad():
+        broken.lm_head.weight[3] = torch.nan
+    assert runtime_of(broken)[0].name == "native, fp32 cache"
+
+
+FILTERS: dict[str, dict[str, Any]] = {
+    "top_k_filter": {"top_k": 3},
+    "top_p_filter": {"top_p": 0.5},
+    "min_p_filter": {"min_p": 0.3},
+    "repetition_penalty": {"repetition_penalty": 4.0},
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_an_edited_filter_is_applied_by_pytorch(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    runtime, lines = runtime_of(model())
+    params = SamplingParams(temperature=0.9, **FILTERS[name])
+    assert not isinstance(runtime.decoder([[1]], params, [0]), StepDecoder)
+    assert lines == []
+    monkeypatch.setattr(f"gpt.generation.sampling.{name}", lambda logits, *_: logits)
+    runtime, lines = runtime_of(model())
+    assert isinstance(runtime.decoder([[1]], params, [0]), StepDecoder)
+    (line,) = lines
+    assert line.startswith("sampling with PyTorch's operators: ")
+    assert line.endswith(f" of {ROWS} tokens differ between the native engine and gpt/generation/sampling.py")
+
+
+def test_a_parameter_that_the_engine_does_not_know_is_applied_by_pytorch() -> None:
+    class Params(SamplingParams):
+        typical_p: float = 1.0
+
+    runtime, lines = runtime_of(model())
+    assert not isinstance(runtime.decoder([[1]], Params(), [0]), StepDecoder)
+    assert isinstance(runtime.decoder([[1]], Params(typical_p=0.2), [0]), StepDecoder)
+    assert lines == ["sampling with PyTorch's operators: the native engine does not know typical_p"]
+
+
+def test_what_pytorch_samples_from_the_engines_logits_is_the_text_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    params = SamplingParams(temperature=0.9, top_k=5)
+    engine, pytorch = (runtime_of(model())[0].decoder([[1, 2], [3]], params, [7, 8]) for _ in range(2))
+    monkeypatch.setattr("gpt.generation.backends.native.why_not_sample", lambda *_: "of a test")
+    runtime, _ = runtime_of(model())
+    stepped = runtime.decoder([[1, 2], [3]], params, [7, 8])
+    assert isinstance(stepped, StepDecoder)
+    for _ in range(90):  # past the window's edge
+        assert engine.step() == stepped.step() == pytorch.step()
+
+
+def test_sampling_is_compared_once_for_each_set_of_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Tensor] = []
+    monkeypatch.setattr("gpt.generation.backends.native.why_not_sample", lambda *_: calls.append(torch.zeros(1)))
+    runtime, _ = runtime_of(model())
+    for seed, top_k in ((1, 3), (2, 3), (3, 4)):
+        runtime.decoder([[1]], SamplingParams(seed=seed, top_k=top_k), [seed])
+    assert len(calls) == 2
