@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gpt.errors import InputError
 from gpt.inspection.tracing.model_copy import plain_copy
 from gpt.model import GPT
 from gpt.model.attention import Attention, masked_scores, weighted_sum
@@ -20,6 +21,8 @@ from gpt.model.layers import SwiGLU
 
 Tap = Callable[[str, Tensor], Tensor]
 Visit = Callable[[Tensor], Tensor]
+TOLERANCE = 0.02
+"""Largest norm of a difference, relative to the result: fused kernels and formulas round differently in bfloat16."""
 INSIDE_CORE = ("attn.hook_rot_q", "attn.hook_rot_k", "attn.hook_attn_scores", "attn.hook_pattern")
 
 
@@ -27,17 +30,26 @@ class TappedCore(nn.Module):
     """Attention written out, with a tap for every tensor that a fused kernel does not keep.
 
     Args:
+        core: computes attention in the model; what is written out is compared with it, but for dropout.
         dropout: dropout probability of the weights, while training.
         tap: receives names within a block, such as `attn.hook_pattern`.
     """
 
-    def __init__(self, dropout: float, tap: Tap) -> None:
+    def __init__(self, core: nn.Module, dropout: float, tap: Tap) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
+        self.core, self.dropout = core, nn.Dropout(dropout)
         self.tap = tap
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Compute attention of queries (B, H, T, D) to keys and values (B, K, S, D) -> (B, H, T, D)."""
+        """Compute attention of queries (B, H, T, D) to keys and values (B, K, S, D) -> (B, H, T, D).
+
+        Raises:
+            InputError: the model's core computes something else.
+        """
+        if not (self.training and self.dropout.p):
+            with torch.no_grad():
+                written_out = weighted_sum(masked_scores(q, k, mask).softmax(dim=-1), v)
+                require_equal("attention", "softmax(q k^T / sqrt(D)) v", written_out, self.core(q, k, v, mask))
         q = self.tap("attn.hook_rot_q", q.transpose(1, 2)).transpose(1, 2)  # named axes are B T H D
         k = self.tap("attn.hook_rot_k", k.transpose(1, 2)).transpose(1, 2)
         scores = self.tap("attn.hook_attn_scores", masked_scores(q, k, mask))
@@ -66,7 +78,9 @@ def tapped(model: GPT, names: Collection[str], tap: Tap) -> GPT:
         tap_inside = partial(_prefixed, prefix, tap_wanted)
         _tap_block(block, inside, tap_inside)
         if inside.intersection(INSIDE_CORE):
-            block.attn.core = TappedCore(copy.config.weights_dropout, tap_inside).train(block.attn.training)
+            block.attn.core = TappedCore(block.attn.core, copy.config.weights_dropout, tap_inside).train(
+                block.attn.training
+            )
     return copy
 
 
@@ -131,20 +145,44 @@ def _tap_norm(norm: nn.Module, name: str, wanted: set[str], tap: Tap) -> None:
 def _tap_middle(block: Block, visit: Visit) -> None:
     """Tap the stream after attention, a sum inside the block, which an edit changes through attention's output.
 
-    The block then computes `before + (changed - before)`, which is the edited stream up to rounding.
+    The block then computes `before + (changed - before)`, which is the edited stream up to rounding. An InputError is
+    raised if what enters `ln_2` is not that sum.
     """
     entered: list[Tensor] = []
+    left: list[Tensor] = []
     block.register_forward_pre_hook(lambda module, inputs: entered.append(inputs[0]))
+    block.ln_2.register_forward_pre_hook(
+        lambda module, inputs: require_equal("hook_resid_mid", "x + attn(ln_1(x))", left.pop(), inputs[0])
+    )
 
     def after_attention(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         before = entered.pop()
         middle = before + output
         changed = visit(middle)
+        left.append(changed.detach())
         if changed is middle and not middle.requires_grad:
             return output  # exact; with gradients, the model must continue with the tensor that was seen
         return changed - before
 
     block.attn.register_forward_hook(after_attention)
+
+
+def require_equal(what: str, formula: str, expected: Tensor, found: Tensor) -> None:
+    """Raise InputError where a model computes something else than what is to be shown of it.
+
+    Args:
+        what: is shown.
+        formula: that it is shown by.
+        expected: the formula's result.
+        found: the model's, of the same shape.
+    """
+    expected, found = expected.detach().float(), found.detach().float()
+    difference = (expected - found).norm() / expected.norm().clamp(min=1e-30)
+    if difference > TOLERANCE:  # what is not finite is shown as it is
+        raise InputError(
+            f"{what} cannot be shown: this model computes something else than {formula}, which differs by "
+            f"{float(difference):.2g}"
+        )
 
 
 def _visit_positions(visit: Visit, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:

@@ -2,13 +2,10 @@
 
 from typing import Any
 
-from torch import nn
-
 from gpt.model import GPT
-from gpt.model.gpt import Block
 
-PLAIN = (Block, nn.Dropout)
-"""Classes that native kernels subclass, so as to train without calling the modules inside."""
+NATIVE = "gpt.kernels."
+"""Where the classes are that stand in place of those of a model while it trains, and do not call the modules inside."""
 
 
 def plain_copy(model: GPT) -> GPT:
@@ -21,7 +18,7 @@ def plain_copy(model: GPT) -> GPT:
 
 
 def _copy(module: Any) -> Any:
-    kind = next((plain for plain in PLAIN if isinstance(module, plain)), type(module))
+    kind = next(base for base in type(module).__mro__ if not base.__module__.startswith(NATIVE))
     copy = object.__new__(kind)
     state = {name: value.copy() if isinstance(value, dict) else value for name, value in vars(module).items()}
     state.pop("_compiled_call_impl", None)

@@ -7,6 +7,7 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
 from gpt.inspection.tracing.activation_cache import MEMORY_LIMIT, Edits, run_with_cache
 from gpt.inspection.tracing.activation_names import HEAD, activations, select
+from gpt.inspection.tracing.hooks import require_equal
 from gpt.inspection.views.tokens import View, labels_of, most_likely, require_finite, with_labels
 from gpt.model import GPT
 
@@ -35,11 +36,12 @@ def logit_lens(model: GPT, idx: Tensor, edits: Edits | None = None, memory_limit
     needed = torch.Size(shape).numel() * torch.float32.itemsize
     if needed > memory_limit:
         raise InputError(f"a lens of that text takes {needed:,} bytes, more than the limit of {memory_limit:,}")
-    names = ["blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in range(layers - 1))]
+    names = ["blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in range(layers))]
     logits, cache = run_with_cache(model, idx, names, edits, memory_limit)
     lens = torch.empty(shape, dtype=torch.float32, device=logits.device)
-    for row, stream in zip(lens, cache.values(), strict=False):
+    for row, stream in zip(lens, cache.values(), strict=True):
         row.copy_(model.softcap(model.lm_head(model.ln_f(stream)).float()))
+    require_equal("a logit lens", "softcap(lm_head(ln_f(x)))", lens[-1], logits)
     lens[-1] = logits
     return lens
 

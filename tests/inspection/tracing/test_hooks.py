@@ -1,12 +1,18 @@
+from typing import Any
+
 import pytest
 import torch
+from planted_edits import EDITS
 from torch import Tensor
 
+import gpt
+from gpt.errors import InputError
 from gpt.inspection.tracing.activation_names import activations
 from gpt.inspection.tracing.hooks import TappedCore, tapped
 from gpt.kernels.training.block import replace_blocks
 from gpt.model import GPT
 from gpt.model.attention import ReferenceCore
+from gpt.model.gpt import Block
 from inspection.variants import every_variant, has_hooks, some_ids, state_of
 from tiny import sharp_model
 
@@ -84,7 +90,7 @@ def test_dropout_of_the_written_out_core_follows_the_mode(training: bool) -> Non
 def test_the_written_out_core_is_the_reference(training: bool) -> None:
     q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
     outputs = []
-    for core in (TappedCore(0.5, unchanged), ReferenceCore(0.5)):
+    for core in (TappedCore(ReferenceCore(0.5), 0.5, unchanged), ReferenceCore(0.5)):
         torch.manual_seed(3)  # of the dropout
         outputs.append(core.train(training)(q, k, v, None))
     assert torch.equal(*outputs)
@@ -143,3 +149,38 @@ def test_the_scale_of_a_half_precision_stream_does_not_overflow(norm: str) -> No
     tapped(model, ["ln_final.hook_scale"], lambda name, x: (seen.append(x), x)[1]).ln_f(stream)
     assert seen[0].dtype == torch.float16
     assert seen[0].flatten().tolist() == [300.0, 300.0]
+
+
+@pytest.mark.parametrize(
+    ("edit", "name", "formula"),
+    [
+        ("a window of 64", "pattern", r"attention cannot be shown.*softmax\(q k\^T / sqrt\(D\)\) v"),
+        ("another scale", "rot_q", "attention cannot be shown"),
+        ("attention beside the MLP", "resid_mid", r"hook_resid_mid cannot be shown.*x \+ attn\(ln_1\(x\)\)"),
+        ("attention times zero", "resid_mid", "hook_resid_mid cannot be shown"),
+    ],
+)
+def test_what_is_written_out_is_what_an_edited_model_computes_or_is_refused(
+    monkeypatch: pytest.MonkeyPatch, edit: str, name: str, formula: str
+) -> None:
+    recipe = {"norm": "rmsnorm", "position": "rope", "qk_norm": True, "mlp_conv": 4, "block_size": 72}
+    model, idx = sharp_model(**recipe), torch.arange(72).remainder(23).unsqueeze(0)
+    gpt.run_with_cache(model, idx)
+    EDITS[edit](monkeypatch)
+    with pytest.raises(InputError, match=formula):
+        gpt.run_with_cache(model, idx, f"blocks.*.*hook_{name}")
+    logits, _ = gpt.run_with_cache(model, idx, "*resid_post")
+    assert torch.equal(logits, model(idx))
+
+
+def test_blocks_of_a_class_of_ones_own_are_run_as_they_are() -> None:
+    class Doubled(Block):
+        def forward(self, *args: Any) -> Tensor:
+            return 2 * super().forward(*args)
+
+    model, idx = sharp_model(), some_ids()
+    plain = model(idx)
+    model.h[1].__class__ = Doubled
+    logits, _ = gpt.run_with_cache(model, idx, "*resid_post")
+    assert torch.equal(logits, model(idx))
+    assert not torch.allclose(logits, plain)

@@ -85,3 +85,14 @@ def test_the_rows_are_made_one_at_a_time() -> None:
     with AllocationMode() as allocations:
         lens = logit_lens(model, idx)
     assert allocations.peak < 1.5 * lens.nbytes
+
+
+def test_a_head_that_the_lens_does_not_apply_is_noticed() -> None:
+    class Doubled(GPT):
+        def forward(self, *args: object, **options: object) -> torch.Tensor:
+            return 2 * super().forward(*args, **options)  # type: ignore[arg-type]
+
+    model = sharp_model()
+    model.__class__ = Doubled
+    with pytest.raises(InputError, match=r"^a logit lens cannot be shown: .* than softcap\(lm_head\(ln_f\(x\)\)\)"):
+        logit_lens(model, torch.arange(9).unsqueeze(0))
