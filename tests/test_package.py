@@ -10,7 +10,8 @@ import gpt
 PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
-    {"errors", "progress", "signals"},
+    {"errors", "progress", "signals", "filters"},
+    {"parts"},
     {"environment", "files", "config", "processor"},
     {"device", "model", "data", "cache", "distributed"},
     {"kernels", "evaluation"},
