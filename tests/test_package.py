@@ -13,7 +13,7 @@ FLOORS = [
     {"errors", "progress", "signals", "filters"},
     {"parts"},
     {"environment", "files", "config", "processor"},
-    {"device", "model", "data", "cache", "distributed"},
+    {"device", "model", "data", "cache", "distributed", "plugins"},
     {"kernels", "evaluation"},
     {"accounting"},
     {"checkpoint", "generation"},

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, TextIO
 from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.decoding_options import add_decoding_options, chosen_runtime
 from gpt.cli.sampling_options import add_sampling_options, given_options, with_options
-from gpt.cli.shared_options import STANDARD_INPUT, add_checkpoint_options, add_weights_option, read_text, to_path
+from gpt.cli.shared_options import (
+    STANDARD_INPUT,
+    add_checkpoint_options,
+    add_weights_option,
+    load_given_plugins,
+    read_text,
+    to_path,
+)
 from gpt.config import SamplingParams
 from gpt.config.filter_fields import all_filters
 from gpt.errors import GenerationError, GPTError
@@ -32,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    load_given_plugins(argv)
     parser = CommandParser(
         "Generate text from a trained model. Sampling parameters default to those of the run's configuration.",
         'python scripts/sample.py --prompt "ROMEO:" --temperature 0.8 --top-k 40 --seed 7',

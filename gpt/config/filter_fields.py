@@ -6,6 +6,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from gpt.errors import ConfigError
 from gpt.filters import FILTERS, Filter
 from gpt.parts import with_plugins
 
@@ -43,6 +44,8 @@ def renew_filter_fields() -> None:
 
 def _set_fields(cls: type[BaseModel], after: str, optional: bool) -> None:
     own = {name: field for name, field in cls.model_fields.items() if name in cls.__annotations__}
+    if both := own.keys() & all_filters().keys():
+        raise ConfigError(f"FILTERS: {both.pop()} is a name of {cls.__name__} already; choose another")
     fields = {}
     for name, field in own.items():
         fields[name] = field

@@ -13,6 +13,7 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.config.filter_fields import all_filters
 from gpt.device import widest_dtype
+from gpt.errors import GenerationError
 
 
 def next_token_probabilities(logits: Tensor, params: SamplingParams, sequences: Sequence[Sequence[int]] = ()) -> Tensor:
@@ -37,7 +38,10 @@ def next_token_probabilities(logits: Tensor, params: SamplingParams, sequences: 
     for name, part in all_filters().items():
         value = getattr(params, name)
         if value != part.off:
-            logits = part.apply(logits, value)
+            filtered = part.apply(logits, value)
+            if getattr(filtered, "shape", None) != logits.shape:
+                raise GenerationError(f"the filter {name} returns another shape than that of its logits")
+            logits = filtered
     return logits.softmax(dim=-1)
 
 
