@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpt.inspection.views.surprisal import surprisal
     from gpt.model import GPT
     from gpt.model.quantized import quantize
+    from gpt.plugins import load_plugins
 
 _NAMES = {
     "gpt.api": ("load",),
@@ -39,6 +40,7 @@ _NAMES = {
     "gpt.inspection.views.surprisal": ("surprisal",),
     "gpt.model": ("GPT",),
     "gpt.model.quantized": ("quantize",),
+    "gpt.plugins": ("load_plugins",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -57,6 +59,7 @@ __all__ = [
     "generate_tokens",
     "load",
     "load_config",
+    "load_plugins",
     "logit_lens",
     "quantize",
     "run_with_cache",
