@@ -1,5 +1,6 @@
 """The native engine shows that it computes the model that is written, and samples as sampling is written."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ from planted_edits import EDITS
 from torch import Tensor
 
 from gpt.config import SamplingParams
+from gpt.filters import FILTERS
 from gpt.generation import DecodeOptions, Runtime, build_runtime
 from gpt.generation.backends.agreement import ROWS
 from gpt.generation.decoder import StepDecoder
+from gpt.kernels.decoding.c_structs import SAMPLING
 from gpt.model import GPT
 from tiny import sharp_model
 
@@ -52,21 +55,19 @@ def test_weights_that_are_not_finite_are_left_to_sampling() -> None:
     assert runtime_of(broken)[0].name == "native, fp32 cache"
 
 
-FILTERS: dict[str, dict[str, Any]] = {
-    "top_k_filter": {"top_k": 3},
-    "top_p_filter": {"top_p": 0.5},
-    "min_p_filter": {"min_p": 0.3},
-    "repetition_penalty": {"repetition_penalty": 4.0},
-}
+VALUES = {"top_k": 3, "top_p": 0.5, "min_p": 0.3, "repetition_penalty": 4.0}
 
 
-@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("name", VALUES)
 def test_an_edited_filter_is_applied_by_pytorch(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     runtime, lines = runtime_of(model())
-    params = SamplingParams(temperature=0.9, **FILTERS[name])
+    params = SamplingParams.model_validate({"temperature": 0.9, name: VALUES[name]})
     assert not isinstance(runtime.decoder([[1]], params, [0]), StepDecoder)
     assert lines == []
-    monkeypatch.setattr(f"gpt.generation.sampling.{name}", lambda logits, *_: logits)
+    if name in FILTERS:
+        monkeypatch.setitem(FILTERS, name, replace(FILTERS[name], apply=lambda logits, value: logits))
+    else:
+        monkeypatch.setattr(f"gpt.generation.sampling.{name}", lambda logits, *_: logits)
     runtime, lines = runtime_of(model())
     assert isinstance(runtime.decoder([[1]], params, [0]), StepDecoder)
     (line,) = lines
@@ -74,14 +75,12 @@ def test_an_edited_filter_is_applied_by_pytorch(monkeypatch: pytest.MonkeyPatch,
     assert line.endswith(f" of {ROWS} tokens differ between the native engine and gpt/generation/sampling.py")
 
 
-def test_a_parameter_that_the_engine_does_not_know_is_applied_by_pytorch() -> None:
-    class Params(SamplingParams):
-        typical_p: float = 1.0
-
+def test_a_parameter_that_the_engine_does_not_know_is_applied_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpt.kernels.decoding.c_structs.SAMPLING", SAMPLING - {"min_p"})
     runtime, lines = runtime_of(model())
-    assert not isinstance(runtime.decoder([[1]], Params(), [0]), StepDecoder)
-    assert isinstance(runtime.decoder([[1]], Params(typical_p=0.2), [0]), StepDecoder)
-    assert lines == ["sampling with PyTorch's operators: the native engine does not know typical_p"]
+    assert not isinstance(runtime.decoder([[1]], SamplingParams(), [0]), StepDecoder)
+    assert isinstance(runtime.decoder([[1]], SamplingParams(min_p=0.2), [0]), StepDecoder)
+    assert lines == ["sampling with PyTorch's operators: the native engine does not know min_p"]
 
 
 def test_what_pytorch_samples_from_the_engines_logits_is_the_text_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
