@@ -49,9 +49,11 @@ class CombinedOptimizer:
         return all(optimizer.state for optimizer in self.optimizers.values())
 
     def step(self) -> None:
-        """Update all parameters."""
+        """Update all parameters, but for an optimizer that does not read `found_inf` itself where that is set."""
         for optimizer in self.optimizers.values():
-            optimizer.step()
+            reads_it = getattr(optimizer, "_step_supports_amp_scaling", False)
+            if reads_it or self.found_inf is None or not bool(self.found_inf):
+                optimizer.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear all gradients."""
