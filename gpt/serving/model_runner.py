@@ -49,10 +49,12 @@ class NativeRunner:
     Args:
         engine: must have a sequence for each running one, and room for all tokens of a step.
         prepared: what the engine was made from.
+        report: receives a line when a request is the first that PyTorch samples for a reason.
     """
 
-    def __init__(self, engine: Engine, prepared: Prepared) -> None:
+    def __init__(self, engine: Engine, prepared: Prepared, report: Report) -> None:
         self._engine, self._prepared, self.blocks = engine, prepared, engine.blocks
+        self._report, self._reported = report, set[str | None]([None])
         self._vocab_size = prepared.weights.head.outputs
         self._in_pytorch: WeakKeyDictionary[Sequence, bool] = WeakKeyDictionary()
 
@@ -85,7 +87,11 @@ class NativeRunner:
     def _logits(self, sequence: Sequence) -> Tensor | None:
         """Return memory for the logits of a sequence if PyTorch samples from them or describes them."""
         if sequence not in self._in_pytorch:
-            self._in_pytorch[sequence] = self._prepared.why_not_sample(sequence.params) is not None
+            reason = self._prepared.why_not_sample(sequence.params)
+            self._in_pytorch[sequence] = reason is not None
+            if reason not in self._reported:
+                self._report(f"sampling with PyTorch's operators: {reason}")
+                self._reported.add(reason)
         needed = self._in_pytorch[sequence] or sequence.params.logprobs is not None
         return torch.empty(self._vocab_size, dtype=torch.float32) if needed else None
 
@@ -168,13 +174,15 @@ def build_runner(
         return _eager_runner(model, blocks, kv_dtype)
     try:
         prepared = prepare(model, read_settings(), report)
-    except DeviceError:
+    except DeviceError as error:
         if backend == "native":
             raise
+        if next(model.parameters()).device.type == "cpu":
+            report(f"no native backend, which is several times faster: {error}")
         return _eager_runner(model, blocks, kv_dtype)
     tokens = 1 + -(-prefill_chunk // max_sequences)  # of each sequence
     engine = Engine(prepared.library, prepared.weights, max_sequences, tokens, kv_dtype, blocks)
-    return NativeRunner(engine, prepared)
+    return NativeRunner(engine, prepared, report)
 
 
 def _eager_runner(model: GPT, blocks: int, kv_dtype: str) -> EagerRunner:

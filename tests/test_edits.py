@@ -1,0 +1,191 @@
+"""Edits of the package's sources, as a reader makes them: every command computes them, or says in a line why not."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from native_support import needs_compiler
+from test_changing import DIFFS
+
+import gpt
+from tiny import CORPUS
+
+pytestmark = needs_compiler
+PACKAGE = Path(gpt.__file__).parent
+RECIPE = """
+run: {name: tiny, device: cpu, dtype: float32, compile: false, threads: 1}
+data: {source: file, path: corpus.txt}
+model: {n_layer: 2, n_head: 1, n_embd: 32, block_size: 32, norm: rmsnorm, position: rope, qk_norm: true, mlp_conv: 2}
+optim: {name: muon, warmup_steps: 2, grad_clip: 0.1}
+train: {batch_size: 4, max_steps: 6, eval_interval: 3, log_interval: 1, sample_tokens: 10}
+sample: {temperature: 0.9, top_k: 5, max_new_tokens: 40}
+"""
+
+EDITS: dict[str, tuple[str, str, str]] = {
+    "attention times zero": ("model/gpt.py", "x = x + self.attn(", "x = x + 0.0 * self.attn("),
+    "another activation": ("model/layers.py", '"gelu": F.gelu,', '"gelu": F.mish,'),
+    "half of attention": ("model/attention.py", "return core(q, k, v, mask)", "return 0.5 * core(q, k, v, mask)"),
+    "unrotated keys": ("model/attention.py", "rotate(q, rotation), rotate(k, rotation)", "rotate(q, rotation), k"),
+    "norms without gains": ("model/layers.py", "self.weight.to(x.dtype), self.eps", "None, self.eps"),
+    "a convolution without residual": ("model/short_conv.py", "y = x + x * own", "y = 0.5 * x + x * own"),
+    "scaled embeddings": ("model/gpt.py", "x = self.wte(idx)", "x = 3.0 * self.wte(idx)"),
+    "another deviation of weights": ("model/gpt.py", "INIT_STD = 0.02", "INIT_STD = 0.05"),
+    "label smoothing": ("evaluation/loss.py", 'reduction="sum")', 'reduction="sum", label_smoothing=0.1)'),
+    "a slower warmup": ("training/schedule.py", "(step + 1) / config.warmup_steps", "0.1 * step / config.warmup_steps"),
+    "a momentum without Nesterov": ("training/muon.py", 'averages, group["momentum"])', "averages, 1.0)"),
+    "another temperature": ("generation/sampling.py", "max(params.temperature,", "max(0.2 * params.temperature,"),
+    "top-k of the second": ("filters.py", "logits.topk(k, dim=-1).values[..., -1:]", "logits.topk(1, dim=-1).values"),
+}
+DECODING = ("another temperature", "top-k of the second")
+"""Those that leave training as it is."""
+OF_BLOCKS = [*list(EDITS)[:6], "five new parts"]
+"""Those that native training blocks do not make."""
+OF_MODEL = [*OF_BLOCKS, "scaled embeddings"]
+"""Those that the native engine and an exported page do not make."""
+
+SCRIPT = """
+import contextlib, io, json, sys, threading
+from pathlib import Path
+
+import torch
+
+import gpt
+from gpt.checkpoint import load_trained
+from gpt.cli import evaluate, explain, export, sample, train
+from gpt.config import SamplingParams
+from gpt.serving.engine import ServingEngine
+
+overrides = sys.argv[1:]
+
+
+def run(command, *words):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = command.main([*words])
+        except SystemExit as stopped:
+            code = stopped.code
+    return {"code": code, "out": out.getvalue(), "err": err.getvalue()}
+
+
+def losses(name):
+    rows = map(json.loads, Path(f"runs/{name}/metrics.jsonl").read_text().splitlines())
+    return [row["train/loss"] for row in rows if "train/loss" in row]
+
+
+def served():
+    loaded = load_trained(Path("runs/default"), Path("runs"), torch.device("cpu"))
+    params, lines, texts = loaded.config.sample.model_copy(update={"seed": 3}), [], []
+    engine = ServingEngine(loaded.model, loaded.tokenizer, report=lines.append)
+    done = threading.Event()
+
+    def receive(pieces):
+        texts.extend(piece.text for piece in pieces)
+        if pieces[-1].finish:
+            done.set()
+
+    engine.submit("The", params, receive)
+    done.wait()
+    engine.close()
+    return {"out": "".join(texts), "lines": lines}
+
+
+def traced():
+    model, tokenizer = gpt.load("runs/default", device="cpu")
+    idx = torch.tensor([list(tokenizer.encode("The keeper sleeps till seven"))])
+    try:
+        return float((gpt.run_with_cache(model, idx)[0] - model(idx)).abs().max())
+    except gpt.GPTError as error:
+        return str(error)
+
+
+found = {
+    name: run(train, "--config", "tiny.yaml", f"run.name={name}", f"run.kernels={kernels}", *overrides)
+    for name, kernels in (("default", "auto"), ("torch", "torch"))
+}
+resume = ["--config", "tiny.yaml", "--resume", "runs/default/checkpoints/step-000003"]
+found["resumed"] = run(train, *resume, "run.name=resumed", *overrides)
+found["losses"] = {name: losses(name) for name in ("default", "torch", "resumed")}
+for backend in ("auto", "eager", "native"):
+    words = ["--checkpoint", "runs/default", "--prompt", "The", "--seed", "3", "--backend", backend]
+    found[f"sample {backend}"] = run(sample, *words)
+found["evaluate"] = run(evaluate, "--checkpoint", "runs/default/last")
+found["val"] = json.loads(Path("runs/default/metrics.jsonl").read_text().splitlines()[-1])["val/loss"]
+found["served"], found["traced"] = served(), traced()
+found["explain"] = run(explain, "attention", "--checkpoint", "runs/default", "--prompt", "The keeper")
+found["export"] = run(export, "--to", "html", "--checkpoint", "runs/default", "--output", "page.html")
+print(json.dumps(found))
+"""
+
+
+@cache
+def found_after(name: str, folder: Path) -> dict[str, Any]:
+    """What the commands do in a copy of the package with an edit; "none": without."""
+    shutil.copytree(PACKAGE, folder / "gpt", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
+    (folder / "corpus.txt").write_text(CORPUS * 30, encoding="utf-8")
+    overrides: list[str] = []
+    if name in EDITS:
+        file, old, new = EDITS[name]
+        source = (folder / "gpt" / file).read_text(encoding="utf-8")
+        assert source.count(old) == 1, f"{file} has {source.count(old)} times {old!r}"
+        (folder / "gpt" / file).write_text(source.replace(old, new), encoding="utf-8")
+    elif name == "five new parts":
+        (folder / "change.diff").write_text("".join(DIFFS.values()), encoding="utf-8")
+        subprocess.run(["git", "apply", "change.diff"], cwd=folder, check=True)
+        overrides = ["model.mlp=mish", "model.position=alibi", "optim.name=lion", "sample.typical_p=0.3"]
+    environment = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", SCRIPT, *overrides]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def unedited(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return found_after("none", tmp_path_factory.mktemp("unedited"))
+
+
+def is_one_line_refusal(result: dict[str, Any]) -> bool:
+    return result["code"] == 2 and re.fullmatch(r"(.*\n)*error: [^\n]+\n", result["err"]) is not None
+
+
+@pytest.mark.parametrize("name", [*EDITS, "five new parts"])
+def test_no_command_ignores_an_edit_in_silence(name: str, unedited: dict[str, Any], tmp_path: Path) -> None:
+    found = found_after(name, tmp_path)
+    losses, plain = found["losses"], unedited["losses"]["default"]
+    assert losses["default"] == pytest.approx(losses["torch"], rel=1e-4)
+    assert losses["resumed"] == losses["default"][3:]
+    if name not in DECODING:
+        assert losses["default"] != pytest.approx(plain, rel=1e-4)
+    text = found["sample eager"]["out"]
+    assert found["sample auto"]["out"] == text == "The" + found["served"]["out"] + "\n"
+    assert found["sample native"]["out"] == text or is_one_line_refusal(found["sample native"])
+    if name in DECODING:
+        assert text != unedited["sample eager"]["out"]
+    assert json.loads(found["evaluate"]["out"].splitlines()[-1])["loss"] == pytest.approx(found["val"], rel=1e-5)
+    assert found["traced"] == pytest.approx(0.0, abs=1e-4) if isinstance(found["traced"], float) else found["traced"]
+    assert found["explain"]["code"] == 0 or is_one_line_refusal(found["explain"])
+    falls_back = "training with PyTorch's operators: " in found["default"]["err"]
+    assert falls_back is (name in OF_BLOCKS)
+    if name in OF_MODEL:
+        assert "no native backend, " in found["sample auto"]["err"]
+        assert any("no native backend, " in line for line in found["served"]["lines"])
+        assert is_one_line_refusal(found["export"])
+    if name in DECODING:
+        assert "sampling with PyTorch's operators: " in found["sample auto"]["err"]
+        assert any("sampling with PyTorch's operators: " in line for line in found["served"]["lines"])
+
+
+def test_without_an_edit_everything_is_native(unedited: dict[str, Any]) -> None:
+    assert "training blocks by native kernels" in unedited["default"]["err"]
+    assert unedited["sample native"]["out"] == unedited["sample eager"]["out"]
+    assert unedited["served"]["lines"] == []
+    assert unedited["export"]["code"] == 0
