@@ -3,16 +3,30 @@
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import add_checkpoint_options, load_given_plugins, to_path
 from gpt.cli.tables import human_bytes
 from gpt.errors import ConfigError, GPTError, InputError
-from gpt.files import require_replaceable, sync_file, temporary_folder, write_atomic, write_folder
+from gpt.files import require_replaceable, sync_file, sync_folder, temporary_folder, write_folder
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
+
+
+class Export(NamedTuple):
+    """What was written and compared with the model.
+
+    Attributes:
+        difference: root mean square of the difference of the logits, relative to their deviation; None: not computed.
+        remedy: what to do with the file or folder.
+        lost: sampling parameters of the run that it does not have, as KEY=VALUE.
+    """
+
+    difference: float | None
+    remedy: str
+    lost: list[str]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,25 +52,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--prompt", metavar="TEXT", help="html: prompt that the page starts with (default: none)")
     parser.add_argument("--output", type=to_path, required=True, metavar="PATH", help="file or folder to write")
+    parser.add_argument("--force", action="store_true", help="replace a file that is there; a folder is never replaced")
     return parser.parse_args(argv)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    _check(arguments)
     output: Path = arguments.output
-    if arguments.prompt is not None and arguments.to != "html":
-        raise ConfigError(f"--prompt has no effect with --to {arguments.to}; it is for html")
-    if arguments.weights not in (None, *FORMATS[arguments.to]):
-        known = ", ".join(FORMATS[arguments.to]) or "no other than float32"
-        raise ConfigError(f"--weights {arguments.weights} is not for --to {arguments.to}, which has {known}")
-    if arguments.to == "hf" and output.exists():
-        raise GPTError(f"{output} exists already; choose another --output, or remove it")
-    if output.is_dir():
-        raise GPTError(f"{output} is a folder; --output names a file")
-    if (output.parent / "manifest.json").is_file():
-        raise GPTError(f"{output.parent} is a checkpoint, which would be damaged; choose another --output")
-    if not output.parent.is_dir():
-        raise GPTError(f"{output.parent} is not a folder; make it first, or choose another --output")
-
     load_torch()
     import torch
 
@@ -64,18 +66,55 @@ def _run(arguments: argparse.Namespace) -> int:
 
     loaded = load_trained(arguments.checkpoint, arguments.runs, torch.device("cpu"))
     try:
-        size, remedy = WRITERS[arguments.to](arguments, loaded)
+        require_replaceable(output)
+        with temporary_folder(output) as folder:
+            staged = folder / output.name
+            export = WRITERS[arguments.to](arguments, loaded, staged)
+            if staged.is_file():  # a folder is flushed as it is written
+                sync_file(staged)
+            size = sum(file.stat().st_size for file in (staged, *staged.rglob("*")) if file.is_file())
+            staged.replace(output)
+        sync_folder(output.parent)
     except InputError as error:
         raise InputError(f"{loaded.folder} cannot be exported: {error}") from None
     except OSError as error:
         raise GPTError(f"cannot write {output}: {error.strerror or error}") from None
-    report(f"{loaded.folder}: written to {output}, {human_bytes(size)}; {remedy}")
+    if export.lost:
+        report(f"{output} samples without {', '.join(export.lost)}, which --to {arguments.to} does not have")
+    found = [human_bytes(size)]
+    if export.difference is not None:
+        found.append(f"its logits are the model's but for {export.difference:.0e} of their deviation")
+    report(f"{loaded.folder}: written to {output}, {'; '.join((*found, export.remedy))}")
     return 0
 
 
-def _write_html(arguments: argparse.Namespace, loaded: "Loaded") -> tuple[int, str]:
-    """Write a page; return its bytes, and what to do with it."""
-    from gpt.interop.html import render_model_page
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise a GPTError where options contradict each other, or the output cannot be there."""
+    output: Path = arguments.output
+    if arguments.prompt is not None and arguments.to != "html":
+        raise ConfigError(f"--prompt has no effect with --to {arguments.to}; it is for html")
+    if arguments.weights not in (None, *FORMATS[arguments.to]):
+        known = ", ".join(FORMATS[arguments.to]) or "no other than float32"
+        raise ConfigError(f"--weights {arguments.weights} is not for --to {arguments.to}, which has {known}")
+    if arguments.force and arguments.to == "hf":
+        raise ConfigError("--force has no effect with --to hf; it replaces a file, and hf is a folder")
+    if (output.parent / "manifest.json").is_file():
+        raise GPTError(f"{output.parent} is a checkpoint, which would be damaged; choose another --output")
+    if arguments.to == "hf" and output.exists():
+        raise GPTError(f"{output} exists already; choose another --output, or remove it")
+    if output.is_dir():
+        raise GPTError(f"{output} is a folder; --output names a file")
+    if output.is_file() and not arguments.force:
+        raise GPTError(f"{output} exists already; choose another --output, or replace it by --force")
+    if not output.parent.is_dir():
+        raise GPTError(f"{output.parent} is not a folder; make it first, or choose another --output")
+
+
+def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> Export:
+    """Write a page."""
+    from gpt.interop.coverage import not_applied
+    from gpt.interop.html import SAMPLING, render_model_page
+    from gpt.interop.page_check import check_page, find_node
 
     shape, weights = loaded.config.model, arguments.weights or "fp16"
     note = (
@@ -90,50 +129,44 @@ def _write_html(arguments: argparse.Namespace, loaded: "Loaded") -> tuple[int, s
         arguments.prompt or "",
         _name(loaded),
         note,
-    ).encode()
-    write_atomic(arguments.output, page)
-    return len(page), "open it in a browser"
+    )
+    staged.write_text(page, encoding="utf-8", newline="\n")
+    node = find_node()
+    difference = None if node is None else check_page(staged, loaded.model, weights, node)
+    remedy = (
+        "open it in a browser" if node else "open it in a browser, where it checks itself: here is no node to do it"
+    )
+    return Export(difference, remedy, not_applied(loaded.config.sample, SAMPLING))
 
 
-def _write_hugging_face(arguments: argparse.Namespace, loaded: "Loaded") -> tuple[int, str]:
-    """Write a folder for transformers; return its bytes, and what to do with it."""
-    from gpt.interop.hugging_face import export_files
+def _write_hugging_face(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> Export:
+    """Write a folder for transformers."""
+    from gpt.interop.coverage import not_applied
+    from gpt.interop.hugging_face import SAMPLING, check_folder, export_files
     from gpt.interop.model_card import model_card
 
     card = model_card(_name(loaded), loaded.config, loaded.state, _parameters(loaded))
-    files = export_files(loaded.model, loaded.tokenizer, loaded.config.sample, card)
-    write_folder(arguments.output, files)
-    return sum(map(len, files.values())), f"AutoModelForCausalLM.from_pretrained({str(arguments.output)!r}) loads it"
+    write_folder(staged, export_files(loaded.model, loaded.tokenizer, loaded.config.sample, card))
+    remedy = f"AutoModelForCausalLM.from_pretrained({str(arguments.output)!r}) loads it"
+    return Export(check_folder(staged, loaded.model), remedy, not_applied(loaded.config.sample, SAMPLING))
 
 
-def _write_gguf(arguments: argparse.Namespace, loaded: "Loaded") -> tuple[int, str]:
-    """Write a GGUF file; return its bytes, and what to do with it."""
-    from gpt.interop.gguf_file import write_gguf
+def _write_gguf(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> Export:
+    """Write a GGUF file."""
+    from gpt.interop.gguf_file import check_gguf, write_gguf
 
     weights, name, end_id = arguments.weights or "float32", _name(loaded), loaded.config.sample.end_id
-    size = _write_file(
-        arguments.output, lambda file: write_gguf(file, loaded.model, loaded.tokenizer, weights, name, end_id)
-    )
-    return size, f"llama-cli -m {arguments.output} runs it"
+    write_gguf(staged, loaded.model, loaded.tokenizer, weights, name, end_id)
+    return Export(check_gguf(staged, loaded.model, weights), f"llama-cli -m {arguments.output} runs it", [])
 
 
-def _write_onnx(arguments: argparse.Namespace, loaded: "Loaded") -> tuple[int, str]:
-    """Write an ONNX file; return its bytes, and what to do with it."""
-    from gpt.interop.onnx_file import write_onnx
+def _write_onnx(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> Export:
+    """Write an ONNX file."""
+    from gpt.interop.onnx_file import check_onnx, write_onnx
 
-    size = _write_file(arguments.output, lambda file: write_onnx(file, loaded.model, loaded.tokenizer))
-    return size, f"onnxruntime.InferenceSession({str(arguments.output)!r}) loads it"
-
-
-def _write_file(output: Path, write: Callable[[Path], None]) -> int:
-    """Write a file by a function that writes to a path, so that it appears whole or not at all; return its bytes."""
-    require_replaceable(output)
-    with temporary_folder(output) as folder:
-        file = folder / output.name
-        write(file)
-        sync_file(file)
-        file.replace(output)
-    return output.stat().st_size
+    write_onnx(staged, loaded.model, loaded.tokenizer)
+    remedy = f"onnxruntime.InferenceSession({str(arguments.output)!r}) loads it"
+    return Export(check_onnx(staged, loaded.model), remedy, [])
 
 
 def _parameters(loaded: "Loaded") -> int:
@@ -144,7 +177,7 @@ def _name(loaded: "Loaded") -> str:
     return loaded.config.run.name or loaded.folder.name
 
 
-WRITERS: dict[str, Callable[[argparse.Namespace, "Loaded"], tuple[int, str]]] = {
+WRITERS: dict[str, Callable[[argparse.Namespace, "Loaded", Path], Export]] = {
     "html": _write_html,
     "hf": _write_hugging_face,
     "gguf": _write_gguf,

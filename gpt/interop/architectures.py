@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from gpt.config import ModelConfig
 from gpt.errors import InputError
+from gpt.interop.coverage import require_covered
 from gpt.interop.tensors import Entry, linear
 
 Fields = Mapping[str, Any]
@@ -13,6 +14,8 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu",
 """Values of `model.mlp` without a gate, and what transformers calls them."""
 ACTIVATIONS_IN = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"gelu_new": "gelu_tanh"}
 """The other way; gelu_new is the same function, written out."""
+COVERED = ("position", "norm", "mlp", "n_kv_head", "qk_norm", "bias", "tie_weights")
+"""Keys of `ModelConfig` that some architecture has, with the values that `requirements` allow."""
 
 
 class Architecture(Protocol):
@@ -61,7 +64,7 @@ class GPT2:
 
     def requirements(self, config: ModelConfig) -> dict[str, tuple[bool, str]]:
         return {
-            "position": (config.position != "rope", "learned"),
+            "position": (config.position in ("learned", "sinusoidal"), "learned"),
             "norm": (config.norm == "layernorm", "layernorm"),
             "mlp": (config.mlp in ACTIVATIONS, "gelu"),
             "n_kv_head": (config.kv_heads == config.n_head, "null"),
@@ -236,10 +239,7 @@ def architecture_for(config: ModelConfig) -> Architecture:
     Raises:
         InputError: there is none; the message names the options to change for the nearest one.
     """
-    if config.mlp_conv is not None:
-        raise InputError("no architecture to export to has a convolution; train with model.mlp_conv=null")
-    if config.logit_softcap is not None:
-        raise InputError("no architecture to export to caps logits; train with model.logit_softcap=null")
+    require_covered(config, "an architecture to export to", COVERED)
     missing = {
         architecture: {key: value for key, (fits, value) in architecture.requirements(config).items() if not fits}
         for architecture in ARCHITECTURES

@@ -4,15 +4,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gpt.config import ModelConfig
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
 from gpt.interop.architectures import architecture_for, gpt2_entries
+from gpt.interop.coverage import require_as_configured
 from gpt.interop.gguf_tokenizer import UNUSED, GGUFTokens, gguf_tokens
 from gpt.interop.hugging_face import require_float32, weights_with_positions
+from gpt.interop.reference import compute_logits, from_gguf
 from gpt.interop.tensors import to_theirs
+from gpt.interop.verification import TOLERANCE, logits_of, require_same, window_of
 from gpt.model import GPT
 
 ARCHITECTURES = {"GPT2LMHeadModel": "gpt2", "LlamaForCausalLM": "llama", "Qwen3ForCausalLM": "qwen3"}
@@ -20,6 +24,8 @@ ARCHITECTURES = {"GPT2LMHeadModel": "gpt2", "LlamaForCausalLM": "llama", "Qwen3F
 WEIGHTS = ("float32", "q8_0")
 """Formats of the matrices; q8_0 is 8 bits with a float16 scale for each 32 values of a row. Vectors are float32."""
 Q8_BLOCK = 32
+GELU_TOLERANCE = 1e-2
+"""As `TOLERANCE`, where llama.cpp computes GELU by its tanh form and the model does not."""
 
 
 def write_gguf(
@@ -57,8 +63,7 @@ def write_gguf(
         names = library.get_tensor_name_map(architecture, config.n_layer)
         q8_0, float32 = library.GGMLQuantizationType.Q8_0, library.GGMLQuantizationType.F32
         for theirs, tensor in gguf_tensors(model, kind).items():
-            fits = weights == "q8_0" and tensor.dim() == 2 and tensor.size(1) % Q8_BLOCK == 0
-            stored = q8_0 if fits and "wpe" not in theirs else float32
+            stored = q8_0 if weights == "q8_0" and _is_rounded(theirs, tensor) else float32
             gguf_name = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
             writer.add_tensor(gguf_name, library.quants.quantize(tensor.numpy(), stored), raw_dtype=stored)
         writer.write_header_to_file()
@@ -66,6 +71,36 @@ def write_gguf(
         writer.write_tensors_to_file()
     finally:
         writer.close()
+
+
+def check_gguf(path: Path, model: GPT, weights: str) -> float:
+    """Compute logits from a GGUF file as llama.cpp does, and compare them with those of the model.
+
+    The model computes with weights that are rounded as in the file, so that nothing but rounding in float32 is allowed.
+
+    Returns:
+        The root mean square of their difference, relative to the deviation of the logits.
+
+    Raises:
+        InputError: they differ, or the model is not what its configuration builds.
+    """
+    require_as_configured(model)
+    library: Any = import_module("gguf")
+    reader, quants, q8_0 = library.GGUFReader(path), library.quants, library.GGMLQuantizationType.Q8_0
+    fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer.")}
+    written = {each.name: torch.tensor(quants.dequantize(each.data, each.tensor_type)) for each in reader.tensors}
+    rounded = {
+        name: torch.from_numpy(quants.dequantize(quants.quantize(weight.detach().numpy(), q8_0), q8_0))
+        for name, weight in model.named_parameters()
+        if weights == "q8_0" and _is_rounded(name, weight)
+    }
+    idx = window_of(model)
+    tolerance = GELU_TOLERANCE if model.config.mlp == "gelu" else TOLERANCE
+    return require_same(compute_logits(from_gguf(fields, written), idx), logits_of(model, idx, rounded), tolerance)
+
+
+def _is_rounded(name: str, weight: Tensor) -> bool:
+    return weight.dim() == 2 and weight.size(1) % Q8_BLOCK == 0 and "wpe" not in name
 
 
 def gguf_tensors(model: GPT, kind: str) -> dict[str, Tensor]:

@@ -23,7 +23,9 @@ from gpt.inspection.rendering.pages import (
     read_templates,
 )
 from gpt.inspection.views.tokens import labels_of
+from gpt.interop.coverage import require_covered
 from gpt.interop.tokenizer_json import merges_of, splits_as_gpt2
+from gpt.interop.verification import TOLERANCE, logits_of, window_of
 from gpt.model import GPT
 from gpt.model.quantized import QuantizedLinear, quantize, weights_format
 
@@ -31,7 +33,21 @@ WEIGHTS = ("fp16", "int8", "float32")
 """Formats of the weights in a page; with int8, the blocks' linear layers are int8 and the rest is fp16."""
 MOST_BYTES = 2**29 // 4 * 3 - 2**20
 """Bytes of weights that a page holds in base64; a string of Chromium has at most 2^29 characters."""
-ENGINE = ("kernel.js", "weights.js", "model.js", "sampling.js", "tokenizer.js", "text.js", "source.js")
+COVERED = ("n_kv_head", "bias", "tie_weights", "qk_norm", "logit_softcap", "mlp_conv")
+"""Keys of `ModelConfig` that `page/model.js` computes, with any value."""
+NAMES = {
+    "position": ("learned", "sinusoidal", "rope"),
+    "norm": ("layernorm", "rmsnorm"),
+    "mlp": ("gelu", "gelu_tanh", "relu", "relu2", "swiglu"),
+}
+"""Values that it computes of the other keys."""
+SAMPLING = ("temperature", "top_k", "top_p", "max_new_tokens")
+"""Keys of `SamplingParams` that the page applies."""
+PROBE_TOKENS = 16
+PROBE_LOGITS = 8
+PROBE_TOLERANCE = 10
+"""Largest difference of a logit at which a page still works, in multiples of `page_tolerance`."""
+ENGINE = ("kernel.js", "weights.js", "model.js", "probe.js", "sampling.js", "tokenizer.js", "text.js", "source.js")
 """The parts that compute, in order; they use no document, so that they run outside a browser too."""
 STYLES = (*VIEW_STYLES, "controls.css", "shell.css", "write.css")
 SCRIPTS = (
@@ -66,10 +82,10 @@ def render_model_page(
         InputError: a weight is not finite, also once converted; int8 is asked for, but the model is quantized to
             another format; there are more weights than a browser reads; or the page has no such tokenizer.
     """
+    require_covered(model.config, "a page", COVERED, NAMES)
     page_tokenizer = _page_tokenizer(tokenizer)
     tokenizer.encode(prompt)
-    if weights == "int8" and weights_format(model) != "int8":
-        model = quantize(model, "int8")
+    original, (model, rounded) = model, as_in_page(model, weights)
     tensors, content = _pack(model, weights)
     if len(content) > MOST_BYTES:
         raise InputError(
@@ -83,6 +99,7 @@ def render_model_page(
         "tensors": tensors,
         "tokenizer": page_tokenizer,
         "labels": labels_of(tokenizer, range(model.vocab_size)),
+        "probe": _probe(model, rounded, page_tolerance(original, weights)),
         "start": {
             "prompt": prompt,
             "count": params.max_new_tokens,
@@ -103,6 +120,29 @@ def render_model_page(
         style=read_part(*STYLES) + _read("page.css"),
         script_source="'wasm-unsafe-eval'",  # allows WebAssembly, but no code other than the page's own
     )
+
+
+def as_in_page(model: GPT, weights: str) -> tuple[GPT, dict[str, Tensor]]:
+    """Return a model with the linear layers of a page, and its parameters rounded as there, by name."""
+    if weights == "int8" and weights_format(model) != "int8":
+        model = quantize(model, "int8")
+    if weights == "float32":
+        return model, {}
+    return model, {name: parameter.detach().half().float() for name, parameter in model.named_parameters()}
+
+
+def page_tolerance(model: GPT, weights: str) -> float:
+    """Return the tolerance of `require_same` for a page; weights of int4 are rounded again there, to fp16."""
+    return 100 * TOLERANCE if weights != "float32" and weights_format(model) == "int4" else TOLERANCE
+
+
+def _probe(model: GPT, rounded: dict[str, Tensor], tolerance: float) -> dict[str, Any]:
+    """Return ids, and logits of the token after them by which a page checks itself when it is opened."""
+    idx = window_of(model)[:PROBE_TOKENS]
+    logits = logits_of(model, idx, rounded)[-1]
+    top = logits.topk(min(PROBE_LOGITS, len(logits)))
+    most = PROBE_TOLERANCE * tolerance * max(logits.std(correction=0).item(), 0.01)
+    return {"ids": idx.tolist(), "top": list(zip(top.indices.tolist(), top.values.tolist(), strict=True)), "most": most}
 
 
 def _page_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:

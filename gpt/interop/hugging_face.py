@@ -14,14 +14,19 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
 from gpt.files import MOST_JSON_BYTES, parse_json, read_file
 from gpt.interop.architectures import architecture_for, architecture_named
+from gpt.interop.coverage import require_as_configured
+from gpt.interop.reference import compute_logits, from_transformers
 from gpt.interop.tensors import build_from_tensors, check_layers, foreign_files, to_theirs
 from gpt.interop.tokenizer_json import from_tokenizer_json, to_tokenizer_json
+from gpt.interop.verification import logits_of, require_same, window_of
 from gpt.model import GPT
 from gpt.model.positions import SinusoidalPositions
 from gpt.model.quantized import weights_format
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+SAMPLING = ("temperature", "top_k", "top_p", "max_new_tokens", "end_id")
+"""Keys of `SamplingParams` that the folder has as defaults."""
 
 
 def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams, card: str) -> dict[str, bytes]:
@@ -69,6 +74,21 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams, card:
         "generation_config.json": _json(generation),
         "README.md": card.encode(),
     }
+
+
+def check_folder(folder: Path, model: GPT) -> float:
+    """Compute logits from a folder's files as transformers does, and compare them with those of the model.
+
+    Returns:
+        The root mean square of their difference, relative to the deviation of the logits.
+
+    Raises:
+        InputError: they differ, or the model is not what its configuration builds.
+    """
+    require_as_configured(model)
+    idx = window_of(model)
+    written = from_transformers(_read_json(folder / "config.json"), _read_tensors(folder))
+    return require_same(compute_logits(written, idx), logits_of(model, idx))
 
 
 def require_float32(model: GPT) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import InputError
+from gpt.errors import InputError, first_line
 from gpt.interop.hugging_face import require_float32
 from gpt.interop.tokenizer_json import to_tokenizer_json
+from gpt.interop.verification import logits_of, require_same, window_of
 from gpt.model import GPT
-from gpt.model.attention import Attention, ReferenceCore
+from gpt.model.attention import Attention, AutoCore, ReferenceCore, SDPACore
 
 PACKAGES = ("onnx", "onnxscript")
 """What PyTorch's exporter imports."""
@@ -56,11 +57,40 @@ def write_onnx(path: Path, model: GPT, tokenizer: Tokenizer) -> None:
     onnx_ir.save(exported, path)
 
 
+def check_onnx(path: Path, model: GPT) -> float:
+    """Run an ONNX file by onnxruntime, or by onnx itself where that is missing, and compare it with the model.
+
+    Returns:
+        The root mean square of the logits' difference, relative to their deviation.
+
+    Raises:
+        InputError: they differ, or the file cannot be run.
+    """
+    idx = window_of(model)
+    try:
+        logits = _runner(path).run(["logits"], {"idx": idx.unsqueeze(0).numpy()})[0][0]
+    except Exception as error:  # each program has its own
+        raise InputError(f"the written file does not run: {first_line(error)}") from None
+    return require_same(torch.from_numpy(logits), logits_of(model, idx))
+
+
+def _runner(path: Path) -> Any:
+    if find_spec("onnxruntime") is not None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # what is wrong is in the exception
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(str(path))
+
+
 def _program(model: GPT) -> torch.onnx.ONNXProgram:
     """Return the model as a graph, with attention written out: the fused kernel is not of ONNX."""
     written_out = copy.deepcopy(model).eval()
     for module in written_out.modules():
-        if isinstance(module, Attention):
+        if isinstance(module, Attention) and type(module.core) in (AutoCore, SDPACore):
             module.core = ReferenceCore(dropout=0.0)
     longest = model.config.block_size
     axes: dict[int, Any] = {0: torch.export.Dim("batch")}

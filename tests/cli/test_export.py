@@ -1,11 +1,19 @@
 """`scripts/export.py`."""
 
+import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import Tensor
 
+from gpt import checkpoint
 from gpt.cli import export, quantize
+from gpt.config import SamplingParams
+from gpt.interop import page_check as export_node
+from gpt.model.gpt import Block
+from programs import find_node
 
 
 def run(trained: Path, output: Path, *options: str) -> int:
@@ -18,7 +26,7 @@ def test_a_page_is_written_and_its_size_is_said(
     sizes = {}
     for weights in ("int8", "fp16", "float32"):
         page = tmp_path / "tiny.html"
-        assert run(trained, page, "--weights", weights) == 0
+        assert run(trained, page, "--weights", weights, "--force") == 0
         assert f"written to {page}" in capsys.readouterr().err
         assert f"{weights} weights" in page.read_text(encoding="utf-8")
         sizes[weights] = page.stat().st_size
@@ -51,6 +59,61 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("to", ["html", "gguf", "onnx"])
+def test_a_file_that_is_there_is_replaced_only_by_force(
+    to: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine"
+    file.write_text("mine")
+    assert run(trained, file, "--to", to) == 2
+    assert f"{file} exists already; choose another --output, or replace it by --force" in capsys.readouterr().err
+    assert file.read_text() == "mine"
+    if to == "gguf":
+        assert run(trained, file, "--to", to, "--force") == 0
+        assert file.read_bytes().startswith(b"GGUF")
+
+
+def without_attention(self: Block, x: Tensor, rotation: Any, mask: Any, cache: Any = None) -> Tensor:
+    x = x + 0.0 * self.attn(self.ln_1(x), rotation, mask, cache)
+    return x + self.mlp(self.ln_2(x))
+
+
+@pytest.mark.parametrize("to", ["html", "gguf", "hf"])
+def test_a_format_that_computes_something_else_is_one_line_and_leaves_nothing(
+    to: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_node, "find_node", find_node)
+    monkeypatch.setattr(Block, "forward", without_attention)
+    assert run(trained, tmp_path / "x", "--to", to) == 2
+    error = capsys.readouterr().err
+    assert "cannot be exported: the written file computes other logits than the model (they differ by 0." in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_that_cannot_be_checked_here_says_that_it_checks_itself(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run(trained, tmp_path / "x.html") == 0
+    assert "open it in a browser, where it checks itself: here is no node to do it" in capsys.readouterr().err
+
+
+def test_sampling_that_a_format_does_not_have_is_named(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_with_sampling(*arguments: Any) -> checkpoint.Loaded:
+        loaded = load(*arguments)
+        sample = SamplingParams(min_p=0.1, top_k=3, logprobs=2, stop=("x",))
+        return dataclasses.replace(loaded, config=loaded.config.model_copy(update={"sample": sample}))
+
+    load = checkpoint.load_trained
+    monkeypatch.setattr(checkpoint, "load_trained", load_with_sampling)
+    assert run(trained, tmp_path / "x.html") == 0
+    error = capsys.readouterr().err
+    assert "x.html samples without sample.min_p=0.1, sample.stop=('x',), which --to html does not have\n" in error
+
+
 @pytest.mark.parametrize("options", [["--to", "pdf"], ["--weights", "int4"], ["--to", "html"]])
 def test_a_wrong_option_exits_with_2(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -72,6 +135,8 @@ def test_a_folder_for_transformers_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
     assert export.main(arguments) == 2
     assert "exists already" in capsys.readouterr().err
+    assert export.main([*arguments, "--force"]) == 2
+    assert "--force has no effect with --to hf" in capsys.readouterr().err
     assert export.main([*arguments, "--prompt", "x"]) == 2
     assert "--prompt has no effect with --to hf" in capsys.readouterr().err
     assert export.main([*arguments, "--weights", "q8_0"]) == 2

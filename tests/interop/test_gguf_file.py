@@ -1,10 +1,8 @@
 """GGUF files: read back by the library of the format, and run by llama.cpp where it is installed."""
 
 import json
-import math
 import subprocess
 import sys
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,6 @@ import gguf
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
@@ -68,60 +64,6 @@ def test_the_library_reads_back_what_was_written(
     for theirs, ours in (("token_embd", "wte"), ("blk.1.ffn_down", "h.1.mlp.c_proj"), ("output_norm", "ln_f")):
         expected = model.get_parameter(f"{ours}.weight").detach().numpy()
         np.testing.assert_allclose(tensors[f"{theirs}.weight"], expected, atol=tolerance * abs(expected).max())
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return weight * x / (x.square().mean(dim=-1, keepdim=True) + eps).sqrt()
-
-
-def rotate_neighbors(x: Tensor, base: float) -> Tensor:
-    """(T, heads, D): columns 2i and 2i + 1 are the two parts of a complex number, rotated by position / base^(2i/D)."""
-    length, _, width = x.shape
-    angles = torch.outer(torch.arange(length), base ** (-torch.arange(0, width, 2) / width))
-    rotated = torch.view_as_complex(x.unflatten(-1, (-1, 2))) * torch.polar(torch.ones(()), angles).unsqueeze(1)
-    return torch.view_as_real(rotated).flatten(-2)
-
-
-def reference(header: Mapping[str, float], tensors: Mapping[str, Tensor], idx: Tensor) -> Tensor:
-    """Logits (T, V) of ids (T,) by GGUF's names only."""
-    heads, kv_heads = int(header["llama.attention.head_count"]), int(header["llama.attention.head_count_kv"])
-    eps, base = header["llama.attention.layer_norm_rms_epsilon"], header["llama.rope.freq_base"]
-    x = tensors["token_embd.weight"][idx]
-    for layer in range(int(header["llama.block_count"])):
-        part = {name: tensors[f"blk.{layer}.{name}.weight"] for name in PARTS}
-        y = rms_norm(x, part["attn_norm"], eps)
-        q, k, v = (F.linear(y, part[name]) for name in ("attn_q", "attn_k", "attn_v"))
-        q, k = (
-            rotate_neighbors(q.unflatten(-1, (heads, -1)), base),
-            rotate_neighbors(k.unflatten(-1, (kv_heads, -1)), base),
-        )
-        k, v = (each.repeat_interleave(heads // kv_heads, dim=1) for each in (k, v.unflatten(-1, (kv_heads, -1))))
-        scores = torch.einsum("thd,shd->hts", q, k) / math.sqrt(q.size(-1))
-        later = torch.ones(len(idx), len(idx), dtype=torch.bool).triu(1)
-        weights = scores.masked_fill(later, -math.inf).softmax(dim=-1)
-        x = x + F.linear(torch.einsum("hts,shd->thd", weights, v).flatten(1), part["attn_output"])
-        y = rms_norm(x, part["ffn_norm"], eps)
-        x = x + F.linear(F.silu(F.linear(y, part["ffn_gate"])) * F.linear(y, part["ffn_up"]), part["ffn_down"])
-    head = tensors.get("output.weight", tensors["token_embd.weight"])
-    return F.linear(rms_norm(x, tensors["output_norm.weight"], eps), head)
-
-
-PARTS = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"tie_weights": True}, {"n_kv_head": 2}, {"norm_eps": 0.1, "rope_theta": 50.0}], ids=str
-)
-def test_a_file_is_the_model_as_the_architecture_llama_computes_it(changes: dict[str, object], tmp_path: Path) -> None:
-    model = sharp_model(**LLAMA, **changes)
-    write_gguf(tmp_path / "x.gguf", model, CHARS, "float32", "x")
-    reader: Any = gguf.GGUFReader(tmp_path / "x.gguf")
-    tensors = {tensor.name: torch.from_numpy(tensor.data.copy()) for tensor in reader.tensors}
-    header = {name: field.contents() for name, field in reader.fields.items() if name.startswith("llama.")}
-    assert header["llama.feed_forward_length"] == model.config.mlp_hidden
-    idx = torch.randint(23, (16,))
-    with torch.inference_mode():
-        torch.testing.assert_close(reference(header, tensors, idx), model(idx.unsqueeze(0))[0])
 
 
 def test_tokens_are_escaped_bytes() -> None:

@@ -291,6 +291,18 @@ def test_an_empty_prompt_starts_after_a_line_end(open_page: Open, model: GPT) ->
     assert page.run(WRITTEN) == text == "\n" + generate(model, CHARS, "", max_new_tokens=20, temperature=0.0)
 
 
+def test_a_page_that_computes_something_else_says_so_and_writes_nothing(
+    model: GPT, tmp_path: Path, visit: Open
+) -> None:
+    page = render_model_page(model, CHARS, "float32", SamplingParams(), "ab", "A title", "a note")
+    file = tmp_path / "model.html"
+    file.write_text(page.replace('"position":"rope"', '"position":"none"'), encoding="utf-8")
+    opened = visit(file.as_uri())
+    opened.wait_for("document.querySelector('.status.wrong') !== null")
+    assert opened.text(".status.wrong").startswith("This page does not compute what its model computes")
+    assert not opened.run("document.querySelector('#views a, textarea, button') !== null")
+
+
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
 def test_nothing_is_wider_than_the_window(width: int, dark: bool, open_page: Open) -> None:
     page = open_page(width=width, dark=dark)
