@@ -33,9 +33,7 @@ def test_a_saved_model_is_loaded_again(tmp_path: Path) -> None:
     int8 = gpt.quantize(loaded, "int8")
     gpt.save(int8, tokenizer, tmp_path / "deep/mine")  # replaces it
     again, _ = gpt.load(tmp_path / "deep/mine", "cpu")
-    assert gpt.generate(again, tokenizer, "The", max_new_tokens=4) == gpt.generate(
-        int8, tokenizer, "The", max_new_tokens=4
-    )
+    assert all(value.equal(again.state_dict()[name]) for name, value in int8.state_dict().items())
     assert repr(gpt.Run(tmp_path / "deep/mine")) == f"Run('{tmp_path / 'deep/mine'}')"
 
 
