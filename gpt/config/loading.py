@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,13 +44,14 @@ class LoadedConfig:
         return self.name + TEACHER_SUFFIX
 
 
-def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     """Read a configuration file and apply `section.key=value` overrides.
 
     Raises:
         ConfigError: the file is missing or unreadable, or anything in it or the overrides is wrong;
             the message holds one line per problem.
     """
+    path = Path(path)
     text = read_yaml(path, "configuration", "configs/quickstart.yaml")
     return LoadedConfig(parse_config(text, str(path), overrides), to_name(path.stem), path.parent)
 
@@ -112,10 +113,27 @@ def parse_config(text: str, origin: str, overrides: Sequence[str] = ()) -> Confi
     document, problems = parse_document(text, origin)
     data = {key: dict(value or {}) if isinstance(value, dict | None) else value for key, value in document.data.items()}
     from_command_line = _apply_overrides(data, overrides, problems)
-    config, found = _validate(data)
-    for key, message in found:
-        place = "command line" if key in from_command_line else at_line(origin, line_of(key, document))
-        problems.append(f"{place}: {dotted(key)}: {message}")
+
+    def place(key: tuple[str, ...]) -> str:
+        return "command line" if key in from_command_line else at_line(origin, line_of(key, document))
+
+    return checked(data, origin, problems, place)
+
+
+def checked(data: dict[str, Any], origin: str, problems: list[str], place: Callable[[tuple[str, ...]], str]) -> Config:
+    """Return the configuration of some sections.
+
+    Args:
+        data: the sections.
+        origin: names them as a whole in the message.
+        problems: lines that were found before.
+        place: returns where a key was given.
+
+    Raises:
+        ConfigError: there are problems; the message holds one line for each.
+    """
+    config, found = validated(data)
+    problems = [*problems, *(f"{place(key)}: {dotted(key)}: {message}" for key, message in found)]
     if problems:
         raise ConfigError(listed(origin, problems))
     assert config is not None
@@ -128,7 +146,7 @@ def with_values(config: Config, values: Mapping[str, Any]) -> tuple[Config | Non
     for name, value in values.items():
         section, _, key = name.partition(".")
         data.setdefault(section, {})[key] = value
-    return _validate(data)
+    return validated(data)
 
 
 def dump_config(config: Config, only_given: bool = False) -> str:
@@ -180,7 +198,7 @@ def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], problems: l
     return keys
 
 
-def _validate(data: dict[str, Any]) -> tuple[Config | None, list[Finding]]:
+def validated(data: dict[str, Any]) -> tuple[Config | None, list[Finding]]:
     """Return the configuration, or everything that is wrong with it.
 
     Unknown keys hide the checks between known ones, so those are repeated without them.
@@ -199,7 +217,7 @@ def _validate(data: dict[str, Any]) -> tuple[Config | None, list[Finding]]:
             for name, section in data.items()
             if (name,) not in unknown
         }
-        findings += [finding for finding in _validate(known)[1] if finding not in findings]
+        findings += [finding for finding in validated(known)[1] if finding not in findings]
     return None, findings
 
 

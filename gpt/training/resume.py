@@ -90,6 +90,11 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
         CheckpointError: it does not, and the change is not allowed or impossible.
     """
     saved = point.checkpoint
+    if "data" not in saved.state:  # as gpt.save and import_model.py write it
+        raise CheckpointError(
+            f"{point.folder} holds a model, but no state of a training to resume; begin a new run with it: "
+            f"train.init_from={point.folder}"
+        )
     weights = format_of(saved.model)
     if weights != "float32":
         raise CheckpointError(
@@ -135,7 +140,7 @@ def _refuse_existing(run: RunFolder, config: Config) -> None:
     )
     changes = differences(existing, resolved)
     what = f"with another configuration ({'; '.join(changes)})" if changes else "with this configuration"
-    go_on = "" if changes else "continue it with --resume auto, or "
+    go_on = "" if changes else 'continue it with --resume auto (in Python resume="auto"), or '
     raise CheckpointError(
         f"the run folder {run.path} exists already, {what}; {go_on}choose another name with run.name=NAME, or delete it"
     )
