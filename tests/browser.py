@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from patience import PATIENCE
+
 LOWEST_FREE = 10
 """Above 3 and 4, the descriptors that Chromium reads commands from and writes answers to."""
 KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40, "x": 88}
@@ -57,7 +59,7 @@ class Browser:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         os.close(self._commands)  # which ends it
         os.close(self._answers)
-        self._process.wait(timeout=30)
+        self._process.wait(PATIENCE)
 
     def _start(self, program: str, profile: Path) -> None:
         import fcntl  # not on Windows, where pipes have no numbers to pass on either
@@ -143,7 +145,7 @@ class Page:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
-    def wait_for(self, condition: str, seconds: float = 30) -> None:
+    def wait_for(self, condition: str, seconds: float = PATIENCE) -> None:
         """Wait until a JavaScript expression is true."""
         until = time.monotonic() + seconds
         while not self.run(condition):

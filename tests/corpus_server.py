@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from patience import PATIENCE
+
 CONTENT = b"To be, or not to be, that is the question:\n" * 5000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 CRLF = CONTENT.replace(b"\n", b"\r\n")
@@ -44,7 +46,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def stall(self) -> None:
         self.server.stalled.release()
-        self.server.release.wait(30)
+        self.server.release.wait(PATIENCE)
 
     def serve_missing(self, visit: int) -> None:
         self.answer(404, b"no such page")
@@ -107,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
     def serve_together(self, visit: int) -> None:
         self.answer(200, CONTENT[:1000], Content_Length=len(CONTENT))
         self.wfile.flush()
-        self.server.both.wait(30)
+        self.server.both.wait(PATIENCE)
         self.wfile.write(CONTENT[1000:])
 
     def serve_to_http(self, visit: int) -> None:

@@ -24,9 +24,7 @@ from gpt.serving.http.drain import Drain
 from gpt.serving.http.limits import Limits
 from gpt.serving.http.models import Models
 from gpt.serving.http.server import bind
-
-PATIENCE = 20.0
-"""Seconds until a test that waits for something gives up."""
+from patience import PATIENCE
 
 
 class ManualEngine:
@@ -57,7 +55,8 @@ class ManualEngine:
     def wait_for_request(self) -> None:
         assert self.arrived.acquire(timeout=PATIENCE)
 
-    def wait_for_cancel(self, seconds: float = 1.0) -> None:
+    def wait_for_cancel(self, seconds: float = 10.0) -> None:
+        """Wait for less than a server's limits, which would cancel a request too."""
         assert self.left.acquire(timeout=seconds)
 
     def stats(self) -> EngineStats:

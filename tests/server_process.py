@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE
+
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "serve.py"
-PATIENCE = 30.0
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 HONEST = {"prompt": "It was", "max_tokens": 8, "seed": 3}
 

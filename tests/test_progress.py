@@ -5,6 +5,7 @@ from threading import Event
 import pytest
 
 from gpt.progress import announced
+from patience import PATIENCE
 
 
 def test_a_long_wait_is_announced_once_while_it_lasts() -> None:
@@ -16,7 +17,7 @@ def test_a_long_wait_is_announced_once_while_it_lasts() -> None:
         heard.set()
 
     with announced(report, "counting", seconds=0.0):
-        assert heard.wait(timeout=30)
+        assert heard.wait(PATIENCE)
     assert said == ["counting"]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpt.signals import WATCHED, Stopped, end_children, unwinding
+from patience import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +93,7 @@ def test_children_are_ended_with_theirs_but_not_other_sessions() -> None:
         assert child.stdout is not None
         child.stdout.readline()
         end_children()
-        assert child.wait(10) == -signal.SIGTERM
+        assert child.wait(PATIENCE) == -signal.SIGTERM
         assert child.stdout.read() == ""  # until the grandchild, which holds the pipe too, has ended
         assert other.poll() is None
     finally:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from patience import PATIENCE
 from tiny import CORPUS, TINY
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,7 +61,9 @@ assert not {"torch._dynamo", "torch.distributed.tensor", "sympy"} & sys.modules.
 def run(program: str, folder: Path, *arguments: str) -> None:
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", program, *arguments]
-    result = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(
+        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert result.returncode == 0, result.stderr
 
 

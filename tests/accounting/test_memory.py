@@ -21,6 +21,7 @@ from gpt.device import Compute
 from gpt.model import GPT
 from gpt.training.optimizers import CombinedOptimizer, build_optimizer
 from gpt.training.step import Stepper
+from patience import PATIENCE
 from tiny import tiny_config
 
 CPU = torch.device("cpu")
@@ -133,10 +134,10 @@ def test_gradients_are_there_in_the_second_forward_pass_of_a_step() -> None:
 
 @pytest.mark.parametrize(("name", "batch"), [("gpt2", 8), ("llama-2-7b", 1)])
 def test_a_large_model_is_predicted_quickly_and_without_memory(name: str, batch: int) -> None:
-    config, before, start = PUBLISHED[name], peak_memory_bytes(CPU), time.perf_counter()
+    config, before, start = PUBLISHED[name], peak_memory_bytes(CPU), time.process_time()
     memory = training_memory(config, batch, config.block_size, Compute(CPU, torch.bfloat16), adamw)
     assert memory.peak > 15 << 30
-    assert time.perf_counter() - start < 30  # 2 to 5 s on an idle core
+    assert time.process_time() - start < 30  # of this process; 2 to 5 s
     assert peak_memory_bytes(CPU) - before < 200 << 20
 
 
@@ -172,7 +173,9 @@ def test_a_process_grows_by_what_was_predicted() -> None:
     # the C library gives every freed block back, and none is counted that only waits to be used again
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     command = [sys.executable, "-c", PROCESS]
-    result = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    result = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
     assert float(result.stdout) == pytest.approx(1, abs=0.1)  # 0.995 in each of three runs
 
 

@@ -12,6 +12,7 @@ from native_support import needs_compiler
 
 from benchmarks.cli import main
 from benchmarks.processes import ROOT
+from patience import PATIENCE
 from programs import find_browser
 
 HF = ["--hf"] if find_spec("transformers") else []
@@ -43,7 +44,7 @@ COMMANDS = [
 
 def test_the_script_runs() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "bench.py"), "--help"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert "Measure speed." in result.stdout
 
 
@@ -55,7 +56,11 @@ def test_help_ends_with_an_example_and_needs_no_torch(command: str) -> None:
         "sys.exit('torch' in sys.modules)"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code, *command.split(), "--help"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code, *command.split(), "--help"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
     )
     assert f"example:\n  python scripts/bench.py {command or 'train'}" in result.stdout
 

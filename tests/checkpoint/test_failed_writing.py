@@ -19,6 +19,7 @@ from gpt.checkpoint import (
     write_checkpoint,
 )
 from gpt.errors import CheckpointError
+from patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -174,7 +175,7 @@ def written(make_checkpoint: Callable[..., Checkpoint], tmp_path_factory: pytest
     for name in names:
         make_run(folder / name, make_checkpoint())
     command = [sys.executable, "-c", WRITER, str(folder)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (result.returncode, result.stderr) == (0, "")
     return folder
 

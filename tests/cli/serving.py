@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx2
 
+from patience import PATIENCE
 from server_process import serve_process
 
 
@@ -15,6 +16,6 @@ def started(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str]
     """Start a server of the runs in a folder, and give a client of it."""
     with (
         serve_process(folder, "--backend", "eager", *options) as server,
-        httpx2.Client(base_url=server.url, timeout=60) as client,
+        httpx2.Client(base_url=server.url, timeout=PATIENCE) as client,
     ):
         yield server.process, client

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpt.checkpoint import verify_checkpoint
+from patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
@@ -15,7 +16,7 @@ SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
 
 
@@ -59,7 +60,7 @@ def test_a_closed_pipe_ends_quietly(trained: Path) -> None:
         cwd=trained,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert result.returncode == 0, result.stderr
@@ -72,7 +73,7 @@ def test_a_reader_who_went_away_does_not_end_a_training_run(trained: Path, tmp_p
     for name in ("tiny.yaml", "corpus.txt"):
         (tmp_path / name).write_bytes((trained / name).read_bytes())
     command = f"{sys.executable} {ROOT / 'scripts/train.py'} --config tiny.yaml 2>&1 | head -n 1"
-    subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=60, check=True)
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=PATIENCE, check=True)
     assert (tmp_path / "runs/tiny/checkpoints/step-000006").is_dir()
 
 
@@ -87,7 +88,7 @@ def test_a_wrong_option_is_one_line(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_line(where: str, trained: Path) -> None:
     command = f"{sys.executable} {ROOT / 'scripts/sample.py'} --checkpoint runs/tiny --prompt It {where}"
     result = subprocess.run(
-        ["bash", "-c", command], cwd=trained, capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", command], cwd=trained, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert result.returncode == 2
     said = result.stderr.removeprefix("loading torch\n")  # which a busy machine says
@@ -95,7 +96,9 @@ def test_a_full_disk_is_one_line(where: str, trained: Path) -> None:
 
 
 def shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        ["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
 
 
 def test_a_run_goes_on_where_every_standard_stream_is_closed(trained: Path, tmp_path: Path) -> None:

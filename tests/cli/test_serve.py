@@ -9,6 +9,7 @@ import pytest
 
 from cli.serving import started
 from gpt.cli import sample, serve
+from patience import PATIENCE
 from server_process import insist
 
 LONG = {"prompt": "It", "max_tokens": 4000, "stream": True}
@@ -20,7 +21,7 @@ def test_a_run_is_served_and_says_what_sample_says(trained: Path, capsys, monkey
         text = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
         assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny"]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 143
+        assert process.wait(PATIENCE) == 143
     monkeypatch.chdir(trained)
     assert sample.main(["--prompt", "It was", "--max-new-tokens", "20", "--seed", "3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["text"] == text
@@ -39,7 +40,7 @@ def test_sigterm_lets_a_stream_finish_and_refuses_new_requests(trained: Path) ->
         events = [line.removeprefix("data: ") for line in lines if line]
         assert events[-1] == "[DONE]"
         assert json.loads(events[-2])["choices"][0]["finish_reason"] == "length"
-        assert process.wait(30) == 143
+        assert process.wait(PATIENCE) == 143
 
 
 @pytest.mark.parametrize("twice", [False, True])
@@ -60,7 +61,7 @@ def test_a_deadline_or_a_second_signal_ends_what_runs(trained: Path, twice: bool
             events = [line.removeprefix("data: ") for line in lines if line]
             assert json.loads(events[-2])["error"]["type"] == "server_error"
             assert events[-1] == "[DONE]"
-        assert process.wait(30) == 130
+        assert process.wait(PATIENCE) == 130
 
 
 def test_without_a_run_one_line_says_how_to_get_one(tmp_path: Path, monkeypatch, capsys) -> None:

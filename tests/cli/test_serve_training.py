@@ -15,8 +15,9 @@ import pytest
 
 from cli.serving import started
 from gpt.checkpoint import RunFolder
+from patience import PATIENCE
 from server_process import insist
-from serving.http.playground.training import DEADLINE, TEXT, make_place
+from serving.http.playground.training import TEXT, make_place
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def place(trained: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + DEADLINE
+    until = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.05)
@@ -63,7 +64,7 @@ def test_a_server_that_is_stopped_lets_its_training_save_and_another_goes_on(pla
     with started(place) as (process, client):
         start_endless(client)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE) == 143
+        assert process.wait(PATIENCE) == 143
         assert not run.is_being_trained()
         assert process.stderr is not None
         assert "stopping the training of mine" in process.stderr.read()
@@ -74,7 +75,7 @@ def test_a_server_that_is_stopped_lets_its_training_save_and_another_goes_on(pla
         wait_for(lambda: status(client)["training"]["run"]["step"] > step + 2)
         assert client.get("/api/training", headers={"X-Forwarded-For": "127.0.0.1"}).status_code == 403
         process.send_signal(signal.SIGINT)
-        assert process.wait(DEADLINE) == 130
+        assert process.wait(PATIENCE) == 130
     assert saved_step(run) > step
 
 

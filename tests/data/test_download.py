@@ -22,6 +22,7 @@ import urllib3
 from corpus_server import CAP, CONTENT, CRLF, NOISE, SHA256, Handler, Server, closed_port, serve_corpora
 from gpt.data.download import Download, fetch
 from gpt.errors import ConfigError, DataError
+from patience import PATIENCE
 
 Fetch = Callable[..., Path]
 Failure = Callable[..., str]
@@ -180,7 +181,7 @@ def test_missing_page_is_not_kept_or_retried(server: Server, failure: Failure) -
 
 @pytest.mark.parametrize("page", ["/500-twice", "/busy", "/busy-no-hint", "/cut-twice", "/stalling-once"])
 def test_passing_trouble_is_retried(server: Server, get: Fetch, page: str) -> None:
-    path = get(server.url + page, timeout=(5, 0.5))
+    path = get(server.url + page, timeout=(PATIENCE, 2.0))
     assert path.read_bytes() == CONTENT
     assert server.visits[page] in {2, 3}
 
@@ -190,9 +191,9 @@ def test_passing_trouble_is_retried(server: Server, get: Fetch, page: str) -> No
     [
         ("/always-500", "HTTP 500", 5),
         ("/aborted", "connection broke", 5),
-        ("/silent", "timed out after 0.1 s", 5),
+        ("/silent", "timed out after 0.5 s", 5),
         ("/always-cut", "connection broke", 3),
-        ("/stalling", "timed out after 0.1 s", 3),
+        ("/stalling", "timed out after 0.5 s", 3),
         ("/endless", "sends more than 1000000 bytes", 1),
         ("/bomb", "sends more than 1000000 bytes", 1),
     ],
@@ -200,7 +201,8 @@ def test_passing_trouble_is_retried(server: Server, get: Fetch, page: str) -> No
 def test_lasting_trouble_is_named_after_few_attempts(
     server: Server, failure: Failure, page: str, words: str, visits: int
 ) -> None:
-    assert f"{page}: {words};" in failure(server.url + page, sha256=None, timeout=(5, 0.1))
+    seconds = 0.5 if "timed out" in words else PATIENCE
+    assert f"{page}: {words};" in failure(server.url + page, sha256=None, timeout=(PATIENCE, seconds))
     assert server.visits[page] == visits
 
 
@@ -382,12 +384,12 @@ def test_interrupted_download_leaves_nothing_behind(server: Server, get: Fetch, 
         command = [sys.executable, "-c", program, f"{server.url}/stalling", str(tmp_path / number.name)]
         children[number] = subprocess.Popen(command, cwd=root, stderr=subprocess.DEVNULL)
     for _ in children:
-        assert server.stalled.acquire(timeout=60)
+        assert server.stalled.acquire(timeout=PATIENCE)
     for number, (status, left_over) in endings.items():
         folder = tmp_path / number.name
         assert len(list(folder.iterdir())) == 1
         children[number].send_signal(number)
-        assert children[number].wait(60) == status
+        assert children[number].wait(PATIENCE) == status
         assert len(list(folder.iterdir())) == left_over
         assert get(f"{server.url}/good", folder=folder).read_bytes() == CONTENT
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpt.cli import train
+from patience import PATIENCE
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -19,7 +20,7 @@ def test_a_killed_process_ends_all_and_torchrun_starts_them_again(workplace: Pat
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
     command += [str(TESTS / "distributed" / "dies_once.py"), "--config", "tiny.yaml", "--resume", "auto", *overrides]
-    ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("\nerror: another process of this training has ended; continue from the last ") == 1
     assert ended.stderr.count(f"resuming {Path('runs/tiny/checkpoints/step-000004')}") == 1

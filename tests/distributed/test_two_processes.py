@@ -19,6 +19,7 @@ from gpt.checkpoint import read_checkpoint
 from gpt.kernels.build import find_compiler
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
+from patience import PATIENCE
 from tiny import tiny_config
 from training.counted import assert_as_predicted
 from training.sessions import start_session
@@ -45,7 +46,7 @@ def run_pair(script: Path, *arguments: str) -> list[subprocess.CompletedProcess[
         processes.append(
             subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )
-    ended = [process.communicate(timeout=100) for process in processes]
+    ended = [process.communicate(timeout=PATIENCE) for process in processes]
     return [
         subprocess.CompletedProcess(process.args, process.returncode, *output)
         for process, output in zip(processes, ended, strict=True)

@@ -17,11 +17,11 @@ from typing import Any
 from tqdm import tqdm
 
 from gpt.signals import WATCHED
+from patience import PATIENCE
 
 CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree"}
 """Audit events of the calls that change a folder, besides `open` for writing."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-PATIENCE = 120.0
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """What a drill is: an attack on a promise, its figures, and broken builds on which it has to fail."""
 
+import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -9,6 +11,11 @@ import gpt
 
 ROOT = Path(gpt.__file__).resolve().parents[1]
 """The checkout that is attacked; in a self-test a copy of it, so drills use no other path to `scripts/`."""
+
+FOLDER = "GPT_DRILL_FOLDER"
+"""Variable of the environment of a drill's process and of those that it starts: the drill's folder."""
+PROGRESS = "progress.txt"
+"""File in that folder: the figures so far."""
 
 NAMES = (
     "kill",
@@ -32,7 +39,7 @@ NAMES = (
 
 
 class Tally:
-    """Counts what a drill did, and keeps what failed.
+    """Counts what a drill did, writes that into its folder once a second, and keeps what failed.
 
     Args:
         names: figures in the order in which they are shown, all 0 at first.
@@ -41,12 +48,16 @@ class Tally:
     def __init__(self, *names: str) -> None:
         self.figures: dict[str, int | str] = dict.fromkeys(names, 0)
         self.failures: list[str] = []
+        self._written = 0.0
 
     def count(self, name: str, number: int = 1) -> None:
         """Add to a figure, which has to be one of those announced."""
         before = self.figures[name]
         assert isinstance(before, int)
         self.figures[name] = before + number
+        if (folder := os.environ.get(FOLDER)) and time.monotonic() > self._written + 1:
+            Path(folder, PROGRESS).write_text(self.line(), encoding="utf-8")
+            self._written = time.monotonic()
 
     def check(self, holds: bool, failure: str) -> bool:
         """Note a failure unless something holds; return whether it does."""
@@ -101,14 +112,12 @@ class Drill:
             which it has to find every break within seconds. Failures are returned; an exception is a defect of the
             drill.
         breaks: each is found at the small scale.
-        minutes: limit at full scale.
         alone: it measures, so no other drill may run beside it.
     """
 
     promise: str
     run: Callable[[Path, bool], Tally]
     breaks: tuple[Break, ...]
-    minutes: float = 4.0
     alone: bool = False
 
 

@@ -108,18 +108,18 @@ def watchdog(may_go_on: bool) -> Iterator[None]:
     alarms = iter((KeyboardInterrupt, HangError) if may_go_on else (HangError,))
 
     def ring(number: int, frame: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, HANG)
+        signal.setitimer(signal.ITIMER_PROF, HANG)
         raise next(alarms, HangError)("it hangs")
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, PATIENCE if may_go_on else HANG)
+    before = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, PATIENCE if may_go_on else HANG)
     try:
         yield
     except KeyboardInterrupt:
         pass
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def attack_yaml(chance: random.Random) -> None:
@@ -194,4 +194,4 @@ def _attack(tally: Tally, target: Target, chance: random.Random) -> None:
 
 
 PROMISE = "Input that nobody expects is refused in one line, or works; there is no traceback and no hang."
-DRILL = Drill(PROMISE, run, BREAKS, minutes=8)
+DRILL = Drill(PROMISE, run, BREAKS)

@@ -6,9 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from drills.frame import Tally
+from patience import PATIENCE
 
 NAMES = ("texts", "tokenizer files", "YAML", "stop strings")
-PATIENCE = 240.0
 
 
 def guide(folder: Path, tally: Tally, executions: int) -> None:

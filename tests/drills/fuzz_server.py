@@ -8,7 +8,8 @@ from typing import Any
 
 from drills.frame import Tally
 from drills.nasty import mutate_bytes, text, value
-from server_process import PATIENCE, ServerProcess, serve_process
+from patience import PATIENCE
+from server_process import ServerProcess, serve_process
 
 FIELDS = ("prompt", "prompts", "text", "max_tokens", "n", "logprobs", "stop", "seed", "temperature", "top_p", "top_k")
 FIELDS += ("model", "stream", "recipe", "corpus", "name", "layer", "head", "position", "step", "token", "k", "echo")

@@ -73,6 +73,12 @@ def shown(text: str) -> Ready:
     return lambda process, folder: text in process.text()
 
 
+def importing(process: TerminalProcess, folder: Path) -> bool:
+    """Return whether a script is importing its modules; before, Python itself is starting, and has tracebacks."""
+    place = Path("/proc", str(process.pid))  # the same process is this drill's at first, until it becomes the script
+    return b"scripts/" in (place / "cmdline").read_bytes() and "pydantic_core" in (place / "maps").read_text()
+
+
 def after(seconds: float, ready: Ready = lambda process, folder: True) -> Ready:
     """Return a condition that holds so long after another one has held."""
     begin: dict[int, float] = {}

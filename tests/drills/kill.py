@@ -156,5 +156,4 @@ DRILL = Drill(
     "ends as one that was never disturbed, bit for bit; so do sweeps, shards, downloads, exports and imports.",
     run,
     BREAKS,
-    minutes=10,
 )

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from drills.frame import ROOT, Break, Drill, Tally
+from patience import PATIENCE
 
 READER = """
 import resource, sys
@@ -53,7 +54,7 @@ def run(folder: Path, full: bool) -> Tally:
         empty.truncate(400 << 20)  # a hole: it takes memory when it is read, and no disk
     for name, program in (("training", READER), ("evaluation", EVALUATION)):
         command = [sys.executable, "-c", program, str(file)]
-        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True)
         grown_kib = int(result.stdout)
         tally.count("ways of reading 400 MB")
         good = tally.check(grown_kib < MOST_KIB, f"{name} took {grown_kib >> 10} MiB more")

@@ -15,6 +15,7 @@ from drills.frame import ROOT, Break, Drill, Tally
 from drills.offline import COMMANDS
 from gpt.data.download import Download, fetch
 from gpt.errors import DataError
+from patience import PATIENCE
 from tiny import CORPUS, TINY
 
 PASSING = ("/good", "/500-twice", "/busy", "/busy-no-hint", "/cut-twice", "/stalling-once")
@@ -151,7 +152,7 @@ def attack_by_killing(attack: Attack, count: int) -> None:
         command = [sys.executable, "-c", KILLED, attack.server.url + "/stalling", str(folder)]
         children.append((folder, subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)))
     for _ in children:
-        assert attack.server.stalled.acquire(timeout=60)
+        assert attack.server.stalled.acquire(timeout=PATIENCE)
     for folder, child in children:
         child.kill()
         child.wait()
@@ -170,7 +171,7 @@ def attack_offline(folder: Path, tally: Tally, count: int) -> None:
     environment = {**os.environ, "PYTHONPATH": paths, "GPT_OFFLINE": "1"}
     environment.pop("GPT_DATA_DIR", None)
     command = [sys.executable, "-m", "drills.offline", str(count)]
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     if not tally.check(result.returncode == 0, f"a command offline ended badly: {result.stderr[-500:]}"):
         return
     for done in json.loads((folder / "offline.json").read_text(encoding="utf-8")):

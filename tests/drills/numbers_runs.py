@@ -20,10 +20,10 @@ from gpt.errors import NonFiniteError
 from gpt.training.incidents import MEMORY, MOST_SKIPPED
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
+from patience import PATIENCE
 from training.sessions import start_session
 
 STOP, SPIKE = MEMORY // 2, MEMORY + 2
-PATIENCE = 220
 
 
 def go_on_after_a_stop(folder: Path, tally: Tally) -> None:

@@ -14,11 +14,10 @@ from drills.forks import Child, Death, Ending, finish, start_forked
 from gpt.cli import train
 from gpt.distributed import process_group
 from gpt.distributed.process_group import ProcessGroup
+from patience import PATIENCE
 
 MESSAGES = ("on_main", "agreed", "gather", "sum", "max", "mean")
 """Methods that wait for the other process."""
-PATIENCE = 60.0
-"""Seconds that the processes wait for each other; in use, an hour."""
 
 
 def import_distributed() -> None:
@@ -49,7 +48,7 @@ def train_pair(
         arguments: of the train command.
         deaths: of rank 0 and rank 1.
         fault: called with the rank and the number of a message before that is sent.
-        patience: seconds that they wait for each other.
+        patience: seconds that they wait for each other; in use, an hour.
     """
     port = free_port()
     pair = [

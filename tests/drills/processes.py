@@ -13,13 +13,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from drills.frame import ROOT, Break, Tally
+from drills.frame import FOLDER, PROGRESS, ROOT, Break, Tally
 from gpt.cli.command import SPINS
+from patience import PATIENCE
 
 COPIED = ("benchmarks", "configs", "gpt", "scripts", "tests")
 COPIED_FILES = ("constraints.txt", "pyproject.toml")
-MARK = "GPT_DRILL_FOLDER"
-"""Variable of the environment by which the processes of a drill are known."""
+SILENCE = 3 * PATIENCE
+"""Seconds after which a drill that reports no progress hangs; how long all of it takes is not limited."""
 
 
 @dataclass(frozen=True)
@@ -32,31 +33,39 @@ class Outcome:
 
 
 def run_process(
-    name: str, full: bool, minutes: float, root: Path = ROOT, stop: Callable[[], bool] = lambda: False
+    name: str,
+    full: bool,
+    root: Path = ROOT,
+    stop: Callable[[], bool] = lambda: False,
+    report: Callable[[str], None] = lambda figures: None,
 ) -> Outcome:
     """Run a drill in a temporary folder, which is removed with every process that it started.
 
     Args:
         name: of the drill; several, with commas between their names, share one process and what it imports.
         full: at full scale, otherwise at the small one.
-        minutes: limit.
         root: the checkout that is attacked.
         stop: returns whether to end early.
+        report: called with the figures so far, whenever they have changed.
     """
     with tempfile.TemporaryDirectory(prefix="drill-", ignore_cleanup_errors=True) as folder:
-        result, log = Path(folder) / "result.json", Path(folder) / "output.txt"
+        result, log, progress = (Path(folder) / name for name in ("result.json", "output.txt", PROGRESS))
         command = [sys.executable, "-m", "drills", "--inside", folder, "--drills", name, *([] if full else ["--quick"])]
         paths = (str(root), str(root / "tests"), *filter(None, [os.environ.get("PYTHONPATH")]))
-        environment = {"GOMP_SPINCOUNT": SPINS, **os.environ, "PYTHONPATH": os.pathsep.join(paths), MARK: folder}
+        environment = {"GOMP_SPINCOUNT": SPINS, **os.environ, "PYTHONPATH": os.pathsep.join(paths), FOLDER: folder}
         with log.open("w") as output:
             process = subprocess.Popen(
                 command, cwd=root, env=environment, stdout=output, stderr=output, start_new_session=True
             )
-        end = time.monotonic() + 60 * minutes
+        figures, end = "", time.monotonic() + SILENCE
         try:
             while (code := _code_within_a_moment(process)) is None:
+                now = progress.read_text(encoding="utf-8") if progress.exists() else ""
+                if now != figures:
+                    figures, end = now, time.monotonic() + SILENCE
+                    report(figures)
                 if stop() or time.monotonic() > end:
-                    text = f"not done after {minutes:g} minutes: {log.read_text()[-2000:]}"
+                    text = f"no progress in {SILENCE:g} s, at {figures or 'its start'}: {log.read_text()[-2000:]}"
                     return Outcome("", [text], crashed=True)
         finally:
             with suppress(ProcessLookupError):
@@ -78,7 +87,7 @@ def kill_marked(folder: str) -> None:
     """Kill the processes of a drill that have a session of their own, where Linux lists them."""
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
-            if f"{MARK}={folder}\0".encode() in path.read_bytes():
+            if f"{FOLDER}={folder}\0".encode() in path.read_bytes():
                 os.kill(int(path.parent.name), signal.SIGKILL)
 
 

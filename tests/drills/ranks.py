@@ -130,5 +130,4 @@ DRILL = Drill(
     "any change on disk, or hang: the other ends in one line, and both continue as if nothing had been, bit for bit.",
     run,
     BREAKS,
-    minutes=6,
 )

@@ -14,6 +14,7 @@ import torch
 from drills.frame import ROOT, Break, Drill, Tally
 from drills.leftovers import differing, everything
 from gpt.training.signals import Interrupted
+from patience import PATIENCE
 from training.golden_curves import RECIPES, RECORDED, STEPS, record
 from training.sessions import quick_beginnings, start_session
 
@@ -104,7 +105,7 @@ def _in_another_process(folder: Path, recipe: str, *overrides: str) -> Any:
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE,
         check=True,
     )
     return json.loads(result.stdout.splitlines()[-1])

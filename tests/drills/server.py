@@ -11,7 +11,8 @@ from typing import Any
 
 from drills.frame import Break, Drill, Tally
 from drills.tiny_run import train_tiny
-from server_process import HEAD, PATIENCE, ServerProcess, request, serve_process, vanish
+from patience import PATIENCE
+from server_process import HEAD, ServerProcess, request, serve_process, vanish
 
 LONG = {"max_tokens": 4000, "seed": 1}
 MEGABYTE = 1 << 20

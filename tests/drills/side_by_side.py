@@ -1,6 +1,7 @@
 """Drills at the same time: two of them, except those that measure."""
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,22 @@ from drills.processes import Outcome, broken_checkout, run_process
 
 AT_ONCE = 2
 """More would wait for each other on two cores."""
+EVERY = 20.0
+"""Seconds between two lines about a drill that runs."""
+
+
+class Report:
+    """Prints the figures of a drill that runs, on standard error and once in a while."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._begin = name, time.monotonic()
+        self._next = self._begin + EVERY
+
+    def __call__(self, figures: str) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + EVERY
+            print(f"{self._name} after {now - self._begin:.0f} s: {figures}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -27,7 +44,7 @@ class Task:
         """Return what came of it, and the seconds that it took."""
         begin = time.monotonic()
         with nullcontext(ROOT) if self.defect is None else broken_checkout(self.defect) as root:
-            outcome = run_process(self.name, self.full, load(self.name).minutes, root, stop)
+            outcome = run_process(self.name, self.full, root, stop, Report(self.name))
         return outcome, time.monotonic() - begin
 
 

@@ -90,7 +90,7 @@ def interrupt_trainings(folder: Path, full: bool, tally: Tally) -> None:
 def interrupt_writing(folder: Path, full: bool, tally: Tally) -> None:
     """Interrupt commands before each change on disk (or a few): nothing half-written stays, and they run again."""
     for command, changes, expected in undisturbed(folder):
-        for change in range(1, changes + 1, 1 if full else max(2, changes // 2)):
+        for change in range(1, changes + 1) if full else (changes // 2 + 1,):
             number = SIGNALS[change % len(SIGNALS)]
             output = folder / command.output
             shutil.rmtree(output) if output.is_dir() else output.unlink()
@@ -152,5 +152,4 @@ DRILL = Drill(
     "and a run ends as one that was never interrupted, bit for bit.",
     run,
     BREAKS,
-    minutes=10,
 )

@@ -13,6 +13,7 @@ from packaging.version import Version
 
 from drills.dependencies import closure, pins, requirements
 from drills.frame import ROOT, Break, Drill, Tally
+from patience import PATIENCE
 
 IMPORTER = """
 import json, pkgutil, sys
@@ -102,7 +103,7 @@ def check_imports(tally: Tally) -> None:
     """Import every module in a process that notes sockets and child processes."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
     command = [sys.executable, "-c", IMPORTER]
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     if not tally.check(result.returncode == 0, f"a module cannot be imported: {result.stderr[-500:]}"):
         return
     count, guilty, loaded = json.loads(result.stdout.splitlines()[-1])

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from gpt.signals import WATCHED
+from patience import PATIENCE
 
-PATIENCE = 90.0
-"""Seconds to wait for anything at all, on a machine that is busy."""
 GRACE = 3.0
 """Seconds in which children of an ended process have to end."""
 ECHO = 0.6

@@ -5,8 +5,8 @@ import pytest
 from drills.processes import run_process
 
 
-@pytest.mark.parametrize("names", ["kill,signals", "rot,hostile"])
+@pytest.mark.parametrize("names", ["kill", "signals", "rot,hostile"])
 def test_nothing_fails(names: str) -> None:
-    outcome = run_process(names, False, minutes=4)
+    outcome = run_process(names, False)
     assert outcome.failures == []
     assert not outcome.crashed

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fake_cuda import library
+from patience import PATIENCE
 
 TESTS = Path(__file__).resolve().parents[1]
 Reports = dict[str, dict[str, Any]]
@@ -35,7 +36,7 @@ def run_scenarios(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
         paths = (str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", ""))
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "fake_cuda.run", str(built), f"fake_cuda.scenarios.{name}", str(folder)]
-        result = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=170, check=False)
+        result = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert result.returncode == 0, result.stderr[-4000:]
         reports: Reports = json.loads(result.stdout)
         return reports

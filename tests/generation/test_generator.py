@@ -23,6 +23,7 @@ from gpt.generation.drafts import ModelDrafter
 from gpt.generation.sampling import next_token_probabilities, sample
 from gpt.kernels.build import find_compiler
 from gpt.model import GPT
+from patience import PATIENCE
 from tiny import sharp_model, tiny_config
 
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
@@ -314,7 +315,7 @@ sys.exit(any([check(backend) for backend in sys.argv[1:]]))
 """
     backends = ["eager", *(["native"] if find_compiler() is not None else [])]
     command = [sys.executable, "-c", program, *backends]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
     assert lines == lines[:1] * 2 * len(backends)

@@ -5,6 +5,7 @@ import subprocess
 from typing import Any
 
 from gpt.interop.html import read_engine
+from patience import PATIENCE
 from programs import find_node
 
 READER = """
@@ -22,7 +23,7 @@ def run_page(page: str, code: str) -> Any:
     ending = f"(async () => {{ {code} }})().then((found) => console.log(JSON.stringify(found)));"
     program = f"{read_engine()}\n{READER}\n{ending}"
     result = subprocess.run(
-        [find_node(), "-e", program], input=page, capture_output=True, encoding="utf-8", timeout=60, check=False
+        [find_node(), "-e", program], input=page, capture_output=True, encoding="utf-8", timeout=PATIENCE, check=False
     )
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""

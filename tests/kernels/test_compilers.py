@@ -32,7 +32,7 @@ def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @needs_compiler
-@pytest.mark.timeout(600)  # zig compiles its C++ library first
+@pytest.mark.timeout(1800)  # zig compiles its C++ library first
 def test_decoding(compiler: Compiler) -> None:
     model, prompt = sharp_model(block_size=64), [1, 2, 3]
     native, eager = (build_runtime(model, DecodeOptions(backend)) for backend in ("native", "eager"))
@@ -43,7 +43,7 @@ def test_decoding(compiler: Compiler) -> None:
 
 
 @needs_compiler
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_training(compiler: Compiler) -> None:
     kernels = Kernels(supported_processors()[0].matmul_dtype, read_settings())
     model, reference = GPT(tiny_config(n_embd=64, n_head=2)), GPT(tiny_config(n_embd=64, n_head=2))

@@ -13,6 +13,7 @@ from gpt.errors import DataError, GenerationError
 from gpt.generation import Piece
 from gpt.model import GPT
 from gpt.serving import EngineClosedError, QueueFullError, ServingEngine
+from patience import PATIENCE
 from serving.support import LETTERS
 from tiny import sharp_model
 
@@ -37,12 +38,12 @@ class Answer:
 
     @property
     def text(self) -> str:
-        assert self.ended.wait(60)
+        assert self.ended.wait(PATIENCE)
         return "".join(piece.text for piece in self.pieces)
 
     @property
     def finish(self) -> str | None:
-        assert self.ended.wait(60)
+        assert self.ended.wait(PATIENCE)
         return self.pieces[-1].finish
 
 
@@ -123,7 +124,7 @@ def test_running_and_waiting_requests_are_cancelled_from_any_thread(make: Callab
     first = engine.submit("abc", ENDLESS, running)
     second = engine.submit("abc", ENDLESS, waiting)
     engine.submit("abc", SHORT, last)
-    assert running.begun.wait(60)
+    assert running.begun.wait(PATIENCE)
     engine.cancel(second)
     assert (waiting.finish, waiting.text) == ("cancelled", "")
     engine.cancel(first)
@@ -137,7 +138,7 @@ def test_as_many_requests_wait_as_are_accepted(make: Callable[..., ServingEngine
     engine = make(max_sequences=1, max_waiting=2)
     running = Answer()
     engine.submit("a", ENDLESS, running)
-    assert running.begun.wait(60)
+    assert running.begun.wait(PATIENCE)
     others = [Answer(), Answer()]
     requests = [engine.submit("a", ENDLESS, answer) for answer in others]
     assert engine.stats().waiting == 2
@@ -166,7 +167,7 @@ def test_closing_lets_requests_finish_and_accepts_no_more(make: Callable[..., Se
     engine, answers = make(max_sequences=1), [Answer(), Answer()]
     for answer in answers:
         engine.submit("abc", SamplingParams(max_new_tokens=100), answer)
-    engine.close(drain_seconds=60)
+    engine.close(drain_seconds=PATIENCE)
     assert [(answer.finish, len(answer.text)) for answer in answers] == [("length", 100)] * 2
     with pytest.raises(EngineClosedError, match="is closed"):
         engine.submit("abc", SHORT, Answer())
@@ -177,7 +178,7 @@ def test_closing_cancels_what_is_not_finished_in_time(make: Callable[..., Servin
     engine, answers = make(max_sequences=1), [Answer(), Answer()]
     for answer in answers:
         engine.submit("abc", ENDLESS, answer)
-    assert answers[0].begun.wait(60)
+    assert answers[0].begun.wait(PATIENCE)
     engine.close()
     assert [answer.finish for answer in answers] == ["cancelled", "cancelled"]
     assert engine.stats().blocks_in_use == 0
@@ -199,4 +200,4 @@ def test_a_bug_ends_all_requests_and_the_engine_with_it(
     assert isinstance(engine.failure, ZeroDivisionError)
     with pytest.raises(EngineClosedError, match="the engine has failed: a bug"):
         engine.submit("abc", SHORT, Answer())
-    engine.close(drain_seconds=60)
+    engine.close(drain_seconds=PATIENCE)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpt.cli import explain
+from patience import PATIENCE
 
 MACHINE = ["--bandwidth", "2000", "--matmul-rate", "312000"]
 LLAMA = ["--published", "llama-2-7b", *MACHINE]
@@ -134,4 +135,4 @@ def test_help_and_mistakes_do_not_wait_for_torch() -> None:
         "sys.exit('torch' in sys.modules)\n"
     )
     root = Path(__file__).resolve().parents[3]
-    subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, timeout=PATIENCE, check=True)

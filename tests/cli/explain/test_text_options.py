@@ -16,6 +16,7 @@ import torch
 from gpt.checkpoint import Loaded
 from gpt.cli.explain.text_options import memory_limit_bytes, read_edits
 from gpt.errors import ConfigError
+from patience import PATIENCE
 
 Refuse = Callable[..., str]
 ROOT = Path(__file__).resolve().parents[3]
@@ -177,7 +178,12 @@ def test_torch_is_not_imported_for_help_or_a_wrong_option(options: list[str], tm
         "print('torch' in sys.modules, 'matplotlib' in sys.modules)"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code, *options], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code, *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
     )
     assert result.stdout.splitlines()[-1] == "False False"
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from native_support import needs_compiler
-from planted_edits import EDITS
 from torch import Tensor
 
 from gpt.config import SamplingParams
@@ -16,6 +15,7 @@ from gpt.generation.backends.agreement import ROWS
 from gpt.generation.decoder import StepDecoder
 from gpt.kernels.decoding.c_structs import SAMPLING
 from gpt.model import GPT
+from planted_edits import EDITS
 from tiny import sharp_model
 
 pytestmark = needs_compiler

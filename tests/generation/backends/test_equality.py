@@ -16,10 +16,9 @@ from gpt.generation.backends.compiled import CompiledBackend
 from gpt.generation.backends.eager import CachedBackend, UncachedBackend, pad
 from gpt.model import GPT
 from tiny import CORPUS, sharp_model, tiny_config
+from tolerances import LOGITS
 from variants import VARIANTS, keys_of, name_of
 
-TOLERANCE = 5e-5
-"""Of logits of a few units, whose terms are summed in another order."""
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
 POSITIONS = ("learned", "sinusoidal", "rope")
 NORMS = ("layernorm", "rmsnorm")
@@ -53,7 +52,7 @@ def assert_same_logits(cached: Backend, uncached: UncachedBackend, lengths: Sequ
     for step in range(steps):
         contexts = [text[: length + step] for text, length in zip(texts, lengths, strict=True)]
         expected = uncached.next_logits(contexts)
-        torch.testing.assert_close(cached.next_logits(contexts), expected, rtol=1e-5, atol=TOLERANCE)
+        torch.testing.assert_close(cached.next_logits(contexts), expected, rtol=1e-5, atol=LOGITS)
         assert (expected.std(dim=-1) > 0.3).all()
 
 
@@ -114,7 +113,7 @@ def test_logits_stay_the_same_where_rows_were_dropped_reordered_or_multiplied(ki
         for step in range(1, 12):
             contexts = [texts[row][: (9, 1, 14)[row] + step] for row in rows]
             torch.testing.assert_close(
-                cached.next_logits(contexts), uncached.next_logits(contexts), rtol=1e-5, atol=TOLERANCE
+                cached.next_logits(contexts), uncached.next_logits(contexts), rtol=1e-5, atol=LOGITS
             )
 
 
@@ -195,7 +194,7 @@ def test_a_model_that_fills_a_cache_gives_the_logits_of_one_that_does_not_at_eve
     model, idx = sharp_model(std=0.25, position=position, n_kv_head=2), torch.randint(23, (3, 16))
     cache = KVCache(model.config, batch=3)
     logits = torch.cat([model(piece, cache=cache) for piece in idx.split(chunk, dim=1)], dim=1)
-    torch.testing.assert_close(logits, model(idx), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits, model(idx), rtol=1e-5, atol=LOGITS)
     assert cache.lengths == [16, 16, 16]
 
 
@@ -210,7 +209,7 @@ def test_rows_of_different_lengths_are_filled_padded_and_truncated_and_then_go_o
     more = torch.tensor([text[length:] for text, length in zip(texts, lengths, strict=True)])
     logits: Tensor = torch.cat([model(piece, cache=cache) for piece in more.split((3, 1, 1), dim=1)], dim=1)
     for row, text in enumerate(texts):
-        torch.testing.assert_close(logits[row], model(torch.tensor([text]))[0, -5:], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(logits[row], model(torch.tensor([text]))[0, -5:], rtol=1e-5, atol=LOGITS)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])

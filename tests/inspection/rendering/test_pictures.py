@@ -10,6 +10,7 @@ import torch
 
 from gpt.errors import GPTError, InputError
 from gpt.inspection.rendering import pictures
+from patience import PATIENCE
 
 Draw = Callable[[int], Any]
 
@@ -142,7 +143,7 @@ def test_pyplot_and_its_backend_are_left_alone() -> None:
         "pictures.to_pixels(pictures.attention_picture(view))\n"
         "sys.exit('matplotlib.pyplot' in sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=PATIENCE, check=True)
 
 
 @pytest.mark.parametrize(

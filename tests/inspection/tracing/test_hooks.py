@@ -2,7 +2,6 @@ from typing import Any
 
 import pytest
 import torch
-from planted_edits import EDITS
 from torch import Tensor
 
 import gpt
@@ -14,6 +13,7 @@ from gpt.model import GPT
 from gpt.model.attention import ReferenceCore
 from gpt.model.gpt import Block
 from inspection.variants import every_variant, has_hooks, some_ids, state_of
+from planted_edits import EDITS
 from tiny import sharp_model
 
 

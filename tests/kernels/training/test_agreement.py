@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from native_support import needs_compiler
-from planted_edits import EDITS
 from torch import Tensor, nn
 
 from gpt.device import Compute
@@ -17,6 +16,7 @@ from gpt.model import GPT
 from gpt.model.attention import ReferenceCore, SDPACore
 from gpt.model.gpt import Block
 from gpt.processor import supported_processors
+from planted_edits import EDITS
 from tiny import tiny_config
 
 DTYPES = sorted({processor.matmul_dtype for processor in supported_processors()}, key=str)

@@ -17,7 +17,8 @@ from gpt.serving.http.errors import APIError
 from gpt.serving.http.jobs import read_jobs
 from gpt.serving.http.limits import Limits
 from gpt.serving.http.protocol import CompletionRequest
-from http_server import PATIENCE, ManualEngine, Serve, Served, real_engine
+from http_server import ManualEngine, Serve, Served, real_engine
+from patience import PATIENCE
 
 OK = {"prompt": "It was", "max_tokens": 3}
 

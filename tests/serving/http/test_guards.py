@@ -3,7 +3,8 @@
 import openai
 import pytest
 
-from http_server import PATIENCE, Serve, Served, real_engine
+from http_server import Serve, Served, real_engine
+from patience import PATIENCE
 
 OK = {"prompt": "It was", "max_tokens": 3}
 

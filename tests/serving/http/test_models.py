@@ -13,7 +13,8 @@ from gpt.checkpoint import Loaded
 from gpt.errors import CheckpointError
 from gpt.serving.http.errors import APIError
 from gpt.serving.http.models import COPIES, Models
-from http_server import PATIENCE, ManualEngine, Serve, Served, real_engine
+from http_server import ManualEngine, Serve, Served, real_engine
+from patience import PATIENCE
 
 BYTES = 100
 """Of the weights of a run of the fixture."""

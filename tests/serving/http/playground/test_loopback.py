@@ -18,6 +18,7 @@ from gpt.serving.http.models import Models
 from gpt.serving.http.playground import launcher
 from gpt.serving.http.playground.loopback import is_loopback
 from http_server import Serve, Served, make_loaded, real_engine
+from patience import PATIENCE
 from serving.http.playground.training import TEXT, Site, make_place, training_site
 
 START = {"recipe": "tiny", "text": TEXT}
@@ -158,6 +159,6 @@ def test_what_is_refused_is_not_read(site: Site) -> None:
         f"POST /api/training/start HTTP/1.1\r\nHost: 127.0.0.1:{site.served.port}\r\n"
         "Content-Type: application/json\r\nContent-Length: 30000000\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", site.served.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", site.served.port), timeout=PATIENCE) as connection:
         connection.sendall(head.encode())  # and no body
         assert b" 403 " in connection.recv(4096)

@@ -18,7 +18,8 @@ from gpt.inspection.views.tokens import View
 from gpt.model import GPT
 from gpt.serving.http.limits import Limits
 from gpt.serving.http.playground import readings
-from http_server import PATIENCE, ManualEngine, Serve, Served, make_loaded
+from http_server import ManualEngine, Serve, Served, make_loaded
+from patience import PATIENCE
 
 TEXT = "It was the best"
 NAMES = ("attention", "lens", "surprisal", "trace", "continue")

@@ -14,7 +14,8 @@ from gpt.checkpoint import RunFolder
 from gpt.config import load_config
 from gpt.data.tokenizers import CharTokenizer
 from gpt.model import GPT
-from http_server import PATIENCE, Served, make_loaded, real_engine, serve_models
+from http_server import Served, make_loaded, real_engine, serve_models
+from patience import PATIENCE
 
 
 @pytest.fixture

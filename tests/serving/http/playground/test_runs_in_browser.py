@@ -12,7 +12,8 @@ from gpt.checkpoint import RunFolder
 from gpt.data.tokenizers import CharTokenizer
 from gpt.model import GPT
 from http_server import make_loaded, real_engine, serve_models
-from serving.http.playground.training import DEADLINE, TEXT, make_place, training_site
+from patience import PATIENCE
+from serving.http.playground.training import TEXT, make_place, training_site
 
 PART = "document.querySelector('[data-part={}]')"
 LINE = "(document.querySelector('[data-part=loss] .series.{}')?.getAttribute('d') ?? '').split(/[ML]/).length - 1"
@@ -120,15 +121,15 @@ def test_a_text_is_pasted_trained_on_stopped_and_gone_on_with(
         page.type("mine")
         page.press("Enter")
         page.wait_for(f"{PART.format('name')}.textContent === 'mine'")
-        page.wait_for(f"{LINE.format('training')} > 3", DEADLINE)
+        page.wait_for(f"{LINE.format('training')} > 3", PATIENCE)
         assert page.run(f"{PART.format('start')}.disabled")
         assert part(page, "busy").startswith("mine is being trained")
         page.point(PART.format("stop"), click=True)
-        page.wait_for(f"{PART.format('state')}.textContent.startsWith('Stopped and saved')", DEADLINE)
+        page.wait_for(f"{PART.format('state')}.textContent.startsWith('Stopped and saved')", PATIENCE)
         stopped = json.loads((place / "runs" / "mine" / "last.json").read_text())["step"]
         page.point(PART.format("resume"), click=True)
-        page.wait_for(f"{PART.format('state')}.textContent.startsWith('Training')", DEADLINE)
-        page.wait_for(f"{LINE.format('training')} > {stopped + 3}", DEADLINE)
+        page.wait_for(f"{PART.format('state')}.textContent.startsWith('Training')", PATIENCE)
+        page.wait_for(f"{LINE.format('training')} > {stopped + 3}", PATIENCE)
         assert "step " in part(page, "console")
 
 

@@ -19,7 +19,8 @@ from gpt.model import GPT
 from gpt.serving.http.playground import corpora, launcher
 from gpt.serving.http.playground.launcher import BusyError, Launcher, launched_process
 from http_server import make_loaded
-from serving.http.playground.training import DEADLINE, TEXT, Site, make_place, training_site
+from patience import PATIENCE
+from serving.http.playground.training import TEXT, Site, make_place, training_site
 
 WAITS = "import signal, sys; signal.signal(15, lambda *a: sys.exit(143)); print('ready', flush=True); signal.pause()"
 """A command that trains nothing, and ends at SIGTERM."""
@@ -228,7 +229,7 @@ def test_a_second_stop_does_not_interrupt_the_saving(tmp_path: Path) -> None:
     started.stop()
     assert sent == [15]
     real(15)
-    assert process.wait(DEADLINE) == 143
+    assert process.wait(PATIENCE) == 143
     assert not started.running
 
 

@@ -89,7 +89,7 @@ def test_text_streams_and_stops_at_once(open_page: Open, serve: Serve) -> None:
             page.wait_for(f"document.querySelectorAll('.written .token:not(.given)').length === {count}")
             assert page.run("document.getElementById('stop').disabled") is False
         page.press("Escape")
-        manual.engine.wait_for_cancel(seconds=1.0)
+        manual.engine.wait_for_cancel()
         assert page.run("document.getElementById('stop').disabled") is True
         assert text_of(page, ".pane .status").startswith("3 characters written with seed 1337")
 
@@ -101,7 +101,7 @@ def test_a_second_text_takes_the_place_of_one_that_is_being_written(open_page: O
         manual.engine.wait_for_request()
         page.point("document.getElementById('another')", click=True)
         manual.engine.wait_for_request()
-        manual.engine.wait_for_cancel(seconds=1.0)
+        manual.engine.wait_for_cancel()
         assert manual.engine.cancelled == manual.engine.requests[:1]
         assert [request.params.seed for request in manual.engine.requests] == [1337, 1338]
         manual.engine.say("ab", "length", request=1)

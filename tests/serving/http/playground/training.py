@@ -14,7 +14,8 @@ from gpt.serving.http.playground.corpora import Corpora
 from gpt.serving.http.playground.recipes import Recipes
 from gpt.serving.http.playground.runs import Runs
 from gpt.serving.http.playground.trainings import Trainings
-from http_server import PATIENCE, Served, real_engine, serve_models
+from http_server import Served, real_engine, serve_models
+from patience import PATIENCE
 from tiny import CORPUS
 
 RECIPE = """# yaml-language-server: $schema=schema.json
@@ -26,8 +27,6 @@ train: {{batch_size: 4, max_steps: {steps}, eval_interval: {interval}, log_inter
 """
 TEXT = CORPUS * 5
 """Enough for a window in each split."""
-DEADLINE = 90.0
-"""Seconds for a process to load torch on a busy machine, and to train."""
 
 
 def make_place(folder: Path) -> Path:
@@ -66,7 +65,7 @@ class Site:
 
     def wait_for(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Return the training once it is as it should be."""
-        until = time.monotonic() + DEADLINE
+        until = time.monotonic() + PATIENCE
         while True:
             training = self.get().json()["training"]
             if training is not None and condition(training):
@@ -76,7 +75,7 @@ class Site:
             time.sleep(0.05)
 
     def wait_until_ended(self) -> dict[str, Any]:
-        until = time.monotonic() + DEADLINE
+        until = time.monotonic() + PATIENCE
         while (training := self.get().json()["training"])["state"] != "ended":
             assert time.monotonic() < until, training
             time.sleep(0.05)
