@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpt.data import ByteTokenizer, CharTokenizer
     from gpt.errors import GPTError
     from gpt.generation import generate, generate_tokens, stream
+    from gpt.inspection import show
     from gpt.inspection.tracing import edits
     from gpt.inspection.tracing.activation_cache import ActivationCache, run_with_cache
     from gpt.inspection.tracing.shape_trace import trace_shapes
@@ -40,6 +41,7 @@ _NAMES = {
     "gpt.model": ("GPT",),
     "gpt.model.quantized": ("quantize",),
 }
+_MODULES = {"edits": "gpt.inspection.tracing.edits", "show": "gpt.inspection.show"}
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
@@ -60,6 +62,7 @@ __all__ = [
     "logit_lens",
     "quantize",
     "run_with_cache",
+    "show",
     "stream",
     "surprisal",
     "trace_shapes",
@@ -67,8 +70,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "edits":
-        return import_module("gpt.inspection.tracing.edits")
+    if name in _MODULES:
+        return import_module(_MODULES[name])
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'gpt' has no attribute {name!r}")
     return getattr(import_module(_MODULE_OF[name]), name)

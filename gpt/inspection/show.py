@@ -1,0 +1,91 @@
+"""Show a model in a notebook: what it looks at, what it expects, and what it is made of.
+
+    gpt.show.attention(model, tokenizer, "To be, or not to be")
+
+The last value of a cell shows itself. Outside of a notebook, `save` writes a page that a browser opens.
+"""
+
+import torch
+from torch import Tensor
+
+from gpt.accounting.parameters import count_parameters
+from gpt.config import SamplingParams
+from gpt.data.tokenizers import Tokenizer
+from gpt.inspection.rendering.frames import Page
+from gpt.inspection.rendering.model_tables import component_table, vocabulary_table
+from gpt.inspection.rendering.tables import Table
+from gpt.inspection.tracing.activation_cache import Edits
+from gpt.inspection.views.attention import attention_view
+from gpt.inspection.views.lens import lens_view
+from gpt.inspection.views.operations import trace_view
+from gpt.inspection.views.surprisal import surprisal_view
+from gpt.model import GPT
+
+
+def attention(
+    model: GPT, tokenizer: Tokenizer, text: str, layer: int = 0, head: int = 0, edits: Edits | None = None
+) -> Page:
+    """Show where every head attends in a text.
+
+    Args:
+        model: in eval mode.
+        tokenizer: the model's own.
+        text: at least one token, at most `block_size`.
+        layer: of the head that is shown first, counted from 0.
+        head: that head, counted from 0.
+        edits: see `run_with_cache`.
+
+    Raises:
+        DataError: the text has characters outside the vocabulary.
+        InputError: the text is empty or too long, or there is no such activation.
+    """
+    view = attention_view(model, tokenizer, _ids(model, tokenizer, text), edits)
+    return Page("attention", "Attention", "", {**view, "layer": layer, "head": head})
+
+
+def lens(model: GPT, tokenizer: Tokenizer, text: str, edits: Edits | None = None) -> Page:
+    """Show what the model would predict after each block (the logit lens, nostalgebraist 2020).
+
+    Arguments and errors are those of `attention`.
+    """
+    return Page("lens", "Logit lens", "", lens_view(model, tokenizer, _ids(model, tokenizer, text), edits=edits))
+
+
+def surprisal(
+    model: GPT,
+    tokenizer: Tokenizer,
+    text: str,
+    params: SamplingParams | None = None,
+    edits: Edits | None = None,
+) -> Page:
+    """Show how surprised the model is by each token of a text, in bits, and what it expected instead.
+
+    Arguments and errors are those of `attention`; the text has at least two tokens.
+
+    Args:
+        params: how sampling would change the distribution; None: the defaults.
+    """
+    view = surprisal_view(model, tokenizer, _ids(model, tokenizer, text), params or SamplingParams(), edits=edits)
+    return Page("surprisal", "Surprisal", "", view)
+
+
+def shapes(model: GPT, tokenizer: Tokenizer, text: str) -> Page:
+    """Show every operation of the forward pass of a text, with the shapes and the values that it makes.
+
+    Arguments and errors are those of `attention`.
+    """
+    return Page("trace", "Shapes", "", trace_view(model, tokenizer, _ids(model, tokenizer, text)))
+
+
+def parameters(model: GPT) -> Table:
+    """Show the parameters of each component of a model."""
+    return component_table(count_parameters(model.config), model.config.n_layer)
+
+
+def vocabulary(tokenizer: Tokenizer) -> Table:
+    """Show the tokens of a tokenizer and their ids."""
+    return vocabulary_table(tokenizer)
+
+
+def _ids(model: GPT, tokenizer: Tokenizer, text: str) -> Tensor:
+    return torch.tensor(tokenizer.encode(text).tolist(), dtype=torch.long, device=model.wte.weight.device)
