@@ -12,7 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpt.api import load
+    from gpt.api.models import load
+    from gpt.api.run import Run
+    from gpt.api.training import train
     from gpt.config import Config, ModelConfig, SamplingParams, load_config
     from gpt.data import ByteTokenizer, CharTokenizer
     from gpt.errors import GPTError
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
     from gpt.model.quantized import quantize
 
 _NAMES = {
-    "gpt.api": ("load",),
+    "gpt.api.models": ("load",),
+    "gpt.api.run": ("Run",),
+    "gpt.api.training": ("train",),
     "gpt.config": ("Config", "ModelConfig", "SamplingParams", "load_config"),
     "gpt.data": ("ByteTokenizer", "CharTokenizer"),
     "gpt.errors": ("GPTError",),
@@ -52,6 +56,7 @@ __all__ = [
     "Config",
     "GPTError",
     "ModelConfig",
+    "Run",
     "SamplingParams",
     "attention_patterns",
     "edits",
@@ -66,6 +71,7 @@ __all__ = [
     "stream",
     "surprisal",
     "trace_shapes",
+    "train",
 ]
 
 

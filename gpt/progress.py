@@ -1,8 +1,11 @@
 """Progress messages for the user; the caller decides where they go."""
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Timer
+
+from tqdm import tqdm
 
 Report = Callable[[str], None]
 """Receives one line for the user."""
@@ -10,6 +13,13 @@ Report = Callable[[str], None]
 
 def silent(line: str) -> None:
     """Ignore a line."""
+
+
+def print_line(line: str) -> None:
+    """Print one line on standard error, above a progress bar if there is one."""
+    with suppress(OSError):  # a closed terminal must not end a run
+        tqdm.write(line, file=sys.stderr)
+        sys.stderr.flush()
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Run a command: its parser, its messages, and its exit code."""
 
 import argparse
-import contextlib
 import errno
 import io
 import os
@@ -13,12 +12,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tqdm import tqdm
-
 from gpt.errors import GPTError, PeerError, quoted
-from gpt.progress import announced
+from gpt.progress import announced, print_line
 from gpt.signals import Stopped, unwinding
 
+report = print_line
 SPINS = "8000"
 """How often torch's idle threads poll for work before they sleep (GOMP_SPINCOUNT; OpenMP reads it on loading).
 
@@ -111,13 +109,6 @@ def _replace_closed_streams() -> None:
 def _silence_output() -> None:
     """Prevent Python from writing buffered output again at exit, which would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def report(line: str) -> None:
-    """Print one line for the user on standard error, above a progress bar if there is one."""
-    with contextlib.suppress(OSError):  # a closed terminal must not end a run
-        tqdm.write(line, file=sys.stderr)
-        sys.stderr.flush()
 
 
 def load_torch() -> None:

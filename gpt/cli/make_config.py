@@ -10,7 +10,6 @@ from gpt.cli.command import CommandParser, report, run_command
 from gpt.cli.shared_options import check_overrides, not_empty, to_path
 from gpt.config import dump_config, parse_config
 from gpt.config.loading import to_name
-from gpt.config.own_text import LEAST, recipe_for
 from gpt.config.strict_yaml import dump
 from gpt.environment import read_settings
 from gpt.errors import ConfigError
@@ -40,7 +39,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from gpt.data import CharTokenizer, prepare
+    from gpt.data.own_text import fit_recipe, unit_of
     from gpt.files import write_atomic
 
     output: Path = arguments.output or Path(f"{to_name(Path(arguments.text).name.split('.')[0])}.yaml")
@@ -50,12 +49,9 @@ def _run(arguments: argparse.Namespace) -> int:
     path = arguments.text if is_here else str(Path(arguments.text).absolute())
     check_overrides(["data.source=file", "data.path=", *arguments.overrides])
     given = ["data.source=file", f"data.path={json.dumps(path)}", *arguments.overrides]
-    dataset = prepare(parse_config("", "the recipe", given).data, read_settings(), report)
-    length, shorter = len(dataset.train) + len(dataset.val), min(len(dataset.train), len(dataset.val))
-    unit = "characters" if isinstance(dataset.tokenizer, CharTokenizer) else "tokens"
-    if length < LEAST:
-        raise ConfigError(f"{arguments.text} has {length:,} {unit}; a model needs at least {LEAST:,}")
-    config = parse_config(dump(recipe_for(length, shorter)), "the recipe", given)
+    sections, dataset = fit_recipe(parse_config("", "the recipe", given).data, read_settings(), report)
+    length, unit = len(dataset.train) + len(dataset.val), unit_of(dataset)
+    config = parse_config(dump(sections), "the recipe", given)
     dataset.check_length(config.model.block_size)
     comment = f"# {arguments.text!r}: {length:,} {unit}, {dataset.tokenizer.vocab_size:,} of them distinct.\n"
     try:

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,14 @@ class LoadedConfig:
         return self.name + TEACHER_SUFFIX
 
 
-def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     """Read a configuration file and apply `section.key=value` overrides.
 
     Raises:
         ConfigError: the file is missing or unreadable, or anything in it or the overrides is wrong;
             the message holds one line per problem.
     """
+    path = Path(path)
     text = read_yaml(path, "configuration", "configs/quickstart.yaml")
     return LoadedConfig(parse_config(text, str(path), overrides), to_name(path.stem), path.parent)
 
@@ -110,10 +111,27 @@ def parse_config(text: str, origin: str, overrides: Sequence[str] = ()) -> Confi
     document, problems = parse_document(text, origin)
     data = {key: dict(value or {}) if isinstance(value, dict | None) else value for key, value in document.data.items()}
     from_command_line = _apply_overrides(data, overrides, problems)
+
+    def place(key: tuple[str, ...]) -> str:
+        return "command line" if key in from_command_line else at_line(origin, line_of(key, document))
+
+    return checked(data, origin, problems, place)
+
+
+def checked(data: dict[str, Any], origin: str, problems: list[str], place: Callable[[tuple[str, ...]], str]) -> Config:
+    """Return the configuration of some sections.
+
+    Args:
+        data: the sections.
+        origin: names them as a whole in the message.
+        problems: lines that were found before.
+        place: returns where a key was given.
+
+    Raises:
+        ConfigError: there are problems; the message holds one line for each.
+    """
     config, found = _validate(data)
-    for key, message in found:
-        place = "command line" if key in from_command_line else at_line(origin, line_of(key, document))
-        problems.append(f"{place}: {dotted(key)}: {message}")
+    problems = [*problems, *(f"{place(key)}: {dotted(key)}: {message}" for key, message in found)]
     if problems:
         raise ConfigError(listed(origin, problems))
     assert config is not None

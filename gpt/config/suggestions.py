@@ -1,6 +1,7 @@
 """The key that was probably meant by an unknown one."""
 
 import difflib
+from collections.abc import Iterable
 
 from gpt.config.sections import Config, Section
 
@@ -42,6 +43,12 @@ def did_you_mean(key: tuple[str, ...]) -> str:
     """Return `; did you mean ...?` with the nearest known key, in its section or else another; "" if there is none."""
     name = _nearest(key)
     return f"; did you mean {name}?" if name else ""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean ...?` with the nearest of some names; "" if there is none."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def section_class(name: str) -> type[Section]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from gpt.config import DataConfig
 from gpt.data.download import Download, fetch
 from gpt.data.source_files import SourceFile, classify, find_files, names_several
+from gpt.data.tokenizers import require_characters
 from gpt.environment import Settings, expand_home
 from gpt.errors import DataError
 from gpt.files import sha256_of, write_atomic
@@ -124,8 +125,17 @@ def _write_pydocs(folder: Path) -> Path:
     from pydoc_data.topics import topics
 
     text = "\n\n".join(topics[name].strip() for name in sorted(topics)) + "\n"
-    content = text.encode("utf-8")
-    path = folder / f"pydocs-{hashlib.sha256(content).hexdigest()[:16]}.txt"
+    return store_text(text, folder, "pydocs")
+
+
+def store_text(text: str, folder: Path, prefix: str = "text") -> Path:
+    """Write a text to a file that is named by its hash, unless it is there; return its path.
+
+    Raises:
+        DataError: the text has half of a surrogate pair, or the file cannot be written.
+    """
+    content = require_characters(text)
+    path = folder / f"{prefix}-{hashlib.sha256(content).hexdigest()[:16]}.txt"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not path.is_file():

@@ -1,0 +1,1 @@
+"""Everything from Python: train, load, save, evaluate, plot."""

@@ -1,0 +1,131 @@
+"""Train from Python, by the trainer of the command."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from gpt.api.run import Run
+from gpt.config import LoadedConfig
+from gpt.config.composing import Source, compose_config
+from gpt.config.loading import to_name
+from gpt.data.corpora import store_text
+from gpt.data.own_text import fit_recipe
+from gpt.distributed import World, joined
+from gpt.environment import Settings, expand_home, read_launch, read_settings
+from gpt.errors import ConfigError, DataError
+from gpt.progress import Report, print_line, silent
+from gpt.training.signals import Interrupted
+from gpt.training.stages import open_stages
+
+
+def train(
+    path: str | Path | None = None,
+    *,
+    text: str | None = None,
+    config: Source | None = None,
+    resume: str | Path | None = None,
+    allow_config_change: bool = False,
+    plugins: Sequence[str | Path] = (),
+    offline: bool = False,
+    report: Report | None = print_line,
+    **keywords: Any,
+) -> Run:
+    """Train a model and return its run; the result is that of `scripts/train.py`, down to the last bit.
+
+    Args:
+        path: a text to learn from: a file, a folder, or a glob pattern, as `data.path`.
+        text: the text itself, in place of `path`.
+        config: a YAML file, the name of a recipe such as `shakespeare`, a `Config`, or a dict of sections. None: the
+            recipe that fits the text, as `scripts/make_config.py` writes it.
+        resume: auto: continue this run from its newest readable checkpoint, or start it; a path: continue from there.
+        allow_config_change: resume even though the configuration differs from the checkpoint's.
+        plugins: Python files to load first.
+        offline: never use the network.
+        report: takes lines for the user; None: there are none, and no progress bar.
+        keywords: values that replace those of `config`: a section as a dict, `model=dict(n_layer=2)`, or a key that
+            only one section has, `max_steps=200`. `name` is that of the run.
+
+    Returns:
+        The run. After Ctrl-C, or the stop button of a notebook, it is saved; at a prompt it is returned as it is.
+
+    Raises:
+        GPTError: the configuration, the data, the device or the run folder cannot be used.
+        KeyboardInterrupt: Ctrl-C in a program; the run is saved.
+    """
+    if plugins:
+        import_module("gpt.plugins").load_plugins(plugins)
+    settings = read_settings(offline)
+    with joined(read_launch()) as world:
+        tell = report if report is not None and world.is_main else silent
+        loaded = world.on_main(lambda: _configure(path, text, config, keywords, settings, tell))
+        return _train(loaded, settings, tell, None if resume is None else str(resume), allow_config_change, world)
+
+
+def _configure(
+    path: str | Path | None,
+    text: str | None,
+    source: Source | None,
+    keywords: Mapping[str, Any],
+    settings: Settings,
+    report: Report,
+) -> LoadedConfig:
+    if path is None and text is None:
+        if source is None and not keywords:
+            raise ConfigError('nothing to train on: give a path, text="..." or config="shakespeare"')
+        return compose_config(source, keywords)
+    if path is not None and text is not None:
+        raise ConfigError("path and text are given; leave one of them out")
+    if text is not None:
+        path = _store(text, source, keywords)
+    keywords = _with_path(keywords, str(path))
+    if source is None:
+        source, _ = fit_recipe(compose_config(None, keywords).config.data, settings, report)
+    loaded = compose_config(source, keywords)
+    name = "text" if text is not None else to_name(Path(str(path)).name.split(".")[0])
+    return loaded if loaded.folder is not None else LoadedConfig(loaded.config, name)
+
+
+def _store(text: str, source: Source | None, keywords: Mapping[str, Any]) -> Path:
+    """Write a text below the data folder, where the commands find it too; return its path."""
+    if not isinstance(text, str):
+        raise DataError(f"text is a {type(text).__name__}, expected str")
+    if not text:
+        raise DataError("the text is empty")
+    data = compose_config(source, keywords).config.data
+    return store_text(text, expand_home(data.dir, "data.dir"))
+
+
+def _with_path(keywords: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    data = keywords.get("data", {})
+    if isinstance(data, BaseModel):
+        data = data.model_dump(exclude_unset=True)
+    if not isinstance(data, Mapping):
+        return keywords  # an error of the keyword
+    return {**keywords, "data": {"url": None, "sha256": None, **data, "source": "file", "path": path}}
+
+
+def _train(
+    loaded: LoadedConfig,
+    settings: Settings,
+    report: Report,
+    resume: str | None,
+    allow_config_change: bool,
+    world: World,
+) -> Run:
+    for trainer in open_stages(loaded, settings, report, resume, allow_config_change, world):
+        folder = trainer.run_folder.path
+        try:
+            trainer.run()
+        except Interrupted as stopped:
+            report(
+                f"stopped by {stopped} at step {trainer.state.step}, saved in {folder}; "
+                'continue with the same call and resume="auto"'
+            )
+            if not hasattr(sys, "ps1"):
+                raise KeyboardInterrupt from None
+            return Run(folder)
+    return Run(folder)
