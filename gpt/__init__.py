@@ -8,6 +8,7 @@ Names are imported when they are first used, so that a command line that needs n
 `--help`, does not wait for torch.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -85,3 +86,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if "IPython" in sys.modules:
+    import_module("gpt.inspection.notebook").register()

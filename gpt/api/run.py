@@ -1,6 +1,7 @@
 """A run folder as an object: its model, its metrics, its text."""
 
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from gpt.device import choose_device
 from gpt.errors import CheckpointError
 from gpt.files import parse_json
 from gpt.generation import generate
+from gpt.inspection.rendering.curves import loss_curves, points_of
 from gpt.model import GPT
 
 
@@ -38,6 +40,12 @@ class Run:
         last = next((row for row in reversed(self._rows()) if "val/loss" in row), None)
         loss = "" if last is None else f", validation loss {last['val/loss']:.4f} at step {last['step']}"
         return f"Run({str(self.folder)!r}{loss})"
+
+    def _repr_html_(self) -> str:
+        """Return the run with its loss curves, for a notebook."""
+        rows = self.metrics
+        curves = (points_of(rows, "train/loss"), points_of(rows, "val/loss"))
+        return f"<p><code>{escape(repr(self))}</code></p>{loss_curves(*curves, self.config.train.max_steps)}"
 
     @property
     def config(self) -> Config:

@@ -19,10 +19,11 @@ from gpt.inspection.rendering.pictures import require_matplotlib
 from gpt.kernels.training.block import NativeBlock, use_native_blocks
 from gpt.model import GPT
 from gpt.processor import Processor, supported_processors
-from gpt.progress import Report, silent
+from gpt.progress import Report, in_notebook, silent
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.finetuning import base_tokenizer, begin_with, find_base, with_architecture
 from gpt.training.incidents import MOST_SKIPPED
+from gpt.training.live_curve import LiveCurve
 from gpt.training.monitor import (
     Console,
     IncidentsFile,
@@ -229,8 +230,13 @@ def _compile_blocks(
 
 def _build_monitor(run: RunFolder, config: Config, report: Report) -> Monitor:
     files = [MetricsFile(run.metrics), IncidentsFile(run.incidents), SampleFiles(run.samples)]
-    console = [] if sys.stderr is None else [Console(config.train.max_steps, sys.stderr)]
-    return MonitorGroup([*files, TensorBoard(run.path, config), *console], report)
+    return MonitorGroup([*files, TensorBoard(run.path, config), *_build_display(run, config)], report)
+
+
+def _build_display(run: RunFolder, config: Config) -> list[Monitor]:
+    if in_notebook():
+        return [LiveCurve(run.path.name, config.train.max_steps)]
+    return [] if sys.stderr is None else [Console(config.train.max_steps, sys.stderr)]
 
 
 def _summary(trainer: Trainer, point: ResumePoint | None, base: ResumePoint | None) -> str:

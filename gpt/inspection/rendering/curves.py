@@ -1,8 +1,9 @@
 """The losses of a run as a picture: SVG inside a page, with no library."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from typing import Any
 
 Point = tuple[int, float]
 """A step and a loss, in nats per token."""
@@ -55,6 +56,11 @@ def loss_curves(training: Sequence[Point], validation: Sequence[Point], last_ste
         f'style="display:block;width:100%;max-width:{WIDTH}px;height:auto;font:12px system-ui,sans-serif">'
         f"{''.join(parts)}{_legend(curves)}</svg>"
     )
+
+
+def points_of(rows: Iterable[Mapping[str, Any]], name: str) -> list[Point]:
+    """Return the steps and values of one name, such as `val/loss`, in rows of metrics.jsonl; without null."""
+    return [(row["step"], row[name]) for row in rows if row.get(name) is not None]
 
 
 def _thinned(curve: Sequence[Point]) -> list[Point]:
