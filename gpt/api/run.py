@@ -1,20 +1,27 @@
 """A run folder as an object: its model, its metrics, its text."""
 
+from __future__ import annotations
+
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpt.checkpoint import Loaded, RunFolder, load_trained
-from gpt.config import Config
-from gpt.config.loading import load_config
+from gpt.api.evaluation import Windows, evaluate_corpus
+from gpt.api.metrics import read_metrics
+from gpt.checkpoint import Loaded, find_checkpoint, load_trained, read_state
+from gpt.config import Config, RunConfig, load_config
 from gpt.data import Tokenizer
-from gpt.device import choose_device
-from gpt.errors import CheckpointError
-from gpt.files import parse_json
+from gpt.device import choose_compute, choose_device
+from gpt.environment import read_settings
+from gpt.errors import CheckpointError, GPTError
 from gpt.generation import generate
 from gpt.inspection.rendering.curves import loss_curves, points_of
 from gpt.model import GPT
+from gpt.progress import print_line
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Run:
@@ -37,8 +44,11 @@ class Run:
             raise CheckpointError(f"{path} is not a run folder: it has no config.yaml")
 
     def __repr__(self) -> str:
-        last = next((row for row in reversed(self._rows()) if "val/loss" in row), None)
-        loss = "" if last is None else f", validation loss {last['val/loss']:.4f} at step {last['step']}"
+        try:
+            state = read_state(find_checkpoint(self.folder, self.folder.parent))
+            loss = f", validation loss {state['val_loss']:.4f} at step {state['step']}"
+        except (GPTError, KeyError, TypeError, ValueError):  # there is none yet, as in a model of one's own loop
+            loss = ""
         return f"Run({str(self.folder)!r}{loss})"
 
     def _repr_html_(self) -> str:
@@ -64,8 +74,8 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of metrics.jsonl, in order: each has a `step` and some values by name."""
-        return self._rows()
+        """Return the lines of metrics.jsonl, in order: each has a `step` and some numbers by name."""
+        return read_metrics(self.folder)
 
     def sample(self, prompt: str = "", **params: Any) -> str:
         """Return the prompt and the text that follows it.
@@ -80,13 +90,30 @@ class Run:
         defaults = self._loaded.config.sample.model_dump(exclude_unset=True)
         return prompt + generate(self.model, self.tokenizer, prompt, **{**defaults, **params})
 
+    def evaluate(self, split: str = "val") -> dict[str, Any]:
+        """Compute the loss of the model over a split of its corpus, as `scripts/evaluate.py` does.
+
+        Args:
+            split: train, val or test.
+
+        Returns:
+            `checkpoint`, `protocol`, `split`, `loss` in nats per token, `bits_per_char`, `tokens` and `block_size`.
+
+        Raises:
+            GPTError: the corpus is gone or another one, or has no such split.
+        """
+        loaded = self._loaded
+        device = next(loaded.model.parameters()).device
+        compute = choose_compute(RunConfig(device=str(device), dtype="float32"), print_line)
+        summary = evaluate_corpus(loaded, compute, read_settings(), print_line, split)
+        return {"checkpoint": str(loaded.folder), "protocol": Windows().protocol, **summary}
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Plot the training and validation loss; see `gpt.plot`."""
+        from gpt.api.plotting import plot  # which takes runs
+
+        return plot(self, path=path)
+
     @cached_property
     def _loaded(self) -> Loaded:
         return load_trained(self.folder, self.folder.parent, choose_device(self._device))
-
-    def _rows(self) -> list[dict[str, Any]]:
-        try:
-            lines = RunFolder(self.folder).metrics.read_bytes().splitlines()
-        except OSError:
-            return []
-        return [parse_json(line) for line in lines]

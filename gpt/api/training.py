@@ -1,7 +1,8 @@
 """Train from Python, by the trainer of the command."""
 
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from gpt.config.composing import Source, compose_config
 from gpt.config.loading import to_name
 from gpt.data.corpora import store_text
 from gpt.data.own_text import fit_recipe
-from gpt.distributed import World, joined
+from gpt.distributed import joined
 from gpt.environment import Settings, expand_home, read_launch, read_settings
 from gpt.errors import ConfigError, DataError
 from gpt.progress import Report, print_line, silent
+from gpt.training.callbacks import AnyCallback
 from gpt.training.signals import Interrupted
 from gpt.training.stages import open_stages
+from gpt.training.trainer import Trainer
 
 
 def train(
@@ -29,6 +32,7 @@ def train(
     config: Source | None = None,
     resume: str | Path | None = None,
     allow_config_change: bool = False,
+    callbacks: Sequence[AnyCallback] = (),
     plugins: Sequence[str | Path] = (),
     offline: bool = False,
     report: Report | None = print_line,
@@ -43,6 +47,8 @@ def train(
             recipe that fits the text, as `scripts/make_config.py` writes it.
         resume: auto: continue this run from its newest readable checkpoint, or start it; a path: continue from there.
         allow_config_change: resume even though the configuration differs from the checkpoint's.
+        callbacks: `gpt.Callback` objects, or functions that are called after each step with a `StepEvent`; not called
+            for a teacher.
         plugins: Python files to load first.
         offline: never use the network.
         report: takes lines for the user; None: there are none, and no progress bar.
@@ -58,11 +64,14 @@ def train(
     """
     if plugins:
         import_module("gpt.plugins").load_plugins(plugins)
-    settings = read_settings(offline)
+    if resume is not None and not isinstance(resume, str | Path):
+        raise ConfigError(f'resume is {resume!r}, expected "auto", a path, or None')
+    settings, start = read_settings(offline), None if resume is None else str(resume)
     with joined(read_launch()) as world:
         tell = report if report is not None and world.is_main else silent
         loaded = world.on_main(lambda: _configure(path, text, config, keywords, settings, tell))
-        return _train(loaded, settings, tell, None if resume is None else str(resume), allow_config_change, world)
+        stages = open_stages(loaded, settings, tell, start, allow_config_change, world, callbacks)
+        return _run_stages(stages, tell)
 
 
 def _configure(
@@ -108,24 +117,25 @@ def _with_path(keywords: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     return {**keywords, "data": {"url": None, "sha256": None, **data, "source": "file", "path": path}}
 
 
-def _train(
-    loaded: LoadedConfig,
-    settings: Settings,
-    report: Report,
-    resume: str | None,
-    allow_config_change: bool,
-    world: World,
-) -> Run:
-    for trainer in open_stages(loaded, settings, report, resume, allow_config_change, world):
+def _run_stages(stages: Iterator[Trainer], report: Report) -> Run:
+    for trainer in stages:
         folder = trainer.run_folder.path
         try:
             trainer.run()
         except Interrupted as stopped:
-            report(
-                f"stopped by {stopped} at step {trainer.state.step}, saved in {folder}; "
-                'continue with the same call and resume="auto"'
-            )
-            if not hasattr(sys, "ps1"):
+            _tell_how_to_continue(str(stopped), trainer, report)
+            if stopped.exit_code != 128 + signal.SIGINT:
+                signal.raise_signal(stopped.exit_code - 128)  # by the handlers of the caller
+            if not hasattr(sys, "ps1"):  # a program, not a prompt or a notebook
                 raise KeyboardInterrupt from None
             return Run(folder)
+        except BaseException as error:
+            if trainer.callbacks.failed:
+                _tell_how_to_continue(f"{type(error).__name__} in a callback", trainer, report)
+            raise
     return Run(folder)
+
+
+def _tell_how_to_continue(cause: str, trainer: Trainer, report: Report) -> None:
+    where = f"at step {trainer.state.step}, saved in {trainer.run_folder.path}"
+    report(f'stopped by {cause} {where}; continue with the same call and resume="auto"')

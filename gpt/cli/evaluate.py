@@ -2,25 +2,18 @@
 
 import argparse
 import json
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-
-from tqdm import tqdm
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import add_checkpoint_options, add_weights_option, read_text, to_path
 from gpt.config import RunConfig
 from gpt.environment import read_settings
-from gpt.errors import CheckpointError, ConfigError
+from gpt.errors import ConfigError
 from gpt.progress import announced
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
-    from gpt.data import Dataset
-    from gpt.data.tokens import Tokens
-    from gpt.device import Compute
-    from gpt.evaluation.loss import Batch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,78 +65,23 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--per-char needs --text-file")
 
     load_torch()
+    from gpt.api.evaluation import Windows, evaluate_corpus
     from gpt.checkpoint import load_trained
     from gpt.device import choose_compute, choose_device
 
     device = str(choose_device(arguments.device))  # checked first, since pydantic's message would be longer
     compute = choose_compute(RunConfig(device=device, dtype="float32"), report)
     loaded = load_trained(arguments.checkpoint, arguments.runs, compute.device, arguments.weights)
-    block_size = loaded.config.model.block_size
-    stride = (
-        min(arguments.stride or max(1, block_size // 4), block_size) if arguments.protocol == "sliding" else block_size
-    )
+    windows = Windows(arguments.protocol, arguments.batch_size, arguments.stride, arguments.batches, arguments.seed)
     if arguments.text_file is not None:
-        summary = _score_file(arguments, loaded, stride)
+        summary = _score_file(arguments, loaded, windows.stride_for(loaded.config.model.block_size))
     else:
-        summary = _evaluate_corpus(arguments, loaded, compute, stride)
+        split = arguments.split or "val"
+        summary = evaluate_corpus(loaded, compute, read_settings(arguments.offline), report, split, windows)
+        loss, bits = summary["loss"], summary["bits_per_char"]
+        report(f"{loaded.folder}: {split} loss {loss:.4f} nats per token, {bits:.4f} bits per character")
     print(json.dumps({"checkpoint": str(loaded.folder), "protocol": arguments.protocol, **summary}))
     return 0
-
-
-def _evaluate_corpus(
-    arguments: argparse.Namespace, loaded: "Loaded", compute: "Compute", stride: int
-) -> dict[str, Any]:
-    """Compute the loss over a split of the run's corpus."""
-    from gpt.accounting.memory_limits import require_forward_memory
-    from gpt.data import prepare
-    from gpt.evaluation.loss import evaluate
-    from gpt.evaluation.windows import random_batches, sliding_batches
-
-    if "data" not in loaded.state:
-        raise ConfigError(f"{loaded.folder} does not know what it was trained on; give a text with --text-file")
-    base = None if loaded.config.train.init_from is None else loaded.tokenizer
-    dataset = prepare(loaded.config.data, read_settings(arguments.offline), report, base=base)
-    if dataset.tokenizer.to_dict() != loaded.tokenizer.to_dict():
-        raise ConfigError(f"{loaded.folder} has a different tokenizer than the present corpus of data.source")
-    if dataset.fingerprint != loaded.state.get("data"):
-        report("warning: the corpus has changed since the run; this split may hold text that the model was trained on")
-    block_size, split = loaded.config.model.block_size, arguments.split or "val"
-    dataset.check_length(block_size)
-    tokens, is_random = _split_of(dataset, split), arguments.protocol == "random"
-    size = arguments.batch_size if is_random else min(arguments.batch_size, len(tokens) // stride + 1)
-    require_forward_memory(loaded.config.model, size, compute.device)
-    if is_random:
-        count, seed = arguments.batches or 200, 1337 if arguments.seed is None else arguments.seed
-        batches, total = random_batches(tokens, block_size, size, count, seed), count * size * block_size
-    else:
-        batches, total = sliding_batches(tokens, block_size, size, stride), len(tokens) - 1
-    with (
-        announced(report, f"evaluating {total:,} tokens"),
-        tqdm(total=total, unit=" tokens", unit_scale=True, disable=None, delay=2, leave=False) as bar,
-    ):
-        result = evaluate(loaded.model, _counted(batches, bar), compute)
-    if not math.isfinite(result.loss):
-        raise CheckpointError(f"{loaded.folder}: the loss is not finite; its weights are damaged")
-    bits = result.bits_per_char(dataset.chars_per_token(tokens))
-    report(f"{loaded.folder}: {split} loss {result.loss:.4f} nats per token, {bits:.4f} bits per character")
-    summary = {"split": split, "loss": result.loss, "bits_per_char": bits}
-    return {**summary, "tokens": result.tokens, "block_size": block_size}
-
-
-def _split_of(dataset: "Dataset", split: str) -> "Tokens":
-    tokens = {"train": dataset.train, "val": dataset.val, "test": dataset.test}[split]
-    if tokens is None:
-        raise ConfigError("the corpus has no test split; the run was made with data.test_fraction 0")
-    return tokens
-
-
-def _counted(batches: "Iterator[Batch]", bar: "tqdm[Any]") -> "Iterator[Batch]":
-    """Yield the same batches, and advance a bar by the tokens of each one after its use."""
-    from gpt.evaluation.loss import IGNORE
-
-    for inputs, targets in batches:
-        yield inputs, targets
-        bar.update(int((targets != IGNORE).sum()))
 
 
 def _score_file(arguments: argparse.Namespace, loaded: "Loaded", stride: int) -> dict[str, Any]:

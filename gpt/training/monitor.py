@@ -9,7 +9,7 @@ from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from gpt.config import Config, dump_config
@@ -235,6 +235,13 @@ class Console(Monitor):
         """Estimate the seconds of the remaining steps from the pace of this process so far."""
         pace = (time.monotonic() - self._began) / max(1, step - self._first_step)
         return pace * (self._max_steps - step)
+
+
+def weights_and_gradients(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters of a model and their gradients, by the names that their histograms have."""
+    named = dict(model.named_parameters())
+    weights = {f"weights/{name}": weight.detach() for name, weight in named.items()}
+    return weights | {f"gradients/{name}": w.grad for name, w in named.items() if w.grad is not None}
 
 
 def _drop_lines_after(path: Path, step: int, evaluated: bool = True) -> None:

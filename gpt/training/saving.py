@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,8 +36,8 @@ class CheckpointWriter:
 
     def write(
         self, weights: dict[str, Tensor], training: dict[str, Any], state: TrainingState, best: bool, required: bool
-    ) -> bool:
-        """Write a checkpoint; return, in all processes, whether that worked.
+    ) -> Path | None:
+        """Write a checkpoint; return its folder, in all processes; None: that failed.
 
         Args:
             weights: by name, in rank 0.
@@ -50,12 +51,12 @@ class CheckpointWriter:
             NonFiniteError: a weight is not finite.
         """
 
-        def write_files() -> bool:
+        def write_files() -> Path | None:
             _check_finite(weights, state.step)
             values = {**asdict(state), "data": self._dataset.fingerprint}
             checkpoint = Checkpoint(weights, training, values, self._config, self._dataset.tokenizer, self._ngrams)
             try:
-                self._run.save(checkpoint, best, self._config.train.keep_last)
+                return self._run.save(checkpoint, best, self._config.train.keep_last)
             except CheckpointError as error:
                 if required:
                     raise
@@ -63,8 +64,7 @@ class CheckpointWriter:
                 self._report(
                     f"warning: {error}; training continues, and the last checkpoint is kept ({self._failed} failed)"
                 )
-                return False
-            return True
+                return None
 
         return self._world.on_main(write_files)
 

@@ -1,6 +1,7 @@
 """Set up a trainer from a configuration, fresh or resumed."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -20,6 +21,7 @@ from gpt.kernels.training.block import NativeBlock, use_native_blocks
 from gpt.model import GPT
 from gpt.processor import Processor, supported_processors
 from gpt.progress import Report, in_notebook, silent
+from gpt.training.callbacks import AnyCallback
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.finetuning import base_tokenizer, begin_with, find_base, with_architecture
 from gpt.training.incidents import MOST_SKIPPED
@@ -51,6 +53,7 @@ def open_session(
     resume: str | None = None,
     allow_config_change: bool = False,
     world: World = World(),  # noqa: B008  # without state
+    callbacks: Sequence[AnyCallback] = (),
 ) -> Trainer:
     """Prepare data, model and run folder; nothing is written into the run folder until everything is checked.
 
@@ -63,6 +66,7 @@ def open_session(
         resume: see `find_resume_point`.
         allow_config_change: resume even if the configuration differs from the checkpoint's.
         world: the processes that train together; the others take the checkpoint from rank 0.
+        callbacks: see `Trainer`.
 
     Raises:
         GPTError: the data, device, run folder or checkpoint cannot be used.
@@ -72,7 +76,7 @@ def open_session(
     world.on_main(run.lock)
     try:
         fitted = replace(loaded, config=fit_schedule(loaded.config, report))
-        return _build_trainer(fitted, run, settings, report, resume, allow_config_change, world)
+        return _build_trainer(fitted, run, settings, report, resume, allow_config_change, world, callbacks)
     except BaseException:
         run.unlock()
         raise
@@ -86,6 +90,7 @@ def _build_trainer(
     resume: str | None,
     allow_config_change: bool,
     world: World,
+    callbacks: Sequence[AnyCallback],
 ) -> Trainer:
     processor = supported_processors(settings.processor)[0]
     compute = world.agreed(lambda: choose_compute(loaded.config.run, report, processor, world.launch))
@@ -109,7 +114,7 @@ def _build_trainer(
     if world.rank > 0:
         seed_process(config.run.seed, world.rank)
     monitor = _build_monitor(run, config, report) if world.is_main else Monitor()
-    trainer = Trainer(config, model, dataset, compute, stepper, run, monitor, report, world, teacher)
+    trainer = Trainer(config, model, dataset, compute, stepper, run, monitor, report, world, teacher, callbacks)
     if point is not None:
         trainer.restore(point.checkpoint)
     world.on_main(lambda: _create_folder(run, config, point))
@@ -230,13 +235,15 @@ def _compile_blocks(
 
 def _build_monitor(run: RunFolder, config: Config, report: Report) -> Monitor:
     files = [MetricsFile(run.metrics), IncidentsFile(run.incidents), SampleFiles(run.samples)]
-    return MonitorGroup([*files, TensorBoard(run.path, config), *_build_display(run, config)], report)
+    display = [] if report is silent else _build_display(run.path.name, config.train.max_steps)
+    return MonitorGroup([*files, TensorBoard(run.path, config), *display], report)
 
 
-def _build_display(run: RunFolder, config: Config) -> list[Monitor]:
+def _build_display(name: str, max_steps: int) -> list[Monitor]:
+    """Return what shows the progress: a live curve in a notebook, else a bar or lines, if there is a place for them."""
     if in_notebook():
-        return [LiveCurve(run.path.name, config.train.max_steps)]
-    return [] if sys.stderr is None else [Console(config.train.max_steps, sys.stderr)]
+        return [LiveCurve(name, max_steps)]
+    return [] if sys.stderr is None else [Console(max_steps, sys.stderr)]
 
 
 def _summary(trainer: Trainer, point: ResumePoint | None, base: ResumePoint | None) -> str:

@@ -1,6 +1,6 @@
 """The runs of one training: the student alone, or a teacher and then the student."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpt.checkpoint import RunFolder
@@ -8,6 +8,7 @@ from gpt.config import LoadedConfig
 from gpt.distributed import World
 from gpt.environment import Settings, expand_home
 from gpt.progress import Report, silent
+from gpt.training.callbacks import AnyCallback
 from gpt.training.finetuning import find_base
 from gpt.training.resume import AUTO, ResumePoint, check_fits, find_resume_point
 from gpt.training.schedule import fit_schedule
@@ -23,18 +24,19 @@ def open_stages(
     resume: str | None,
     allow_config_change: bool,
     world: World,
+    callbacks: Sequence[AnyCallback] = (),
 ) -> Iterator[Trainer]:
     """Yield the trainer of each run; each has to be finished before the next is asked for.
 
-    With `train.teacher_share` the teacher comes first, unless a resumed training has finished it. Arguments and
-    exceptions are those of `open_session`.
+    With `train.teacher_share` the teacher comes first, unless a resumed training has finished it; callbacks
+    are not called for it. Arguments and exceptions are those of `open_session`.
     """
     teacher = world.on_main(lambda: _find_unfinished_teacher(loaded, settings, report, resume, allow_config_change))
     if teacher is not None:
         report(f"first its teacher, {teacher.config.train.max_steps:,} steps in the run {teacher.name}")
         resume_teacher = None if resume is None else AUTO
         yield open_session(teacher, settings, report, resume_teacher, allow_config_change, world)
-    yield open_session(loaded, settings, report, resume, allow_config_change, world)
+    yield open_session(loaded, settings, report, resume, allow_config_change, world, callbacks)
 
 
 def _find_unfinished_teacher(

@@ -1,5 +1,6 @@
 """The training loop: update, evaluate, save, until the last step, early stopping or a signal."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
@@ -15,9 +16,10 @@ from gpt.errors import CheckpointError, NonFiniteError
 from gpt.model import GPT
 from gpt.progress import Report, announced
 from gpt.training.averaging import WeightAverage
+from gpt.training.callbacks import AnyCallback, CallbackGroup
 from gpt.training.incidents import StepWatch
 from gpt.training.micro_batches import MicroBatches
-from gpt.training.monitor import INCIDENT, Monitor
+from gpt.training.monitor import INCIDENT, Monitor, weights_and_gradients
 from gpt.training.saving import CheckpointWriter
 from gpt.training.schedule import learning_rate
 from gpt.training.sharding import gather_on_main
@@ -43,6 +45,7 @@ class Trainer:
         report: takes lines for the user.
         world: the processes that train the model; only rank 0 writes.
         teacher: predicts the training split, if the stepper's objective needs it.
+        callbacks: called after steps, evaluations and checkpoints, see `gpt.Callback`.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Trainer:
         report: Report,
         world: World,
         teacher: Teacher | None = None,
+        callbacks: Sequence[AnyCallback] = (),
     ) -> None:
         self.config, self.model, self.dataset, self.compute = config, model, dataset, compute
         self.stepper, self.run_folder, self.monitor, self.report = stepper, run, monitor, report
@@ -70,6 +74,7 @@ class Trainer:
         self._signals = SignalWatch(report, world)
         self._validation = Validation(config, model, dataset, compute, self._signals.check, world)
         self._writer = CheckpointWriter(config, dataset, run, world, report)
+        self.callbacks = CallbackGroup(callbacks, self)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore the training state of a checkpoint whose weights the model already has.
@@ -101,6 +106,7 @@ class Trainer:
             Interrupted: a signal arrived; a checkpoint was saved.
             NonFiniteError: the loss or a gradient is not finite; the last checkpoint is older.
             CheckpointError: the last checkpoint could not be written.
+            Exception: a callback's own; a checkpoint was saved.
         """
         try:
             self._meter = self._start_meter()
@@ -112,17 +118,16 @@ class Trainer:
         return self.state
 
     def _run_monitored(self) -> None:
-        try:
-            with closing(self.monitor):
-                try:
-                    self._loop()
-                except (Interrupted, NonFiniteError):
+        with closing(self.monitor):
+            try:
+                self._loop()
+            except BaseException as stopped:
+                if isinstance(stopped, Interrupted | NonFiniteError) or self.callbacks.failed:
                     self._report_incidents()
-                    raise
-        except Interrupted:
-            self.stepper.check()
-            self._save(best=False, required=True)
-            raise
+                if isinstance(stopped, Interrupted) or self.callbacks.failed:
+                    self.stepper.check()
+                    self._save(best=False, required=True)
+                raise
 
     def _loop(self) -> None:
         while True:
@@ -133,16 +138,17 @@ class Trainer:
                 return
             self._train_one_step()
             self._signals.check()
+            self.callbacks.agree()
 
     def _evaluation_is_due(self) -> bool:
         step, train = self.state.step, self.config.train
         due = (step % train.eval_interval == 0 and (step > 0 or train.eval_first)) or step >= train.max_steps
-        return due and self.state.evaluated_step != step
+        return (due or self.callbacks.stopped) and self.state.evaluated_step != step
 
     def _is_finished(self) -> bool:
         patience = self.config.train.patience
         out_of_patience = patience is not None and self.state.evaluations_since_best >= patience
-        return out_of_patience or self.state.step >= self.config.train.max_steps
+        return out_of_patience or self.callbacks.stopped or self.state.step >= self.config.train.max_steps
 
     def _train_one_step(self) -> None:
         train = self.config.train
@@ -159,6 +165,7 @@ class Trainer:
         self.monitor.progress(self.state.step, self._log(result, rate) if is_logged else None)
         if self.watch.is_full:
             self._report_incidents()
+        self.callbacks.step(rate, result)
 
     def _log(self, result: StepResult, rate: float) -> float:
         """Read the result of a step back from the device and report it; return the loss in nats per token."""
@@ -195,12 +202,14 @@ class Trainer:
         with self._averaged_weights():
             result, sample, picture = validation.loss(step), validation.sample(), validation.attention(step)
         is_best = self.state.record_evaluation(result.loss)
-        self._report_evaluation(
-            result.bits_per_char(self.dataset.chars_per_token(validation.tokens)), unaveraged, sample
-        )
+        bits_per_char = result.bits_per_char(self.dataset.chars_per_token(validation.tokens))
+        self._report_evaluation(bits_per_char, unaveraged, sample)
         if picture is not None:
             self.monitor.picture(step, "attention", picture)
+        self.callbacks.evaluation(result.loss, bits_per_char, sample)
+        self.callbacks.agree(then_raise=False)
         self._save(best=is_best, required=self._is_finished())
+        self.callbacks.agree()
         self._meter.restart()
 
     def _report_evaluation(self, bits_per_char: float, unaveraged: float | None, sample: str) -> None:
@@ -213,10 +222,7 @@ class Trainer:
         if sample:
             self.monitor.text(step, "sample", sample)
         if self.config.train.histograms:
-            named = dict(self.model.named_parameters())
-            tensors = {f"weights/{name}": weight.detach() for name, weight in named.items()}
-            tensors |= {f"gradients/{name}": w.grad for name, w in named.items() if w.grad is not None}
-            self.monitor.histograms(step, gather_on_main(tensors, self.world.is_main))
+            self.monitor.histograms(step, gather_on_main(weights_and_gradients(self.model), self.world.is_main))
 
     def _save(self, best: bool, required: bool) -> None:
         """Write a checkpoint; unless it is `required`, a failure is reported and the run continues.
@@ -229,8 +235,10 @@ class Trainer:
         training = self._training_tensors()
         with self._averaged_weights():
             weights = gather_on_main(weights_of(self.model), self.world.is_main)
-            if self._writer.write(weights, training, saved, best, required):
-                self.state = saved
+            folder = self._writer.write(weights, training, saved, best, required)
+        if folder is not None:
+            self.state = saved
+            self.callbacks.checkpoint(folder, best)
 
     def _training_tensors(self) -> dict[str, Any]:
         """Return all that a checkpoint has beside weights and counters; that of other processes is on rank 0."""

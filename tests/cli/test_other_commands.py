@@ -27,10 +27,6 @@ def test_plot_of_what_is_no_run_gives_one_line(tmp_path: Path, capsys: pytest.Ca
     assert "cannot read the metrics" in capsys.readouterr().err
 
 
-def test_curves_hold_the_logged_points(trained: Path) -> None:
-    assert [step for step, _ in plot.read_curve(trained / "runs/tiny", "val/loss", "step")] == [0, 3, 6]
-
-
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Path:
     """A folder with the metrics of a run, whose name is half a formula."""

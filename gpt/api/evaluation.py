@@ -1,0 +1,114 @@
+"""The loss of a trained model over a split of the corpus that it learned from."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tqdm import tqdm
+
+from gpt.accounting.memory_limits import require_forward_memory
+from gpt.checkpoint import Loaded
+from gpt.data import Dataset, prepare
+from gpt.data.tokens import Tokens
+from gpt.device import Compute
+from gpt.environment import Settings
+from gpt.errors import CheckpointError, ConfigError
+from gpt.evaluation.loss import IGNORE, Batch, evaluate
+from gpt.evaluation.windows import random_batches, sliding_batches
+from gpt.progress import Report, announced
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How a split is cut into sequences.
+
+    Attributes:
+        protocol: full: adjacent blocks; sliding: overlapping windows; random: random crops.
+        batch_size: sequences per batch.
+        stride: sliding: tokens to move by; None: a quarter of the window.
+        batches: random: number of batches; None: 200.
+        seed: random: seed of the crops; None: 1337.
+    """
+
+    protocol: str = "full"
+    batch_size: int = 64
+    stride: int | None = None
+    batches: int | None = None
+    seed: int | None = None
+
+    def stride_for(self, block_size: int) -> int:
+        """Return the tokens between the starts of windows."""
+        return min(self.stride or max(1, block_size // 4), block_size) if self.protocol == "sliding" else block_size
+
+
+def evaluate_corpus(
+    loaded: Loaded,
+    compute: Compute,
+    settings: Settings,
+    report: Report,
+    split: str = "val",
+    windows: Windows = Windows(),  # noqa: B008  # frozen
+) -> dict[str, Any]:
+    """Compute the loss over a split of the run's corpus.
+
+    Args:
+        loaded: the model, on the device.
+        compute: device and dtype.
+        settings: the environment's settings.
+        report: takes lines for the user.
+        split: train, val or test.
+        windows: how the split is cut into sequences.
+
+    Returns:
+        `split`; `loss` in nats per token; `bits_per_char`; `tokens` that were predicted; `block_size`.
+
+    Raises:
+        ConfigError: the corpus is unknown or another one, or has no such split.
+        CheckpointError: the loss is not finite.
+    """
+    if "data" not in loaded.state:
+        raise ConfigError(f"{loaded.folder} does not know what it was trained on; give a text with --text-file")
+    base = None if loaded.config.train.init_from is None else loaded.tokenizer
+    dataset = prepare(loaded.config.data, settings, report, base=base)
+    if dataset.tokenizer.to_dict() != loaded.tokenizer.to_dict():
+        raise ConfigError(f"{loaded.folder} has a different tokenizer than the present corpus of data.source")
+    if dataset.fingerprint != loaded.state.get("data"):
+        report("warning: the corpus has changed since the run; this split may hold text that the model was trained on")
+    block_size = loaded.config.model.block_size
+    dataset.check_length(block_size)
+    tokens, is_random, stride = _split_of(dataset, split), windows.protocol == "random", windows.stride_for(block_size)
+    size = windows.batch_size if is_random else min(windows.batch_size, len(tokens) // stride + 1)
+    require_forward_memory(loaded.config.model, size, compute.device)
+    if is_random:
+        count, seed = windows.batches or 200, 1337 if windows.seed is None else windows.seed
+        batches, total = random_batches(tokens, block_size, size, count, seed), count * size * block_size
+    else:
+        batches, total = sliding_batches(tokens, block_size, size, stride), len(tokens) - 1
+    with (
+        announced(report, f"evaluating {total:,} tokens"),
+        tqdm(total=total, unit=" tokens", unit_scale=True, disable=None, delay=2, leave=False) as bar,
+    ):
+        result = evaluate(loaded.model, _counted(batches, bar), compute)
+    if not math.isfinite(result.loss):
+        raise CheckpointError(f"{loaded.folder}: the loss is not finite; its weights are damaged")
+    bits = result.bits_per_char(dataset.chars_per_token(tokens))
+    summary = {"split": split, "loss": result.loss, "bits_per_char": bits}
+    return {**summary, "tokens": result.tokens, "block_size": block_size}
+
+
+def _split_of(dataset: Dataset, split: str) -> Tokens:
+    splits = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
+    if split not in splits:
+        raise ConfigError(f"split is {split!r}, expected one of {', '.join(splits)}")
+    tokens = splits[split]
+    if tokens is None:
+        raise ConfigError("the corpus has no test split; the run was made with data.test_fraction 0")
+    return tokens
+
+
+def _counted(batches: Iterator[Batch], bar: "tqdm[Any]") -> Iterator[Batch]:
+    """Yield the same batches, and advance a bar by the tokens of each one after its use."""
+    for inputs, targets in batches:
+        yield inputs, targets
+        bar.update(int((targets != IGNORE).sum()))

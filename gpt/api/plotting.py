@@ -1,0 +1,77 @@
+"""Plot the loss curves of runs."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpt.api.metrics import read_curve
+from gpt.api.run import Run
+from gpt.errors import GPTError
+from gpt.files import write_atomic
+from gpt.inspection.rendering.pictures import require_matplotlib
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ENDINGS = (".png", ".svg", ".pdf")
+AXES = {"step": "optimizer steps", "seconds": "seconds of training, evaluations included"}
+
+
+def plot(*runs: Run | str | Path, path: str | Path | None = None, x: str = "step") -> Figure:
+    """Plot the training and validation loss of runs, in nats per token.
+
+    Args:
+        runs: runs, or their folders.
+        path: image to write: .png, .svg or .pdf; None: none.
+        x: horizontal axis, step or seconds.
+
+    Returns:
+        A figure of matplotlib, which no backend shows by itself.
+
+    Raises:
+        GPTError: matplotlib is not installed, a run has no losses yet, or the image cannot be written.
+    """
+    if not runs:
+        raise GPTError("plot needs at least one run")
+    if x not in AXES:
+        raise GPTError(f"x is {x!r}, expected one of {', '.join(AXES)}")
+    output = None if path is None else _checked(Path(path))
+    require_matplotlib()
+    from matplotlib.figure import Figure  # not by pyplot, which would keep the figure and choose a backend
+
+    figure = Figure(figsize=(8, 4.5), dpi=120)
+    axes = figure.subplots()
+    for run in runs:
+        folder = run.folder if isinstance(run, Run) else Path(run)
+        training, validation = read_curve(folder, "train/loss", x), read_curve(folder, "val/loss", x)
+        (line,) = axes.plot(*zip(*training, strict=True), linewidth=0.8, alpha=0.45, label=f"{folder.name}: training")
+        color = line.get_color()
+        axes.plot(*zip(*validation, strict=True), marker="o", color=color, label=f"{folder.name}: validation")
+        last = validation[-1]
+        axes.annotate(f"{last[1]:.3f}", last, xytext=(0, 8), textcoords="offset points", ha="center")
+    axes.set_xlabel(AXES[x])
+    axes.set_ylabel("loss, nats per token")
+    axes.grid(alpha=0.25)
+    for text in axes.legend(frameon=False).get_texts():
+        text.set_parse_math(False)  # a folder's name is not a formula
+    figure.tight_layout()
+    if output is not None:
+        _write(figure, output)
+    return figure
+
+
+def _checked(path: Path) -> Path:
+    if path.suffix.lower() not in ENDINGS or path.is_dir():
+        raise GPTError(f"cannot plot into {path}: expected a file name that ends with {' or '.join(ENDINGS)}")
+    return path
+
+
+def _write(figure: Figure, path: Path) -> None:
+    picture = io.BytesIO()
+    figure.savefig(picture, format=path.suffix[1:].lower())
+    try:
+        write_atomic(path, picture.getvalue())
+    except OSError as error:
+        raise GPTError(f"cannot write {path}: {error.strerror}") from None

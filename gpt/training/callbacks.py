@@ -1,0 +1,205 @@
+"""Functions of one's own that a training calls after steps, evaluations and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpt.errors import ConfigError, InputError, PeerError
+from gpt.training.step import StepResult
+
+if TYPE_CHECKING:
+    from gpt.training.trainer import Trainer
+
+OURS = ("train/", "val/", "speed/")
+"""What the names of a training's own metrics begin with."""
+
+
+class Callback:
+    """Base class of callbacks; a subclass overrides what it needs.
+
+    They are called in rank 0 only, in the process and thread of the training, which waits for them.
+    """
+
+    def on_step(self, event: StepEvent) -> None:
+        """React to an optimizer step."""
+
+    def on_evaluation(self, event: EvaluationEvent) -> None:
+        """React to an evaluation, before its checkpoint is written."""
+
+    def on_checkpoint(self, event: CheckpointEvent) -> None:
+        """React to a checkpoint that was written."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a callback receives.
+
+    Attributes:
+        trainer: the training, with its `model`, `dataset` and `config`, to look at.
+        step: optimizer steps done so far.
+    """
+
+    trainer: Trainer
+    step: int
+
+    def log(self, name: str, value: float) -> None:
+        """Record a number of this step in metrics.jsonl and TensorBoard.
+
+        Raises:
+            InputError: the name is one of the training's own, or the value is no number.
+        """
+        if not isinstance(name, str) or not name or name == "step" or name.startswith(OURS):
+            raise InputError(f"log: the name {name!r} is taken; expected another one, such as 'mine/{name}'")
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"log: {name} is a {type(value).__name__}, expected one number") from None
+        self.trainer.monitor.scalars(self.step, {name: number})
+
+    def stop(self) -> None:
+        """End the training as early stopping does: after an evaluation and a checkpoint of this step."""
+        self.trainer.callbacks.ask_to_stop()
+
+
+@dataclass(frozen=True)
+class StepEvent(Event):
+    """An optimizer step was made.
+
+    Attributes:
+        learning_rate: of this step.
+    """
+
+    learning_rate: float
+    _result: StepResult
+
+    @property
+    def loss(self) -> float:
+        """Return the loss before the update, in nats per token; on a GPU, reading it waits for the step."""
+        return float(self._result.loss)
+
+    @property
+    def gradient_norm(self) -> float:
+        """Return the global gradient norm before clipping; on a GPU, reading it waits for the step."""
+        return float(self._result.gradient_norm)
+
+
+@dataclass(frozen=True)
+class EvaluationEvent(Event):
+    """An evaluation was made.
+
+    Attributes:
+        loss: validation loss, in nats per token.
+        bits_per_char: the same in bits per character.
+        sample: text that the model generated; empty with `train.sample_tokens` 0.
+    """
+
+    loss: float
+    bits_per_char: float
+    sample: str
+
+
+@dataclass(frozen=True)
+class CheckpointEvent(Event):
+    """A checkpoint was written.
+
+    Attributes:
+        folder: the checkpoint.
+        is_best: whether its validation loss is the lowest so far.
+    """
+
+    folder: Path
+    is_best: bool
+
+
+AnyCallback = Callback | Callable[[StepEvent], Any]
+"""A `Callback`, or a function that is called after each step."""
+
+
+class CallbackGroup:
+    """Calls the callbacks of a training, and tells all its processes what they ask for.
+
+    After an error no callback is called any more; `agree` raises it.
+
+    Args:
+        callbacks: those of rank 0 are called.
+        trainer: the training.
+
+    Raises:
+        ConfigError: one of them is no callback.
+    """
+
+    def __init__(self, callbacks: Sequence[AnyCallback], trainer: Trainer) -> None:
+        found = [_as_callback(each) for each in _listed(callbacks)]
+        self._callbacks = found if trainer.world.is_main else []
+        self._trainer, self._world = trainer, trainer.world
+        self._is_used = trainer.world.max(len(found)) > 0
+        self._asked = False
+        self._error: Exception | SystemExit | None = None
+        self.stopped, self.failed = False, False
+
+    def step(self, learning_rate: float, result: StepResult) -> None:
+        """Call `on_step`."""
+        if self._callbacks:
+            event = StepEvent(self._trainer, self._trainer.state.step, learning_rate, result)
+            self._call(lambda callback: callback.on_step(event))
+
+    def evaluation(self, loss: float, bits_per_char: float, sample: str) -> None:
+        """Call `on_evaluation`."""
+        event = EvaluationEvent(self._trainer, self._trainer.state.step, loss, bits_per_char, sample)
+        self._call(lambda callback: callback.on_evaluation(event))
+
+    def checkpoint(self, folder: Path, is_best: bool) -> None:
+        """Call `on_checkpoint`."""
+        event = CheckpointEvent(self._trainer, self._trainer.state.step, folder, is_best)
+        self._call(lambda callback: callback.on_checkpoint(event))
+
+    def ask_to_stop(self) -> None:
+        """Let the next `agree` set `stopped`."""
+        self._asked = True
+
+    def agree(self, then_raise: bool = True) -> None:
+        """Set `stopped` and `failed` in all processes, from what happened in rank 0.
+
+        Raises:
+            Exception: a callback's own, in rank 0; in the others it is a PeerError.
+        """
+        if not self._is_used:
+            return
+        code = self._world.max(2 if self._error is not None else int(self._asked))
+        self.stopped, self.failed = code > 0, code > 1
+        if self.failed and then_raise:
+            raise self._error or PeerError(1)
+
+    def _call(self, call: Callable[[Callback], None]) -> None:
+        for callback in self._callbacks:
+            if self._error is not None:
+                return
+            try:
+                call(callback)
+            except (Exception, SystemExit) as error:
+                self._error = error
+
+
+class _StepFunction(Callback):
+    def __init__(self, function: Callable[[StepEvent], Any]) -> None:
+        self._function = function
+
+    def on_step(self, event: StepEvent) -> None:
+        self._function(event)
+
+
+def _listed(callbacks: object) -> Sequence[object]:
+    if not isinstance(callbacks, Sequence):
+        raise ConfigError(f"callbacks is {callbacks!r}, expected a list, such as [watch]")
+    return callbacks
+
+
+def _as_callback(given: object) -> Callback:
+    if isinstance(given, Callback):
+        return given
+    if isinstance(given, type) or not callable(given):
+        raise ConfigError(f"callbacks: got {given!r}, expected a function or an object of a subclass of gpt.Callback")
+    return _StepFunction(given)
