@@ -52,10 +52,13 @@ class Run:
         return f"Run({str(self.folder)!r}{loss})"
 
     def _repr_html_(self) -> str:
-        """Return the run with its loss curves, for a notebook."""
-        rows = self.metrics
-        curves = (points_of(rows, "train/loss"), points_of(rows, "val/loss"))
-        return f"<p><code>{escape(repr(self))}</code></p>{loss_curves(*curves, self.config.train.max_steps)}"
+        """Return the run with its loss curves, if it has any, for a notebook."""
+        name = f"<p><code>{escape(repr(self))}</code></p>"
+        try:
+            rows, last = self.metrics, self.config.train.max_steps
+        except GPTError:  # there are none, as in a model of one's own loop
+            return name
+        return name + loss_curves(points_of(rows, "train/loss"), points_of(rows, "val/loss"), last)
 
     @property
     def config(self) -> Config:
