@@ -12,80 +12,70 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from gpt.api.models import load
-    from gpt.api.run import Run
-    from gpt.api.training import train
-    from gpt.config import Config, ModelConfig, SamplingParams, load_config
-    from gpt.data import ByteTokenizer, CharTokenizer
-    from gpt.errors import GPTError
-    from gpt.generation import generate, generate_tokens, stream
-    from gpt.inspection import show
-    from gpt.inspection.tracing import edits
-    from gpt.inspection.tracing.activation_cache import ActivationCache, run_with_cache
-    from gpt.inspection.tracing.shape_trace import trace_shapes
-    from gpt.inspection.views.attention import attention_patterns
-    from gpt.inspection.views.lens import logit_lens
-    from gpt.inspection.views.surprisal import surprisal
-    from gpt.model import GPT
-    from gpt.model.quantized import quantize
+if TYPE_CHECKING:  # `as` makes a name public for type checkers
+    from gpt.api.models import load as load
+    from gpt.api.models import save as save
+    from gpt.api.plotting import plot as plot
+    from gpt.api.run import Run as Run
+    from gpt.api.training import train as train
+    from gpt.config import Config as Config
+    from gpt.config import ModelConfig as ModelConfig
+    from gpt.config import SamplingParams as SamplingParams
+    from gpt.config import load_config as load_config
+    from gpt.data import ByteTokenizer as ByteTokenizer
+    from gpt.data import CharTokenizer as CharTokenizer
+    from gpt.errors import GPTError as GPTError
+    from gpt.generation import build_runtime as build_runtime
+    from gpt.generation import generate as generate
+    from gpt.generation import generate_tokens as generate_tokens
+    from gpt.generation import stream as stream
+    from gpt.inspection import show as show
+    from gpt.inspection.tracing import edits as edits
+    from gpt.inspection.tracing.activation_cache import ActivationCache as ActivationCache
+    from gpt.inspection.tracing.activation_cache import run_with_cache as run_with_cache
+    from gpt.inspection.tracing.shape_trace import trace_shapes as trace_shapes
+    from gpt.inspection.views.attention import attention_patterns as attention_patterns
+    from gpt.inspection.views.lens import logit_lens as logit_lens
+    from gpt.inspection.views.surprisal import surprisal as surprisal
+    from gpt.model import GPT as GPT
+    from gpt.model.quantized import quantize as quantize
+    from gpt.training.callbacks import Callback as Callback
+    from gpt.training.trainer import Trainer as Trainer
 
 _NAMES = {
-    "gpt.api.models": ("load",),
-    "gpt.api.run": ("Run",),
-    "gpt.api.training": ("train",),
-    "gpt.config": ("Config", "ModelConfig", "SamplingParams", "load_config"),
-    "gpt.data": ("ByteTokenizer", "CharTokenizer"),
-    "gpt.errors": ("GPTError",),
-    "gpt.generation": ("generate", "generate_tokens", "stream"),
-    "gpt.inspection.tracing.activation_cache": ("ActivationCache", "run_with_cache"),
-    "gpt.inspection.tracing.shape_trace": ("trace_shapes",),
-    "gpt.inspection.views.attention": ("attention_patterns",),
-    "gpt.inspection.views.lens": ("logit_lens",),
-    "gpt.inspection.views.surprisal": ("surprisal",),
-    "gpt.model": ("GPT",),
-    "gpt.model.quantized": ("quantize",),
+    "gpt.api.models": "load save",
+    "gpt.api.plotting": "plot",
+    "gpt.api.run": "Run",
+    "gpt.api.training": "train",
+    "gpt.config": "Config ModelConfig SamplingParams load_config",
+    "gpt.data": "ByteTokenizer CharTokenizer",
+    "gpt.errors": "GPTError",
+    "gpt.generation": "build_runtime generate generate_tokens stream",
+    "gpt.inspection": "show",
+    "gpt.inspection.tracing": "edits",
+    "gpt.inspection.tracing.activation_cache": "ActivationCache run_with_cache",
+    "gpt.inspection.tracing.shape_trace": "trace_shapes",
+    "gpt.inspection.views.attention": "attention_patterns",
+    "gpt.inspection.views.lens": "logit_lens",
+    "gpt.inspection.views.surprisal": "surprisal",
+    "gpt.model": "GPT",
+    "gpt.model.quantized": "quantize",
+    "gpt.training.callbacks": "Callback",
+    "gpt.training.trainer": "Trainer",
 }
-_MODULES = {"edits": "gpt.inspection.tracing.edits", "show": "gpt.inspection.show"}
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
-
-__all__ = [
-    "GPT",
-    "ActivationCache",
-    "ByteTokenizer",
-    "CharTokenizer",
-    "Config",
-    "GPTError",
-    "ModelConfig",
-    "Run",
-    "SamplingParams",
-    "attention_patterns",
-    "edits",
-    "generate",
-    "generate_tokens",
-    "load",
-    "load_config",
-    "logit_lens",
-    "quantize",
-    "run_with_cache",
-    "show",
-    "stream",
-    "surprisal",
-    "trace_shapes",
-    "train",
-]
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(_MODULES[name])
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'gpt' has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+    module = import_module(_MODULE_OF[name])
+    return getattr(module, name) if hasattr(module, name) else import_module(f"{_MODULE_OF[name]}.{name}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__
 
 
 if "IPython" in sys.modules:

@@ -48,7 +48,7 @@ def evaluate_corpus(
     settings: Settings,
     report: Report,
     split: str = "val",
-    windows: Windows = Windows(),  # frozen
+    windows: Windows = Windows(),
 ) -> dict[str, Any]:
     """Compute the loss over a split of the run's corpus.
 

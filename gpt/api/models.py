@@ -1,11 +1,16 @@
-"""Load a trained model in one line, as in a notebook."""
+"""Load a trained model in one line, as in a notebook, and save one that a loop of one's own has trained."""
 
 from pathlib import Path
+from typing import Any
 
-from gpt.checkpoint import load_trained
+from gpt.checkpoint import bare_checkpoint, build_model, load_trained, read_state, write_checkpoint
 from gpt.data import Tokenizer
 from gpt.device import choose_device
+from gpt.errors import CheckpointError, InputError
 from gpt.model import GPT
+
+MARK = {"saved_by": "gpt.save"}
+"""In the state of a checkpoint, what tells that it may be replaced."""
 
 
 def load(path: str | Path | None = None, device: str = "auto") -> tuple[GPT, Tokenizer]:
@@ -22,3 +27,37 @@ def load(path: str | Path | None = None, device: str = "auto") -> tuple[GPT, Tok
     """
     loaded = load_trained(Path(path) if path is not None else None, Path("runs"), choose_device(device))
     return loaded.model, loaded.tokenizer
+
+
+def save(model: GPT, tokenizer: Tokenizer, folder: str | Path) -> None:
+    """Save a model and its tokenizer as a checkpoint, which `gpt.load` and all commands read.
+
+    It holds no state of an optimizer, so that a training cannot be resumed from it, but can begin with it
+    (`train.init_from`). The folder is written whole or not at all.
+
+    Args:
+        model: on any device, in any mode; one that `torch.compile` returned is saved as what it was made of.
+        tokenizer: with at most as many ids as the model.
+        folder: new, or written by an earlier `gpt.save`, which is replaced.
+
+    Raises:
+        CheckpointError: the folder holds something else, cannot be written, or the weights are not those of a float32
+            or quantized model.
+        InputError: `model` is not a `gpt.GPT`.
+    """
+    plain: Any = getattr(model, "_orig_mod", model)
+    if not isinstance(plain, GPT):
+        raise InputError(f"the model is a {type(plain).__name__}, expected a gpt.GPT")
+    path = Path(folder)
+    if path.exists() and not _may_be_replaced(path):
+        raise CheckpointError(f"{path} exists already and is not from gpt.save; choose another folder, or remove it")
+    checkpoint = bare_checkpoint(plain, tokenizer, MARK)
+    build_model(checkpoint, path)  # what cannot be loaded is not written
+    write_checkpoint(path, checkpoint)
+
+
+def _may_be_replaced(folder: Path) -> bool:
+    try:
+        return read_state(folder).items() >= MARK.items()
+    except CheckpointError:
+        return False

@@ -1,13 +1,14 @@
 """Checkpoints and run folders: a crash loses nothing that was saved, and every read is verified."""
 
 from gpt.checkpoint.folder import Checkpoint, read_checkpoint, read_state, verify_checkpoint, write_checkpoint
-from gpt.checkpoint.loading import Loaded, build_model, load_trained, load_weights, weights_of
+from gpt.checkpoint.loading import Loaded, bare_checkpoint, build_model, load_trained, load_weights, weights_of
 from gpt.checkpoint.runs import RunFolder, find_checkpoint
 
 __all__ = [
     "Checkpoint",
     "Loaded",
     "RunFolder",
+    "bare_checkpoint",
     "build_model",
     "find_checkpoint",
     "load_trained",

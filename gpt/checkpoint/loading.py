@@ -10,7 +10,7 @@ from torch import Tensor
 from gpt.accounting.memory_limits import require_model_memory
 from gpt.checkpoint.folder import Checkpoint, read_checkpoint
 from gpt.checkpoint.runs import find_checkpoint
-from gpt.config import Config
+from gpt.config import Config, DataConfig, SamplingParams
 from gpt.data.ngrams import NgramTable
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import CheckpointError
@@ -114,6 +114,23 @@ def weights_of(model: GPT) -> dict[str, Tensor]:
     """Return the weights to save; a tied head is left out, since it is the embedding."""
     tied = {"lm_head.weight"} if model.config.tie_weights else set()
     return {name: value for name, value in model.state_dict().items() if name not in tied}
+
+
+def bare_checkpoint(
+    model: GPT, tokenizer: Tokenizer, state: dict[str, Any] | None = None, end_id: int | None = None
+) -> Checkpoint:
+    """Return a checkpoint of a model that this package's trainer has not trained.
+
+    Args:
+        model: on any device.
+        tokenizer: its tokenizer.
+        state: values to keep in the state, beside a step of 0.
+        end_id: the token that ends a text, if there is one.
+    """
+    data = DataConfig.model_validate({"tokenizer": tokenizer.to_dict()["type"]})
+    config = Config(model=model.config, data=data, sample=SamplingParams(end_id=end_id))
+    weights = {name: value.detach().cpu() for name, value in weights_of(model).items()}
+    return Checkpoint(weights, {}, {"step": 0, **(state or {})}, config, tokenizer)
 
 
 def load_weights(model: GPT, weights: dict[str, Tensor], folder: Path) -> None:

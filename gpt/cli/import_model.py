@@ -6,7 +6,6 @@ from pathlib import Path
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import to_path
-from gpt.config import Config, DataConfig, SamplingParams
 from gpt.errors import CheckpointError, ConfigError, DataError, InputError
 
 
@@ -38,7 +37,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--meta has no effect with --from {arguments.source}; it is for nanogpt")
 
     load_torch()
-    from gpt.checkpoint import Checkpoint, weights_of, write_checkpoint
+    from gpt.checkpoint import bare_checkpoint, write_checkpoint
     from gpt.interop.hugging_face import import_folder, read_end_id
     from gpt.interop.nanogpt import import_checkpoint
 
@@ -52,10 +51,7 @@ def _run(arguments: argparse.Namespace) -> int:
     except (InputError, DataError) as error:
         reason = "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(error))  # names in a file
         raise InputError(f"{arguments.input} cannot be imported: {reason}") from None
-    kind = str(tokenizer.to_dict()["type"])
-    data = DataConfig.model_validate({"tokenizer": kind})
-    config = Config(model=model.config, data=data, sample=SamplingParams(end_id=end_id))
-    write_checkpoint(output, Checkpoint(weights_of(model), {}, {"step": 0}, config, tokenizer))
+    write_checkpoint(output, bare_checkpoint(model, tokenizer, end_id=end_id))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     report(f"{output}: {parameters:,} parameters, {tokenizer.vocab_size:,} tokens in the vocabulary")
     return 0

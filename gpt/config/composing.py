@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gpt.config.loading import LoadedConfig, at_line, checked, line_of, parse_document, read_yaml, to_name
+from gpt.config.loading import LoadedConfig, at_line, checked, line_of, parse_document, read_yaml, to_name, validated
 from gpt.config.recipes import shipped_recipe
-from gpt.config.sections import Config
+from gpt.config.sections import Config, Section
 from gpt.config.strict_yaml import Document
 from gpt.config.suggestions import did_you_mean, section_class
 from gpt.errors import ConfigError
@@ -49,6 +49,12 @@ def compose_config(source: Source | None = None, keywords: Mapping[str, Any] | N
     return LoadedConfig(config, "run" if path is None else to_name(path.stem), None if path is None else path.parent)
 
 
+def check_section(name: str, values: Mapping[str, Any]) -> tuple[Section | None, list[str]]:
+    """Return a section with these values, or a line for each thing that is wrong with them."""
+    config, found = validated({name: plain(values)})
+    return None if config is None else getattr(config, name), [f"{key[-1]}: {message}" for key, message in found]
+
+
 def _read(source: Source | None) -> tuple[str, Document, list[str]]:
     """Return what messages call the source, its values, and a line for each key that is given twice."""
     if isinstance(source, str | Path):
@@ -56,7 +62,7 @@ def _read(source: Source | None) -> tuple[str, Document, list[str]]:
         return str(path), *parse_document(read_yaml(path, "configuration", "configs/quickstart.yaml"), str(path))
     if source is not None and not isinstance(source, Mapping | Config):
         raise ConfigError(f"config is a {type(source).__name__}, expected a file, a recipe's name, a Config or a dict")
-    values = {} if source is None else _plain(source)
+    values = {} if source is None else plain(source)
     return "config", Document(values, {}, []), []
 
 
@@ -75,7 +81,7 @@ def _place(keywords: Mapping[str, Any], problems: list[str]) -> dict[tuple[str, 
             owners[key].append(section)
     given: dict[tuple[str, str], Any] = {}
     for name, value in keywords.items():
-        value, found = _plain(value), owners.get(name, [])
+        value, found = plain(value), owners.get(name, [])
         owner = MEANT.get(name, found[0] if len(found) == 1 else None)
         if name in sections and isinstance(value, dict):
             places = {(name, str(key)): each for key, each in value.items()}
@@ -97,12 +103,12 @@ def _place(keywords: Mapping[str, Any], problems: list[str]) -> dict[tuple[str, 
     return given
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return what YAML would give: sections as dicts, paths as text, scalars of NumPy and torch as Python's."""
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_unset=True)
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: plain(each) for key, each in value.items()}
     if isinstance(value, Path):
         return str(value)
     return value.item() if getattr(value, "ndim", None) == 0 else value

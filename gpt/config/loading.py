@@ -130,7 +130,7 @@ def checked(data: dict[str, Any], origin: str, problems: list[str], place: Calla
     Raises:
         ConfigError: there are problems; the message holds one line for each.
     """
-    config, found = _validate(data)
+    config, found = validated(data)
     problems = [*problems, *(f"{place(key)}: {dotted(key)}: {message}" for key, message in found)]
     if problems:
         raise ConfigError(listed(origin, problems))
@@ -144,7 +144,7 @@ def with_values(config: Config, values: Mapping[str, Any]) -> tuple[Config | Non
     for name, value in values.items():
         section, _, key = name.partition(".")
         data.setdefault(section, {})[key] = value
-    return _validate(data)
+    return validated(data)
 
 
 def dump_config(config: Config, only_given: bool = False) -> str:
@@ -192,7 +192,7 @@ def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], problems: l
     return keys
 
 
-def _validate(data: dict[str, Any]) -> tuple[Config | None, list[Finding]]:
+def validated(data: dict[str, Any]) -> tuple[Config | None, list[Finding]]:
     """Return the configuration, or everything that is wrong with it.
 
     Unknown keys hide the checks between known ones, so those are repeated without them.
@@ -211,7 +211,7 @@ def _validate(data: dict[str, Any]) -> tuple[Config | None, list[Finding]]:
             for name, section in data.items()
             if (name,) not in unknown
         }
-        findings += [finding for finding in _validate(known)[1] if finding not in findings]
+        findings += [finding for finding in validated(known)[1] if finding not in findings]
     return None, findings
 
 

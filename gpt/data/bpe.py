@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpt.data.token_bytes import byte_symbols, spelling_of
 from gpt.data.tokenizers import Ids, IncrementalDecoder, require_characters, smallest_dtype
@@ -66,7 +67,10 @@ class BPETokenizer:
     def vocab_size(self) -> int:
         return len(self._bytes)
 
-    def encode(self, text: str) -> Ids:
+    def encode(self, text: str) -> NDArray[np.int64]:
+        return self.encode_narrow(text).astype(np.int64)
+
+    def encode_narrow(self, text: str) -> Ids:
         require_characters(text)
         return np.frombuffer(self._encoder(text), dtype=smallest_dtype(self.vocab_size))
 

@@ -52,7 +52,7 @@ def _write_tokens(folder: Path, source: Path, config: DataConfig, tokenizer: Tok
     pieces = read_pieces(source, config.newlines)
     with everything.open("wb") as file:
         for piece, is_last_of_train in _split_pieces(pieces, _train_characters(source, config)):
-            ids = tokenizer.encode(piece)
+            ids = tokenizer.encode_narrow(piece)
             file.write(ids.tobytes())
             total += len(ids)
             train = total if is_last_of_train else train

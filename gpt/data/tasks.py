@@ -31,7 +31,7 @@ class Encode:
         self._saved = tokenizer
 
     def __call__(self, text: str) -> bytes:
-        return self._tokenizer.encode(text).tobytes()
+        return self._tokenizer.encode_narrow(text).tobytes()
 
     def to_dict(self) -> dict[str, Any]:
         return {"task": "encode", "tokenizer": self._saved}

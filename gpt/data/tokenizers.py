@@ -35,12 +35,16 @@ class Tokenizer(Protocol):
         """Return the number of ids V; every id is in [0, V)."""
         ...
 
-    def encode(self, text: str) -> Ids:
-        """Return the ids of a text, in the smallest unsigned type that holds V ids.
+    def encode(self, text: str) -> NDArray[np.int64]:
+        """Return the ids of a text, (T,); `torch.from_numpy` of them is what a model takes.
 
         Raises:
             DataError: the text has characters outside the vocabulary.
         """
+        ...
+
+    def encode_narrow(self, text: str) -> Ids:
+        """Return the same ids in the smallest unsigned type that holds V ids, as token files have them."""
         ...
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
@@ -97,7 +101,10 @@ class CharTokenizer:
     def vocab_size(self) -> int:
         return len(self.itos)
 
-    def encode(self, text: str) -> Ids:
+    def encode(self, text: str) -> NDArray[np.int64]:
+        return self.encode_narrow(text).astype(np.int64)
+
+    def encode_narrow(self, text: str) -> Ids:
         codes = code_points(text)
         known = codes < len(self._ids)
         ids = self._ids[np.where(known, codes, 0)]
@@ -140,7 +147,10 @@ class ByteTokenizer:
 
     vocab_size = 256
 
-    def encode(self, text: str) -> Ids:
+    def encode(self, text: str) -> NDArray[np.int64]:
+        return self.encode_narrow(text).astype(np.int64)
+
+    def encode_narrow(self, text: str) -> Ids:
         return np.frombuffer(require_characters(text), dtype=np.uint8)
 
     def decode(self, ids: Sequence[int] | Ids) -> str:

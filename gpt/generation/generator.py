@@ -1,10 +1,12 @@
 """Text from a model: a batch of prompts in, pieces of text out; `generate` and `stream` are wrappers over that."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
 from gpt.config import SamplingParams
+from gpt.config.composing import check_section
+from gpt.data.token_ids import TextOrIds, to_list
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError
 from gpt.generation.backends.selection import Runtime, build_runtime
@@ -34,25 +36,31 @@ class Completion:
 
 
 def generate_tokens(
-    model: GPT, prompt: Sequence[int], params: SamplingParams, runtime: Runtime | None = None
+    model: GPT,
+    prompt: TextOrIds,
+    params: SamplingParams | None = None,
+    runtime: Runtime | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Iterator[int]:
     """Yield the token ids after a prompt as they are sampled; the end token, if any, is the last.
 
     Args:
         model: the model to sample from.
-        prompt: at least one id.
-        params: `stop` is text and has no effect here.
+        prompt: at least one token: ids (T,) or (1, T), or a text.
+        params: None: the defaults; `stop` is text and has no effect here.
         runtime: prepared from this model; None: the fastest available.
+        tokenizer: for a text.
 
     Raises:
         GenerationError: the prompt is empty, or the logits are not finite.
         InputError: an id is outside the vocabulary.
     """
-    decoder = (runtime or build_runtime(model)).decoder([prompt], params, [params.seed])
+    ids, params = to_list(prompt, tokenizer, "generate_tokens"), params or SamplingParams()
+    decoder = (runtime or build_runtime(model)).decoder([ids], params, [params.seed])
     for count in range(1, params.max_new_tokens + 1):
         token = decoder.step()[0].id
         yield token
-        if token == params.end_id or at_edge(len(prompt) + count, model.config.block_size, params):
+        if token == params.end_id or at_edge(len(ids) + count, model.config.block_size, params):
             return
 
 
@@ -150,10 +158,10 @@ def stream(
         params: fields of `SamplingParams`; NumPy's and torch's scalars, and one string as `stop`, are accepted too.
 
     Raises:
-        pydantic.ValidationError: a parameter is out of its range.
+        GenerationError: a parameter is unknown or out of its range, or the prompt is not a text.
         GPTError: see `TextBatch`.
     """
-    batch = TextBatch(runtime or build_runtime(model), tokenizer, [prompt], _build_params(params))
+    batch = TextBatch(runtime or build_runtime(model), tokenizer, [prompt], sampling_params(params))
     return (piece.text for piece in batch if piece.text)
 
 
@@ -175,12 +183,21 @@ def generate(
     """
     if isinstance(prompts, str):
         return "".join(stream(model, tokenizer, prompts, runtime=runtime, **params))
-    completions = complete(model, tokenizer, prompts, _build_params(params), runtime=runtime)
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
+        raise GenerationError(f"the prompt is a {type(prompts).__name__}, expected a text or a list of texts")
+    completions = complete(model, tokenizer, prompts, sampling_params(params), runtime=runtime)
     return [completion.text for completion in completions]
 
 
-def _build_params(given: dict[str, Any]) -> SamplingParams:
-    plain = {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in given.items()}
-    if isinstance(plain.get("stop"), str):
-        plain["stop"] = (plain["stop"],)
-    return SamplingParams(**plain)
+def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
+    """Return sampling parameters from fields of `SamplingParams`; one string as `stop` is accepted too.
+
+    Raises:
+        GenerationError: one is unknown or out of its range; the message has all problems.
+    """
+    given = {**given, "stop": (given["stop"],)} if isinstance(given.get("stop"), str) else given
+    params, problems = check_section("sample", given)
+    if problems:
+        raise GenerationError("; ".join(problems))
+    assert isinstance(params, SamplingParams)
+    return params

@@ -17,8 +17,10 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str, params: SamplingParams, blo
 
     Raises:
         DataError: characters outside the vocabulary.
-        GenerationError: the prompt is empty, or longer than the window, and `params` refuses that.
+        GenerationError: the prompt is no text; or it is empty, or longer than the window, and `params` refuses that.
     """
+    if not isinstance(prompt, str):
+        raise GenerationError(f"the prompt is a {type(prompt).__name__}, expected a text")
     ids = [int(index) for index in tokenizer.encode(prompt)]
     if not ids:
         return _first_ids(tokenizer, params)

@@ -90,6 +90,11 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
         CheckpointError: it does not, and the change is not allowed or impossible.
     """
     saved = point.checkpoint
+    if "data" not in saved.state:  # as gpt.save and import_model.py write it
+        raise CheckpointError(
+            f"{point.folder} holds a model, but no state of a training to resume; begin a new run with it: "
+            f"train.init_from={point.folder}"
+        )
     weights = format_of(saved.model)
     if weights != "float32":
         raise CheckpointError(

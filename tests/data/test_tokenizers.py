@@ -48,7 +48,8 @@ def test_a_text_comes_back_from_its_bytes(text: str) -> None:
 
 @pytest.mark.parametrize("tokenizer", [CharTokenizer("ab"), ByteTokenizer()])
 def test_no_text_is_no_ids_of_the_same_type(tokenizer: Tokenizer) -> None:
-    assert tokenizer.encode("").dtype == tokenizer.encode("ab").dtype == np.uint8
+    assert tokenizer.encode("").dtype == tokenizer.encode("ab").dtype == np.int64
+    assert tokenizer.encode_narrow("").dtype == tokenizer.encode_narrow("ab").dtype == np.uint8
     assert len(tokenizer.encode("")) == 0
     assert tokenizer.decode([]) == ""
 
@@ -71,7 +72,7 @@ def test_the_order_in_which_characters_come_does_not_matter() -> None:
 def test_ids_have_the_smallest_unsigned_type_that_holds_them(vocab_size: int, dtype: str) -> None:
     tokenizer = CharTokenizer(map(chr, range(vocab_size)))
     last = chr(vocab_size - 1)
-    assert smallest_dtype(vocab_size) == tokenizer.encode(last).dtype == np.dtype(dtype)
+    assert smallest_dtype(vocab_size) == tokenizer.encode_narrow(last).dtype == np.dtype(dtype)
     assert tokenizer.encode(last).tolist() == [vocab_size - 1]
 
 
@@ -114,7 +115,7 @@ def test_a_character_below_between_or_above_the_vocabulary_is_unknown(text: str)
 )
 def test_unknown_characters_can_be_replaced(chars: str, replacement: str | None, expected: str) -> None:
     tokenizer = CharTokenizer(chars, unknown="replace", replacement=replacement)
-    ids = tokenizer.encode("aé𝄞c")
+    ids = tokenizer.encode_narrow("aé𝄞c")
     assert tokenizer.decode(ids) == expected
     assert ids.dtype == np.uint8
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from torch import Tensor
 
+from gpt.data.token_ids import TextOrIds, to_batch
+from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
 from gpt.inspection.tracing.activation_names import (
     READ_ONLY,
@@ -85,10 +87,11 @@ class ActivationCache(Mapping[Key, Tensor]):
 
 def run_with_cache(
     model: GPT,
-    idx: Tensor,
+    idx: TextOrIds,
     names: str | Iterable[str] | None = None,
     edits: Edits | None = None,
     memory_limit: int = MEMORY_LIMIT,
+    tokenizer: Tokenizer | None = None,
 ) -> tuple[Tensor, ActivationCache]:
     """Compute the logits, and the activations on the way to them.
 
@@ -100,14 +103,15 @@ def run_with_cache(
     mode.
 
     Args:
-        model: on the device of `idx`.
-        idx: token ids, (B, T) int64.
+        model: on any device.
+        idx: token ids (B, T), or (T,), or a text: one text is a batch of 1.
         names: full names or patterns, such as `blocks.*.attn.hook_pattern`; None: every activation.
         edits: by name or pattern; the edited tensor is captured, and used by everything after it. An
             edit is `zero`, `scale`, `replace`, any function of a tensor, or several of them. An edited
             hook_resid_mid reaches the model through the output of attention, so that the stream equals
             the edited one up to rounding.
         memory_limit: most bytes that may be kept.
+        tokenizer: for a text.
 
     Returns:
         Logits (B, T, V) float32, and the cache.
@@ -115,7 +119,8 @@ def run_with_cache(
     Raises:
         InputError: a name is unknown, ids or an edit do not fit, or too many bytes would be kept.
     """
-    if idx.dim() != 2 or idx.numel() == 0:
+    idx = to_batch(idx, tokenizer, model.wte.weight.device)
+    if idx.numel() == 0:
         raise InputError(f"token ids must be (batch, time) and not empty, got shape {tuple(idx.shape)}")
     if idx.size(1) > model.config.block_size:  # the model checks this too, but only after the check of the memory
         raise InputError(f"sequence of {idx.size(1)} tokens is longer than block_size {model.config.block_size}")
@@ -161,21 +166,25 @@ def _changed(name: str, activation: Activation, edits: Iterable[Edit], x: Tensor
     return x
 
 
-def one_text(idx: Tensor, fewest: int, reader: str) -> None:
-    """Check that ids are those of one text, (T,).
+def one_text(model: GPT, given: TextOrIds, tokenizer: Tokenizer | None, fewest: int, reader: str) -> Tensor:
+    """Return the ids (T,) int64 of one text, on the model's device.
 
     Args:
-        idx: token ids.
+        model: the model that reads them.
+        given: a text, or ids (T,) or (1, T).
+        tokenizer: for a text.
         fewest: least T.
         reader: name of the function that reads them, for the message.
 
     Raises:
         InputError: the shape is different, or there are too few ids.
     """
-    if idx.dim() != 1:
+    idx = to_batch(given, tokenizer, model.wte.weight.device)
+    if len(idx) != 1:
         raise InputError(f"{reader} takes one text, ids of shape (T,), not {tuple(idx.shape)}")
-    if len(idx) < fewest:
-        raise InputError(f"{reader} needs a text of at least {fewest} token{'s' * (fewest > 1)}, got {len(idx)}")
+    if idx.size(1) < fewest:
+        raise InputError(f"{reader} needs a text of at least {fewest} token{'s' * (fewest > 1)}, got {idx.size(1)}")
+    return idx[0]
 
 
 def _resolve(edits: Edits, table: Mapping[str, Activation]) -> dict[str, list[Edit]]:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from gpt.cache import KVCache
+from gpt.data.token_ids import TextOrIds, to_batch
+from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
 from gpt.inspection.tracing.model_copy import plain_copy
 from gpt.inspection.tracing.operation_descriptions import describe
@@ -84,12 +86,13 @@ class TensorRow:
     inputs: tuple[int, ...]
 
 
-def trace_shapes(model: GPT, idx: Tensor) -> list[TensorRow]:
+def trace_shapes(model: GPT, idx: TextOrIds, tokenizer: Tokenizer | None = None) -> list[TensorRow]:
     """Trace one forward pass, with attention written out.
 
     Args:
         model: on any device, meta included; its mode is kept.
-        idx: token ids (B, T) int64, on the model's device.
+        idx: token ids (B, T), or (T,), or a text: one text is a batch of 1.
+        tokenizer: for a text.
 
     Returns:
         A row for each tensor that leads to the logits, in order of computation: the ids first, the
@@ -98,7 +101,7 @@ def trace_shapes(model: GPT, idx: Tensor) -> list[TensorRow]:
     Raises:
         InputError: the ids do not fit the model.
     """
-    return _trace(model, idx, None)[0]
+    return _trace(model, to_batch(idx, tokenizer, model.wte.weight.device), None)[0]
 
 
 def trace_values(model: GPT, idx: Tensor, observe: Callable[[Tensor], Any]) -> tuple[list[TensorRow], list[Any]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpt.data.token_ids import TextOrIds
 from gpt.data.tokenizers import Tokenizer
 from gpt.inspection.tracing.activation_cache import MEMORY_LIMIT, Change, Edits, one_text, run_with_cache
 from gpt.inspection.tracing.edits import zero
@@ -37,14 +38,21 @@ class HeadSummary:
 
 
 @torch.no_grad()
-def attention_patterns(model: GPT, idx: Tensor, edits: Edits | None = None, memory_limit: int = MEMORY_LIMIT) -> Tensor:
+def attention_patterns(
+    model: GPT,
+    idx: TextOrIds,
+    edits: Edits | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+    tokenizer: Tokenizer | None = None,
+) -> Tensor:
     """Compute the attention weights of one text.
 
     Args:
         model: in eval mode.
-        idx: token ids (T,) int64.
+        idx: one text: token ids (T,) or (1, T), or the text.
         edits: see `run_with_cache`.
         memory_limit: most bytes of the result.
+        tokenizer: for a text.
 
     Returns:
         (n_layer, H, T, T): `[layer, h, i, j]` is the weight of query i on key j, 0 for every later key;
@@ -55,7 +63,7 @@ def attention_patterns(model: GPT, idx: Tensor, edits: Edits | None = None, memo
         InputError: the ids are not those of one text or do not fit the model, an edit does not fit, or the
             result would be too large.
     """
-    one_text(idx, 1, "attention_patterns")
+    idx = one_text(model, idx, tokenizer, 1, "attention_patterns")
     _, cache = run_with_cache(model, idx.unsqueeze(0), "blocks.*.attn.hook_pattern", edits, memory_limit)
     return torch.cat(list(cache.values()))
 
@@ -111,8 +119,8 @@ def ablate_heads(model: GPT, idx: Tensor, edits: Edits | None = None, layers: Se
     Raises:
         InputError: the ids are not those of one text or do not fit the model, or an edit does not fit.
     """
-    one_text(idx, 2, "ablate_heads")
-    inputs, targets = idx[None, :-1], idx[1:].long()
+    idx = one_text(model, idx, None, 2, "ablate_heads")
+    inputs, targets = idx[None, :-1], idx[1:]
 
     def loss(edits: Edits) -> Tensor:
         logits, _ = run_with_cache(model, inputs, names=[], edits=edits)

@@ -27,7 +27,7 @@ def greedy_continuation(model: GPT, idx: Tensor, count: int, edits: Edits | None
         InputError: the ids are not those of one text or do not fit the model, an edit does not fit, or the values are
             not finite.
     """
-    one_text(idx, 1, "greedy_continuation")
+    idx = one_text(model, idx, None, 1, "greedy_continuation")
     window, edited = model.config.block_size, edited_model(model, edits or {})
     cache = KVCache(model.config, device=idx.device)
     ids, step, probabilities = idx[-window:], idx[-window:], []

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from gpt.data.token_ids import TextOrIds, to_batch
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
 from gpt.inspection.tracing.activation_cache import MEMORY_LIMIT, Edits, run_with_cache
@@ -12,14 +13,21 @@ from gpt.model import GPT
 
 
 @torch.no_grad()
-def logit_lens(model: GPT, idx: Tensor, edits: Edits | None = None, memory_limit: int = MEMORY_LIMIT) -> Tensor:
+def logit_lens(
+    model: GPT,
+    idx: TextOrIds,
+    edits: Edits | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+    tokenizer: Tokenizer | None = None,
+) -> Tensor:
     """Apply the final norm and the head to every residual stream.
 
     Args:
         model: in eval mode.
-        idx: token ids (B, T) int64.
+        idx: token ids (B, T), or (T,), or a text: one text is a batch of 1.
         edits: see `run_with_cache`; edits of the streams and of what comes before them.
         memory_limit: most bytes of the result.
+        tokenizer: for a text.
 
     Returns:
         Logits (n_layer + 1, B, T, V) float32: row 0 from the embeddings, row i from the stream after
@@ -29,7 +37,7 @@ def logit_lens(model: GPT, idx: Tensor, edits: Edits | None = None, memory_limit
         InputError: the ids do not fit the model, an edit changes the final norm or the logits, or the
             result would be too large.
     """
-    layers = model.config.n_layer
+    idx, layers = to_batch(idx, tokenizer, model.wte.weight.device), model.config.n_layer
     _refuse_late(model, edits or {})
     shape = (layers + 1, *idx.shape, model.vocab_size)
     needed = torch.Size(shape).numel() * torch.float32.itemsize

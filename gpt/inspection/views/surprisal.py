@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
+from gpt.data.token_ids import TextOrIds
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation.sampling import next_token_probabilities
 from gpt.inspection.tracing.activation_cache import Edits, one_text, run_with_cache
@@ -39,7 +40,13 @@ class Surprisal:
 
 
 @torch.no_grad()
-def surprisal(model: GPT, idx: Tensor, params: SamplingParams | None = None, edits: Edits | None = None) -> Surprisal:
+def surprisal(
+    model: GPT,
+    idx: TextOrIds,
+    params: SamplingParams | None = None,
+    edits: Edits | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> Surprisal:
     """Compute the surprisal of every token but the first, which has no context (Shannon 1948).
 
     The result has a few numbers for each token and id, not many more than the logits, so there is no memory
@@ -47,15 +54,16 @@ def surprisal(model: GPT, idx: Tensor, params: SamplingParams | None = None, edi
 
     Args:
         model: in eval mode.
-        idx: token ids (T,) int64 of one text, at least two.
+        idx: one text of at least two tokens: ids (T,) or (1, T), or the text.
         params: how sampling would change the distribution; None: the defaults.
         edits: see `run_with_cache`.
+        tokenizer: for a text.
 
     Raises:
         InputError: the ids are not those of one text, are fewer than two or more than the window, or an
             edit does not fit.
     """
-    one_text(idx, 2, "surprisal")
+    idx = one_text(model, idx, tokenizer, 2, "surprisal")
     logits, _ = run_with_cache(model, idx.unsqueeze(0), names=[], edits=edits)
     logits = logits[0, :-1]
     before = logits.softmax(dim=-1)

@@ -1,0 +1,52 @@
+"""One convention for what a model reads: a text, or token ids in any container."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpt.data.tokenizers import Tokenizer
+from gpt.errors import InputError
+
+TextOrIds = str | Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer[Any]] | Tensor
+"""A text, or its ids (T,), or the ids of several texts (B, T): a list, an array of NumPy or a tensor, of integers."""
+
+
+def to_batch(given: TextOrIds, tokenizer: Tokenizer | None, device: torch.device) -> Tensor:
+    """Return token ids (B, T) int64 on a device; one text, or ids (T,), is a batch of 1.
+
+    Raises:
+        InputError: a text without a tokenizer, or what is no ids of these shapes.
+        DataError: the text has characters outside the vocabulary.
+    """
+    if isinstance(given, str):
+        if tokenizer is None:
+            raise InputError("a text needs its tokenizer; pass tokenizer=...")
+        given = tokenizer.encode(given)
+    ids = given if isinstance(given, Tensor) else _from_numbers(given)
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise InputError(f"token ids must be integers, not {str(ids.dtype).removeprefix('torch.')}")
+    if ids.dim() not in (1, 2):
+        raise InputError(f"token ids must be (time,) or (batch, time), got shape {tuple(ids.shape)}")
+    return (ids if ids.dim() == 2 else ids.unsqueeze(0)).to(device, torch.int64)
+
+
+def to_list(given: TextOrIds, tokenizer: Tokenizer | None, reader: str) -> list[int]:
+    """Return the ids of one text; errors are those of `to_batch`, and of a batch of several, which `reader` refuses."""
+    ids = to_batch(given, tokenizer, torch.device("cpu"))
+    if len(ids) != 1:
+        raise InputError(f"{reader} takes one text, ids of shape (T,), not {tuple(ids.shape)}")
+    return ids[0].tolist()
+
+
+def _from_numbers(given: object) -> Tensor:
+    try:
+        array = np.asarray(given)
+    except (ValueError, TypeError):
+        raise InputError("token ids must be a list of numbers, or lists of the same length") from None
+    if array.size and array.dtype.kind not in "iu":
+        raise InputError(f"expected a text or token ids, which are integers, got {type(given).__name__}")
+    return torch.from_numpy(array.astype(np.int64))
