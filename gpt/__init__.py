@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # `as` makes a name public for type checkers
     from gpt.inspection.views.surprisal import surprisal as surprisal
     from gpt.model import GPT as GPT
     from gpt.model.quantized import quantize as quantize
+    from gpt.plugins import load_plugins as load_plugins
     from gpt.training.callbacks import Callback as Callback
     from gpt.training.trainer import Trainer as Trainer
 
@@ -60,6 +61,7 @@ _NAMES = {
     "gpt.inspection.views.surprisal": "surprisal",
     "gpt.model": "GPT",
     "gpt.model.quantized": "quantize",
+    "gpt.plugins": "load_plugins",
     "gpt.training.callbacks": "Callback",
     "gpt.training.trainer": "Trainer",
 }

@@ -11,6 +11,10 @@ class GPTError(Exception):
     exit_code = 2
 
 
+class GPTWarning(UserWarning):
+    """Something that a user may not expect, and that does not keep a command from its work."""
+
+
 class ConfigError(GPTError):
     """A configuration file, override or option is wrong."""
 

@@ -10,9 +10,10 @@ import gpt
 PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
-    {"errors", "progress", "signals"},
+    {"errors", "progress", "signals", "filters"},
+    {"parts"},
     {"environment", "files", "config", "processor"},
-    {"device", "model", "data", "cache", "distributed"},
+    {"device", "model", "data", "cache", "distributed", "plugins"},
     {"kernels", "evaluation"},
     {"accounting"},
     {"checkpoint", "generation"},

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from gpt.accounting.memory_limits import BLOCK_BYTES, model_bytes
+from gpt.accounting.memory_limits import BLOCK_BYTES, least_moments, model_bytes
 from gpt.config import Config
 from gpt.errors import CheckpointError
 
@@ -11,8 +11,7 @@ from gpt.errors import CheckpointError
 def checkpoint_bytes(config: Config) -> int:
     """Return the least bytes of a checkpoint: weights, moments and moving average in float32; `vocab_size` is set."""
     weights = model_bytes(config.model) - config.model.n_layer * BLOCK_BYTES
-    moments = 2 if config.optim.name == "adamw" else 1
-    return weights * (1 + moments + (config.optim.ema_decay is not None))
+    return weights * (1 + least_moments(config.optim.name) + (config.optim.ema_decay is not None))
 
 
 def require_disk(folder: Path, config: Config, checkpoints: int) -> None:

@@ -4,14 +4,25 @@ import math
 from dataclasses import dataclass
 
 from gpt.config import Config, ModelConfig
+from gpt.parts import MLPS, names_in
 
 
 def matmul_parameters(config: ModelConfig) -> int:
     """Count the weights that multiply every token: linear layers and head; no embeddings, norms or biases."""
     assert config.vocab_size is not None
     attention = config.n_embd * (2 * config.n_embd + 2 * config.kv_heads * config.head_dim)
-    mlp = config.n_embd * config.mlp_hidden * (3 if config.mlp == "swiglu" else 2)
-    return config.n_layer * (attention + mlp) + config.n_embd * config.vocab_size
+    return config.n_layer * (attention + _mlp_matrices(config)) + config.n_embd * config.vocab_size
+
+
+def _mlp_matrices(config: ModelConfig) -> int:
+    """Count the weights of the matrices in one feed-forward network."""
+    if config.mlp == "swiglu" or config.mlp not in names_in(MLPS):
+        return config.n_embd * config.mlp_hidden * (3 if config.mlp == "swiglu" else 2)
+    from gpt.model.layers import build_mlp
+    from gpt.model.skeleton import without_memory
+
+    with without_memory():
+        return sum(weight.numel() for weight in build_mlp(config).parameters() if weight.dim() == 2)
 
 
 def flops_by_part(config: ModelConfig, batch: int, new: int, keys: int) -> dict[str, int]:

@@ -68,8 +68,13 @@ def model_bytes(config: ModelConfig) -> int:
 
 def table_bytes(config: ModelConfig) -> int:
     """Return the bytes of the position tables, which are computed, not trained, and not in a checkpoint."""
-    widths = {"rope": 2 * config.head_dim, "sinusoidal": config.n_embd, "learned": 0}
-    return 4 * config.block_size * widths[config.position]
+    widths = {"rope": 2 * config.head_dim, "sinusoidal": config.n_embd}
+    return 4 * config.block_size * widths.get(config.position, 0)
+
+
+def least_moments(optimizer: str) -> int:
+    """Return how many numbers an optimizer keeps of each weight, at least; 0 for one that is not the package's."""
+    return {"adamw": 2, "muon": 1}.get(optimizer, 0)
 
 
 def training_bytes(config: Config, compute: Compute, processes: int = 1) -> int:
@@ -79,7 +84,7 @@ def training_bytes(config: Config, compute: Compute, processes: int = 1) -> int:
     """
     model, train = config.model, config.train
     tokens = train.batch_size * model.block_size // processes
-    copies = 4 if config.optim.name == "adamw" else 3  # weights, gradients, and two moments or one
+    copies = 2 + least_moments(config.optim.name)  # weights, gradients, moments
     inputs = 3 * model.n_embd + 2 * model.kv_heads * model.head_dim + model.mlp_hidden
     activations = tokens * model.n_layer * inputs * compute.dtype.itemsize
     ids = 2 * torch.int64.itemsize * tokens * train.grad_accum_steps

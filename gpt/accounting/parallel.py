@@ -17,6 +17,8 @@ Operation = Literal["all-reduce", "all-gather", "reduce-scatter"]
 Phase = Literal["forward", "backward", "update"]
 FLOAT32 = 4
 """Bytes of a number: weights, gradients and optimizer state are float32, whatever the dtype of the matmuls."""
+COUNTED = ("adamw", "muon")
+"""Optimizers whose state is counted."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def parallel_step(
 
     Args:
         config: with `vocab_size` set.
-        optimizer: `adamw` or `muon`.
+        optimizer: `adamw` or `muon`; the state of another one is not counted.
         method: `ddp` or `fsdp`.
         processes: their number N; 1 sends nothing.
         micro_batches: number in one step. Between them DDP sends nothing; FSDP2 gathers weights for each, and keeps
@@ -96,8 +98,10 @@ def parallel_step(
     tensors = count_parameters(config).tensors
     parts = 1 if method == "ddp" else processes
     weights = sum(_shard(tensor, parts) for tensor in tensors)
-    moments = sum((1 if _is_muon(tensor, optimizer) else 2) * _shard(tensor, parts) for tensor in tensors)
-    counters = sum(not _is_muon(tensor, optimizer) for tensor in tensors)  # AdamW counts the steps of each tensor
+    adamw = [tensor for tensor in tensors if not _is_muon(tensor, optimizer)] if optimizer in COUNTED else []
+    matrices = [tensor for tensor in tensors if _is_muon(tensor, optimizer)]
+    moments = sum(2 * _shard(tensor, parts) for tensor in adamw) + sum(_shard(tensor, parts) for tensor in matrices)
+    counters = len(adamw)  # AdamW counts the steps of each tensor
     whole = sum(tensor.count for tensor in tensors)
     return ParallelStep(
         method,

@@ -3,11 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from torch import nn
-
 from gpt.config import ModelConfig
 from gpt.model import GPT
-from gpt.model.layers import RMSNorm
 from gpt.model.skeleton import without_memory
 
 PROJECTIONS = {"c_q": "queries", "c_k": "keys", "c_v": "values", "c_proj": "projection"}
@@ -25,6 +22,15 @@ COMPONENTS = (
     "head",
 )
 """Components of a model, in the order of the forward pass; every parameter belongs to one."""
+OUTSIDE = {
+    "wte": "token embedding",
+    "wpe": "added positions",
+    "rotation": "added positions",
+    "score_bias": "added positions",
+    "ln_f": "final norm",
+    "lm_head": "head",
+}
+"""Components outside the blocks, by the first name of their parameters."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,7 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
     total = sum(parameter.numel() for parameter in parameters.values())
     counts: Counter[str] = Counter()
     for name, parameter in parameters.items():
-        counts[_component_of(name, model)] += parameter.numel()
+        counts[_component_of(name)] += parameter.numel()
     assert set(counts) <= set(COMPONENTS)
     components = tuple(
         Component(
@@ -111,17 +117,16 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
     return ParameterCount(total, components, tensors, tied, sum(buffer.numel() for buffer in model.buffers()))
 
 
-def _component_of(name: str, model: nn.Module) -> str:
+def _component_of(name: str) -> str:
     """Return the component to which a parameter belongs, by its name."""
-    path, _, kind = name.rpartition(".")
-    if isinstance(model.get_submodule(path), nn.LayerNorm | RMSNorm):
-        return "norms of the blocks" if path.startswith("h.") else "final norm"
-    outside = {"wte": "token embedding", "wpe": "added positions", "lm_head": "head"}
-    if path in outside:
-        return outside[path]
-    if path.endswith("mlp_conv"):
+    first, *rest = name.split(".")
+    if first != "h":
+        return OUTSIDE[first]
+    _, sublayer, *inside, kind = rest  # 3.attn.c_q.weight
+    if sublayer in ("ln_1", "ln_2") or inside[:1] in (["q_norm"], ["k_norm"]):
+        return "norms of the blocks"
+    if sublayer == "mlp_conv":
         return "feed-forward, convolution"
-    _, _, sublayer, linear = path.split(".")  # h.3.attn.c_q
     if sublayer == "attn":
-        return f"attention, {PROJECTIONS[linear] if kind == 'weight' else 'biases'}"
-    return f"feed-forward, {'weights' if kind == 'weight' else 'biases'}"
+        return f"attention, {PROJECTIONS[inside[0]] if kind == 'weight' else 'biases'}"
+    return f"feed-forward, {'biases' if kind == 'bias' else 'weights'}"

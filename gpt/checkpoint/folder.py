@@ -25,6 +25,7 @@ from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import CheckpointError
 from gpt.files import MOST_JSON_BYTES, parse_json, read_file, sync_file, sync_folder, temporary_folder
+from gpt.plugins import require_plugins
 
 FORMAT = 1
 """Version of the layout; newer ones are refused."""
@@ -74,7 +75,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """Read and verify a checkpoint.
 
     Raises:
-        CheckpointError: a file is missing, damaged or not of this format; the message names it.
+        CheckpointError: a file is missing, damaged or not of this format, or a plugin is missing; the message names it.
     """
     files = verify_checkpoint(folder)
     name = ""
@@ -85,12 +86,15 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         training = torch.load(io.BytesIO(files[name]), map_location="cpu", weights_only=True)
         name = "state.json"
         state = json.loads(files[name])
+        require_plugins(state.get("plugins"))
         name = "config.yaml"
         config = parse_config(files[name].decode("utf-8"), str(folder / name))
         name = "tokenizer.json"
         tokenizer = tokenizer_from_dict(json.loads(files[name]))
         name = NGRAMS
         ngrams = NgramTable.from_tensors(safetensors.torch.load(files[name])) if name in files else None
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder}: {error}") from None
     except Exception as error:  # foreign bytes make an unpickler raise anything
         if name not in files:
             raise CheckpointError(f"{folder / MANIFEST} does not list {name}") from None

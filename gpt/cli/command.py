@@ -7,12 +7,13 @@ import os
 import re
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
-from gpt.errors import GPTError, PeerError, quoted
+from gpt.errors import GPTError, GPTWarning, PeerError, quoted
 from gpt.progress import announced, print_line
 from gpt.signals import Stopped, unwinding
 
@@ -37,6 +38,7 @@ def run_command(command: Callable[[], int]) -> int:
     SIGHUP. A closed pipe ends the command quietly. Any other exception is a bug and keeps its traceback.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    warnings.showwarning = _show_warning
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = _report_thread_error
     _replace_closed_streams()
@@ -51,6 +53,9 @@ def run_command(command: Callable[[], int]) -> int:
         return stopped.code
     except PeerError as error:
         return error.exit_code
+    except argparse.ArgumentError as error:  # a plugin's filter has the name of another option
+        report(f"error: {error}")
+        return 2
     except GPTError as error:
         report(f"error: {_on_its_lines(str(error))}")
         return error.exit_code
@@ -79,6 +84,19 @@ def run_command(command: Callable[[], int]) -> int:
 def _on_its_lines(message: str) -> str:
     """Return a message in which a name cannot begin a line or steer the terminal; a list keeps its indented lines."""
     return "\n  ".join(quoted(line, most=len(line)) for line in message.split("\n  "))
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Report a warning of this package in one line; print another one as Python does."""
+    own = issubclass(category, GPTWarning)
+    report(f"warning: {message}" if own else warnings.formatwarning(message, category, filename, lineno, line).rstrip())
 
 
 def _report_thread_error(arguments: threading.ExceptHookArgs) -> None:

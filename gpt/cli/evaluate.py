@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
-from gpt.cli.shared_options import add_checkpoint_options, add_weights_option, read_text, to_path
+from gpt.cli.shared_options import add_checkpoint_options, add_weights_option, load_given_plugins, read_text, to_path
 from gpt.config import RunConfig
 from gpt.environment import read_settings
 from gpt.errors import ConfigError
@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    load_given_plugins(argv)
     parser = CommandParser(
         "Evaluate a trained model on its corpus, or on your own text. The last line is one JSON object.",
         "python scripts/evaluate.py --checkpoint runs/shakespeare --protocol full",

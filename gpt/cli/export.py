@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
-from gpt.cli.shared_options import add_checkpoint_options, to_path
+from gpt.cli.shared_options import add_checkpoint_options, load_given_plugins, to_path
 from gpt.cli.tables import human_bytes
 from gpt.errors import ConfigError, GPTError, InputError
 from gpt.files import require_replaceable, sync_file, temporary_folder, write_atomic, write_folder
@@ -21,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    load_given_plugins(argv)
     parser = CommandParser(
         "Write a trained model in another format. html: one file that runs the model in any browser, offline. "
         "hf: a folder that transformers, vLLM and SGLang load. gguf: one file that llama.cpp runs. onnx: one file that "

@@ -19,7 +19,7 @@ from gpt.signals import handling
 
 HELP = """\
 Type a prompt, and the model continues it. Ctrl-C stops the text, Ctrl-D ends the session.
-  /temperature 0.7   set a sampling parameter: also /top_k, /top_p, /min_p, /seed, /max_new_tokens ...
+  /temperature 0.7   set a sampling parameter: also /top_k, /top_p, /seed, /max_new_tokens ...
   /settings          show all parameters
   /help              show this"""
 

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from gpt.cli.command import CommandParser, report, run_command
-from gpt.cli.shared_options import add_config_options, read_config
+from gpt.cli.shared_options import add_config_options, load_given_plugins, read_config
 from gpt.environment import read_settings
 
 
@@ -14,6 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    load_given_plugins(argv)
     parser = CommandParser(
         "Download and encode the corpus of a configuration. train.py does this itself if necessary. Started again, it "
         "keeps what is finished.",

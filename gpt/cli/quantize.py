@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
-from gpt.cli.shared_options import add_checkpoint_options, to_path
+from gpt.cli.shared_options import add_checkpoint_options, load_given_plugins, to_path
 from gpt.cli.tables import human_bytes
 from gpt.errors import CheckpointError
 
@@ -17,6 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    load_given_plugins(argv)
     parser = CommandParser(
         "Write a copy of a checkpoint with the weights of its blocks quantized. It can be sampled and evaluated like "
         "any other, but not trained.",

@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING, TextIO
 from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.decoding_options import add_decoding_options, chosen_runtime
 from gpt.cli.sampling_options import add_sampling_options, given_options, with_options
-from gpt.cli.shared_options import STANDARD_INPUT, add_checkpoint_options, add_weights_option, read_text, to_path
+from gpt.cli.shared_options import (
+    STANDARD_INPUT,
+    add_checkpoint_options,
+    add_weights_option,
+    load_given_plugins,
+    read_text,
+    to_path,
+)
 from gpt.config import SamplingParams
+from gpt.config.filter_fields import all_filters
 from gpt.errors import GenerationError, GPTError
 
 if TYPE_CHECKING:
@@ -31,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    load_given_plugins(argv)
     parser = CommandParser(
         "Generate text from a trained model. Sampling parameters default to those of the run's configuration.",
         'python scripts/sample.py --prompt "ROMEO:" --temperature 0.8 --top-k 40 --seed 7',
@@ -122,7 +131,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
     chosen = {name for name, value in vars(arguments).items() if value is not None and value is not False}
     if arguments.num_samples == 1:
         chosen.discard("num_samples")
-    sampling = {"temperature", "top_k", "top_p", "min_p", "repetition_penalty", "greedy", "seed"}
+    sampling = {"temperature", *all_filters(), "repetition_penalty", "greedy", "seed"}
     for_samples = {"stats", "logprobs", "num_samples"}
     ignored_by = {
         "--interactive": chosen & ({"json", "output", "beam"} | for_samples) if arguments.interactive else set(),

@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpt.config import SamplingParams
+from gpt.config.filter_fields import all_filters
 from gpt.errors import GenerationError
 
 
@@ -13,9 +14,7 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """Add one option per sampling parameter; defaults come from the run's configuration."""
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="tokens to generate per sample")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy, 1 the model's own distribution")
-    parser.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens; 0: all")
-    parser.add_argument("--top-p", type=float, metavar="P", help="keep the most likely tokens up to probability P")
-    parser.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the most likely one")
+    add_filter_options(parser)
     parser.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1: avoid tokens that occurred")
     parser.add_argument("--greedy", action="store_true", help="always the most likely token: --temperature 0")
     parser.add_argument("--seed", type=int, metavar="N", help="same seed, same text; sample i uses N + i")
@@ -25,6 +24,13 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--crop-prompt", action="store_true", help="crop a prompt to its end if it exceeds the window")
     parser.add_argument("--refuse-empty", action="store_true", help="treat an empty prompt as an error")
     parser.add_argument("--logprobs", type=int, metavar="N", help="with --json: log-probabilities (nats) of N tokens")
+
+
+def add_filter_options(parser: "argparse._ActionsContainer") -> None:
+    """Add an option for each sampling filter."""
+    for name, part in all_filters().items():
+        option, letter = f"--{name.replace('_', '-')}", name.rpartition("_")[2][:1].upper()
+        parser.add_argument(option, type=type(part.off), metavar=letter, help=part.help.replace("%", "%%"))
 
 
 def given_options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
-from gpt.cli.shared_options import add_weights_option, not_empty, to_path
+from gpt.cli.shared_options import add_plugin_option, add_weights_option, load_given_plugins, not_empty, to_path
 from gpt.environment import read_settings
 from gpt.errors import GPTError
 
@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    load_given_plugins(argv)
     parser = CommandParser(
         "Serve trained models: a playground at http://127.0.0.1:8000 and the OpenAI completions protocol below /v1.",
         "python scripts/serve.py --port 8000",
@@ -48,6 +49,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--runs", type=to_path, default="runs", metavar="DIR", help="folder of run folders (default: runs)"
     )
+    add_plugin_option(parser)
     add_weights_option(parser)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     parser.add_argument(

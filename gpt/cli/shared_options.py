@@ -1,6 +1,7 @@
 """Options shared by several commands: files, configurations and checkpoints."""
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from gpt.config import LoadedConfig, load_config
-from gpt.errors import ConfigError, GPTError
+from gpt.errors import CheckpointError, ConfigError, GPTError
 
 STANDARD_INPUT = Path("-")
 
@@ -60,8 +61,38 @@ def to_path(text: str) -> Path:
     return Path(not_empty(text))
 
 
+def add_plugin_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--plugin`, which `load_given_plugins` reads."""
+    parser.add_argument(
+        "--plugin",
+        type=to_path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="Python file with parts of your own, see docs/changing.md; may be repeated",
+    )
+
+
+def load_given_plugins(argv: Sequence[str] | None) -> None:
+    """Load the plugins of a command line, before its parser is built: their filters have options of their own.
+
+    Raises:
+        ConfigError: see `gpt.plugins.load_plugins`.
+    """
+    words = sys.argv[1:] if argv is None else argv
+    if not any(word.startswith("--plugin") for word in words):
+        return
+    from gpt.plugins import load_plugins
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    add_plugin_option(parser)
+    with contextlib.suppress(argparse.ArgumentError):  # the command's own parser reports it
+        load_plugins(parser.parse_known_args(words)[0].plugin)
+
+
 def add_config_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """Add `--config` and overrides."""
+    """Add `--config`, `--plugin` and overrides."""
+    add_plugin_option(parser)
     parser.add_argument(
         "--config", type=to_path, required=required, metavar="FILE", help="YAML file, such as configs/quickstart.yaml"
     )
@@ -75,7 +106,23 @@ def read_config(arguments: argparse.Namespace) -> LoadedConfig:
         ConfigError: see `load_config`; or a key is overridden twice.
     """
     check_overrides(arguments.overrides)
-    return load_config(arguments.config, arguments.overrides)
+    try:
+        return load_config(arguments.config, arguments.overrides)
+    except ConfigError:
+        if arguments.config.name == "config.yaml":  # of a run, whose checkpoints tell which plugins it needs
+            _require_plugins_of(arguments.config.parent)
+        raise
+
+
+def _require_plugins_of(folder: Path) -> None:
+    from gpt.checkpoint import find_checkpoint, read_state
+    from gpt.plugins import require_plugins
+
+    with contextlib.suppress(OSError):
+        recorded = None
+        with contextlib.suppress(CheckpointError):  # then the configuration's own error says more
+            recorded = read_state(find_checkpoint(folder, folder.parent, prefer="last")).get("plugins")
+        require_plugins(recorded)
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
@@ -96,7 +143,8 @@ def add_weights_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_checkpoint_options(parser: argparse.ArgumentParser, with_device: bool = True) -> None:
-    """Add `--checkpoint`, `--runs` and `--device`."""
+    """Add `--checkpoint`, `--runs`, `--plugin` and `--device`."""
+    add_plugin_option(parser)
     parser.add_argument(
         "--checkpoint",
         type=to_path,

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
-from gpt.cli.shared_options import add_config_options, read_config, to_path
+from gpt.cli.shared_options import add_config_options, load_given_plugins, read_config, to_path
 from gpt.cli.tables import add_format_options, print_view
 from gpt.config import LoadedConfig
 from gpt.environment import expand_home
 from gpt.errors import ConfigError
 from gpt.inspection.rendering.tables import Table
+from gpt.plugins import plugin_options
 
 if TYPE_CHECKING:
     from gpt.training.sweeps.sweep import Sweep
@@ -25,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    load_given_plugins(argv)
     parser = CommandParser(
         "Train with every combination of the values in a grid file, or with random ones; the same command continues.",
         "python scripts/sweep.py --config configs/quickstart.yaml grid.yaml train.max_steps=100",
@@ -87,7 +89,8 @@ def _sweep(folder: Path, trials: Sequence["Trial"], loaded: LoadedConfig, argume
     from gpt.training.signals import Interrupted
     from gpt.training.sweeps.sweep import Sweep
 
-    sweep = Sweep(folder, trials, loaded.config, ["--offline"] if arguments.offline else [], report)
+    options = [*plugin_options(), *(["--offline"] if arguments.offline else [])]
+    sweep = Sweep(folder, trials, loaded.config, options, report)
     try:
         sweep.run(arguments.devices)
     except Interrupted as stopped:

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Sequence
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
-from gpt.cli.shared_options import add_config_options, not_empty, read_config
+from gpt.cli.shared_options import add_config_options, load_given_plugins, not_empty, read_config
 from gpt.config import Config, LoadedConfig, dump_config
 from gpt.distributed import World, joined
 from gpt.environment import read_launch, read_settings
+from gpt.plugins import load_plugins
 from gpt.progress import silent
 
 
@@ -22,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    load_given_plugins(argv)
     parser = CommandParser(
         "Train a GPT. Any key of the configuration can be overridden as section.key=value.",
         "python scripts/train.py --config configs/shakespeare.yaml run.name=slower optim.learning_rate=3e-3",
@@ -52,6 +54,8 @@ def _run(argv: Sequence[str] | None) -> int:
         arguments, loaded = world.on_main(lambda: _read(argv))
         if loaded is None:
             return 0
+        if arguments.plugin:
+            world.agreed(lambda: load_plugins(arguments.plugin))  # the other processes have not parsed the options
         return _train(loaded, arguments, world)
 
 

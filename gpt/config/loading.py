@@ -10,10 +10,12 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from gpt.config.filter_fields import all_filters
 from gpt.config.sections import Config, CrossCheckError
 from gpt.config.strict_yaml import MOST_CHARACTERS, Document, YAMLSyntaxError, dump, parse, parse_value
 from gpt.config.suggestions import did_you_mean, section_class
 from gpt.errors import ConfigError
+from gpt.filters import FILTERS
 
 Finding = tuple[tuple[str, ...], str]
 """The key that a problem is about, and a sentence."""
@@ -154,7 +156,11 @@ def dump_config(config: Config, only_given: bool = False) -> str:
         config: to write.
         only_given: leave out the keys that neither the file nor an override gave.
     """
-    return dump(config.model_dump(mode="json", exclude_unset=only_given))
+    values = config.model_dump(mode="json", exclude_unset=only_given)
+    for name, part in all_filters().items():  # a plugin's filter that is off is not needed to load it again
+        if name not in FILTERS and values.get("sample", {}).get(name) == part.off:
+            del values["sample"][name]
+    return dump(values)
 
 
 def line_of(key: tuple[str, ...], document: Document) -> int | None:

@@ -7,9 +7,12 @@ of them at once.
 import math
 import os
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from gpt.config.filter_fields import with_filter_fields
+from gpt.config.one_of import OneOf
 
 PositiveInt = Annotated[int, Field(ge=1, lt=2**63)]
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**63)]
@@ -196,11 +199,11 @@ class ModelConfig(Section):
     dropout: Fraction = Field(0.0, description="Probability, on embeddings, attention weights and sublayer outputs.")
     attention_dropout: Fraction | None = Field(None, description="On attention weights; null: as `dropout`.")
     bias: bool = Field(False, description="Biases in linear layers and LayerNorm.")
-    norm: Literal["layernorm", "rmsnorm"] = Field("layernorm")
+    norm: Annotated[str, OneOf("model.norm")] = Field("layernorm")
     norm_eps: PositiveFloat = Field(1e-5, description="Added to the variance before the root.")
-    position: Literal["learned", "sinusoidal", "rope"] = Field("learned")
+    position: Annotated[str, OneOf("model.position")] = Field("learned")
     rope_theta: PositiveFloat = Field(10000.0, description="Base of the rotary and sinusoidal frequencies.")
-    mlp: Literal["gelu", "gelu_tanh", "relu", "relu2", "swiglu"] = Field("gelu")
+    mlp: Annotated[str, OneOf("model.mlp")] = Field("gelu")
     mlp_width: PositiveInt | None = Field(
         None, description="Hidden width; null: 4 n_embd, or 8/3 n_embd for swiglu, rounded up to a multiple of 8."
     )
@@ -263,7 +266,7 @@ class ModelConfig(Section):
 class OptimConfig(Section):
     """The optimizer and its learning rate."""
 
-    name: Literal["adamw", "muon"] = Field(
+    name: Annotated[str, OneOf("optim.name")] = Field(
         "adamw", description="muon: Muon for the matrices of the blocks, AdamW for everything else."
     )
     learning_rate: PositiveFloat = Field(1e-3, description="Peak learning rate.")
@@ -363,18 +366,16 @@ class TrainConfig(Section):
             yield "init_new_characters", "is only read with init_from"
 
 
+@with_filter_fields(after="temperature")
 class SamplingParams(Section):
     """How the next token is sampled, and how a sequence begins and ends.
 
-    Applied in this order: repetition penalty, temperature, top-k, top-p, min-p, softmax, sampling.
+    Applied in this order: repetition penalty, temperature, filters (top_k and those after it), softmax, sampling.
     Temperature 0 is greedy.
     """
 
     max_new_tokens: NonNegativeInt = Field(500, description="Tokens to generate.")
     temperature: NonNegativeFloat = Field(0.8, description="Logits are divided by it; 0: always the most likely token.")
-    top_k: NonNegativeInt = Field(0, description="Keep the k most likely tokens; 0: all.")
-    top_p: float = Field(1.0, gt=0, le=1, description="Keep the smallest set of tokens whose probability reaches p.")
-    min_p: float = Field(0.0, ge=0, le=1, description="Drop tokens less likely than min_p times the most likely one.")
     repetition_penalty: PositiveFloat = Field(1.0, description="Above 1: tokens already in the text are less likely.")
     seed: Seed = Field(1337, description="Seed of the request's own generator.")
     stop: Strings = Field((), description="Stop before any of these strings.")
@@ -392,6 +393,10 @@ class SamplingParams(Section):
     long_prompt: Literal["refuse", "crop"] = Field(
         "refuse", description="A prompt longer than block_size is refused, or cropped to its end."
     )
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # the fields of the filters
 
 
 class Config(Section):

@@ -1,18 +1,19 @@
 """From logits to a token: pure functions, applied in one order.
 
-Repetition penalty, temperature, top-k, top-p, min-p, softmax, sample. A filter sets logits to -inf;
+Repetition penalty, temperature, the filters of `gpt.filters`, softmax, sample. A filter sets logits to -inf;
 what is left is renormalized by the softmax at the end. Temperature 0 is greedy, and makes the filters
 idle, but not the penalty.
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
+from gpt.config.filter_fields import all_filters
 from gpt.device import widest_dtype
+from gpt.errors import GenerationError
 
 
 def next_token_probabilities(logits: Tensor, params: SamplingParams, sequences: Sequence[Sequence[int]] = ()) -> Tensor:
@@ -34,9 +35,13 @@ def next_token_probabilities(logits: Tensor, params: SamplingParams, sequences: 
         return first.to(logits.dtype)
     logits = logits - logits.amax(dim=-1, keepdim=True)  # the largest is 0, which no temperature makes infinite
     logits = logits / max(params.temperature, torch.finfo(logits.dtype).tiny)
-    logits = top_k_filter(logits, params.top_k)
-    logits = top_p_filter(logits, params.top_p)
-    logits = min_p_filter(logits, params.min_p)
+    for name, part in all_filters().items():
+        value = getattr(params, name)
+        if value != part.off:
+            filtered = part.apply(logits, value)
+            if getattr(filtered, "shape", None) != logits.shape:
+                raise GenerationError(f"the filter {name} returns another shape than that of its logits")
+            logits = filtered
     return logits.softmax(dim=-1)
 
 
@@ -54,36 +59,6 @@ def repetition_penalty(logits: Tensor, sequences: Sequence[Sequence[int]], penal
     penalty = min(max(penalty, limits.tiny), limits.max)  # infinity times a logit of 0 would be NaN
     penalized = torch.where(logits > 0, logits / penalty, logits * penalty).clamp(limits.min, limits.max)
     return torch.where(seen, penalized, logits)
-
-
-def top_k_filter(logits: Tensor, k: int) -> Tensor:
-    """Keep the k largest logits (Fan et al. 2018, 1805.04833); 0, or k >= V, keeps all. Ties at the edge all stay."""
-    if k == 0 or k >= logits.size(-1):
-        return logits
-    smallest_kept = logits.topk(k, dim=-1).values[..., -1:]
-    return logits.masked_fill(logits < smallest_kept, -math.inf)
-
-
-def top_p_filter(logits: Tensor, p: float) -> Tensor:
-    """Keep the smallest set of most likely tokens whose probability reaches p (Holtzman et al. 2019, 1904.09751).
-
-    The token that crosses p stays. Among equal probabilities the lower id comes first.
-    """
-    if p >= 1.0:
-        return logits
-    ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
-    before = ordered.cumsum(dim=-1) - ordered  # probability of everything more likely
-    crossed = (before >= p) & (before > 0)  # the first stays even where p is 0 in float32
-    drop = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, crossed)
-    return logits.masked_fill(drop, -math.inf)
-
-
-def min_p_filter(logits: Tensor, p: float) -> Tensor:
-    """Drop tokens less likely than p times the most likely one (Nguyen et al. 2024, 2407.01082)."""
-    if p == 0.0:
-        return logits
-    probabilities = logits.softmax(dim=-1)
-    return logits.masked_fill(probabilities < p * probabilities.amax(dim=-1, keepdim=True), -math.inf)
 
 
 def sample(probabilities: Tensor, uniform: Tensor) -> Tensor:

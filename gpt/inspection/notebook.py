@@ -4,10 +4,11 @@ Nothing here imports what it shows: the notebook asks for it by name when it has
 """
 
 import html
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from gpt.data.tokenizers import Tokenizer
     from gpt.model import GPT
 
@@ -25,12 +26,18 @@ def register() -> None:
     shell: Any = get_ipython()
     if shell is None:
         return
-    add: Callable[[str, str, Callable[[Any], str]], None] = shell.display_formatter.formatters[
-        "text/html"
-    ].for_type_by_name
-    add("gpt.model.gpt", "GPT", model_html)
+    formatters = shell.display_formatter.formatters
+    formatters["text/html"].for_type_by_name("gpt.model.gpt", "GPT", model_html)
     for module, name in TOKENIZERS:
-        add(module, name, tokenizer_html)
+        formatters["text/html"].for_type_by_name(module, name, tokenizer_html)
+    formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", figure_png)  # pyplot's own comes later
+
+
+def figure_png(figure: "Figure") -> bytes:
+    """Return the figure that `gpt.plot` made, which pyplot does not know and does not show."""
+    from gpt.inspection.rendering.pictures import to_png
+
+    return to_png(figure)
 
 
 def model_html(model: "GPT") -> str:

@@ -5,16 +5,14 @@
 The last value of a cell shows itself. Outside of a notebook, `save` writes a page that a browser opens.
 """
 
-import torch
-from torch import Tensor
-
 from gpt.accounting.parameters import count_parameters
 from gpt.config import SamplingParams
+from gpt.data.token_ids import TextOrIds
 from gpt.data.tokenizers import Tokenizer
 from gpt.inspection.rendering.frames import Page
 from gpt.inspection.rendering.model_tables import component_table, vocabulary_table
 from gpt.inspection.rendering.tables import Table
-from gpt.inspection.tracing.activation_cache import Edits
+from gpt.inspection.tracing.activation_cache import Edits, one_text
 from gpt.inspection.views.attention import attention_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.operations import trace_view
@@ -23,14 +21,14 @@ from gpt.model import GPT
 
 
 def attention(
-    model: GPT, tokenizer: Tokenizer, text: str, layer: int = 0, head: int = 0, edits: Edits | None = None
+    model: GPT, tokenizer: Tokenizer, text: TextOrIds, layer: int = 0, head: int = 0, edits: Edits | None = None
 ) -> Page:
     """Show where every head attends in a text.
 
     Args:
         model: in eval mode.
         tokenizer: the model's own.
-        text: at least one token, at most `block_size`.
+        text: or its ids (T,); at least one token, at most `block_size`.
         layer: of the head that is shown first, counted from 0.
         head: that head, counted from 0.
         edits: see `run_with_cache`.
@@ -39,22 +37,27 @@ def attention(
         DataError: the text has characters outside the vocabulary.
         InputError: the text is empty or too long, or there is no such activation.
     """
-    view = attention_view(model, tokenizer, _ids(model, tokenizer, text), edits)
+    view = attention_view(model, tokenizer, one_text(model, text, tokenizer, 1, "gpt.show.attention"), edits)
     return Page("attention", "Attention", "", {**view, "layer": layer, "head": head})
 
 
-def lens(model: GPT, tokenizer: Tokenizer, text: str, edits: Edits | None = None) -> Page:
+def lens(model: GPT, tokenizer: Tokenizer, text: TextOrIds, edits: Edits | None = None) -> Page:
     """Show what the model would predict after each block (the logit lens, nostalgebraist 2020).
 
     Arguments and errors are those of `attention`.
     """
-    return Page("lens", "Logit lens", "", lens_view(model, tokenizer, _ids(model, tokenizer, text), edits=edits))
+    return Page(
+        "lens",
+        "Logit lens",
+        "",
+        lens_view(model, tokenizer, one_text(model, text, tokenizer, 1, "gpt.show.lens"), edits=edits),
+    )
 
 
 def surprisal(
     model: GPT,
     tokenizer: Tokenizer,
-    text: str,
+    text: TextOrIds,
     params: SamplingParams | None = None,
     edits: Edits | None = None,
 ) -> Page:
@@ -65,16 +68,24 @@ def surprisal(
     Args:
         params: how sampling would change the distribution; None: the defaults.
     """
-    view = surprisal_view(model, tokenizer, _ids(model, tokenizer, text), params or SamplingParams(), edits=edits)
+    view = surprisal_view(
+        model,
+        tokenizer,
+        one_text(model, text, tokenizer, 2, "gpt.show.surprisal"),
+        params or SamplingParams(),
+        edits=edits,
+    )
     return Page("surprisal", "Surprisal", "", view)
 
 
-def shapes(model: GPT, tokenizer: Tokenizer, text: str) -> Page:
+def shapes(model: GPT, tokenizer: Tokenizer, text: TextOrIds) -> Page:
     """Show every operation of the forward pass of a text, with the shapes and the values that it makes.
 
     Arguments and errors are those of `attention`.
     """
-    return Page("trace", "Shapes", "", trace_view(model, tokenizer, _ids(model, tokenizer, text)))
+    return Page(
+        "trace", "Shapes", "", trace_view(model, tokenizer, one_text(model, text, tokenizer, 1, "gpt.show.shapes"))
+    )
 
 
 def parameters(model: GPT) -> Table:
@@ -85,7 +96,3 @@ def parameters(model: GPT) -> Table:
 def vocabulary(tokenizer: Tokenizer) -> Table:
     """Show the tokens of a tokenizer and their ids."""
     return vocabulary_table(tokenizer)
-
-
-def _ids(model: GPT, tokenizer: Tokenizer, text: str) -> Tensor:
-    return torch.tensor(tokenizer.encode(text).tolist(), dtype=torch.long, device=model.wte.weight.device)

@@ -2,7 +2,8 @@
 
 A core takes queries (B, H, T, D), keys and values (B, K, S, D) and returns (B, H, T, D).
 Its `mask` is None for plain causal attention, aligned at the end (query t sees the keys up to
-S - T + t), or boolean (B or 1, 1, T, S), True where a query attends to a key.
+S - T + t), or boolean (B or 1, 1, T, S), True where a query attends to a key, or of floats (B or 1, H, T, S) that
+are added to the scores, -inf where a query does not attend to a key.
 """
 
 import math
@@ -48,6 +49,8 @@ class SDPACore(nn.Module):
         queries, keys = q.size(-2), k.size(-2)
         if mask is None and 1 < queries < keys:  # torch aligns its causal mask at the start
             mask = causal_mask(queries, keys, q.device)
+        if mask is not None and mask.is_floating_point():
+            mask = mask.to(q.dtype)
         return F.scaled_dot_product_attention(
             q,
             k,
@@ -122,7 +125,7 @@ def masked_scores(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         mask = causal_mask(q.size(-2), k.size(-2), q.device)
     scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.size(-1))
-    return scores.masked_fill(~mask, -math.inf)
+    return scores + mask.to(scores.dtype) if mask.is_floating_point() else scores.masked_fill(~mask, -math.inf)
 
 
 def weighted_sum(pattern: Tensor, v: Tensor) -> Tensor:

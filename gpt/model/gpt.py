@@ -12,7 +12,7 @@ from gpt.config import ModelConfig
 from gpt.errors import InputError
 from gpt.model.attention import Attention, LayerCache, causal_mask
 from gpt.model.layers import build_mlp, build_norm
-from gpt.model.positions import Rotation, build_added_positions, build_rotation
+from gpt.model.positions import AddedPositions, RotatedPositions, Rotation, ScoreBias, build_position
 from gpt.model.short_conv import ShortConv
 
 INIT_STD = 0.02
@@ -99,8 +99,10 @@ class GPT(nn.Module):
         self.config = config
         self.vocab_size = config.vocab_size
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
-        self.wpe = build_added_positions(config)
-        self.rotation = build_rotation(config)
+        position = build_position(config)
+        self.wpe = position if isinstance(position, AddedPositions) else None
+        self.rotation = position if isinstance(position, RotatedPositions) else None
+        self.score_bias = position if isinstance(position, ScoreBias) else None
         self.drop = nn.Dropout(config.dropout)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = build_norm(config)
@@ -135,6 +137,8 @@ class GPT(nn.Module):
             positions, mask = cache.positions(idx.size(1)), cache.mask(idx.size(1))
         else:
             positions, mask = _positions_and_mask(idx, attention_mask)
+        if self.score_bias is not None:
+            mask = _biased(self.score_bias, positions, mask, from_start=cache is not None)
         x = self.wte(idx)  # (B, T, C)
         x = self.drop(x if self.wpe is None else self.wpe(x, positions))
         rotation = None if self.rotation is None else self.rotation(positions)
@@ -177,10 +181,13 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
     Matrices and embeddings are normal with deviation 0.02, biases zero, norm gains one. The
     projections back into the residual stream (`c_proj`) are smaller by `sqrt(2 n_layer)`, since
     2 n_layer of them add up in it (Radford et al. 2019, GPT-2, section 2.3), or zero: a block then
-    begins as the identity (Zhang et al. 2019, 1901.09321). Short convolutions begin as the identity.
+    begins as the identity (Zhang et al. 2019, 1901.09321). Short convolutions begin as the identity. Parameters of
+    an activation stay as they are.
     """
     projection_std = INIT_STD / math.sqrt(2 * config.n_layer) if config.init == "gpt2" else 0.0
     for name, parameter in model.named_parameters():
+        if ".activation." in name:
+            continue  # it knows where to begin
         if name.endswith(("bias", "mlp_conv.weight")):
             nn.init.zeros_(parameter)
         elif parameter.dim() == 1:
@@ -205,3 +212,23 @@ def _positions_and_mask(idx: Tensor, attention_mask: Tensor | None) -> tuple[Ten
     itself = torch.eye(length, dtype=torch.bool, device=idx.device)  # so that every softmax has a key
     mask = causal_mask(length, length, idx.device) & (attention_mask[:, None, None, :] | itself)
     return positions, mask
+
+
+def _biased(bias: ScoreBias, positions: Tensor, mask: Tensor | None, from_start: bool) -> Tensor:
+    """Return attention's mask as numbers to add to the scores: a bias, or -inf where a query attends to no key.
+
+    Args:
+        bias: of the scores.
+        positions: of the queries, (T,) or (B, T).
+        mask: see `gpt.model.attention`.
+        from_start: the keys are those of a cache, at positions from 0; otherwise they are at those of the queries.
+    """
+    keys = positions
+    if from_start:
+        length = int(positions[-1]) + 1 if mask is None else mask.size(-1)
+        keys = torch.arange(length, device=positions.device)
+    if mask is None:
+        mask = causal_mask(positions.size(-1), keys.size(-1), positions.device)
+    added: Tensor = bias(positions, keys).float()
+    added = added.clamp(min=torch.finfo(added.dtype).min)  # -inf is for the mask, in which convolutions see padding
+    return (added if added.dim() == 4 else added.unsqueeze(0)).masked_fill(~mask, -math.inf)

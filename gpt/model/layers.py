@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.config import ModelConfig
+from gpt.errors import ConfigError, first_line
+from gpt.parts import with_plugins
 
 
 class RMSNorm(nn.Module):
@@ -21,14 +23,19 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
 
 
-def build_norm(config: ModelConfig) -> nn.Module:
-    """Return the norm of the residual stream, width C, that `config.norm` names.
+NORMS: dict[str, Callable[[ModelConfig], nn.Module]] = {
+    "layernorm": lambda config: nn.LayerNorm(config.n_embd, config.norm_eps, bias=config.bias),
+    "rmsnorm": lambda config: RMSNorm(config.n_embd, config.norm_eps),
+}
+"""Norms of the residual stream, width C, by `model.norm`.
 
-    LayerNorm is `weight * (x - mean) / sqrt(variance + eps) + bias` (Ba et al. 2016, 1607.06450).
-    """
-    if config.norm == "rmsnorm":
-        return RMSNorm(config.n_embd, config.norm_eps)
-    return nn.LayerNorm(config.n_embd, config.norm_eps, bias=config.bias)
+LayerNorm is `weight * (x - mean) / sqrt(variance + eps) + bias` (Ba et al. 2016, 1607.06450).
+"""
+
+
+def build_norm(config: ModelConfig) -> nn.Module:
+    """Return the norm of the residual stream that `config.norm` names."""
+    return with_plugins("NORMS", NORMS)[config.norm](config)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -47,6 +54,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "relu2": relu2,
 }
+"""Elementwise functions, or classes of modules that compute one, by `model.mlp`."""
 
 
 class MLP(nn.Module):
@@ -55,7 +63,7 @@ class MLP(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.c_fc = nn.Linear(config.n_embd, config.mlp_hidden, bias=config.bias)
-        self.activation = ACTIVATIONS[config.mlp]
+        self.activation = build_activation(config.mlp)
         self.c_proj = nn.Linear(config.mlp_hidden, config.n_embd, bias=config.bias)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -79,6 +87,30 @@ class SwiGLU(nn.Module):
         return self.dropout(self.c_proj(F.silu(self.c_gate(x)) * self.c_fc(x)))
 
 
+MLPS: dict[str, Callable[[ModelConfig], nn.Module]] = {"swiglu": SwiGLU}
+"""Whole feed-forward networks, (B, T, C) to (B, T, C), by `model.mlp`; other names are activations of `MLP`."""
+
+
 def build_mlp(config: ModelConfig) -> nn.Module:
     """Return the feed-forward network that `config.mlp` names."""
-    return SwiGLU(config) if config.mlp == "swiglu" else MLP(config)
+    return with_plugins("MLPS", MLPS).get(config.mlp, MLP)(config)
+
+
+def build_activation(name: str) -> Callable[[Tensor], Tensor]:
+    """Return the activation of this name; a plugin's is tried on a tiny input.
+
+    Raises:
+        ConfigError: it fails, or returns another shape.
+    """
+    part = with_plugins("ACTIVATIONS", ACTIVATIONS)[name]
+    activation = part() if isinstance(part, type) else part
+    if name not in ACTIVATIONS:
+        x = torch.zeros(1, 2, 8)
+        try:
+            found = getattr(activation(x), "shape", None)
+        except Exception as error:
+            raise ConfigError(f"model.mlp: {name} raises {type(error).__name__}: {first_line(error)}") from error
+        if found != x.shape:
+            got = "no tensor" if found is None else f"a tensor of shape {tuple(found)}"
+            raise ConfigError(f"model.mlp: {name} returns {got} for one of shape {tuple(x.shape)}; expected the same")
+    return activation

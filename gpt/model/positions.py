@@ -1,6 +1,7 @@
-"""How a model knows the position of a token: by vectors added to the embedding, or by rotating queries and keys.
+"""How a model knows the position of a token: `POSITIONS`, by the name in `model.position`.
 
-A model has one of the two, `LearnedPositions` or `SinusoidalPositions`, or `Rotary`; the other is None.
+There are three ways: vectors added to the embedding (`AddedPositions`), rotated queries and keys
+(`RotatedPositions`), and a bias on the scores of attention (`ScoreBias`). A model has one of them.
 """
 
 from collections.abc import Callable
@@ -9,12 +10,29 @@ import torch
 from torch import Tensor, nn
 
 from gpt.config import ModelConfig
+from gpt.errors import ConfigError
+from gpt.parts import with_plugins
 
 Rotation = tuple[Tensor, Tensor]
 """cos and sin of the rotation angles, each (T, D) or (B, 1, T, D)."""
 
 
-class LearnedPositions(nn.Module):
+class AddedPositions(nn.Module):
+    """Adds vectors to the token embedding: `forward(x, positions)` maps x (B, T, C) to (B, T, C)."""
+
+
+class RotatedPositions(nn.Module):
+    """Rotates queries and keys: `forward(positions)` returns cos and sin of positions (T,) or (B, T)."""
+
+
+class ScoreBias(nn.Module):
+    """Adds a bias to the scores: `forward(queries, keys)` returns (H, T, S) for positions (T,) and (S,).
+
+    For positions (B, T) it returns (B, H, T, S), and keys may then be (S,) or (B, S). A bias of -inf hides a key.
+    """
+
+
+class LearnedPositions(AddedPositions):
     """A trained vector per position, added to the token embedding (GPT-2)."""
 
     def __init__(self, block_size: int, width: int) -> None:
@@ -26,7 +44,7 @@ class LearnedPositions(nn.Module):
         return x + nn.functional.embedding(positions, self.weight)
 
 
-class SinusoidalPositions(nn.Module):
+class SinusoidalPositions(AddedPositions):
     """Fixed sines and cosines added to the token embedding (Vaswani et al. 2017, 1706.03762, section 3.5)."""
 
     table: Tensor
@@ -41,7 +59,7 @@ class SinusoidalPositions(nn.Module):
         return x + self.table[positions].to(x.dtype)
 
 
-class Rotary(nn.Module):
+class Rotary(RotatedPositions):
     """Tables of the rotary position embedding (Su et al. 2021, 2104.09864).
 
     Column `i` pairs with column `i + D/2`, as in Llama; both are rotated by `position / theta^(2i/D)`.
@@ -78,20 +96,26 @@ def rotate_half(x: Tensor) -> Tensor:
     return torch.cat((-second, first), dim=-1)
 
 
-def build_added_positions(config: ModelConfig) -> LearnedPositions | SinusoidalPositions | None:
-    """Return the module that adds positions to the token embedding, if `config.position` asks for one."""
-    match config.position:
-        case "learned":
-            return LearnedPositions(config.block_size, config.n_embd)
-        case "sinusoidal":
-            return SinusoidalPositions(config.block_size, config.n_embd, config.rope_theta)
-        case "rope":
-            return None
+POSITIONS: dict[str, Callable[[ModelConfig], nn.Module]] = {
+    "learned": lambda config: LearnedPositions(config.block_size, config.n_embd),
+    "sinusoidal": lambda config: SinusoidalPositions(config.block_size, config.n_embd, config.rope_theta),
+    "rope": lambda config: Rotary(config.block_size, config.head_dim, config.rope_theta),
+}
 
 
-def build_rotation(config: ModelConfig) -> Rotary | None:
-    """Return the rotary embedding, if `config.position` asks for it."""
-    return Rotary(config.block_size, config.head_dim, config.rope_theta) if config.position == "rope" else None
+def build_position(config: ModelConfig) -> AddedPositions | RotatedPositions | ScoreBias:
+    """Return the position encoding that `config.position` names.
+
+    Raises:
+        ConfigError: it is a plugin's, and acts in none of the three ways.
+    """
+    made = with_plugins("POSITIONS", POSITIONS)[config.position](config)
+    if not isinstance(made, AddedPositions | RotatedPositions | ScoreBias):
+        raise ConfigError(
+            f"model.position: {config.position} is of {type(made).__name__}; expected a class derived from "
+            "AddedPositions, RotatedPositions or ScoreBias"
+        )
+    return made
 
 
 def _fixed_table(shape: tuple[int, int], compute: Callable[[], Tensor]) -> Tensor:

@@ -35,9 +35,14 @@ class ShortConv(nn.Module):
         if cache is not None:
             past = cache.extend(x, before)
         else:
-            past = F.pad(x if mask is None else x * mask[:, 0, -1, :, None], (0, 0, before, 0))  # nothing of padding
+            past = F.pad(x if mask is None else x * _kept(mask)[:, 0, -1, :, None], (0, 0, before, 0))
         own, *earlier = self.weight.permute(2, 1, 0).chunk(before + 1)
         y = x + x * own
         for distance, weight in enumerate(earlier, 1):
             y = y + past[:, before - distance : before - distance + length] * weight
         return y.to(x.dtype)
+
+
+def _kept(mask: Tensor) -> Tensor:
+    """Return which positions are no padding, from the last query of attention's mask."""
+    return mask.isfinite() if mask.is_floating_point() else mask

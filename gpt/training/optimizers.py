@@ -1,6 +1,6 @@
-"""AdamW for all parameters, or Muon for the matrices of the blocks and AdamW for the rest."""
+"""Optimizers: `OPTIMIZERS`, by the name in `optim.name`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -8,14 +8,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gpt.config import OptimConfig
+from gpt.errors import ConfigError
 from gpt.model import GPT
+from gpt.parts import with_plugins
 from gpt.training.eager_optimizers import AdamW
 from gpt.training.muon import Muon
-from gpt.training.sharding import sharded_like
-from gpt.training.training_state import check_like
-
-MOMENTS: dict[type[Optimizer], tuple[str, ...]] = {AdamW: ("exp_avg", "exp_avg_sq"), Muon: ("momentum",)}
-"""State tensors of each optimizer that have the shape of their parameter."""
+from gpt.training.optimizer_state import check_restorable, restore_like
 
 
 class CombinedOptimizer:
@@ -35,6 +33,15 @@ class CombinedOptimizer:
     def param_groups(self) -> list[dict[str, Any]]:
         """Return the parameter groups of all optimizers; setting a value, such as `lr`, takes effect."""
         return [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
+
+    def check_restorable(self) -> None:
+        """Check, without a step of its own, that a training can be resumed with its state.
+
+        Raises:
+            ConfigError: see `optimizer_state.check_restorable`.
+        """
+        for name, optimizer in self.optimizers.items():
+            check_restorable(name, optimizer)
 
     @property
     def has_moments(self) -> bool:
@@ -82,67 +89,80 @@ class CombinedOptimizer:
         """
         for name, optimizer in self.optimizers.items():
             present = optimizer.state_dict()["param_groups"]
-            _check_state(optimizer, present, state[name])
+            _check_parameters(present, state[name])
             rates = [float(group["lr"]) for group in state[name]["param_groups"]]  # the last step's
-            entries = _sharded(optimizer, state[name]["state"])
+            entries = restore_like(optimizer, state[name]["state"])
             groups = [{**group, "lr": rate} for group, rate in zip(present, rates, strict=True)]
             optimizer.load_state_dict({"state": entries, "param_groups": groups})
+
+
+Builder = Callable[[GPT, OptimConfig, torch.device, torch.dtype], dict[str, Optimizer]]
 
 
 def build_optimizer(
     model: GPT, config: OptimConfig, device: torch.device, fast_dtype: torch.dtype = torch.float32
 ) -> CombinedOptimizer:
-    """Build AdamW (Loshchilov and Hutter 2017, 1711.05101), or Muon for the blocks' matrices and AdamW for the rest.
+    """Build the optimizer that `config.name` names in `OPTIMIZERS`.
 
     Matrices and embeddings are decayed, vectors (norm gains, biases) are not. Every step sets the learning rate of a
     group to `schedule.learning_rate` times its `lr_factor`. Muon's Newton-Schulz iterations run in `fast_dtype`.
+
+    Raises:
+        ConfigError: a plugin's optimizer cannot be made.
     """
-    if config.name == "adamw":
-        parameters = list(model.parameters())  # a tied weight appears once
-        return CombinedOptimizer({"adamw": _adamw(parameters, config, device)})
+    part = with_plugins("OPTIMIZERS", OPTIMIZERS)[config.name]
+    if not isinstance(part, type):
+        return CombinedOptimizer(part(model, config, device, fast_dtype))
+    try:
+        made = part(decayed(model.parameters(), config), config)
+        return CombinedOptimizer({config.name: made})
+    except TypeError as error:
+        raise ConfigError(f"optim.name: {config.name} cannot be made from groups and config: {error}") from error
+
+
+def decayed(parameters: Iterable[Tensor], config: OptimConfig) -> list[dict[str, Any]]:
+    """Return two parameter groups: matrices and embeddings with weight decay, vectors without."""
+    each = list(parameters)  # a tied weight appears once
+    return [
+        {"params": [p for p in each if p.dim() >= 2], "weight_decay": config.weight_decay, "lr_factor": 1.0},
+        {"params": [p for p in each if p.dim() < 2], "weight_decay": 0.0, "lr_factor": 1.0},
+    ]
+
+
+def _adamw(parameters: Iterable[Tensor], config: OptimConfig, device: torch.device) -> Optimizer:
+    """Build AdamW, fused where torch has the kernel."""
+    fused = device.type in ("cpu", "cuda")
+    groups = decayed(parameters, config)
+    return AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=fused)
+
+
+def build_adamw(model: GPT, config: OptimConfig, device: torch.device, fast_dtype: torch.dtype) -> dict[str, Optimizer]:
+    """Build AdamW (Loshchilov and Hutter 2017, 1711.05101)."""
+    return {"adamw": _adamw(model.parameters(), config, device)}
+
+
+def build_muon(model: GPT, config: OptimConfig, device: torch.device, fast_dtype: torch.dtype) -> dict[str, Optimizer]:
+    """Build Muon for the matrices of the blocks, and AdamW for the rest."""
     matrices = [parameter for parameter in model.h.parameters() if parameter.dim() == 2]
     chosen = {id(matrix) for matrix in matrices}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
     muon = Muon(matrices, config.muon_rate, config.muon_momentum, config.muon_weight_decay, dtype=fast_dtype)
     muon.param_groups[0]["lr_factor"] = config.muon_rate / config.learning_rate
-    return CombinedOptimizer({"muon": muon, "adamw": _adamw(rest, config, device)})
+    return {"muon": muon, "adamw": _adamw(rest, config, device)}
 
 
-def _adamw(parameters: Sequence[Tensor], config: OptimConfig, device: torch.device) -> Optimizer:
-    """Build AdamW, fused where torch has the kernel."""
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay, "lr_factor": 1.0},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0, "lr_factor": 1.0},
-    ]
-    fused = device.type in ("cpu", "cuda")
-    return AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=fused)
+OPTIMIZERS: dict[str, Builder | type[Optimizer]] = {
+    "adamw": build_adamw,
+    "muon": build_muon,
+}
+"""By `optim.name`: the class of an optimizer, made from parameter groups and the configuration, or a builder."""
 
 
-def _parameters_of(optimizer: Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _sharded(optimizer: Optimizer, entries: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Return the states of parameters, by number, with moments sharded like their parameter."""
-    parameters, moments = _parameters_of(optimizer), MOMENTS[type(optimizer)]
-    return {
-        number: {**entry, **{name: sharded_like(entry[name], parameters[number]) for name in moments}}
-        for number, entry in entries.items()
-    }
-
-
-def _check_state(optimizer: Optimizer, groups: list[dict[str, Any]], saved: dict[str, Any]) -> None:
-    """Check that a state has the tensors that fused kernels read unchecked."""
-    if [group["params"] for group in saved["param_groups"]] != [group["params"] for group in groups]:
+def _check_parameters(groups: list[dict[str, Any]], saved: dict[str, Any]) -> None:
+    """Check that a state belongs to the parameters of these groups."""
+    numbers = [group["params"] for group in groups]
+    if [group["params"] for group in saved["param_groups"]] != numbers:
         raise ValueError("the optimizer has different parameters")
-    parameters = _parameters_of(optimizer)
-    moments, entries = MOMENTS[type(optimizer)], saved["state"]
-    if entries and entries.keys() != set(range(len(parameters))):  # empty before the first step
-        raise ValueError(f"the optimizer has moments of {len(entries)} parameters instead of {len(parameters)}")
-    for number, entry in entries.items():
-        for name in moments:
-            check_like(f"{name} of parameter {number}", entry[name], parameters[number])
-        if isinstance(optimizer, AdamW):
-            check_like(f"step of parameter {number}", entry["step"], torch.zeros(()))
-        if unknown := entry.keys() - {*moments, "step"}:
-            raise ValueError(f"the optimizer keeps no {unknown.pop()!r}")
+    entries, count = saved["state"], sum(map(len, numbers))
+    if entries and entries.keys() != set(range(count)):  # empty before the first step
+        raise ValueError(f"the optimizer has moments of {len(entries)} parameters instead of {count}")

@@ -14,6 +14,7 @@ from gpt.data import Dataset
 from gpt.data.ngrams import NgramTable
 from gpt.distributed import World
 from gpt.errors import CheckpointError, NonFiniteError
+from gpt.plugins import used_plugins
 from gpt.progress import Report
 from gpt.training.training_state import TrainingState
 
@@ -53,7 +54,8 @@ class CheckpointWriter:
 
         def write_files() -> Path | None:
             _check_finite(weights, state.step)
-            values = {**asdict(state), "data": self._dataset.fingerprint}
+            plugins = used_plugins(self._config)
+            values = {**asdict(state), "data": self._dataset.fingerprint, **({"plugins": plugins} if plugins else {})}
             checkpoint = Checkpoint(weights, training, values, self._config, self._dataset.tokenizer, self._ngrams)
             try:
                 return self._run.save(checkpoint, best, self._config.train.keep_last)

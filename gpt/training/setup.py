@@ -107,6 +107,7 @@ def _build_trainer(
     world.agreed(lambda: _use_native_blocks(model, config, compute, settings, report))
     parallel = parallelize(model, config.run.parallel, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
+    optimizer.check_restorable()
     skips = MOST_SKIPPED if config.train.on_nonfinite == "skip" else 0
     objective = cross_entropy if teacher is None else Distillation(config.train.teacher_weight)
     stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, skips, parallel, world, objective)

@@ -1,5 +1,4 @@
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,14 +8,8 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.generation.sampling import (
-    min_p_filter,
-    next_token_probabilities,
-    repetition_penalty,
-    sample,
-    top_k_filter,
-    top_p_filter,
-)
+from gpt.filters import FILTERS, Filter, min_p_filter, top_k_filter, top_p_filter
+from gpt.generation.sampling import next_token_probabilities, repetition_penalty, sample
 
 LARGEST_BELOW_ONE = torch.nextafter(torch.tensor(1.0), torch.tensor(0.0)).item()
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -74,7 +67,7 @@ def test_greedy_ignores_the_filters() -> None:
 
 @pytest.mark.parametrize(
     ("k", "ids"),
-    [(0, [0, 1, 2, 3, 4]), (1, [1]), (2, [1, 2, 4]), (3, [1, 2, 4]), (4, [0, 1, 2, 4]), (5, [0, 1, 2, 3, 4])]
+    [(1, [1]), (2, [1, 2, 4]), (3, [1, 2, 4]), (4, [0, 1, 2, 4]), (5, [0, 1, 2, 3, 4])]
     + [(k, [0, 1, 2, 3, 4]) for k in (6, 1000, 10**30)],
 )
 def test_top_k_keeps_ties_at_the_edge_and_everything_for_k_above_the_vocabulary(k: int, ids: list[int]) -> None:
@@ -109,12 +102,15 @@ def test_min_p_keeps_the_edge_and_always_the_most_likely(p: float, ids: list[int
     assert kept(min_p_filter(log([0.125, 0.5, 0.25, 0.125]), p)) == ids
 
 
-@pytest.mark.parametrize(
-    "keep_all", [lambda x: top_k_filter(x, 0), lambda x: top_p_filter(x, 1.0), lambda x: min_p_filter(x, 0.0)]
-)
-def test_a_filter_that_is_off_changes_nothing(keep_all: Callable[[Tensor], Tensor]) -> None:
-    logits = torch.randn(3, 7)
-    assert torch.equal(keep_all(logits), logits)
+@pytest.mark.parametrize("name", FILTERS)
+def test_a_filter_that_is_off_is_not_applied(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(logits: Tensor, value: float) -> Tensor:
+        raise AssertionError(name)
+
+    logits, part = torch.randn(3, 7), FILTERS[name]
+    monkeypatch.setitem(FILTERS, name, Filter(fail, part.field))
+    params = SamplingParams(temperature=1.0, **{name: part.off})
+    torch.testing.assert_close(next_token_probabilities(logits, params), logits.softmax(dim=-1))
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,8 @@ from transformers import (
 )
 
 from gpt.config import SamplingParams
-from gpt.generation.sampling import (
-    min_p_filter,
-    next_token_probabilities,
-    repetition_penalty,
-    top_k_filter,
-    top_p_filter,
-)
+from gpt.filters import min_p_filter, top_k_filter, top_p_filter
+from gpt.generation.sampling import next_token_probabilities, repetition_penalty
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from gpt.model import GPT
-from gpt.model.positions import LearnedPositions, Rotary, Rotation, SinusoidalPositions, build_added_positions, rotate
+from gpt.model.positions import LearnedPositions, Rotary, Rotation, SinusoidalPositions, build_position, rotate
 from tiny import tiny_config
 
 WIDTHS_AND_BASES = [(2, 10000.0), (8, 10000.0), (32, 500.0)]
@@ -24,8 +24,7 @@ def test_sinusoidal_table_is_the_formula_written_out(width: int, theta: float) -
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal"])
 def test_each_token_gets_the_row_of_its_position(position: str) -> None:
-    added, x = build_added_positions(tiny_config(position=position)), torch.randn(2, 3, 32)
-    assert added is not None
+    added, x = build_position(tiny_config(position=position)), torch.randn(2, 3, 32)
     (rows,) = (*added.parameters(), *added.buffers())
     assert rows.shape == (16, 32)
     torch.nn.init.normal_(rows)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from gpt.cli.command import CommandParser, run_command
 from gpt.cli.explain import attention, documents, flops, lens, memory, params, scaling, shapes, surprisal
 from gpt.cli.explain.model_options import check_device
+from gpt.cli.shared_options import load_given_plugins
 
 VIEWS = (shapes, attention, lens, surprisal, params, flops, memory, scaling, documents)
 """Each has `add_parser(subparsers)`, which adds its parsers and the functions that run them."""
@@ -23,6 +24,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    load_given_plugins(argv)
     parser = CommandParser(
         "Look inside a model: its shapes, attention, predictions, parameters, FLOPs and memory.",
         'python scripts/explain.py attention --prompt "To be, or not" --layer 2 --head 1',

@@ -135,7 +135,7 @@ def _process_table(step: "ParallelStep", memory: "TrainingMemory", title: str) -
     entries = [
         ("weights, float32", step.weights),
         ("position tables", memory.buffers),
-        ("optimizer state", step.optimizer),
+        ("optimizer state", step.optimizer),  # none if it is not counted
         ("gradients", step.gradients),
         ("whole tensors, for a moment", step.whole),
         ("activations, after the forward pass", memory.activations),
@@ -147,6 +147,8 @@ def _process_table(step: "ParallelStep", memory: "TrainingMemory", title: str) -
         "Of rank 0, whose shards are the largest. Whole tensors: weights, gradients and buffers that are\n"
         "gathered for a block or an update. Scratch memory of operators and libraries comes on top."
     )
+    if not step.optimizer:
+        note += "\nThe optimizer's state is not counted: its shards are known of AdamW and Muon only."
     return Table(title, ("part", "bytes", "", "of the sum"), rows, "<>>>", note)
 
 

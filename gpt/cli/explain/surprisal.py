@@ -8,16 +8,16 @@ from gpt.cli.explain.model_options import load_model
 from gpt.cli.explain.output_options import check_outputs, write_outputs
 from gpt.cli.explain.size_options import check_range
 from gpt.cli.explain.text_options import add_text_options, read_edits, read_ids
-from gpt.cli.sampling_options import with_options
+from gpt.cli.sampling_options import add_filter_options, with_options
 from gpt.cli.tables import print_view
 from gpt.config import SamplingParams
+from gpt.config.filter_fields import all_filters
 from gpt.inspection.rendering.tables import Table
 from gpt.progress import announced
 
 if TYPE_CHECKING:
     from gpt.inspection.views.tokens import View
 
-SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 BAR = 10
 """Number of bits that fill the bar."""
 
@@ -39,9 +39,7 @@ def add_parser(subparsers: Any) -> None:
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampling", "Settings of the last column (default: those of the run).")
     group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy, 1 the model's own distribution")
-    group.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens; 0: all")
-    group.add_argument("--top-p", type=float, metavar="P", help="keep the top tokens up to probability P")
-    group.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the most likely one")
+    add_filter_options(group)
     group.add_argument(
         "--repetition-penalty", type=float, metavar="R", help="above 1: avoid tokens already in the text"
     )
@@ -49,7 +47,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Compute the surprisal and show it."""
-    given = {name: getattr(arguments, name) for name in SETTINGS if getattr(arguments, name) is not None}
+    settings = ("temperature", *all_filters(), "repetition_penalty")
+    given = {name: getattr(arguments, name) for name in settings if getattr(arguments, name) is not None}
     with_options(SamplingParams(), given)  # report a wrong value before importing torch
     check_range("--top", arguments.top, 1)
     check_outputs(arguments)

@@ -109,11 +109,12 @@ def _norm(rows: Sequence[TensorRow], cache: ActivationCache) -> Iterator[str]:
 
 def _feed_forward(rows: Sequence[TensorRow], cache: ActivationCache) -> Iterator[str]:
     yield "## The feed-forward network, in block 0\n"
-    hidden = cache["mlp.hook_post", 0][0, -1]
-    yield (
-        "Each position alone: to the hidden width, through the activation, and back. At the last position "
-        f"{100 * float((hidden > 0).float().mean()):.1f} % of {hidden.numel()} hidden units are above zero.\n"
-    )
+    if "blocks.0.mlp.hook_post" in cache:
+        hidden = cache["mlp.hook_post", 0][0, -1]
+        yield (
+            "Each position alone: to the hidden width, through the activation, and back. At the last position "
+            f"{100 * float((hidden > 0).float().mean()):.1f} % of {hidden.numel()} hidden units are above zero.\n"
+        )
     yield _shapes(rows, "h.0.mlp", "h.0.add")
     yield _vector("its output at the last position", cache["mlp_out", 0][0, -1])
 

@@ -12,6 +12,9 @@ from fnmatch import fnmatchcase
 
 from gpt.config import ModelConfig
 from gpt.errors import InputError
+from gpt.model.layers import MLP, SwiGLU, build_mlp
+from gpt.model.positions import AddedPositions, RotatedPositions, build_position
+from gpt.model.skeleton import without_memory
 
 Key = str | tuple[str, int] | tuple[str, int, str]
 """A full name, or a short one: `("pattern", 0)`, `("normalized", 0, "ln1")`."""
@@ -113,12 +116,16 @@ READ_ONLY = ("hook_scale",)
 def activations(config: ModelConfig) -> dict[str, Activation]:
     """Return every activation of a model by its full name, in the order of computation."""
     absent = set()
-    if config.position == "rope":
+    with without_memory():
+        position, mlp = build_position(config), build_mlp(config)
+    if not isinstance(position, AddedPositions):
         absent.add("hook_pos_embed")
-    elif not config.qk_norm:
+    if not isinstance(position, RotatedPositions) and not config.qk_norm:
         absent |= {"attn.hook_rot_q", "attn.hook_rot_k"}  # the same as hook_q and hook_k
-    if config.mlp != "swiglu":
+    if not isinstance(mlp, SwiGLU):
         absent.add("mlp.hook_pre_linear")
+    if not isinstance(mlp, SwiGLU | MLP):
+        absent |= {"mlp.hook_pre", "mlp.hook_post"}  # of a plugin's network only the ends are known
     blocks = {
         f"blocks.{layer}.{name}": activation
         for layer in range(config.n_layer)

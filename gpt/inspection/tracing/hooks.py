@@ -161,7 +161,7 @@ def _scale(norm: nn.Module, x: Tensor) -> Tensor:
     """
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     centered = wide - wide.mean(dim=-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else wide
-    eps = norm.eps
+    eps = getattr(norm, "eps", 0.0)  # of a plugin's norm it is not known
     assert isinstance(eps, float)
     return (centered.square().mean(dim=-1, keepdim=True) + eps).sqrt().to(x.dtype)
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
+from gpt.config.filter_fields import all_filters
 from gpt.data.token_ids import TextOrIds
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation.sampling import next_token_probabilities
@@ -112,8 +113,7 @@ def surprisal_view(
 def describe_sampling(params: SamplingParams) -> str:
     """Describe the sampling parameters that change the distribution, in a few words."""
     parts = [f"temperature {params.temperature:g}"]
-    parts += [f"top-k {params.top_k}"] if params.top_k else []
-    parts += [f"top-p {params.top_p:g}"] if params.top_p < 1 else []
-    parts += [f"min-p {params.min_p:g}"] if params.min_p else []
+    given = {name: getattr(params, name) for name, part in all_filters().items() if getattr(params, name) != part.off}
+    parts += [f"{name.replace('_', '-')} {value:g}" for name, value in given.items()]
     parts += [f"repetition penalty {params.repetition_penalty:g}"] if params.repetition_penalty != 1 else []
     return ", ".join(parts)

@@ -7,6 +7,7 @@ from typing import NamedTuple, cast
 from pydantic import ValidationError
 
 from gpt.config import SamplingParams
+from gpt.config.filter_fields import all_filters
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import DataError, GenerationError
 from gpt.generation.text import encode_prompt
@@ -17,8 +18,8 @@ from gpt.serving.http.protocol import CompletionRequest, Ids, Prompt
 
 DEFAULT_MAX_TOKENS = 16
 """Of the protocol."""
-SAMPLING = ("stop", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "overflow", "long_prompt")
-"""Fields that a request shares with `SamplingParams`."""
+SAMPLING = ("stop", "temperature", "repetition_penalty", "overflow", "long_prompt")
+"""Fields that a request shares with `SamplingParams`, besides those of the filters."""
 
 
 class Job(NamedTuple):
@@ -79,7 +80,7 @@ def read_jobs(
 
 def _params(request: CompletionRequest, defaults: SamplingParams) -> SamplingParams:
     """Return the sampling parameters of a request, which its completions share but for the seed."""
-    given = {name: value for name in SAMPLING if (value := getattr(request, name)) is not None}
+    given = {name: value for name in (*SAMPLING, *all_filters()) if (value := getattr(request, name)) is not None}
     if isinstance(request.stop, str):
         given["stop"] = (request.stop,)
     given["max_new_tokens"] = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
+from gpt.config.filter_fields import with_filter_fields
+
 # a body can have a million wrong values: the first one is enough
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True, min_length=1)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
@@ -25,6 +27,7 @@ class StreamOptions(_Body):
     include_usage: bool | None = Field(None, description="Send a last chunk with the token counts.")
 
 
+@with_filter_fields(after="temperature", optional=True)
 class CompletionRequest(_Body):
     """A request for completions. What is left out is as in the `sample` section of the model's configuration."""
 
@@ -39,9 +42,6 @@ class CompletionRequest(_Body):
     stop: str | Texts | None = Field(None, description="Stop before any of these texts.")
     seed: int | None = Field(None, description="Same seed, same text; left out: random.")
     temperature: float | None = Field(None, ge=0, le=2, description="0: always the most likely token.")
-    top_p: float | None = Field(None, gt=0, le=1, description="Keep the most likely tokens up to this probability.")
-    top_k: int | None = Field(None, ge=0, description="Keep the k most likely tokens; 0: all.")
-    min_p: float | None = Field(None, ge=0, le=1, description="Drop tokens below min_p times the most likely one.")
     repetition_penalty: float | None = Field(None, gt=0, description="Above 1: less likely what is there already.")
     overflow: Literal["slide", "stop"] | None = Field(None, description="When the window is full: slide it, or stop.")
     long_prompt: Literal["refuse", "crop"] | None = Field(None, description="A prompt longer than the window.")

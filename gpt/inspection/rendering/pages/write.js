@@ -7,11 +7,27 @@ const WRITE_VIEW = {
     "has many choices, and for the letters after them, which are almost certain. Point at a character to see what " +
     "else was possible there.",
 };
-const FIELDS = ["prompt", "count", "temperature", "top-k", "top-p", "seed"];
+/** The sampling filters of a page without a server, each with the JSON schema of its value; the default keeps all. */
+const PAGE_FILTERS = {
+  top_k: {
+    type: "integer",
+    default: 0,
+    minimum: 0,
+    description: "Sample from the k most likely characters only; 0: from all.",
+  },
+  top_p: {
+    type: "number",
+    default: 1,
+    exclusiveMinimum: 0,
+    maximum: 1,
+    description: "Sample from the most likely characters only that together have this probability; 1: from all.",
+  },
+};
 
 /**
  * Fills `root` with a form, and with a text for each of `models`: `name()` is that of the model, and `heading`, where
  * there is one, an element to put above. `start` has the values of the form by its fields, and `most`, the greatest count.
+ * It may have `filters`, as in `PAGE_FILTERS`: each is a field of the form, such as top-k, and of a request, such as topK.
  *
  * `source.write({ model, prompt, count, temperature, topK, topP, seed, known, signal }, add)` calls `add(tokens)` with
  * tokens as `showPassage` takes them: those of the prompt but for the first `known`, then `count` that are sampled. The
@@ -21,8 +37,11 @@ const FIELDS = ["prompt", "count", "temperature", "top-k", "top-p", "seed"];
  */
 function showWrite(root, start, source, models, { changed = () => {}, written = () => {} } = {}) {
   fillFrom(root, "write");
+  const { filters = PAGE_FILTERS } = start;
+  const fields = ["prompt", "count", "temperature", ...Object.keys(filters).map(fieldOf), "seed"];
   const form = root.querySelector("form");
   const field = (id) => root.querySelector(`#${id}`);
+  field("seed").parentElement.before(...Object.entries(filters).map(buildControl));
   const panes = models.map(buildPane);
   root.querySelector(".panes").append(...panes.map(({ element }) => element));
 
@@ -42,8 +61,7 @@ function showWrite(root, start, source, models, { changed = () => {}, written = 
   /** The settings of the form; null, with the fault shown, where one is wrong. */
   function readForm() {
     if (!form.reportValidity()) return null;
-    const [count, temperature, topK, topP, seed] = FIELDS.slice(1).map((id) => Number(field(id).value));
-    return { count, temperature, topK, topP, seed };
+    return Object.fromEntries(fields.slice(1).map((id) => [camelCase(id), Number(field(id).value)]));
   }
 
   function startAll() {
@@ -52,7 +70,7 @@ function showWrite(root, start, source, models, { changed = () => {}, written = 
     if (!settings) return;
     for (const pane of panes) {
       pane.settings = settings;
-      pane.passage.settings = describeSettings(settings);
+      pane.passage.settings = describeSettings(settings, filters);
       pane.passage.truncate(0);
       run(pane, field("prompt").value, settings.count, 0);
     }
@@ -116,7 +134,7 @@ function showWrite(root, start, source, models, { changed = () => {}, written = 
     event.preventDefault();
     startAll();
   });
-  form.addEventListener("input", () => changed(Object.fromEntries(FIELDS.map((id) => [id, field(id).value]))));
+  form.addEventListener("input", () => changed(Object.fromEntries(fields.map((id) => [id, field(id).value]))));
   field("stop").addEventListener("click", stop);
   field("another").addEventListener("click", () => {
     field("seed").value = (Number(field("seed").value) + 1) % 2 ** 32;
@@ -133,7 +151,7 @@ function showWrite(root, start, source, models, { changed = () => {}, written = 
   });
 
   function fill(values) {
-    for (const id of FIELDS) field(id).value = values[id];
+    for (const id of fields) field(id).value = values[id];
   }
 
   fill(start);
@@ -153,6 +171,31 @@ function untilAborted(signal) {
   return new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
 }
 
-function describeSettings({ temperature, topK, topP }) {
-  return `temperature ${temperature}${topK ? `, top-k ${topK}` : ""}${topP < 1 ? `, top-p ${topP}` : ""}`;
+/** The field of a filter in the form. */
+function fieldOf(filter) {
+  return filter.replaceAll("_", "-");
+}
+
+function camelCase(field) {
+  return field.replace(/-([a-z])/g, (_, letter) => letter.toUpperCase());
+}
+
+/** The label and field of a filter. */
+function buildControl([name, { type, description, minimum, exclusiveMinimum, maximum }]) {
+  const field = fieldOf(name);
+  const label = create("label", "", `${field[0].toUpperCase()}${field.slice(1)} `);
+  const input = Object.assign(document.createElement("input"), { type: "number", id: field, required: true });
+  input.step = type === "integer" ? 1 : "any";
+  input.min = minimum ?? (exclusiveMinimum === undefined ? "" : exclusiveMinimum + 1e-6);
+  input.max = maximum ?? "";
+  label.title = description ?? "";
+  label.append(input);
+  return label;
+}
+
+function describeSettings({ temperature, ...settings }, filters) {
+  const chosen = Object.entries(filters)
+    .map(([name, schema]) => [fieldOf(name), settings[camelCase(fieldOf(name))], schema.default])
+    .filter(([, value, off]) => value !== off);
+  return [`temperature ${temperature}`, ...chosen.map(([field, value]) => `${field} ${value}`)].join(", ");
 }

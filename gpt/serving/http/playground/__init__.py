@@ -11,6 +11,8 @@ from concurrent.futures import Executor
 
 from fastapi import FastAPI
 
+from gpt.config import SamplingParams
+from gpt.config.filter_fields import all_filters
 from gpt.serving.http.answers import Answers
 from gpt.serving.http.information import Responses
 from gpt.serving.http.limits import Limits
@@ -42,7 +44,9 @@ def add_playground(
         errors: describe the errors of every endpoint.
         needs_key: requests are to have an API key, which the page asks its reader for.
     """
-    add_page(app, {"needsKey": needs_key, "mostTokens": limits.max_tokens})
+    schemas = SamplingParams.model_json_schema()["properties"]
+    filters = {name: schemas[name] for name in all_filters()}
+    add_page(app, {"needsKey": needs_key, "mostTokens": limits.max_tokens, "filters": filters})
     add_facts(app, models, answers, errors)
     add_generate(app, models, limits, answers, heavy, errors)
     add_readings(app, models, limits, answers, heavy, errors)

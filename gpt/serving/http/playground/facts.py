@@ -6,6 +6,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel, Field
 
 from gpt.accounting.parameters import count_parameters
+from gpt.config.filter_fields import with_filter_fields
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.serving.http.answers import Answers
 from gpt.serving.http.information import Responses
@@ -15,12 +16,11 @@ Kind = Literal["character", "byte", "token"]
 KINDS: dict[type[Tokenizer], Kind] = {CharTokenizer: "character", ByteTokenizer: "byte"}
 
 
+@with_filter_fields(after="temperature")
 class SampleFacts(BaseModel):
     """How the model's configuration samples."""
 
     temperature: float
-    top_k: int
-    top_p: float
 
 
 class ModelFacts(BaseModel):
@@ -53,7 +53,7 @@ def add_facts(app: FastAPI, models: Models, answers: Answers, errors: Responses)
                 block_size=config.block_size,
                 vocab_size=loaded.tokenizer.vocab_size,
                 token=KINDS.get(type(loaded.tokenizer), "token"),
-                sample=SampleFacts(temperature=sample.temperature, top_k=sample.top_k, top_p=sample.top_p),
+                sample=SampleFacts.model_validate(sample, from_attributes=True),
             )
 
     app.add_api_route("/api/models/{name:path}", describe, responses=errors)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gpt.checkpoint import Loaded
 from gpt.config import SamplingParams
+from gpt.config.filter_fields import with_filter_fields
 from gpt.generation import SampledToken
 from gpt.generation.text import encode_prompt
 from gpt.serving.http.answer import Answer, Choice
@@ -28,7 +29,6 @@ from gpt.serving.http.protocol import CompletionRequest, Ids
 FIXED: dict[str, Any] = {
     "n": 1,
     "stop": [],
-    "min_p": 0.0,
     "repetition_penalty": 1.0,
     "overflow": "slide",
     "long_prompt": "crop",
@@ -40,6 +40,7 @@ MOST_LOGPROBS = 4096
 """Of a token, from which its alternatives are found; what a larger vocabulary has beyond them counts as impossible."""
 
 
+@with_filter_fields(after="temperature")
 class GenerateRequest(BaseModel):
     """A text to continue. The same request to /v1/completions has the same text."""
 
@@ -49,8 +50,6 @@ class GenerateRequest(BaseModel):
     model: str | None = Field(None, description="One of /v1/models; left out: the server's first.")
     max_tokens: int = Field(300, ge=0, description="Tokens to generate.")
     temperature: float = Field(1.0, ge=0, le=2, description="0: always the most likely token.")
-    top_k: int = Field(0, ge=0, description="Keep the k most likely tokens; 0: all.")
-    top_p: float = Field(1.0, gt=0, le=1, description="Keep the most likely tokens up to this probability.")
     seed: int = Field(0, description="Same seed, same text.")
     known: int = Field(0, ge=0, description="Tokens at the beginning of the prompt that are not to be described.")
 

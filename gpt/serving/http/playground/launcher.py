@@ -14,6 +14,7 @@ from gpt.checkpoint import RunFolder
 from gpt.environment import child_environment
 from gpt.errors import GPTError
 from gpt.files import parse_json, write_atomic
+from gpt.plugins import plugin_options
 
 CONSOLE = "console.log"
 """In the run folder: what the command prints."""
@@ -75,7 +76,7 @@ class Launcher:
                 raise BusyError("the server is being stopped")
             if self.running:
                 raise BusyError(f"{self.name} is being trained; stop it first")
-            folder, command = self._runs / name, [*COMMAND, *arguments]
+            folder, command = self._runs / name, [*COMMAND, *arguments, *plugin_options()]
             try:
                 folder.mkdir(parents=True, exist_ok=not is_new)
                 with (folder / CONSOLE).open("ab") as console:

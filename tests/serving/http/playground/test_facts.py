@@ -19,7 +19,7 @@ def test_a_model_is_described(server: Served, char_model: tuple[GPT, CharTokeniz
         "block_size": 64,
         "vocab_size": tokenizer.vocab_size,
         "token": "character",
-        "sample": {"temperature": 0.8, "top_k": 0, "top_p": 1.0},
+        "sample": {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
     }
 
 

@@ -148,7 +148,7 @@ def test_it_is_used_by_keyboard_alone(open_page: Open) -> None:
     page = open_page()
     page.run("document.getElementById('prompt').focus()")
     page.type("It was")
-    for _ in range(6):
+    for _ in range(7):
         page.press("Tab")
     assert page.run("document.activeElement.id") == "write"
     page.press("Enter")

@@ -14,8 +14,10 @@ class ServerSource {
     return this.get(`/api/models/${encodeURI(model)}`);
   }
 
-  async write({ count, topK, topP, ...request }, onTokens) {
-    const body = { ...request, max_tokens: count, top_k: topK, top_p: topP };
+  async write({ count, ...request }, onTokens) {
+    const snakeCase = (name) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+    const named = Object.fromEntries(Object.entries(request).map(([name, value]) => [snakeCase(name), value]));
+    const body = { ...named, max_tokens: count };
     for await (const { tokens } of this.events("/api/generate", body)) onTokens(tokens);
   }
 

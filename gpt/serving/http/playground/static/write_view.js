@@ -1,11 +1,12 @@
-const START = { prompt: "", count: 300, temperature: 0.8, "top-k": 0, "top-p": 1, seed: 1337 };
+const START = { prompt: "", count: 300, temperature: 0.8, seed: 1337 };
 
 /** Shows the form of `showWrite` with what was in it last, here or in another view. */
 function showPlaygroundWriter(root, context, models, events = {}) {
-  const { temperature, top_k: topK, top_p: topP } = context.facts?.sample ?? START;
-  const first = { ...START, temperature: Math.min(2, temperature), "top-k": topK ?? 0, "top-p": topP ?? 1 };
+  const { temperature, ...sample } = context.facts?.sample ?? START;
+  const filters = Object.entries(data.filters).map(([name, { default: off }]) => [fieldOf(name), sample[name] ?? off]);
+  const first = { ...START, temperature: Math.min(2, temperature), ...Object.fromEntries(filters) };
   const read = () => ({ ...first, ...recall("write", {}) });
-  const writer = showWrite(root, { ...read(), most: data.mostTokens }, context.source, models, {
+  const writer = showWrite(root, { ...read(), most: data.mostTokens, filters: data.filters }, context.source, models, {
     changed: (values) => remember("write", values),
     ...events,
   });
