@@ -37,8 +37,9 @@ def attention(
         DataError: the text has characters outside the vocabulary.
         InputError: the text is empty or too long, or there is no such activation.
     """
-    view = attention_view(model, tokenizer, one_text(model, text, tokenizer, 1, "gpt.show.attention"), edits)
-    return Page("attention", "Attention", "", {**view, "layer": layer, "head": head})
+    idx = one_text(model, text, tokenizer, 1, "gpt.show.attention")
+    view = {**attention_view(model, tokenizer, idx, edits), "layer": layer, "head": head}
+    return Page("attention", "Attention", "", view)
 
 
 def lens(model: GPT, tokenizer: Tokenizer, text: TextOrIds, edits: Edits | None = None) -> Page:
@@ -46,12 +47,8 @@ def lens(model: GPT, tokenizer: Tokenizer, text: TextOrIds, edits: Edits | None 
 
     Arguments and errors are those of `attention`.
     """
-    return Page(
-        "lens",
-        "Logit lens",
-        "",
-        lens_view(model, tokenizer, one_text(model, text, tokenizer, 1, "gpt.show.lens"), edits=edits),
-    )
+    idx = one_text(model, text, tokenizer, 1, "gpt.show.lens")
+    return Page("lens", "Logit lens", "", lens_view(model, tokenizer, idx, edits=edits))
 
 
 def surprisal(
@@ -68,13 +65,8 @@ def surprisal(
     Args:
         params: how sampling would change the distribution; None: the defaults.
     """
-    view = surprisal_view(
-        model,
-        tokenizer,
-        one_text(model, text, tokenizer, 2, "gpt.show.surprisal"),
-        params or SamplingParams(),
-        edits=edits,
-    )
+    idx = one_text(model, text, tokenizer, 2, "gpt.show.surprisal")
+    view = surprisal_view(model, tokenizer, idx, params or SamplingParams(), edits=edits)
     return Page("surprisal", "Surprisal", "", view)
 
 
@@ -83,9 +75,8 @@ def shapes(model: GPT, tokenizer: Tokenizer, text: TextOrIds) -> Page:
 
     Arguments and errors are those of `attention`.
     """
-    return Page(
-        "trace", "Shapes", "", trace_view(model, tokenizer, one_text(model, text, tokenizer, 1, "gpt.show.shapes"))
-    )
+    idx = one_text(model, text, tokenizer, 1, "gpt.show.shapes")
+    return Page("trace", "Shapes", "", trace_view(model, tokenizer, idx))
 
 
 def parameters(model: GPT) -> Table:
