@@ -69,11 +69,13 @@ _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names
 __all__ = sorted(_MODULE_OF)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'gpt' has no attribute {name!r}")
-    module = import_module(_MODULE_OF[name])
-    return getattr(module, name) if hasattr(module, name) else import_module(f"{_MODULE_OF[name]}.{name}")
+if not TYPE_CHECKING:  # for them a name that is not above is an error
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'gpt' has no attribute {name!r}")
+        module = import_module(_MODULE_OF[name])
+        return getattr(module, name) if hasattr(module, name) else import_module(f"{_MODULE_OF[name]}.{name}")
 
 
 def __dir__() -> list[str]:

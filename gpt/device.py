@@ -15,6 +15,8 @@ from gpt.progress import Report
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt, from its malloc.h."""
+PROCESS = os.getpid()
+"""That imported this module."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,22 @@ def _choose_dtype(name: str, device: torch.device, fast: torch.dtype) -> torch.d
     if name != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
     return torch.float16 if device.type == "cuda" and fast == torch.float32 else fast
+
+
+def require_own_threads(threads: int | None) -> None:
+    """Refuse to train where it would wait for ever for threads that a fork did not copy.
+
+    Args:
+        threads: those that the configuration asks for.
+
+    Raises:
+        DeviceError: it would.
+    """
+    if os.getpid() != PROCESS and (threads or torch.get_num_threads()) > 1:
+        raise DeviceError(
+            "this process was forked, and torch's threads do not survive that: set run.threads to 1, or start "
+            "processes with the spawn method"
+        )
 
 
 def why_not_compile(device: torch.device) -> str | None:

@@ -66,6 +66,14 @@ def test_every_public_name_is_there_and_documented() -> None:
     assert set(gpt.__all__) <= set(dir(gpt))
 
 
+def test_type_checkers_see_the_names_that_are_imported_when_they_are_used() -> None:
+    tree = ast.parse(Path(gpt.__file__).read_text(encoding="utf-8"))
+    imports = [node for block in tree.body if isinstance(block, ast.If) for node in block.body]
+    seen = {alias.asname: node.module for node in imports if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen == gpt._MODULE_OF
+    assert dir(gpt) == sorted(seen)
+
+
 def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         gpt.nonsense  # noqa: B018

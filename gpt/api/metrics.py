@@ -37,10 +37,10 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def read_curve(run: Path, name: str, x: str) -> Curve:
-    """Return the points (step or seconds, value) of a metric of a run.
+    """Return the points (step or seconds, value) of a metric of a run, of which there may be none yet.
 
     Raises:
-        CheckpointError: the run has no such points.
+        CheckpointError: see `read_metrics`.
     """
     key, points = "step" if x == "step" else "speed/seconds", []
     for number, row in enumerate(read_metrics(run), start=1):
@@ -49,8 +49,6 @@ def read_curve(run: Path, name: str, x: str) -> Curve:
                 points.append((float(row[key]), float(row[name])))
             except (ValueError, KeyError, TypeError, OverflowError):
                 raise _damaged(RunFolder(run).metrics, number) from None
-    if not points:
-        raise CheckpointError(f"{run} has no {name} yet")
     return points
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from gpt.api.metrics import read_curve
 from gpt.api.run import Run
-from gpt.errors import GPTError
+from gpt.errors import CheckpointError, GPTError
 from gpt.files import write_atomic
 from gpt.inspection.rendering.pictures import require_matplotlib
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ENDINGS = (".png", ".svg", ".pdf")
@@ -43,14 +44,8 @@ def plot(*runs: Run | str | Path, path: str | Path | None = None, x: str = "step
 
     figure = Figure(figsize=(8, 4.5), dpi=120)
     axes = figure.subplots()
-    for run in runs:
-        folder = run.folder if isinstance(run, Run) else Path(run)
-        training, validation = read_curve(folder, "train/loss", x), read_curve(folder, "val/loss", x)
-        (line,) = axes.plot(*zip(*training, strict=True), linewidth=0.8, alpha=0.45, label=f"{folder.name}: training")
-        color = line.get_color()
-        axes.plot(*zip(*validation, strict=True), marker="o", color=color, label=f"{folder.name}: validation")
-        last = validation[-1]
-        axes.annotate(f"{last[1]:.3f}", last, xytext=(0, 8), textcoords="offset points", ha="center")
+    for number, run in enumerate(runs):
+        _draw(axes, run.folder if isinstance(run, Run) else Path(run), x, f"C{number}")
     axes.set_xlabel(AXES[x])
     axes.set_ylabel("loss, nats per token")
     axes.grid(alpha=0.25)
@@ -60,6 +55,18 @@ def plot(*runs: Run | str | Path, path: str | Path | None = None, x: str = "step
     if output is not None:
         _write(figure, output)
     return figure
+
+
+def _draw(axes: Axes, run: Path, x: str, color: str) -> None:
+    training, validation = read_curve(run, "train/loss", x), read_curve(run, "val/loss", x)
+    if not training and not validation:
+        raise CheckpointError(f"{run} has no losses yet")
+    if training:
+        axes.plot(*zip(*training, strict=True), linewidth=0.8, alpha=0.45, color=color, label=f"{run.name}: training")
+    if validation:
+        axes.plot(*zip(*validation, strict=True), marker="o", color=color, label=f"{run.name}: validation")
+        last = validation[-1]
+        axes.annotate(f"{last[1]:.3f}", last, xytext=(0, 8), textcoords="offset points", ha="center")
 
 
 def _checked(path: Path) -> Path:

@@ -15,11 +15,12 @@ from gpt.config.composing import Source, compose_config
 from gpt.config.loading import to_name
 from gpt.data.corpora import store_text
 from gpt.data.own_text import fit_recipe
+from gpt.device import require_own_threads
 from gpt.distributed import joined
 from gpt.environment import Settings, expand_home, read_launch, read_settings
 from gpt.errors import ConfigError, DataError
 from gpt.progress import Report, print_line, silent
-from gpt.training.callbacks import AnyCallback
+from gpt.training.callbacks import AnyCallback, as_callbacks
 from gpt.training.signals import Interrupted
 from gpt.training.stages import open_stages
 from gpt.training.trainer import Trainer
@@ -66,11 +67,13 @@ def train(
         import_module("gpt.plugins").load_plugins(plugins)
     if resume is not None and not isinstance(resume, str | Path):
         raise ConfigError(f'resume is {resume!r}, expected "auto", a path, or None')
+    listeners = as_callbacks(callbacks)
     settings, start = read_settings(offline), None if resume is None else str(resume)
     with joined(read_launch()) as world:
         tell = report if report is not None and world.is_main else silent
         loaded = world.on_main(lambda: _configure(path, text, config, keywords, settings, tell))
-        stages = open_stages(loaded, settings, tell, start, allow_config_change, world, callbacks)
+        require_own_threads(loaded.config.run.threads)
+        stages = open_stages(loaded, settings, tell, start, allow_config_change, world, listeners)
         return _run_stages(stages, tell)
 
 

@@ -118,6 +118,30 @@ AnyCallback = Callback | Callable[[StepEvent], Any]
 """A `Callback`, or a function that is called after each step."""
 
 
+class _StepFunction(Callback):
+    def __init__(self, function: Callable[[StepEvent], Any]) -> None:
+        self._function = function
+
+    def on_step(self, event: StepEvent) -> None:
+        self._function(event)
+
+
+def as_callbacks(given: Sequence[AnyCallback]) -> list[Callback]:
+    """Return callbacks, of which a plain function is one with `on_step` only.
+
+    Raises:
+        ConfigError: one of them is neither.
+    """
+    if not isinstance(given, Sequence):
+        raise ConfigError(f"callbacks is {given!r}, expected a list, such as [watch]")
+    for each in given:
+        if isinstance(each, type) or not (isinstance(each, Callback) or callable(each)):
+            raise ConfigError(
+                f"callbacks: got {each!r}, expected a function or an object of a subclass of gpt.Callback"
+            )
+    return [each if isinstance(each, Callback) else _StepFunction(each) for each in given]
+
+
 class CallbackGroup:
     """Calls the callbacks of a training, and tells all its processes what they ask for.
 
@@ -126,16 +150,12 @@ class CallbackGroup:
     Args:
         callbacks: those of rank 0 are called.
         trainer: the training.
-
-    Raises:
-        ConfigError: one of them is no callback.
     """
 
-    def __init__(self, callbacks: Sequence[AnyCallback], trainer: Trainer) -> None:
-        found = [_as_callback(each) for each in _listed(callbacks)]
-        self._callbacks = found if trainer.world.is_main else []
+    def __init__(self, callbacks: Sequence[Callback], trainer: Trainer) -> None:
+        self._callbacks = callbacks if trainer.world.is_main else ()
         self._trainer, self._world = trainer, trainer.world
-        self._is_used = trainer.world.max(len(found)) > 0
+        self._is_used = trainer.world.max(len(callbacks)) > 0
         self._asked = False
         self._error: Exception | SystemExit | None = None
         self.stopped, self.failed = False, False
@@ -181,25 +201,3 @@ class CallbackGroup:
                 call(callback)
             except (Exception, SystemExit) as error:
                 self._error = error
-
-
-class _StepFunction(Callback):
-    def __init__(self, function: Callable[[StepEvent], Any]) -> None:
-        self._function = function
-
-    def on_step(self, event: StepEvent) -> None:
-        self._function(event)
-
-
-def _listed(callbacks: object) -> Sequence[object]:
-    if not isinstance(callbacks, Sequence):
-        raise ConfigError(f"callbacks is {callbacks!r}, expected a list, such as [watch]")
-    return callbacks
-
-
-def _as_callback(given: object) -> Callback:
-    if isinstance(given, Callback):
-        return given
-    if isinstance(given, type) or not callable(given):
-        raise ConfigError(f"callbacks: got {given!r}, expected a function or an object of a subclass of gpt.Callback")
-    return _StepFunction(given)

@@ -140,7 +140,7 @@ def _refuse_existing(run: RunFolder, config: Config) -> None:
     )
     changes = differences(existing, resolved)
     what = f"with another configuration ({'; '.join(changes)})" if changes else "with this configuration"
-    go_on = "" if changes else "continue it with --resume auto, or "
+    go_on = "" if changes else 'continue it with --resume auto (in Python resume="auto"), or '
     raise CheckpointError(
         f"the run folder {run.path} exists already, {what}; {go_on}choose another name with run.name=NAME, or delete it"
     )

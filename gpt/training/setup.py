@@ -21,7 +21,7 @@ from gpt.kernels.training.block import NativeBlock, use_native_blocks
 from gpt.model import GPT
 from gpt.processor import Processor, supported_processors
 from gpt.progress import Report, in_notebook, silent
-from gpt.training.callbacks import AnyCallback
+from gpt.training.callbacks import Callback
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.finetuning import base_tokenizer, begin_with, find_base, with_architecture
 from gpt.training.incidents import MOST_SKIPPED
@@ -53,7 +53,7 @@ def open_session(
     resume: str | None = None,
     allow_config_change: bool = False,
     world: World = World(),  # noqa: B008  # without state
-    callbacks: Sequence[AnyCallback] = (),
+    callbacks: Sequence[Callback] = (),
 ) -> Trainer:
     """Prepare data, model and run folder; nothing is written into the run folder until everything is checked.
 
@@ -90,7 +90,7 @@ def _build_trainer(
     resume: str | None,
     allow_config_change: bool,
     world: World,
-    callbacks: Sequence[AnyCallback],
+    callbacks: Sequence[Callback],
 ) -> Trainer:
     processor = supported_processors(settings.processor)[0]
     compute = world.agreed(lambda: choose_compute(loaded.config.run, report, processor, world.launch))

@@ -8,7 +8,7 @@ from gpt.config import LoadedConfig
 from gpt.distributed import World
 from gpt.environment import Settings, expand_home
 from gpt.progress import Report, silent
-from gpt.training.callbacks import AnyCallback
+from gpt.training.callbacks import Callback
 from gpt.training.finetuning import find_base
 from gpt.training.resume import AUTO, ResumePoint, check_fits, find_resume_point
 from gpt.training.schedule import fit_schedule
@@ -24,7 +24,7 @@ def open_stages(
     resume: str | None,
     allow_config_change: bool,
     world: World,
-    callbacks: Sequence[AnyCallback] = (),
+    callbacks: Sequence[Callback] = (),
 ) -> Iterator[Trainer]:
     """Yield the trainer of each run; each has to be finished before the next is asked for.
 

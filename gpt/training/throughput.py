@@ -3,6 +3,9 @@
 import time
 from collections.abc import Callable
 
+from gpt.accounting.flops import training_flops
+from gpt.config import Config
+
 
 class SpeedMeter:
     """Measures the throughput of a run between readings.
@@ -49,3 +52,10 @@ class SpeedMeter:
         per_second = self._steps / max(self._clock() - self._interval, 1e-9)
         self.restart()
         return self._tokens * per_second, self._flops * per_second / self._rate
+
+
+def meter_of(config: Config, matmul_rate: float, seconds_before: float) -> SpeedMeter:
+    """Return the meter of a run, whose steps are those of its resolved configuration."""
+    sequences, length = config.train.batch_size * config.train.grad_accum_steps, config.model.block_size
+    flops = training_flops(config.model, sequences, length)
+    return SpeedMeter(sequences * length, flops, matmul_rate, seconds_before)

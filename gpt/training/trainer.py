@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
-from gpt.accounting.flops import training_flops
 from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
 from gpt.checkpoint import Checkpoint, RunFolder, weights_of
 from gpt.config import Config
@@ -16,7 +15,7 @@ from gpt.errors import CheckpointError, NonFiniteError
 from gpt.model import GPT
 from gpt.progress import Report, announced
 from gpt.training.averaging import WeightAverage
-from gpt.training.callbacks import AnyCallback, CallbackGroup
+from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.incidents import StepWatch
 from gpt.training.micro_batches import MicroBatches
 from gpt.training.monitor import INCIDENT, Monitor, weights_and_gradients
@@ -26,7 +25,7 @@ from gpt.training.sharding import gather_on_main
 from gpt.training.signals import Interrupted, SignalWatch
 from gpt.training.step import Stepper, StepResult
 from gpt.training.teacher import Teacher
-from gpt.training.throughput import SpeedMeter
+from gpt.training.throughput import SpeedMeter, meter_of
 from gpt.training.training_state import TrainingState, gather_generator_states, restore_generator_states, seed_process
 from gpt.training.validation import Validation
 
@@ -60,7 +59,7 @@ class Trainer:
         report: Report,
         world: World,
         teacher: Teacher | None = None,
-        callbacks: Sequence[AnyCallback] = (),
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.config, self.model, self.dataset, self.compute = config, model, dataset, compute
         self.stepper, self.run_folder, self.monitor, self.report = stepper, run, monitor, report
@@ -254,11 +253,5 @@ class Trainer:
         return nullcontext() if self.average is None else self.average.applied()
 
     def _start_meter(self) -> SpeedMeter:
-        train, model = self.config.train, self.config.model
-        sequences = train.batch_size * train.grad_accum_steps
-        return SpeedMeter(
-            sequences * model.block_size,
-            training_flops(model, sequences, model.block_size),
-            self.world.size * measure_matmul_rate(self.compute.device, self.compute.dtype),
-            self.state.seconds,
-        )
+        rate = self.world.size * measure_matmul_rate(self.compute.device, self.compute.dtype)
+        return meter_of(self.config, rate, self.state.seconds)

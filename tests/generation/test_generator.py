@@ -17,7 +17,7 @@ import gpt
 from gpt.config import SamplingParams
 from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.errors import DataError, DeviceError, GenerationError, InputError
-from gpt.generation import DecodeOptions, TextBatch, beam_search, build_runtime, complete, generate_tokens
+from gpt.generation import DecodeOptions, TextBatch, beam_search, build_runtime, complete, generate, generate_tokens
 from gpt.generation.decoder import RandomStream
 from gpt.generation.drafts import ModelDrafter
 from gpt.generation.sampling import next_token_probabilities, sample
@@ -349,3 +349,24 @@ def test_a_runtime_keeps_the_weights_it_was_built_with(tiny_model: GPT) -> None:
         tiny_model.lm_head.weight.mul_(-1)
     assert list(generate_tokens(tiny_model, [1], params, runtime)) == before
     assert list(generate_tokens(tiny_model, [1], params)) != before
+
+
+@pytest.mark.parametrize("prompt", [b"abc", None, 3, [3], ["a", b"b"]])
+def test_a_prompt_that_is_no_text_is_refused(tiny_model: GPT, prompt: Any) -> None:
+    with pytest.raises(GenerationError, match=r"^the prompt is a [A-Za-z]+, expected a text"):
+        generate(tiny_model, CharTokenizer("abc"), prompt)
+
+
+def test_all_wrong_parameters_are_told_with_what_was_meant(tiny_model: GPT) -> None:
+    with pytest.raises(GenerationError) as caught:
+        generate(tiny_model, CharTokenizer("abc"), "a", max_tokens=3, top_p=7)
+    assert str(caught.value) == (
+        "top_p: got 7, expected less than or equal to 1; max_tokens: unknown key; did you mean max_new_tokens?"
+    )
+
+
+def test_tokens_follow_a_text_as_they_follow_its_ids(tiny_model: GPT) -> None:
+    tokenizer, params = CharTokenizer("abc"), SamplingParams(max_new_tokens=5)
+    expected = list(generate_tokens(tiny_model, [0, 2, 1], params))
+    assert list(generate_tokens(tiny_model, "acb", params, tokenizer=tokenizer)) == expected
+    assert list(generate_tokens(tiny_model, torch.tensor([[0, 2, 1]]), params)) == expected

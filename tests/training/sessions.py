@@ -1,7 +1,7 @@
 """Whole training runs that are over in half a second."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch
 from gpt.config import LoadedConfig, parse_config
 from gpt.distributed import World
 from gpt.environment import read_settings
+from gpt.training.callbacks import Callback
 from gpt.training.setup import open_session
 from gpt.training.trainer import Trainer
 from tiny import CORPUS
@@ -47,6 +48,7 @@ def start_session(
     allow_config_change: bool = False,
     report: Callable[[str], None] = lambda line: None,
     world: World = World(),  # noqa: B008  # without state
+    callbacks: Sequence[Callback] = (),
 ) -> Trainer:
     """Return a trainer of folder/runs/run, ready to run; the corpus is written if there is none."""
     corpus = world.on_main(lambda: _write_corpus(folder))
@@ -60,6 +62,7 @@ def start_session(
         resume,
         allow_config_change,
         world,
+        callbacks,
     )
 
 

@@ -98,7 +98,7 @@ def test_ids_may_be_int32() -> None:
     [
         (IDS[:1], "surprisal needs a text of at least 2 tokens, got 1"),
         (IDS[:0], "at least 2 tokens, got 0"),
-        (IDS[None], r"surprisal takes one text, ids of shape \(T,\), not \(1, 9\)"),
+        (IDS[None].repeat(2, 1), r"surprisal takes one text, ids of shape \(T,\), not \(2, 9\)"),
     ],
     ids=["one", "none", "batch"],
 )

@@ -1,0 +1,91 @@
+"""A model of one's own loop is saved, and read by everything that reads a checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import gpt
+from gpt.cli import evaluate, explain, export, sample, train
+from tiny import CORPUS, tiny_config
+
+TOKENIZER = gpt.CharTokenizer(CORPUS)
+
+
+def own_model() -> gpt.GPT:
+    """Trained for one step by a plain loop."""
+    model = gpt.GPT(tiny_config(vocab_size=TOKENIZER.vocab_size))
+    ids = torch.from_numpy(TOKENIZER.encode(CORPUS))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    F.cross_entropy(model(ids[None, :16])[0], ids[1:17]).backward()
+    optimizer.step()
+    return model
+
+
+def test_a_saved_model_is_loaded_again(tmp_path: Path) -> None:
+    model = own_model()
+    gpt.save(model, TOKENIZER, tmp_path / "deep/mine")
+    loaded, tokenizer = gpt.load(tmp_path / "deep/mine", "cpu")
+    assert all(weight.equal(loaded.state_dict()[name]) for name, weight in model.state_dict().items())
+    assert tokenizer.to_dict() == TOKENIZER.to_dict()
+    int8 = gpt.quantize(loaded, "int8")
+    gpt.save(int8, tokenizer, tmp_path / "deep/mine")  # replaces it
+    again, _ = gpt.load(tmp_path / "deep/mine", "cpu")
+    assert all(value.equal(again.state_dict()[name]) for name, value in int8.state_dict().items())
+    assert repr(gpt.Run(tmp_path / "deep/mine")) == f"Run('{tmp_path / 'deep/mine'}')"
+
+
+def test_the_commands_read_it(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gpt.save(own_model(), TOKENIZER, "runs/mine")
+    checkpoint = ["--checkpoint", "runs/mine"]
+    assert sample.main([*checkpoint, "--prompt", "The", "--max-new-tokens", "3"]) == 0
+    assert evaluate.main([*checkpoint, "--text-file", "corpus.txt"]) == 0
+    assert explain.main(["surprisal", *checkpoint, "--prompt", "The best"]) == 0
+    assert export.main([*checkpoint, "--to", "html", "--output", "page.html"]) == 0
+    assert evaluate.main(checkpoint) == 2
+    assert "does not know what it was trained on" in capsys.readouterr().err
+
+
+def test_a_training_begins_with_it_but_does_not_resume_from_it(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpt.save(own_model(), TOKENIZER, "runs/mine")
+    assert train.main(["--config", "tiny.yaml", "--resume", "runs/mine"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "error: runs/mine holds a model, but no state of a training to resume; "
+        "begin a new run with it: train.init_from=runs/mine"
+    )
+    run = gpt.train(
+        "corpus.txt", config={}, name="tuned", max_steps=1, init_from="runs/mine", report=None, device="cpu"
+    )
+    assert run.model.config.n_embd == 32
+
+
+def test_what_was_not_saved_by_it_is_not_replaced(tmp_path: Path, trained: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    for folder in (tmp_path, tmp_path / "notes.txt", next((trained / "runs/tiny/checkpoints").iterdir())):
+        with pytest.raises(gpt.GPTError, match=r"exists already and is not from gpt\.save; choose another folder"):
+            gpt.save(own_model(), TOKENIZER, folder)
+    assert (tmp_path / "notes.txt").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("model", "tokenizer", "message"),
+    [
+        (torch.nn.Linear(1, 1), TOKENIZER, "the model is a Linear, expected a gpt.GPT"),
+        (gpt.GPT(tiny_config()).half(), gpt.CharTokenizer("ab"), "float16, expected .* float32"),
+        (gpt.GPT(tiny_config()), gpt.ByteTokenizer(), "the tokenizer has 256 ids, the model 23"),
+    ],
+)
+def test_what_could_not_be_loaded_is_not_written(tmp_path: Path, model: Any, tokenizer: Any, message: str) -> None:
+    with pytest.raises(gpt.GPTError, match=message):
+        gpt.save(model, tokenizer, tmp_path / "mine")
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_compiled_model_is_saved_as_what_it_was_made_of(tmp_path: Path) -> None:
+    model = own_model()
+    gpt.save(torch.compile(model), TOKENIZER, tmp_path / "mine")  # type: ignore[arg-type]
+    assert gpt.load(tmp_path / "mine", "cpu")[0].wte.weight.equal(model.wte.weight)

@@ -1,0 +1,138 @@
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gpt
+from gpt.checkpoint import read_checkpoint
+from gpt.cli import train as command
+from tiny import CORPUS
+
+TINY: dict[str, Any] = {"config": "tiny.yaml", "report": None}
+"""Keywords for a training in `workplace`."""
+
+
+def weights(run: gpt.Run) -> dict[str, torch.Tensor]:
+    return run.model.state_dict()
+
+
+def test_the_result_is_that_of_the_command_and_either_resumes_the_other(workplace: Path, trained: Path) -> None:
+    run = gpt.train(**TINY)
+    saved, expected = (read_checkpoint(folder / "runs/tiny/checkpoints/step-000006") for folder in (workplace, trained))
+    assert saved.config == expected.config
+    assert all(saved.model[name].equal(weight) for name, weight in expected.model.items())
+    assert run.folder == Path("runs/tiny")
+    assert command.main(["--config", "runs/tiny/config.yaml", "--resume", "auto", "train.max_steps=6"]) == 0
+    with pytest.raises(gpt.GPTError, match=r'exists already, with this configuration; .*resume="auto"'):
+        gpt.train(**TINY)
+
+
+def test_a_text_is_kept_for_the_commands(workplace: Path) -> None:
+    run = gpt.train(text=CORPUS * 30, name="own", **TINY)
+    (kept,) = (workplace / "data").glob("text-*.txt")
+    assert kept.read_text(encoding="utf-8") == CORPUS * 30
+    from_file = gpt.train("corpus.txt", name="file", **TINY)
+    assert all(weight.equal(weights(from_file)[name]) for name, weight in weights(run).items())
+    assert command.main(["--config", "runs/own/config.yaml", "--resume", "auto"]) == 0
+
+
+def test_without_a_configuration_the_recipe_fits_the_text(workplace: Path) -> None:
+    """It is the one of make_config.py."""
+    small = {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 16}
+    run = gpt.train(
+        "corpus.txt", model=small, max_steps=2, device="cpu", compile=False, teacher_share=None, report=None
+    )
+    assert run.folder == Path("runs/corpus")
+    assert (run.config.optim.name, run.config.data.order, run.config.model.mlp_conv) == ("muon", "shuffled", 4)
+    with pytest.raises(gpt.GPTError, match="has 5 characters; a model needs at least"):
+        gpt.train(text="abcde")
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({}, 'nothing to train on: give a path, text="..." or config="shakespeare"'),
+        ({"path": "corpus.txt", "text": "x"}, "path and text are given"),
+        ({"text": b"x"}, "text is a bytes, expected str"),
+        ({"text": ""}, "the text is empty"),
+        ({"path": "gone.txt"}, "gone.txt: no such file"),
+        ({"config": "tiny.yaml", "resume": True}, 'resume is True, expected "auto", a path, or None'),
+        ({"config": "tiny.yaml", "callbacks": [gpt.Callback]}, "callbacks: got <class"),
+        ({"config": "tiny.yaml", "stepz": 3}, "keyword: stepz: unknown"),
+    ],
+)
+def test_a_mistake_is_one_line(workplace: Path, keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises(gpt.GPTError) as caught:
+        gpt.train(**keywords)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+    assert not (workplace / "runs").exists()
+
+
+def interrupt(event: Any) -> None:
+    if event.step == 2:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_saves_and_returns_the_run_at_a_prompt(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    lines: list[str] = []
+    run = gpt.train(config="tiny.yaml", callbacks=[interrupt], report=lines.append)
+    assert lines[-1] == (
+        'stopped by SIGINT at step 2, saved in runs/tiny; continue with the same call and resume="auto"'
+    )
+    assert [row["step"] for row in run.metrics if "train/loss" in row] == [1, 2]
+    assert gpt.train(resume="auto", **TINY).metrics[-1]["step"] == 6
+
+
+def test_ctrl_c_ends_a_program_after_saving(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys, "ps1", raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        gpt.train(callbacks=[interrupt], **TINY)
+    assert (workplace / "runs/tiny/checkpoints/step-000002").is_dir()
+
+
+def test_an_error_of_a_callback_says_how_to_continue(workplace: Path) -> None:
+    lines: list[str] = []
+    with pytest.raises(ZeroDivisionError):
+        gpt.train(config="tiny.yaml", callbacks=[lambda event: 1 / (event.step - 2)], report=lines.append)
+    assert lines[-1].startswith("stopped by ZeroDivisionError in a callback at step 2, saved in runs/tiny; continue")
+
+
+def test_report_none_prints_nothing(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gpt.train(**TINY)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_threads_train_different_runs_and_not_the_same_one(workplace: Path) -> None:
+    results: dict[str, Any] = {}
+
+    def work(name: str) -> None:
+        results[name] = gpt.train(name=name, **TINY)
+
+    def nested(event: Any) -> None:
+        if event.step == 1:
+            threads = [threading.Thread(target=work, args=(name,)) for name in ("first", "second")]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            with pytest.raises(gpt.GPTError, match="another process is training runs/outer"):
+                gpt.train(name="outer", **TINY)
+
+    gpt.train(name="outer", callbacks=[nested], **TINY)
+    assert {name: run.metrics[-1]["step"] for name, run in results.items()} == {"first": 6, "second": 6}
+
+
+def test_a_forked_process_is_refused_if_it_would_wait_for_ever(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpt.device.PROCESS", os.getpid() + 1)
+    with pytest.raises(gpt.GPTError, match=r"this process was forked, .*: set run\.threads to 1"):
+        gpt.train(threads=2, **TINY)
+    gpt.train(threads=1, **TINY)
