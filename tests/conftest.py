@@ -12,6 +12,7 @@ import torch
 from browser import Browser, Page
 from gpt.cli import train
 from gpt.model import GPT
+from plugin_files import unload
 from programs import find_browser
 from tiny import CORPUS, TINY, tiny_config
 from training.sessions import quick_beginnings
@@ -54,6 +55,13 @@ def _own_surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
+
+
+@pytest.fixture
+def no_plugins() -> Iterator[None]:
+    """A test that loads plugins, which the next one does not see."""
+    yield
+    unload()
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ import gpt
 PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
-    {"errors", "progress", "signals", "filters"},
-    {"parts"},
+    {"errors", "progress", "signals", "filters", "parts"},
     {"environment", "files", "config", "processor"},
     {"device", "model", "data", "cache", "distributed", "plugins"},
     {"kernels", "evaluation"},

@@ -28,6 +28,7 @@ class CombinedOptimizer:
 
     def __init__(self, optimizers: dict[str, Optimizer]) -> None:
         self.optimizers = optimizers
+        self._found_inf: Tensor | None = None
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -49,9 +50,10 @@ class CombinedOptimizer:
         return all(optimizer.state for optimizer in self.optimizers.values())
 
     def step(self) -> None:
-        """Update all parameters."""
+        """Update all parameters, but for an optimizer that does not read `found_inf` itself where that is set."""
         for optimizer in self.optimizers.values():
-            optimizer.step()
+            if _reads_found_inf(optimizer) or self.found_inf is None or not bool(self.found_inf):
+                optimizer.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear all gradients."""
@@ -61,11 +63,12 @@ class CombinedOptimizer:
     @property
     def found_inf(self) -> Tensor | None:
         """Return 1, on the device, if fused optimizers must skip the next update; None: unset."""
-        return getattr(next(iter(self.optimizers.values())), "found_inf", None)
+        return self._found_inf
 
     @found_inf.setter
     def found_inf(self, skip: Tensor | None) -> None:
-        for optimizer in self.optimizers.values():
+        self._found_inf = skip
+        for optimizer in filter(_reads_found_inf, self.optimizers.values()):  # torch's others refuse to step with it
             optimizer.found_inf = skip  # type: ignore[attr-defined]
 
     @found_inf.deleter
@@ -75,7 +78,7 @@ class CombinedOptimizer:
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """Return whether every optimizer reads `found_inf`; GradScaler then sets it and does not synchronize."""
-        return all(getattr(optimizer, "_step_supports_amp_scaling", False) for optimizer in self.optimizers.values())
+        return all(map(_reads_found_inf, self.optimizers.values()))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of every optimizer by its name."""
@@ -94,6 +97,10 @@ class CombinedOptimizer:
             entries = restore_like(optimizer, state[name]["state"])
             groups = [{**group, "lr": rate} for group, rate in zip(present, rates, strict=True)]
             optimizer.load_state_dict({"state": entries, "param_groups": groups})
+
+
+def _reads_found_inf(optimizer: Optimizer) -> bool:
+    return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
 Builder = Callable[[GPT, OptimConfig, torch.device, torch.dtype], dict[str, Optimizer]]

@@ -17,8 +17,10 @@ from torch import Tensor
 from gpt.accounting.parallel import Method, parallel_step
 from gpt.checkpoint import read_checkpoint
 from gpt.kernels.build import find_compiler
+from gpt.plugins import load_plugins
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
+from plugin_files import PARTS
 from tiny import tiny_config
 from training.counted import assert_as_predicted
 from training.sessions import start_session
@@ -66,6 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one process has done, before the pair: the same runs, and some that are not finished."""
     folder = tmp_path_factory.mktemp("pair")
     (folder / "tiny.yaml").write_text("run: {device: cpu, compile: false}\n", encoding="utf-8")
+    (folder / "my_parts.py").write_text(PARTS, encoding="utf-8")
     for variant, overrides in VARIANTS.items():
         start_session(folder / variant, *overrides).run()
     start_session(folder / "muon-halves", *VARIANTS["muon"], *HALVES).run()
@@ -141,6 +144,14 @@ def test_with_muon_they_are_bitwise_those_of_one_process_that_adds_in_the_same_o
 def test_native_kernels_compute_the_same_by_two_processes(folder: Path, facts: Facts, method: str) -> None:
     assert_same_metrics(folder / f"native-{method}", folder / "native")
     assert largest_difference(folder / f"native-{method}", folder / "native", 20) < 1e-6
+
+
+@pytest.mark.usefixtures("no_plugins")
+@pytest.mark.parametrize("method", METHODS)
+def test_an_optimizer_of_a_plugin_is_resumed_exactly(folder: Path, facts: Facts, method: str) -> None:
+    load_plugins([folder / "my_parts.py"])
+    assert largest_difference(folder / f"parts-{method}", folder / f"parts-{method}-again", 6) == 0
+    assert "momentum/3/average" in saved(folder / f"parts-{method}", 6)
 
 
 def test_each_process_reads_its_own_half_of_every_micro_batch(facts: Facts) -> None:

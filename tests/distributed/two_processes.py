@@ -24,6 +24,7 @@ from gpt.distributed.process_group import ProcessGroup, told_once
 from gpt.environment import Launch, read_launch
 from gpt.errors import DeviceError, GPTError
 from gpt.evaluation.loss import summed_loss
+from gpt.plugins import load_plugins
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
 from tiny import tiny_config
@@ -42,6 +43,7 @@ VARIANTS = {
 HALVES = ("train.batch_size=16", "train.grad_accum_steps=2")
 """How one process computes the gradients of `muon` as two do: those of half a batch each, and then their sum."""
 NATIVE = (*EQUAL, "run.kernels=native", "model.n_embd=64")
+PARTS = ("optim.name=momentum", "model.mlp=prelu", "model.position=alibi", "run.kernels=torch")
 DROPOUT = ("train.max_steps=9", "model.dropout=0.2", "optim.ema_decay=0.9")
 STOPPED_AT = 4
 
@@ -69,6 +71,17 @@ def native_runs(folder: Path, world: World) -> None:
     """Train with native kernels."""
     for method in METHODS:
         start_session(folder / f"native-{method}", *NATIVE, f"run.parallel={method}", world=world).run()
+
+
+def plugin_runs(folder: Path, world: World) -> None:
+    """Train with the parts of a plugin, and once more from the middle."""
+    load_plugins([folder / "my_parts.py"])
+    for method in METHODS:
+        whole = start_session(folder / f"parts-{method}", *PARTS, f"run.parallel={method}", world=world)
+        whole.run()
+        middle = whole.run_folder.path / "checkpoints" / "step-000003"
+        recipe = (*PARTS, f"run.parallel={method}")
+        start_session(folder / f"parts-{method}-again", *recipe, world=world, resume=str(middle)).run()
 
 
 def signal_to_one(folder: Path, world: World) -> dict[str, list[int]]:
@@ -207,6 +220,7 @@ def _call(arguments: list[str], world: ProcessGroup) -> list[Any]:
 def main(folder: Path, has_compiler: bool) -> None:
     scenarios: list[Scenario] = [
         equal_runs,
+        plugin_runs,
         signal_to_one,
         from_one_to_two,
         failed_saves,

@@ -251,3 +251,15 @@ def test_moments_of_some_parameters_only_are_refused(name: str) -> None:
     del next(iter(state.values()))["state"][0]
     with pytest.raises(ValueError, match="the optimizer has moments of"):
         build(name=name)[1].load_state_dict(state)
+
+
+def test_an_optimizer_that_does_not_skip_by_itself_is_skipped() -> None:
+    weight = torch.nn.Parameter(torch.ones(1))
+    weight.grad = torch.ones(1)
+    optimizer = CombinedOptimizer({"plain": torch.optim.SGD([weight], lr=1.0)})
+    optimizer.found_inf = torch.tensor(1.0)
+    optimizer.step()
+    assert weight.item() == 1
+    optimizer.found_inf = torch.tensor(0.0)
+    optimizer.step()
+    assert weight.item() == 0

@@ -1,0 +1,75 @@
+"""Plugins for tests, and a process without them afterward."""
+
+from pathlib import Path
+
+from gpt.config import Config
+from gpt.config.filter_fields import renew_filter_fields
+from gpt.parts import PLUGINS, Plugin
+from gpt.plugins import load_plugins
+
+PARTS = """
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+
+from gpt.filters import Filter
+from gpt.model.positions import ScoreBias
+
+
+class ALiBi(ScoreBias):
+    def __init__(self, config):
+        super().__init__()
+        slopes = [2 ** (-8 * head / config.n_head) for head in range(1, config.n_head + 1)]
+        self.register_buffer("slopes", torch.tensor(slopes).view(-1, 1, 1), persistent=False)
+
+    def forward(self, queries, keys):
+        return -self.slopes * (queries.unsqueeze(-1) - keys.unsqueeze(-2)).unsqueeze(-3)
+
+
+class Momentum(torch.optim.Optimizer):
+    def __init__(self, groups, config):
+        super().__init__(groups, {"lr": config.learning_rate})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                average = state.setdefault("average", torch.zeros_like(p))
+                state["count"] = state.get("count", 0) + 1
+                average.lerp_(p.grad, 1 / state["count"])
+                p.sub_(average, alpha=group["lr"])
+
+
+class Bilinear(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.left, self.right = (torch.nn.Linear(config.n_embd, 8, bias=False) for _ in "lr")
+        self.c_proj = torch.nn.Linear(8, config.n_embd, bias=False)
+
+    def forward(self, x):
+        return self.c_proj(self.left(x) * self.right(x))
+
+
+ACTIVATIONS = {"mish": F.mish, "prelu": torch.nn.PReLU}
+MLPS = {"bilinear": Bilinear}
+NORMS = {"double": lambda config: torch.nn.Sequential(*(torch.nn.LayerNorm(config.n_embd) for _ in range(2)))}
+POSITIONS = {"alibi": ALiBi}
+OPTIMIZERS = {"momentum": Momentum}
+FILTERS = {"sharpen": Filter(lambda logits, power: logits * power, Field(1.0, gt=0, le=9, description="Sharpen."))}
+"""
+"""A plugin with a part of every kind."""
+
+
+def plugin_of(folder: Path, code: str = PARTS, name: str = "my_parts.py") -> Plugin:
+    """Write a plugin and load it."""
+    (folder / name).write_text(code, encoding="utf-8")
+    load_plugins([folder / name])
+    return PLUGINS[-1]
+
+
+def unload() -> None:
+    """Forget all plugins."""
+    PLUGINS.clear()
+    renew_filter_fields()
+    Config.model_rebuild(force=True)
