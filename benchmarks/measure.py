@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from gpt.cli.tables import Table, render_table
 from gpt.config import RunConfig
 from gpt.errors import GPTError
 from gpt.files import write_atomic
+from gpt.inspection.rendering.tables import Table, render_table
 from gpt.progress import Report
 
 PAUSE = 0.3

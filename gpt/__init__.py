@@ -8,6 +8,7 @@ Names are imported when they are first used, so that a command line that needs n
 `--help`, does not wait for torch.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # `as` makes a name public for type checkers
     from gpt.generation import generate as generate
     from gpt.generation import generate_tokens as generate_tokens
     from gpt.generation import stream as stream
+    from gpt.inspection import show as show
     from gpt.inspection.tracing import edits as edits
     from gpt.inspection.tracing.activation_cache import ActivationCache as ActivationCache
     from gpt.inspection.tracing.activation_cache import run_with_cache as run_with_cache
@@ -50,6 +52,7 @@ _NAMES = {
     "gpt.data": "ByteTokenizer CharTokenizer",
     "gpt.errors": "GPTError",
     "gpt.generation": "build_runtime generate generate_tokens stream",
+    "gpt.inspection": "show",
     "gpt.inspection.tracing": "edits",
     "gpt.inspection.tracing.activation_cache": "ActivationCache run_with_cache",
     "gpt.inspection.tracing.shape_trace": "trace_shapes",
@@ -77,3 +80,7 @@ if not TYPE_CHECKING:  # for them a name that is not above is an error
 
 def __dir__() -> list[str]:
     return __all__
+
+
+if "IPython" in sys.modules:
+    import_module("gpt.inspection.notebook").register()

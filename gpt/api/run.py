@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from gpt.device import choose_compute, choose_device
 from gpt.environment import read_settings
 from gpt.errors import CheckpointError, GPTError
 from gpt.generation import generate
+from gpt.inspection.rendering.curves import loss_curves, points_of
 from gpt.model import GPT
 from gpt.progress import print_line
 
@@ -48,6 +50,15 @@ class Run:
         except (GPTError, KeyError, TypeError, ValueError):  # there is none yet, as in a model of one's own loop
             loss = ""
         return f"Run({str(self.folder)!r}{loss})"
+
+    def _repr_html_(self) -> str:
+        """Return the run with its loss curves, if it has any, for a notebook."""
+        name = f"<p><code>{escape(repr(self))}</code></p>"
+        try:
+            rows, last = self.metrics, self.config.train.max_steps
+        except GPTError:  # there are none, as in a model of one's own loop
+            return name
+        return name + loss_curves(points_of(rows, "train/loss"), points_of(rows, "val/loss"), last)
 
     @property
     def config(self) -> Config:

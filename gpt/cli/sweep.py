@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import add_config_options, load_given_plugins, read_config, to_path
-from gpt.cli.tables import Table, add_format_options, print_view
+from gpt.cli.tables import add_format_options, print_view
 from gpt.config import LoadedConfig
 from gpt.environment import expand_home
 from gpt.errors import ConfigError
+from gpt.inspection.rendering.tables import Table
 from gpt.plugins import plugin_options
 
 if TYPE_CHECKING:

@@ -3,31 +3,10 @@
 import argparse
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gpt.inspection.rendering.markdown import markdown_table
-
-Row = Sequence[str]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of text cells.
-
-    Attributes:
-        title: its contents, with units.
-        header: column names.
-        rows: as wide as the header.
-        align: < or > for each column.
-        note: how to read it.
-    """
-
-    title: str
-    header: Row
-    rows: Sequence[Row]
-    align: str
-    note: str = ""
+from gpt.inspection.rendering.tables import Table, render_table
 
 
 def add_format_options(parser: argparse.ArgumentParser) -> None:
@@ -59,22 +38,6 @@ def print_view(
         print(f"\n{heading}\n{render(table.header, table.rows, table.align)}")
         if note:
             print(note)
-
-
-def render_table(header: Row, rows: Sequence[Row], align: str) -> str:
-    """Return columns of equal width, two spaces apart, under a ruled header.
-
-    Args:
-        header: column names.
-        rows: as wide as the header.
-        align: < or > for each column.
-    """
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    lines = [header, ["-" * width for width in widths], *rows]
-    return "\n".join(
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, align, widths, strict=True)).rstrip()
-        for line in lines
-    )
 
 
 def human_count(number: float, unit: str = "") -> str:

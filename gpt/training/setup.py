@@ -20,11 +20,12 @@ from gpt.inspection.rendering.pictures import require_matplotlib
 from gpt.kernels.training.block import NativeBlock, use_native_blocks
 from gpt.model import GPT
 from gpt.processor import Processor, supported_processors
-from gpt.progress import Report, silent
+from gpt.progress import Report, in_notebook, silent
 from gpt.training.callbacks import Callback
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.finetuning import base_tokenizer, begin_with, find_base, with_architecture
 from gpt.training.incidents import MOST_SKIPPED
+from gpt.training.live_curve import LiveCurve
 from gpt.training.monitor import (
     Console,
     IncidentsFile,
@@ -235,8 +236,15 @@ def _compile_blocks(
 
 def _build_monitor(run: RunFolder, config: Config, report: Report) -> Monitor:
     files = [MetricsFile(run.metrics), IncidentsFile(run.incidents), SampleFiles(run.samples)]
-    console = [] if sys.stderr is None or report is silent else [Console(config.train.max_steps, sys.stderr)]
-    return MonitorGroup([*files, TensorBoard(run.path, config), *console], report)
+    display = [] if report is silent else _build_display(run.path.name, config.train.max_steps)
+    return MonitorGroup([*files, TensorBoard(run.path, config), *display], report)
+
+
+def _build_display(name: str, max_steps: int) -> list[Monitor]:
+    """Return what shows the progress: a live curve in a notebook, else a bar or lines, if there is a place for them."""
+    if in_notebook():
+        return [LiveCurve(name, max_steps)]
+    return [] if sys.stderr is None else [Console(max_steps, sys.stderr)]
 
 
 def _summary(trainer: Trainer, point: ResumePoint | None, base: ResumePoint | None) -> str:

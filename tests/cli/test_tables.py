@@ -3,14 +3,8 @@ import json
 
 import pytest
 
-from gpt.cli.tables import (
-    Table,
-    add_format_options,
-    human_bytes,
-    human_count,
-    print_view,
-    render_table,
-)
+from gpt.cli.tables import add_format_options, human_bytes, human_count, print_view
+from gpt.inspection.rendering.tables import Table
 
 TABLE = Table("Fruit", ("kind", "count"), [("apple", "1"), ("  fig", "1,000")], "<>", "Eat them.")
 
@@ -19,19 +13,6 @@ def parse(*options: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_format_options(parser)
     return parser.parse_args(options)
-
-
-def test_columns_line_up() -> None:
-    assert render_table(TABLE.header, TABLE.rows, TABLE.align).splitlines() == [
-        "kind   count",
-        "-----  -----",
-        "apple      1",
-        "  fig  1,000",
-    ]
-
-
-def test_no_line_ends_in_spaces() -> None:
-    assert render_table(("a", "b"), [("wide cell", ""), ("x", "y")], "<<").splitlines()[2] == "wide cell"
 
 
 def test_a_view_prints_its_tables(capsys: pytest.CaptureFixture[str]) -> None:

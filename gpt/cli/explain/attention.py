@@ -11,8 +11,9 @@ from gpt.cli.explain.model_options import load_model
 from gpt.cli.explain.output_options import check_outputs, write_outputs
 from gpt.cli.explain.size_options import check_range
 from gpt.cli.explain.text_options import add_memory_option, add_text_options, memory_limit_bytes, read_edits, read_ids
-from gpt.cli.tables import Table, print_view
+from gpt.cli.tables import print_view
 from gpt.errors import ConfigError
+from gpt.inspection.rendering.tables import Table
 from gpt.progress import announced
 
 if TYPE_CHECKING:

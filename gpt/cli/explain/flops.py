@@ -16,9 +16,10 @@ from gpt.cli.explain.size_options import (
     read_size,
     share_of_batch,
 )
-from gpt.cli.tables import Table, add_format_options, human_bytes, human_count, print_view
+from gpt.cli.tables import add_format_options, human_bytes, human_count, print_view
 from gpt.config import Config, ModelConfig
 from gpt.errors import ConfigError
+from gpt.inspection.rendering.tables import Table
 
 if TYPE_CHECKING:
     from gpt.accounting.flops import GenerationFlops

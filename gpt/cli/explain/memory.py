@@ -13,8 +13,9 @@ from gpt.cli.explain.size_options import (
     read_size,
     share_of_batch,
 )
-from gpt.cli.tables import Table, add_format_options, human_bytes, print_view
+from gpt.cli.tables import add_format_options, human_bytes, print_view
 from gpt.config import Config, RunConfig
+from gpt.inspection.rendering.tables import Table
 
 if TYPE_CHECKING:
     from gpt.accounting.memory import InferenceMemory, Optimizer, TrainingMemory

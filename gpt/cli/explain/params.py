@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.cli.command import add_command
 from gpt.cli.explain.model_options import NamedConfig, add_model_options, find_config
-from gpt.cli.tables import Table, add_format_options, print_view
+from gpt.cli.tables import add_format_options, print_view
+from gpt.inspection.rendering.tables import Table
 
 if TYPE_CHECKING:
     from gpt.accounting.parameters import ParameterCount
@@ -45,28 +46,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _tables(count: "ParameterCount", blocks: int, *, tensors: bool) -> Iterator[Table]:
-    yield _component_table(count, blocks)
+    from gpt.inspection.rendering.model_tables import component_table
+
+    yield component_table(count, blocks)
     if tensors:
         yield _tensor_table(count)
-
-
-def _component_table(count: "ParameterCount", blocks: int) -> Table:
-    rows = []
-    for part in count.components:
-        if part.count or part.name == "head":
-            tied = part.name == "head" and count.tied
-            each = "" if part.per_block is None else f"{part.per_block:,}"
-            rows.append((part.name, each, "0 (tied)" if tied else f"{part.count:,}", f"{part.share:.2f} %"))
-    share = 100 * count.in_blocks / count.total
-    rows.append((f"all {blocks} blocks", f"{count.in_blocks // blocks:,}", f"{count.in_blocks:,}", f"{share:.2f} %"))
-    rows.append(("total", "", f"{count.total:,}", "100.00 %"))
-    notes = [f"The {blocks} blocks are the sum of the rows with a count per block; the total counts them once."]
-    if count.tied:
-        notes.append("The head is tied: it multiplies by the token embedding, which is counted once.")
-    if count.buffers:
-        notes.append(f"Position tables of {count.buffers:,} numbers are not trained and not counted.")
-    header = ("component", "in one block", "in all", "share")
-    return Table("Parameters by component", header, rows, "<>>>", "\n".join(notes))
 
 
 def _tensor_table(count: "ParameterCount") -> Table:

@@ -7,9 +7,10 @@ from gpt.cli.command import add_command, report
 from gpt.cli.explain.memory import predict_training
 from gpt.cli.explain.model_options import add_model_options, find_config
 from gpt.cli.explain.size_options import add_size_options, check_batch, check_positive, read_size
-from gpt.cli.tables import Table, add_format_options, human_bytes, print_view
+from gpt.cli.tables import add_format_options, human_bytes, print_view
 from gpt.config import Config
 from gpt.errors import ConfigError
+from gpt.inspection.rendering.tables import Table
 
 if TYPE_CHECKING:
     from gpt.accounting.clusters import Cluster, StepTime

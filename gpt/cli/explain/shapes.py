@@ -10,9 +10,10 @@ from gpt.cli.command import add_command, report
 from gpt.cli.explain.model_options import add_model_options, find_config, load_model
 from gpt.cli.explain.size_options import add_size_options, check_batch, read_size
 from gpt.cli.explain.text_options import read_ids
-from gpt.cli.tables import Table, add_format_options, print_view
+from gpt.cli.tables import add_format_options, print_view
 from gpt.errors import ConfigError
 from gpt.inspection.rendering.markdown import times
+from gpt.inspection.rendering.tables import Table
 from gpt.progress import announced
 
 if TYPE_CHECKING:

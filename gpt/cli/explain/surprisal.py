@@ -9,9 +9,10 @@ from gpt.cli.explain.output_options import check_outputs, write_outputs
 from gpt.cli.explain.size_options import check_range
 from gpt.cli.explain.text_options import add_text_options, read_edits, read_ids
 from gpt.cli.sampling_options import add_filter_options, with_options
-from gpt.cli.tables import Table, print_view
+from gpt.cli.tables import print_view
 from gpt.config import SamplingParams
 from gpt.config.filter_fields import all_filters
+from gpt.inspection.rendering.tables import Table
 from gpt.progress import announced
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ VIEW_STYLES = ("page.css", "attention.css", "trace.css")
 """What shows all of them in a page that computes, and can do so with some heads ablated."""
 
 
-def render_page(kind: str, view: View, title: str, note: str) -> str:
+def render_page(kind: str, view: View, title: str, note: str, framed: bool = False) -> str:
     """Return an HTML document with its styles, script and data inside, which opens from a file.
 
     Args:
@@ -36,6 +36,7 @@ def render_page(kind: str, view: View, title: str, note: str) -> str:
             may also have `layer` and `head`, the ones to start with, else 0.
         title: the page's title.
         note: a line below it; none if empty.
+        framed: whether it is shown in a frame that is as high as its content.
 
     Raises:
         ValueError: the kind is not known.
@@ -45,7 +46,8 @@ def render_page(kind: str, view: View, title: str, note: str) -> str:
         raise ValueError(f"no page is called {kind!r}; there are {', '.join(KINDS)}")
     content = page_data(kind, view)
     script = read_part("shared.js", *SCRIPTS[kind], f"{kind}.js")
-    return fill_page(title, note, read_part(f"{kind}.html"), content, script, read_part(*VIEW_STYLES))
+    style = read_part(*VIEW_STYLES, *(["frame.css"] if framed else []))
+    return fill_page(title, note, read_part(f"{kind}.html"), content, script, style)
 
 
 def page_data(kind: str, view: View) -> View:

@@ -1,0 +1,55 @@
+"""Tell a notebook how to show objects of the package that have no display of their own.
+
+Nothing here imports what it shows: the notebook asks for it by name when it has such an object.
+"""
+
+import html
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from gpt.data.tokenizers import Tokenizer
+    from gpt.model import GPT
+
+TOKENIZERS = (
+    ("gpt.data.tokenizers", "CharTokenizer"),
+    ("gpt.data.tokenizers", "ByteTokenizer"),
+    ("gpt.data.bpe", "BPETokenizer"),
+)
+
+
+def register() -> None:
+    """Register the displays of models and tokenizers with IPython; nothing happens where it does not run."""
+    from IPython import get_ipython
+
+    shell: Any = get_ipython()
+    if shell is None:
+        return
+    formatters = shell.display_formatter.formatters
+    formatters["text/html"].for_type_by_name("gpt.model.gpt", "GPT", model_html)
+    for module, name in TOKENIZERS:
+        formatters["text/html"].for_type_by_name(module, name, tokenizer_html)
+    formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", figure_png)  # pyplot's own comes later
+
+
+def figure_png(figure: "Figure") -> bytes:
+    """Return the figure that `gpt.plot` made, which pyplot does not know and does not show."""
+    from gpt.inspection.rendering.pictures import to_png
+
+    return to_png(figure)
+
+
+def model_html(model: "GPT") -> str:
+    """Return the parameters of a model by component, and its modules as torch prints them."""
+    from gpt.inspection.show import parameters
+
+    modules = f"<details><summary>modules</summary><pre>{html.escape(repr(model))}</pre></details>"
+    return parameters(model)._repr_html_() + modules
+
+
+def tokenizer_html(tokenizer: "Tokenizer") -> str:
+    """Return the tokens of a tokenizer with their ids."""
+    from gpt.inspection.show import vocabulary
+
+    return vocabulary(tokenizer)._repr_html_()

@@ -1,0 +1,42 @@
+"""The components of a model and the vocabulary of a tokenizer, as tables."""
+
+from gpt.accounting.parameters import ParameterCount
+from gpt.data.tokenizers import Tokenizer
+from gpt.inspection.rendering.tables import Table
+from gpt.inspection.views.tokens import labels_of
+
+IN_A_ROW = 16
+MOST_ROWS = 16
+
+
+def component_table(count: ParameterCount, blocks: int) -> Table:
+    """Return the parameters of each component, in one block and in all."""
+    rows = []
+    for part in count.components:
+        if part.count or part.name == "head":
+            tied = part.name == "head" and count.tied
+            each = "" if part.per_block is None else f"{part.per_block:,}"
+            rows.append((part.name, each, "0 (tied)" if tied else f"{part.count:,}", f"{part.share:.2f} %"))
+    share = 100 * count.in_blocks / count.total
+    rows.append((f"all {blocks} blocks", f"{count.in_blocks // blocks:,}", f"{count.in_blocks:,}", f"{share:.2f} %"))
+    rows.append(("total", "", f"{count.total:,}", "100.00 %"))
+    notes = [f"The {blocks} blocks are the sum of the rows with a count per block; the total counts them once."]
+    if count.tied:
+        notes.append("The head is tied: it multiplies by the token embedding, which is counted once.")
+    if count.buffers:
+        notes.append(f"Position tables of {count.buffers:,} numbers are not trained and not counted.")
+    header = ("component", "in one block", "in all", "share")
+    return Table("Parameters by component", header, rows, "<>>>", "\n".join(notes))
+
+
+def vocabulary_table(tokenizer: Tokenizer) -> Table:
+    """Return the tokens in the order of their ids, the first 256 of them."""
+    size = tokenizer.vocab_size
+    shown = min(size, IN_A_ROW * MOST_ROWS)
+    rows = [
+        (f"{first} to {last}" if last > first else f"{first}", " ".join(labels_of(tokenizer, range(first, last + 1))))
+        for first in range(0, shown, IN_A_ROW)
+        for last in (min(first + IN_A_ROW, shown) - 1,)
+    ]
+    note = f"{size - shown:,} more tokens are not shown." if size > shown else ""
+    return Table(f"{type(tokenizer).__name__} of {size:,} tokens", ("ids", "tokens"), rows, "<<", note)

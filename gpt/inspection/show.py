@@ -1,0 +1,89 @@
+"""Show a model in a notebook: what it looks at, what it expects, and what it is made of.
+
+    gpt.show.attention(model, tokenizer, "To be, or not to be")
+
+The last value of a cell shows itself. Outside of a notebook, `save` writes a page that a browser opens.
+"""
+
+from gpt.accounting.parameters import count_parameters
+from gpt.config import SamplingParams
+from gpt.data.token_ids import TextOrIds
+from gpt.data.tokenizers import Tokenizer
+from gpt.inspection.rendering.frames import Page
+from gpt.inspection.rendering.model_tables import component_table, vocabulary_table
+from gpt.inspection.rendering.tables import Table
+from gpt.inspection.tracing.activation_cache import Edits, one_text
+from gpt.inspection.views.attention import attention_view
+from gpt.inspection.views.lens import lens_view
+from gpt.inspection.views.operations import trace_view
+from gpt.inspection.views.surprisal import surprisal_view
+from gpt.model import GPT
+
+
+def attention(
+    model: GPT, tokenizer: Tokenizer, text: TextOrIds, layer: int = 0, head: int = 0, edits: Edits | None = None
+) -> Page:
+    """Show where every head attends in a text.
+
+    Args:
+        model: in eval mode.
+        tokenizer: the model's own.
+        text: or its ids (T,); at least one token, at most `block_size`.
+        layer: of the head that is shown first, counted from 0.
+        head: that head, counted from 0.
+        edits: see `run_with_cache`.
+
+    Raises:
+        DataError: the text has characters outside the vocabulary.
+        InputError: the text is empty or too long, or there is no such activation.
+    """
+    idx = one_text(model, text, tokenizer, 1, "gpt.show.attention")
+    view = {**attention_view(model, tokenizer, idx, edits), "layer": layer, "head": head}
+    return Page("attention", "Attention", "", view)
+
+
+def lens(model: GPT, tokenizer: Tokenizer, text: TextOrIds, edits: Edits | None = None) -> Page:
+    """Show what the model would predict after each block (the logit lens, nostalgebraist 2020).
+
+    Arguments and errors are those of `attention`.
+    """
+    idx = one_text(model, text, tokenizer, 1, "gpt.show.lens")
+    return Page("lens", "Logit lens", "", lens_view(model, tokenizer, idx, edits=edits))
+
+
+def surprisal(
+    model: GPT,
+    tokenizer: Tokenizer,
+    text: TextOrIds,
+    params: SamplingParams | None = None,
+    edits: Edits | None = None,
+) -> Page:
+    """Show how surprised the model is by each token of a text, in bits, and what it expected instead.
+
+    Arguments and errors are those of `attention`; the text has at least two tokens.
+
+    Args:
+        params: how sampling would change the distribution; None: the defaults.
+    """
+    idx = one_text(model, text, tokenizer, 2, "gpt.show.surprisal")
+    view = surprisal_view(model, tokenizer, idx, params or SamplingParams(), edits=edits)
+    return Page("surprisal", "Surprisal", "", view)
+
+
+def shapes(model: GPT, tokenizer: Tokenizer, text: TextOrIds) -> Page:
+    """Show every operation of the forward pass of a text, with the shapes and the values that it makes.
+
+    Arguments and errors are those of `attention`.
+    """
+    idx = one_text(model, text, tokenizer, 1, "gpt.show.shapes")
+    return Page("trace", "Shapes", "", trace_view(model, tokenizer, idx))
+
+
+def parameters(model: GPT) -> Table:
+    """Show the parameters of each component of a model."""
+    return component_table(count_parameters(model.config), model.config.n_layer)
+
+
+def vocabulary(tokenizer: Tokenizer) -> Table:
+    """Show the tokens of a tokenizer and their ids."""
+    return vocabulary_table(tokenizer)

@@ -1,0 +1,58 @@
+"""Views in the frames of a notebook: as high as their content, and apart from the page around them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import gpt
+from browser import Page as BrowserPage
+from gpt.data.tokenizers import CharTokenizer
+from gpt.inspection.rendering.frames import Page
+from tiny import sharp_model
+
+TEXT = "the key,\nthe door"
+VIEWS = {
+    "attention": gpt.show.attention,
+    "lens": gpt.show.lens,
+    "surprisal": gpt.show.surprisal,
+    "shapes": gpt.show.shapes,
+}
+every_view = pytest.mark.parametrize("name", VIEWS)
+
+
+def view(name: str) -> Page:
+    tokenizer = CharTokenizer(TEXT)
+    return VIEWS[name](sharp_model(vocab_size=tokenizer.vocab_size, block_size=len(TEXT)), tokenizer, TEXT)
+
+
+@every_view
+def test_a_frame_is_as_high_as_its_content_whatever_the_width(
+    name: str, tmp_path: Path, visit: Callable[..., BrowserPage]
+) -> None:
+    notebook = tmp_path / "notebook.html"
+    notebook.write_text(f"<!DOCTYPE html><body><h1>Cells</h1>{view(name)._repr_html_()}</body>", encoding="utf-8")
+    shown = visit(notebook.as_uri(), width=1000)
+    frame = "document.querySelector('iframe')"
+    content = f"{frame}.contentDocument.documentElement"
+    fits = f"{content}.offsetHeight > 300 && {frame}.clientHeight - {content}.offsetHeight === 2"
+    shown.wait_for(fits)
+    assert shown.run(f"{content}.scrollWidth <= {frame}.clientWidth")
+    shown.run(f"{frame}.style.width = '500px'")
+    shown.wait_for(f"{frame}.clientWidth === 500 && {fits}")
+    assert shown.run("getComputedStyle(document.querySelector('h1')).fontSize") == "32px"  # not that of the page
+    assert shown.requests == [notebook.as_uri()]
+
+
+@every_view
+def test_a_view_is_saved_as_the_page_of_the_command(name: str, tmp_path: Path) -> None:
+    page = view(name)
+    page.save(tmp_path / "page.html")
+    saved = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert saved.startswith("<!DOCTYPE html>")
+    assert f"<title>{page.title}</title>" in saved
+    assert "A frame takes its height" not in saved  # a page has the height of its window
+
+
+def test_a_view_has_a_short_text_for_a_terminal() -> None:
+    assert repr(view("lens")) == "Page(kind='lens', title='Logit lens', note='')"

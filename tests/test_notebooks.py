@@ -1,0 +1,75 @@
+"""The notebooks as a learner runs them: every cell, in a kernel of their own, without network."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+
+
+def run(name: str, folder: Path) -> list[list[dict[str, Any]]]:
+    """The outputs of each cell of code; a cell that fails raises its error here."""
+    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    ).execute()
+    return [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def html_of(outputs: list[dict[str, Any]]) -> str:
+    return "".join(output["data"].get("text/html", "") for output in outputs if "data" in output)
+
+
+def printed(outputs: list[dict[str, Any]]) -> str:
+    return "".join(output["text"] for output in outputs if output.get("name") == "stdout")
+
+
+@pytest.fixture(autouse=True)
+def _kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that finds the package, has no network, and leaves the other core to the other tests."""
+    monkeypatch.setenv("PYTHONPATH", str(NOTEBOOKS.parent))
+    monkeypatch.setenv("GPT_OFFLINE", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_no_outputs_are_kept(path: Path) -> None:
+    cells = nbformat.read(path, as_version=4).cells
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
+
+
+@pytest.mark.slow
+def test_training_shows_its_curve_in_place_and_no_line_for_each_step(tmp_path: Path) -> None:
+    outputs = run("1_train_and_sample", tmp_path)
+    training = next(cell for cell in outputs if "step 300 of 300" in html_of(cell))
+    displays = [output for output in training if output["output_type"] == "display_data"]
+    assert len(displays) == 1
+    assert "a sample at step 300" in html_of(displays)
+    assert len(re.findall("<circle", html_of(displays))) == 4  # an evaluation each 100 steps
+    assert "grad norm" not in printed(training)
+    assert not any(output.get("name") == "stderr" for cell in outputs for output in cell)
+    shown = [html_of(cell) for cell in outputs]
+    for part in ("<svg", "Parameters by component", "CharTokenizer of"):
+        assert any(part in page for page in shown), part
+
+
+@pytest.mark.slow
+def test_a_head_that_copies_is_found_and_missed(tmp_path: Path) -> None:
+    outputs = run("2_look_inside", tmp_path)
+    whole, without = map(float, re.findall(r"([\d.]+) bits", "".join(map(printed, outputs))))
+    assert whole < 0.5
+    assert without > whole + 1
+    assert sum("<iframe" in html_of(cell) for cell in outputs) == 5
+
+
+@pytest.mark.slow
+def test_parts_of_ones_own_train_and_sample(tmp_path: Path) -> None:
+    outputs = run("3_change_the_model", tmp_path)
+    assert (tmp_path / "my_parts.py").is_file()
+    plain, filtered = re.findall(r"only_surprises=[\d.]+\n(.*?)(?=---|\Z)", "".join(map(printed, outputs)), re.DOTALL)
+    assert plain != filtered
+    assert any("image/png" in output.get("data", {}) for cell in outputs for output in cell)
