@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from patience import PATIENCE
+from tests.patience import PATIENCE
 
 LOWEST_FREE = 10
 """Above 3 and 4, the descriptors that Chromium reads commands from and writes answers to."""

@@ -19,7 +19,7 @@ def plain_copy(model: GPT) -> GPT:
 
 def _copy(module: Any) -> Any:
     kind = next(base for base in type(module).__mro__ if not base.__module__.startswith(NATIVE))
-    copy = object.__new__(kind)
+    copy: Any = object.__new__(kind)
     state = {name: value.copy() if isinstance(value, dict) else value for name, value in vars(module).items()}
     state.pop("_compiled_call_impl", None)
     state["_modules"] = {name: child and _copy(child) for name, child in module._modules.items()}
