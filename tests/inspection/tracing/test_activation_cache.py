@@ -249,7 +249,7 @@ def test_gradients_flow_through_position_vectors() -> None:
     assert gradient.norm() > 1e-3
 
 
-@pytest.mark.parametrize("shape", [(), (5,), (2, 0), (0, 5), (1, 2, 3)])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0), (0, 5), (1, 2, 3)])
 def test_ids_that_are_no_batch_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match="batch, time"):
         run_with_cache(sharp_model(), torch.zeros(shape, dtype=torch.long))
@@ -365,6 +365,13 @@ def test_what_cannot_be_kept_is_refused_before_anything_runs(
     assert not calls
 
 
+def test_one_text_is_a_batch_of_one() -> None:
+    model, idx = sharp_model(), some_ids()[0]
+    expected = run_with_cache(model, idx[None])[0]
+    assert run_with_cache(model, idx)[0].equal(expected)
+    assert run_with_cache(model, idx.tolist())[0].equal(expected)
+
+
 def test_the_limit_itself_is_allowed() -> None:
     assert run_with_cache(sharp_model(), some_ids(), "logits", memory_limit=2 * 7 * 23 * 4)[1].nbytes == 2 * 7 * 23 * 4
 
@@ -374,9 +381,8 @@ def test_the_limit_itself_is_allowed() -> None:
     [
         (torch.zeros(1, 17, dtype=torch.long), "longer than block_size"),
         (torch.full((1, 3), 23), "outside the vocabulary"),
-        (torch.zeros(4, dtype=torch.long), "must be (batch, time)"),
     ],
-    ids=["long", "vocabulary", "one row"],
+    ids=["long", "vocabulary"],
 )
 def test_ids_that_do_not_fit(idx: Tensor, words: str) -> None:
     model = sharp_model()
