@@ -10,7 +10,7 @@ from gpt.cli.shared_options import add_config_options, load_given_plugins, not_e
 from gpt.config import Config, LoadedConfig, dump_config
 from gpt.distributed import World, joined
 from gpt.environment import read_launch, read_settings
-from gpt.plugins import load_plugins
+from gpt.plugins import load_plugins, plugin_options
 from gpt.progress import silent
 
 
@@ -86,7 +86,8 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
         except Interrupted as stopped:
             again = f"--config {folder / 'config.yaml'}" if folder.name == loaded.name else "the same command and"
             where = f"at step {trainer.state.step}, saved in {folder}"
-            tell(f"stopped by {stopped} {where}; continue with {again} --resume auto")
+            options = " ".join([*plugin_options(), "--resume auto"])
+            tell(f"stopped by {stopped} {where}; continue with {again} {options}")
             return stopped.exit_code
     flops = run_flops(trainer.config, len(trainer.dataset.train))
     taught = " with the teacher's" if trainer.config.train.teacher_share else ""

@@ -11,6 +11,7 @@ from typing import Literal
 from gpt.config import load_config
 from gpt.config.loading import TEACHER_SUFFIX
 from gpt.errors import ConfigError, DataError
+from gpt.plugins import plugin_options
 from gpt.progress import Report
 from gpt.serving.http.playground.corpora import Corpora
 from gpt.serving.http.playground.launcher import BusyError, Launcher, launched_process
@@ -148,9 +149,10 @@ class Trainings:
         """Stop what was started here, since the server ends: it saves a checkpoint, by itself if need be."""
         if self.running:
             config = self._runs.folder / str(self._launcher.name) / "config.yaml"
+            words = ["--config", str(config), *plugin_options(), "--resume", "auto"]
             self._report(
                 f"stopping the training of {self._launcher.name}, which saves a checkpoint; go on with: "
-                f"python scripts/train.py --config {shlex.quote(str(config))} --resume auto"
+                f"python scripts/train.py {shlex.join(words)}"
             )
         self._launcher.stop(for_good=True)
 
