@@ -128,19 +128,20 @@ def _choose_dtype(name: str, device: torch.device, fast: torch.dtype) -> torch.d
     return torch.float16 if device.type == "cuda" and fast == torch.float32 else fast
 
 
-def require_own_threads(threads: int | None) -> None:
-    """Refuse to train where it would wait for ever for threads that a fork did not copy.
+def require_own_threads(threads: int, remedy: str) -> None:
+    """Refuse to compute where it would wait for ever for threads that a fork did not copy.
 
     Args:
-        threads: those that the configuration asks for.
+        threads: those that would compute.
+        remedy: how to have one thread.
 
     Raises:
         DeviceError: it would.
     """
-    if os.getpid() != PROCESS and (threads or torch.get_num_threads()) > 1:
+    if os.getpid() != PROCESS and threads > 1:
         raise DeviceError(
-            "this process was forked, and torch's threads do not survive that: set run.threads to 1, or start "
-            "processes with the spawn method"
+            f"this process was forked, and torch's threads do not survive that: {remedy}, or start processes with the "
+            "spawn method"
         )
 
 

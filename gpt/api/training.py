@@ -3,10 +3,10 @@
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import BaseModel
 
 from gpt.api.run import Run
@@ -19,6 +19,7 @@ from gpt.device import require_own_threads
 from gpt.distributed import joined
 from gpt.environment import Settings, expand_home, read_launch, read_settings
 from gpt.errors import ConfigError, DataError
+from gpt.plugins import load_plugins
 from gpt.progress import Report, print_line, silent
 from gpt.training.callbacks import AnyCallback, as_callbacks
 from gpt.training.signals import Interrupted
@@ -64,7 +65,7 @@ def train(
         KeyboardInterrupt: Ctrl-C in a program; the run is saved.
     """
     if plugins:
-        import_module("gpt.plugins").load_plugins(plugins)
+        load_plugins(plugins)
     if resume is not None and not isinstance(resume, str | Path):
         raise ConfigError(f'resume is {resume!r}, expected "auto", a path, or None')
     listeners = as_callbacks(callbacks)
@@ -72,7 +73,7 @@ def train(
     with joined(read_launch()) as world:
         tell = report if report is not None and world.is_main else silent
         loaded = world.on_main(lambda: _configure(path, text, config, keywords, settings, tell))
-        require_own_threads(loaded.config.run.threads)
+        require_own_threads(loaded.config.run.threads or torch.get_num_threads(), "set run.threads to 1")
         stages = open_stages(loaded, settings, tell, start, allow_config_change, world, listeners)
         return _run_stages(stages, tell)
 

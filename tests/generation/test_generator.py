@@ -319,7 +319,7 @@ sys.exit(any([check(backend) for backend in sys.argv[1:]]))
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
     assert lines == lines[:1] * 2 * len(backends)
-    refusal = "GenerationError: this process was forked, and torch's threads do not survive that: call "
+    refusal = "DeviceError: this process was forked, and torch's threads do not survive that: call "
     assert lines[0].startswith(refusal)
 
 

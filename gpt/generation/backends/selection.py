@@ -1,6 +1,5 @@
 """A model prepared for decoding, by one of the backends."""
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ import torch
 
 from gpt.cache import KV_DTYPES
 from gpt.config import SamplingParams
-from gpt.device import why_not_compile
+from gpt.device import require_own_threads, why_not_compile
 from gpt.environment import Settings, read_settings
 from gpt.errors import DeviceError, GenerationError
 from gpt.generation.backends import Backend, TokenIds
@@ -30,10 +29,6 @@ MakeDrafter = Callable[[SamplingParams], Drafter]
 BACKENDS = ("auto", "eager", "compiled", "native")
 """`eager` is PyTorch, operator by operator; `compiled` the same in a step of fixed shape, a CUDA graph on a GPU;
 `native` the C++ engine, on a CPU; `auto` is native where it is available, else eager."""
-
-
-PROCESS = os.getpid()
-"""That imported this module."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +88,8 @@ class Runtime(ABC):
         """Return a decoder that samples after each prompt, with one seed each.
 
         Raises:
-            GenerationError: a prompt is empty, or this is a forked process with several threads.
+            DeviceError: this is a forked process with several threads.
+        GenerationError: a prompt is empty.
         """
         _check_threads()
         return StepDecoder(self.backend(params), prompts, params, seeds)
@@ -201,16 +197,7 @@ def build_runtime(
 
 
 def _check_threads() -> None:
-    """Refuse to compute where it would wait for ever for threads that a fork did not copy.
-
-    Raises:
-        GenerationError: it would.
-    """
-    if os.getpid() != PROCESS and torch.get_num_threads() > 1:
-        raise GenerationError(
-            "this process was forked, and torch's threads do not survive that: call torch.set_num_threads(1) in it "
-            "before generating, or start processes with the spawn method"
-        )
+    require_own_threads(torch.get_num_threads(), "call torch.set_num_threads(1) in it before generating")
 
 
 def _build_eager(model: GPT, options: DecodeOptions, report: Report, make_drafter: MakeDrafter | None) -> EagerRuntime:
