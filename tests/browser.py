@@ -8,12 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.patience import PATIENCE
-
 LOWEST_FREE = 10
 """Above 3 and 4, the descriptors that Chromium reads commands from and writes answers to."""
 KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40, "x": 88}
 CONTROL = 2
+
+PATIENCE = 240.0
+"""As in patience.py, which the benchmarks do not see."""
 
 
 class Browser:

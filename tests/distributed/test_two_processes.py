@@ -123,8 +123,9 @@ def largest_difference(run: Path, other: Path, step: int) -> float:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_losses_are_those_of_one_process(folder: Path, facts: Facts, variant: str, method: str) -> None:
-    assert len(metrics(folder / variant)) > 20
-    assert_same_metrics(folder / f"{variant}-{method}", folder / variant)
+    one = "muon-halves" if variant == "muon" else variant  # the order of additions, which Muon makes visible
+    assert len(metrics(folder / one)) > 20
+    assert_same_metrics(folder / f"{variant}-{method}", folder / one)
 
 
 @pytest.mark.parametrize("method", METHODS)
