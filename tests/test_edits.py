@@ -47,8 +47,8 @@ DECODING = ("another temperature", "top-k of the second")
 """Those that leave training as it is."""
 OF_BLOCKS = [*list(EDITS)[:6], "five new parts"]
 """Those that native training blocks do not make."""
-OF_MODEL = [*OF_BLOCKS, "scaled embeddings"]
-"""Those that the native engine and an exported page do not make."""
+OF_MODEL = [*(name for name in OF_BLOCKS if name != "norms without gains"), "scaled embeddings"]
+"""Those that the native engine and an exported page do not make. Gains without a gradient stay 1, and change nothing."""
 
 SCRIPT = """
 import contextlib, io, json, sys, threading

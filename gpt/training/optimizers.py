@@ -170,6 +170,5 @@ def _check_parameters(groups: list[dict[str, Any]], saved: dict[str, Any]) -> No
     numbers = [group["params"] for group in groups]
     if [group["params"] for group in saved["param_groups"]] != numbers:
         raise ValueError("the optimizer has different parameters")
-    entries, count = saved["state"], sum(map(len, numbers))
-    if entries and entries.keys() != set(range(count)):  # empty before the first step
-        raise ValueError(f"the optimizer has moments of {len(entries)} parameters instead of {count}")
+    if unknown := saved["state"].keys() - set(range(sum(map(len, numbers)))):  # without a gradient there is no state
+        raise ValueError(f"the optimizer has moments of a parameter {min(unknown)}, which is not there")

@@ -244,12 +244,27 @@ def test_moments_that_do_not_fit_their_parameter_are_refused(
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_moments_of_some_parameters_only_are_refused(name: str) -> None:
+def test_a_parameter_without_a_gradient_has_no_moments_and_is_restored_without(name: str) -> None:
+    model, optimizer = build(name=name)
+    model.h[0].requires_grad_(False)
+    steps(model, optimizer, seed=1)
+    other, restored = build(name=name)
+    other.load_state_dict(model.state_dict())
+    other.h[0].requires_grad_(False)
+    restored.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for each in ((model, optimizer), (other, restored)):
+        steps(*each, seed=2)
+    assert all(map(torch.equal, model.state_dict().values(), other.state_dict().values()))
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_moments_of_a_parameter_that_is_not_there_are_refused(name: str) -> None:
     model, optimizer = build(name=name)
     steps(model, optimizer, seed=1)
     state = copy.deepcopy(optimizer.state_dict())
-    del next(iter(state.values()))["state"][0]
-    with pytest.raises(ValueError, match="the optimizer has moments of"):
+    moments = next(iter(state.values()))["state"]
+    moments[99] = moments[0]
+    with pytest.raises(ValueError, match="the optimizer has moments of a parameter 99, which is not there"):
         build(name=name)[1].load_state_dict(state)
 
 
