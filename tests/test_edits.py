@@ -48,7 +48,7 @@ DECODING = ("another temperature", "top-k of the second")
 OF_BLOCKS = [*list(EDITS)[:6], "five new parts"]
 """Those that native training blocks do not make."""
 OF_MODEL = [*(name for name in OF_BLOCKS if name != "norms without gains"), "scaled embeddings"]
-"""Those that the native engine and an exported page do not make. Gains without a gradient stay 1, and change nothing."""
+"""Those that the native engine and an exported page do not make; gains without a gradient stay 1."""
 
 SCRIPT = """
 import contextlib, io, json, sys, threading
