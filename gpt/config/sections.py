@@ -9,10 +9,16 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from gpt.config.filter_fields import with_filter_fields
 from gpt.config.one_of import OneOf
+from gpt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)  # it has no public name
 
 PositiveInt = Annotated[int, Field(ge=1, lt=2**63)]
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**63)]
@@ -49,7 +55,23 @@ class CrossCheckError(ValueError):
         self.problems = problems
 
 
-class Section(BaseModel):
+class _OneLineErrors(ModelMetaclass):
+    """Raises what is wrong as this package's error where Python code calls a section, or `Config`."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: N805
+        try:
+            return super().__call__(*args, **values)
+        except ValidationError:
+            section = next((name for name, field in Config.model_fields.items() if field.annotation is cls), None)
+            if section is None and cls is not Config:
+                raise
+            from gpt.config.composing import problems_of  # which imports this file
+
+            problems = problems_of(values if section is None else {section: values})
+        raise ConfigError(f"{cls.__name__}: {'; '.join(problems)}")
+
+
+class Section(BaseModel, metaclass=_OneLineErrors):
     """A frozen, strict section: unknown keys and values of another type are refused."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", protected_namespaces=())

@@ -95,12 +95,16 @@ class GPT(nn.Module):
 
     Args:
         config: the architecture, with `vocab_size` set.
+
+    Raises:
+        InputError: it is not.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         _initialize_vector_math()
-        assert config.vocab_size is not None, "vocab_size comes from the tokenizer"
+        if config.vocab_size is None:
+            raise InputError("model.vocab_size is not set; give ModelConfig the tokenizer's vocab_size")
         self.config = config
         self.vocab_size = config.vocab_size
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)

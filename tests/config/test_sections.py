@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from gpt.config import Config, DataConfig, ModelConfig, OptimConfig, RunConfig, SamplingParams, TrainConfig
-from gpt.config.sections import CrossCheckError, Section
+from gpt.config.sections import Section
+from gpt.errors import ConfigError
 from tiny import tiny_config
 
 
@@ -125,8 +126,23 @@ def test_keys_of_muon_are_refused_where_nothing_reads_them() -> None:
 
 
 def test_a_contradiction_is_found_in_python_as_well_as_in_a_file() -> None:
-    with pytest.raises(ValidationError, match="384 is not divisible by n_head 5") as caught:
+    with pytest.raises(ConfigError) as caught:
         ModelConfig(n_head=5)
-    cause = caught.value.errors()[0]["ctx"]["error"]
-    assert isinstance(cause, CrossCheckError)
-    assert [key for key, _ in cause.problems] == ["n_embd"]
+    assert str(caught.value) == "ModelConfig: n_embd: 384 is not divisible by n_head 5"
+
+
+def test_what_is_wrong_in_python_is_said_as_in_a_file_and_all_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        ModelConfig(n_layers=2, norm="batch", dropout=2)  # type: ignore[call-arg, arg-type]
+    message = str(caught.value)
+    assert message.startswith("ModelConfig: ")
+    for problem in (
+        "n_layers: unknown key; did you mean n_layer?",
+        "norm: got 'batch', expected one of",
+        "dropout: got 2",
+    ):
+        assert problem in message
+    assert "\n" not in message
+    assert "pydantic" not in message
+    with pytest.raises(ConfigError, match=r"^Config: model\.n_embd: .*; train\.max_steps: got 0"):
+        Config(model={"n_head": 5}, train={"max_steps": 0})  # type: ignore[arg-type]

@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from torch import Tensor
 
 from gpt.config import SamplingParams
+from gpt.errors import ConfigError
 from gpt.filters import FILTERS, Filter, min_p_filter, top_k_filter, top_p_filter
 from gpt.generation.sampling import next_token_probabilities, repetition_penalty, sample
 
@@ -338,9 +338,9 @@ def test_draws_have_the_frequencies_of_the_probabilities(changes: dict[str, floa
     ids=str,
 )
 def test_parameters_out_of_their_range_are_refused_by_name(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(ConfigError) as caught:
         SamplingParams(**wrong)
-    assert {error["loc"][0] for error in caught.value.errors()} == set(wrong)
+    assert all(f"{name}: " in str(caught.value) for name in wrong)
 
 
 @pytest.mark.parametrize(
