@@ -51,10 +51,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    for name, least in (("batch_size", 1), ("stride", 1), ("batches", 1), ("seed", 0)):
+    for name, least, bits in (("batch_size", 1, 63), ("stride", 1, 63), ("batches", 1, 63), ("seed", 0, 32)):
         value = getattr(arguments, name)
-        if value is not None and not least <= value < 2**63:
-            raise ConfigError(f"--{name.replace('_', '-')} is {value}, expected at least {least} and less than 2^63")
+        if value is not None and not least <= value < 2**bits:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is {value}, expected at least {least} and less than 2^{bits}"
+            )
     if arguments.text_file is not None and arguments.split is not None:
         raise ConfigError("--split has no effect with --text-file; it selects a part of the corpus")
     if arguments.text_file is not None and arguments.protocol == "random":

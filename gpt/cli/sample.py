@@ -23,6 +23,7 @@ from gpt.cli.shared_options import (
 )
 from gpt.config import SamplingParams
 from gpt.config.filter_fields import all_filters
+from gpt.config.sections import SEEDS
 from gpt.errors import GenerationError, GPTError
 
 if TYPE_CHECKING:
@@ -160,6 +161,10 @@ def _sample(
     from gpt.cli.throughput import Meter
     from gpt.generation import TextBatch
 
+    if params.seed + arguments.num_samples > SEEDS:
+        raise GenerationError(
+            f"--seed is {params.seed}, and sample i has this + i, which must be less than 2^32; take a smaller one"
+        )
     requests = ((prompt, params.seed + i) for prompt in prompts for i in range(arguments.num_samples))
     first = True
     while group := list(islice(requests, GROUP)):

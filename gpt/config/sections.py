@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 else:
     ModelMetaclass = type(BaseModel)  # it has no public name
 
+SEEDS = 2**32
+"""Number of seeds; torch's generator on a CPU reads the lowest 32 bits, so that larger ones would be repetitions."""
 PositiveInt = Annotated[int, Field(ge=1, lt=2**63)]
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**63)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d{1,2})?|mps)$"

@@ -6,6 +6,7 @@ from typing import Any, overload
 
 from gpt.config import SamplingParams
 from gpt.config.composing import check_section
+from gpt.config.sections import SEEDS
 from gpt.data.token_ids import TextOrIds, to_list
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError
@@ -76,8 +77,8 @@ class TextBatch:
 
     Raises:
         DataError: a prompt has characters outside the vocabulary.
-        GenerationError: a prompt is empty or too long and `params` refuses that; in an iteration: the
-            logits are not finite.
+        GenerationError: a prompt is empty or too long and `params` refuses that, or a seed is out of its range; in
+            an iteration: the logits are not finite.
     """
 
     def __init__(
@@ -93,6 +94,9 @@ class TextBatch:
         seeds = [params.seed] * len(ids) if seeds is None else seeds
         if len(seeds) != len(ids):
             raise GenerationError(f"{len(seeds)} seeds for {len(ids)} prompts; give one each")
+        for seed in seeds:
+            if not 0 <= seed < SEEDS:
+                raise GenerationError(f"seed {seed}: expected at least 0 and less than 2^32")
         self._streams = [PieceStream(tokenizer, params, row, len(prompt), block_size) for row, prompt in enumerate(ids)]
         self._decoder = runtime.decoder(ids, params, seeds)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from gpt.accounting.memory_limits import require_memory
 from gpt.checkpoint import find_checkpoint, load_trained
 from gpt.config import Config, LoadedConfig
+from gpt.config.sections import SEEDS
 from gpt.data import Dataset, Tokenizer
 from gpt.data.tokens import Tokens
 from gpt.device import Compute
@@ -31,7 +32,7 @@ def teacher_config(loaded: LoadedConfig) -> LoadedConfig:
     config, steps = loaded.config, loaded.config.train.teacher_steps
     decay = config.optim.decay_steps
     shorter = None if decay is None else max(1, round(decay * steps / config.train.max_steps))
-    run = config.run.model_copy(update={"name": loaded.teacher_name, "seed": (config.run.seed + 1) % 2**63})
+    run = config.run.model_copy(update={"name": loaded.teacher_name, "seed": (config.run.seed + 1) % SEEDS})
     optim = config.optim.model_copy(update={"decay_steps": shorter})
     train = config.train.model_copy(update={"max_steps": steps, "teacher_share": None})
     return replace(loaded, config=config.model_copy(update={"run": run, "optim": optim, "train": train}))

@@ -41,6 +41,7 @@ def test_the_protocols_see_the_tokens_they_say(capsys: pytest.CaptureFixture[str
         (["--batch-size", "0"], "--batch-size is 0"),
         (["--stride", "0"], "--stride is 0"),
         (["--protocol", "random", "--seed", "-1"], "--seed is -1"),
+        (["--protocol", "random", "--seed", str(2**32)], "less than 2^32"),
         (["--protocol", "random", "--seed", "1" + "0" * 22], "--seed is 1" + "0" * 22),
         (["--stride", "3"], "--stride has no effect with --protocol full"),
         (["--protocol", "sliding", "--batches", "3"], "--batches has no effect"),

@@ -129,6 +129,11 @@ def test_unknown_characters_can_be_dropped(capsys: pytest.CaptureFixture[str]) -
         (["--repetition-penalty", "nan"], "--repetition-penalty: got nan"),
         (["--logprobs", "-1"], "--logprobs: got -1"),
         (["--seed", "-1"], "--seed: got -1"),
+        (["--seed", str(2**32)], "--seed: got 4294967296"),
+        (
+            ["--seed", str(2**32 - 1), "--num-samples", "2", "--checkpoint", "runs/tiny"],
+            "--seed is 4294967295, and sample i has this + i",
+        ),
         (["--refuse-empty", "--checkpoint", "runs/tiny"], "the prompt is empty"),
         (["--prompt", "a" * 17, "--checkpoint", "runs/tiny"], "17 tokens, more than the window of 16"),
         (["--prompt", "a" * 17, "--beam", "2", "--checkpoint", "runs/tiny"], "17 tokens, more than the window of 16"),

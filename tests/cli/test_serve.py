@@ -64,6 +64,16 @@ def test_a_deadline_or_a_second_signal_ends_what_runs(trained: Path, twice: bool
         assert process.wait(PATIENCE) == 130
 
 
+def test_what_a_second_signal_cuts_off_is_no_error(trained: Path) -> None:
+    body = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
+    with started(trained, "--drain-seconds", "600") as (process, client):
+        with socket.create_connection((client.base_url.host, client.base_url.port)) as unfinished:
+            unfinished.sendall(body)
+            assert insist(process, signal.SIGINT) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
 def test_without_a_run_one_line_says_how_to_get_one(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert serve.main([]) == 2

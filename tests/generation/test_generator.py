@@ -138,6 +138,8 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, object]) -> N
 def test_every_prompt_needs_its_seed(tiny_model: GPT) -> None:
     with pytest.raises(GenerationError, match="1 seeds for 2 prompts"):
         TextBatch(build_runtime(tiny_model), LETTERS, ["a", "b"], SamplingParams(), [1])
+    with pytest.raises(GenerationError, match="seed 4294967296: expected"):  # which would be seed 0
+        TextBatch(build_runtime(tiny_model), LETTERS, ["a", "b"], SamplingParams(), [1, 2**32])
 
 
 # --- who computes --------------------------------------------------------------------------------

@@ -7,12 +7,14 @@ has been idle longest is closed, as nginx does: whoever asks now is answered.
 
 import asyncio
 import json
+import logging
 import math
 from functools import partial
 from typing import Any
 
 import h11
 import uvicorn
+from uvicorn.config import LOGGING_CONFIG
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpt.serving.http.errors import APIError
@@ -40,11 +42,24 @@ def build_config(app: Any, limits: Limits, log_level: str = "error", **options: 
         ws="none",
         lifespan="off",  # the application has none, and its task would be cancelled with a traceback
         log_level=log_level,
+        log_config=_log_config(),
         access_log=False,
         server_header=False,
         proxy_headers=False,  # whose address a request has is what its connection says
         **options,
     )
+
+
+def _log_config() -> dict[str, Any]:
+    """Return uvicorn's configuration of its log, but that an answer which the end of the server cancels is no error."""
+    handlers: dict[str, Any] = LOGGING_CONFIG["handlers"]
+    default = {**handlers["default"], "filters": ["cancelled"]}
+    filters = {"cancelled": {"()": lambda: _is_no_cancellation}}
+    return {**LOGGING_CONFIG, "filters": filters, "handlers": {**handlers, "default": default}}
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
 class Connection(H11Protocol):

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from gpt.config import SamplingParams
 from gpt.config.filter_fields import all_filters
+from gpt.config.sections import SEEDS
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import DataError, GenerationError
 from gpt.generation.text import encode_prompt
@@ -94,9 +95,17 @@ def _params(request: CompletionRequest, defaults: SamplingParams) -> SamplingPar
 
 
 def _seeds(request: CompletionRequest) -> list[int]:
-    """Return one seed per completion of a prompt."""
-    first = secrets.randbits(32) if request.seed is None else request.seed % 2**63
-    return [(first + index) % 2**63 for index in range(request.n or 1)]
+    """Return one seed per completion of a prompt.
+
+    Raises:
+        APIError: the last one is out of range.
+    """
+    count = request.n or 1
+    most = SEEDS - count
+    first = secrets.randbelow(most + 1) if request.seed is None else request.seed
+    if first > most:
+        raise APIError(400, f"seed: completion i has this + i; for n = {count} expected at most {most}", "seed")
+    return list(range(first, first + count))
 
 
 def _prompts(prompt: Prompt) -> Sequence[str | Ids]:

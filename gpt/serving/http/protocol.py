@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
 from gpt.config.filter_fields import with_filter_fields
+from gpt.config.sections import Seed
 
 # a body can have a million wrong values: the first one is enough
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True, min_length=1)]
@@ -40,7 +41,7 @@ class CompletionRequest(_Body):
     echo: bool | None = Field(None, description="Begin the text with the prompt.")
     logprobs: int | None = Field(None, ge=0, description="Log-probabilities (nats) of tokens and of this many others.")
     stop: str | Texts | None = Field(None, description="Stop before any of these texts.")
-    seed: int | None = Field(None, description="Same seed, same text; left out: random.")
+    seed: Seed | None = Field(None, description="Same seed, same text; left out: random.")
     temperature: float | None = Field(None, ge=0, le=2, description="0: always the most likely token.")
     repetition_penalty: float | None = Field(None, gt=0, description="Above 1: less likely what is there already.")
     overflow: Literal["slide", "stop"] | None = Field(None, description="When the window is full: slide it, or stop.")

@@ -1,10 +1,10 @@
 """A server that runs until a signal ends it: the first lets it drain, a later one stops it at once."""
 
 import asyncio
-import contextlib
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import uvicorn
@@ -20,12 +20,16 @@ CLOSE_SECONDS = 3
 """What a client has to read the rest of its answer once that is complete."""
 SEND_BYTES = 128 << 10
 """Of an answer that the system keeps for a client that reads slowly; left alone, Linux keeps megabytes for each."""
+BACKLOG = 2048
+"""Connections that wait to be accepted; uvicorn's number."""
 FILES = 512
 """Files and sockets that may be open beside the connections."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound but does not listen yet: a port that is taken is found before a model is loaded.
+    """Return a socket that listens: a port that is taken is found before a model is loaded.
+
+    Two that do not listen may be bound to one port. Who connects before the server runs waits for it.
 
     Raises:
         GPTError: there is no such address here, or the port is taken.
@@ -35,10 +39,13 @@ def bind(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         # asyncio turns off the delay of small packets, 40 ms, only where the protocol is said to be TCP
-        bound = socket.socket(family, socket.SOCK_STREAM, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)  # also of the connections that it accepts
-        bound.bind(address)
+        with ExitStack() as stack:
+            bound = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, protocol))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)  # also of connections that it accepts
+            bound.bind(address)
+            bound.listen(BACKLOG)
+            stack.pop_all()
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no name of a host"
         raise GPTError(f"cannot listen at {host}, port {port}: {reason}; choose another --host or --port") from None
@@ -80,7 +87,7 @@ class Server:
 
         Args:
             bound: from `bind`.
-            started: is called once requests are accepted.
+            started: is called once requests are accepted, if they ever are.
         """
         watched = [number for number in WATCHED if signal.getsignal(number) is not signal.SIG_IGN]
         serving = asyncio.create_task(self._server.serve([bound]))
@@ -88,9 +95,10 @@ class Server:
             await asyncio.sleep(0.01)
         loop = asyncio.get_running_loop()
         for number in watched:  # in place of uvicorn's, which would refuse connections
-            with contextlib.suppress(NotImplementedError):  # Windows, where uvicorn's are all there is
+            with suppress(NotImplementedError):  # Windows, where uvicorn's are all there is
                 loop.add_signal_handler(number, self._stop, number)
-        started()
+        if not serving.done():
+            started()
         await serving
         return 128 + self._received if self._received else 0
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gpt.checkpoint import Loaded
 from gpt.config import SamplingParams
 from gpt.config.filter_fields import with_filter_fields
+from gpt.config.sections import Seed
 from gpt.generation import SampledToken
 from gpt.generation.text import encode_prompt
 from gpt.serving.http.answer import Answer, Choice
@@ -50,7 +51,7 @@ class GenerateRequest(BaseModel):
     model: str | None = Field(None, description="One of /v1/models; left out: the server's first.")
     max_tokens: int = Field(300, ge=0, description="Tokens to generate.")
     temperature: float = Field(1.0, ge=0, le=2, description="0: always the most likely token.")
-    seed: int = Field(0, description="Same seed, same text.")
+    seed: Seed = Field(0, description="Same seed, same text.")
     known: int = Field(0, ge=0, description="Tokens at the beginning of the prompt that are not to be described.")
 
 

@@ -79,9 +79,7 @@ class Launcher:
             folder, command = self._runs / name, [*COMMAND, *arguments, *plugin_options()]
             try:
                 folder.mkdir(parents=True, exist_ok=not is_new)
-                with (folder / CONSOLE).open("ab") as console:
-                    process = _launch(command, console.fileno())
-                write_atomic(folder / LAUNCHED, json.dumps({"pid": process.pid, "command": command}).encode())
+                process = _launch_noted(command, folder)
             except FileExistsError:
                 raise BusyError(f"{folder} is there already; choose another name") from None
             except OSError as error:
@@ -144,6 +142,31 @@ def last_lines(file: Path) -> list[str]:
     except OSError:
         return []
     return [line[:LINE_CHARACTERS] for line in lines[-LINES:]]
+
+
+def _launch_noted(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+    """Start a process that a later server finds by what is noted in a run folder; without the note, none is left.
+
+    Raises:
+        OSError: the folder cannot be written, or the process not be started.
+    """
+    process = None
+    try:
+        _note(folder, 0, command)  # a disk that is full is found out before anything runs
+        with (folder / CONSOLE).open("ab") as console:
+            process = _launch(command, console.fileno())
+        _note(folder, process.pid, command)
+    except OSError:
+        if process is not None:
+            process.kill()
+            process.wait()
+        _remove_unless_begun(folder)
+        raise
+    return process
+
+
+def _note(folder: Path, pid: int, command: Sequence[str]) -> None:
+    write_atomic(folder / LAUNCHED, json.dumps({"pid": pid, "command": command}).encode())
 
 
 def _launch(command: Sequence[str], console: int) -> subprocess.Popen[bytes]:

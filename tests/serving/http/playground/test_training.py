@@ -15,6 +15,7 @@ import pytest
 from gpt.checkpoint import RunFolder, read_checkpoint
 from gpt.config import load_config
 from gpt.data.tokenizers import CharTokenizer
+from gpt.errors import GPTError
 from gpt.model import GPT
 from gpt.serving.http.playground import corpora, launcher
 from gpt.serving.http.playground.launcher import BusyError, Launcher, launched_process
@@ -211,6 +212,32 @@ def test_a_pasted_text_is_one_file_by_its_hash(place: Path, monkeypatch: pytest.
     monkeypatch.setattr(corpora, "TEXT_BYTES", 5)
     with pytest.raises(corpora.DataError, match="limit of 5"):
         texts.paste("ééé")
+
+
+@pytest.mark.usefixtures("waiting")
+@pytest.mark.parametrize("writes", [0, 1])
+def test_a_training_that_is_refused_for_a_full_disk_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    launch, write, written = launcher._launch, launcher.write_atomic, iter(range(2))
+
+    def note(command: Any, console: int) -> Any:
+        started.append(launch(command, console))
+        return started[-1]
+
+    def fill(path: Path, content: bytes) -> None:
+        if next(written) == writes:
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(launcher, "_launch", note)
+    monkeypatch.setattr(launcher, "write_atomic", fill)
+    with pytest.raises(GPTError, match="No space left"):
+        Launcher(tmp_path).start("a", [], is_new=True)
+    assert len(started) == writes
+    assert all(process.poll() is not None for process in started)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("waiting")
