@@ -81,7 +81,7 @@ def test_text_streams_and_stops_at_once(open_page: Open, serve: Serve) -> None:
     with serve() as manual:
         page = open_page(served=manual)
         fill(page, prompt="It")
-        page.point("document.getElementById('write')", click=True)
+        page.point("document.getElementById('write-button')", click=True)
         manual.engine.wait_for_request()
         page.wait_for("document.querySelectorAll('.written .token.given').length === 2")
         for count in (1, 2, 3):
@@ -150,7 +150,7 @@ def test_it_is_used_by_keyboard_alone(open_page: Open) -> None:
     page.type("It was")
     for _ in range(7):
         page.press("Tab")
-    assert page.run("document.activeElement.id") == "write"
+    assert page.run("document.activeElement.id") == "write-button"
     page.press("Enter")
     wait_until_written(page)
     for _ in range(2):  # Stop is disabled, Next seed is not
