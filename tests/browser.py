@@ -31,13 +31,13 @@ class Browser:
         self._pages: dict[str, Page] = {}
         self._start(program, profile)
 
-    def open(self, url: str, width: int = 1280, dark: bool = False, hurry: int = 1) -> "Page":
+    def open(self, url: str, width: int = 1280, height: int = 900, dark: bool = False, hurry: int = 1) -> "Page":
         """Open a page in a window of its own, with timers `hurry` times as fast, and wait until it is loaded."""
         context = self.send("Target.createBrowserContext")["browserContextId"]
         target = self.send("Target.createTarget", {"url": "about:blank", "browserContextId": context})["targetId"]
         session = self.send("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
         self._pages[session] = page = Page(self, session, context)
-        page.load(url, width, dark, hurry)
+        page.load(url, width, height, dark, hurry)
         return page
 
     def send(self, method: str, params: dict[str, Any] | None = None, session: str | None = None) -> dict[str, Any]:
@@ -116,11 +116,11 @@ class Page:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._browser.send("Target.disposeBrowserContext", {"browserContextId": self._context})
 
-    def load(self, url: str, width: int, dark: bool, hurry: int) -> None:
+    def load(self, url: str, width: int, height: int, dark: bool, hurry: int) -> None:
         """Show an address, see `Browser.open`."""
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.send(f"{domain}.enable")
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.send("Emulation.setDeviceMetricsOverride", size)
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", {"features": [theme]})

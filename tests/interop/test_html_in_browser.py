@@ -106,7 +106,7 @@ def test_webassembly_computes_and_the_pace_is_said(open_page: Open) -> None:
 def test_it_stops_at_once_and_starts_again(open_page: Open) -> None:
     page = open_page()
     page.run("document.getElementById('count').value = 20000")
-    page.point("document.getElementById('write')", click=True)
+    page.point("document.getElementById('write-button')", click=True)
     page.wait_for("document.querySelectorAll('.written .token').length > 20")
     page.press("Escape")
     length = len(page.run(WRITTEN))
@@ -209,8 +209,8 @@ def test_the_lens_and_surprisal_are_shown_of_what_was_written(open_page: Open, m
     ids = torch.tensor(CHARS.encode(text).tolist())
     lens = lens_view(model, CHARS, ids)
     open_view(page, "lens")
-    page.wait_for("document.querySelectorAll('#lens .cell').length === 36")
-    found = page.run("[...document.querySelectorAll('#lens .cell')].map((cell) => cell.textContent)")
+    page.wait_for("document.querySelectorAll('#lens-table .cell').length === 36")
+    found = page.run("[...document.querySelectorAll('#lens-table .cell')].map((cell) => cell.textContent)")
     assert found == [cell[0][0] for row in lens["top"] for cell in row]
     open_view(page, "surprisal")
     page.wait_for("document.querySelectorAll('#text .token').length === 12")
@@ -265,7 +265,7 @@ def test_no_view_is_wider_than_the_window(view: str, width: int, dark: bool, ope
     page = open_page(width=width, dark=dark)
     write(page, "the ", count=30)
     open_view(page, view)
-    page.wait_for("document.querySelector('.view .text, .view #lens .cell') !== null")
+    page.wait_for("document.querySelector('.view .text, .view #lens-table .cell') !== null")
     assert page.run("document.documentElement.scrollWidth") <= width
 
 

@@ -183,17 +183,17 @@ def test_attention_shows_every_head_and_the_chosen_row(open_page: Browse) -> Non
 
 def test_lens_shows_its_table_and_the_candidates(open_page: Browse) -> None:
     actions = """
-    const lines = [...document.querySelectorAll("#lens tr")];
+    const lines = [...document.querySelectorAll("#lens-table tr")];
     found.table = lines.map((line) => [...line.children].map((cell) => cell.lastChild?.textContent ?? ""));
     found.came = lines.map((line) => [...line.children].map((cell) => cell.classList.contains("came")));
-    const cells = [...document.querySelectorAll("#lens .cell")];
+    const cells = [...document.querySelectorAll("#lens-table .cell")];
     cells[2 * 6 + 1].click();
     found.clicked = [read("details-title"), read("readout"), entries("top"), entries("rows")];
     press("ArrowUp"); press("ArrowLeft"); press("ArrowLeft");
     found.moved = read("details-title");
     hover(cells[5]);
     found.last = [read("details-title"), read("readout"), entries("rows")];
-    document.getElementById("lens").dispatchEvent(new PointerEvent("pointerleave"));
+    document.getElementById("lens-table").dispatchEvent(new PointerEvent("pointerleave"));
     found.left = read("details-title");
     """
     found = open_page("lens", actions)

@@ -6,7 +6,7 @@ function showLens(root, { labels, rows, top: candidates, next, next_probability:
   let chosen = 0;
 
   function buildTable() {
-    const table = find("lens");
+    const table = find("lens-table");
     table.setAttribute("role", "grid");
     table.append(line("thead", "text", labels.map((label, position) => {
       const cell = create("th", "", label);
@@ -58,7 +58,7 @@ function showLens(root, { labels, rows, top: candidates, next, next_probability:
 
   buildTable();
   const choose = makeChoosable(
-    find("lens"),
+    find("lens-table"),
     cells,
     size,
     (index) => {

@@ -1,7 +1,7 @@
 /**
  * The views of a page that has several, in the order of its navigation. Each is an object of
- * - `name`: of its address, `#name`;
- * - `title`: in the navigation;
+ * - `name`: of its address, `#name`; no element of the page has it as its id, or else the page would scroll there;
+ * - `title`: in the navigation; in lower case, with dashes, it is an address too;
  * - `sentence`: what to look for in it;
  * - `show(root, context)`: fills `root`, an element that only this view uses, when the view is first opened. `context`
  *   has `source`, which computes, `models`, the names of all, `model`, that of the chosen one, and `text`, the one
@@ -24,7 +24,9 @@ function startShell(context) {
   byId("views").replaceChildren(...links);
 
   function open() {
-    const index = Math.max(0, views.findIndex(({ name }) => name === location.hash.slice(1)));
+    const asked = location.hash.slice(1).toLowerCase();
+    const addresses = views.map(({ name, title }) => [name, title.toLowerCase().replaceAll(" ", "-")]);
+    const index = Math.max(0, addresses.findIndex((names) => names.includes(asked)));
     const view = views[index];
     if (!view) return;
     links.forEach((link, place) => {

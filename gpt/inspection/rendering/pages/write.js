@@ -159,11 +159,19 @@ function showWrite(root, start, source, models, { changed = () => {}, written = 
   return { fill };
 }
 
-/** Marks where two texts part. */
+/** Marks where two texts part, whatever tokens they are made of. */
 function markParting(passages) {
-  const [first, second] = passages.map(({ tokens }) => tokens);
-  const parting = first.findIndex(({ id }, index) => index < second.length && id !== second[index].id);
-  for (const passage of passages) passage.mark(parting);
+  const [first, second] = passages.map(({ tokens }) => tokens.map(({ text }) => text).join(""));
+  const both = Math.min(first.length, second.length);
+  let place = 0;
+  while (place < both && first[place] === second[place]) place++;
+  for (const { tokens, mark } of passages) mark(place < both ? tokenAt(tokens, place) : null);
+}
+
+/** The index of the token that has the character at a place of the text. */
+function tokenAt(tokens, place) {
+  let end = 0;
+  return tokens.findIndex(({ text }) => (end += text.length) > place);
 }
 
 /** Throws once a signal is aborted, whatever else still has to notice it. */

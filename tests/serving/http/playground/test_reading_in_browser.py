@@ -115,8 +115,8 @@ def test_the_lens_and_surprisal_of_a_pasted_text(open_page: Open, char_model: tu
     model, tokenizer = char_model
     page = open_page("lens")
     read(page, "lens")
-    assert texts_of(page, "#lens tbody th") == ["embeddings", "block 0", "block 1"]
-    assert page.run("document.querySelectorAll('#lens .cell').length") == 3 * len(TEXT)
+    assert texts_of(page, "#lens-table tbody th") == ["embeddings", "block 0", "block 1"]
+    assert page.run("document.querySelectorAll('#lens-table .cell').length") == 3 * len(TEXT)
     other = "every door had a key"
     read(page, "surprisal", other)
     mean = surprisal(model, torch.tensor(tokenizer.encode(other).tolist())).mean_bits
@@ -182,9 +182,9 @@ def test_of_a_long_text_the_end_is_read(open_page: Open) -> None:
     page.run("document.querySelector('textarea').select()")
     page.type(TEXT * 3)
     page.press("Enter", CONTROL)
-    page.wait_for("document.querySelector('#lens thead') !== null")
+    page.wait_for("document.querySelector('#lens-table thead') !== null")
     assert text_of(page, ".view .status") == "Only the last 64 of 72 characters are read."
-    assert page.run("document.querySelectorAll('#lens thead th').length") == 65
+    assert page.run("document.querySelectorAll('#lens-table thead th').length") == 65
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])

@@ -1,12 +1,17 @@
 """The playground's writing views in a browser: by mouse, by keyboard, and side by side."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from browser import CONTROL, Page
-from http_server import Serve, Served, add_run, real_engine
+from gpt.checkpoint import Loaded
+from gpt.data.tokenizers import CharTokenizer
+from gpt.model import GPT
+from http_server import Serve, Served, add_run, make_loaded, real_engine, serve_models
+from tiny import CORPUS, sharp_model
 
 Open = Callable[..., Page]
 ITEM = "document.querySelectorAll('.written .token')[{}]"
@@ -81,7 +86,7 @@ def test_text_streams_and_stops_at_once(open_page: Open, serve: Serve) -> None:
     with serve() as manual:
         page = open_page(served=manual)
         fill(page, prompt="It")
-        page.point("document.getElementById('write')", click=True)
+        page.point("document.getElementById('write-button')", click=True)
         manual.engine.wait_for_request()
         page.wait_for("document.querySelectorAll('.written .token.given').length === 2")
         for count in (1, 2, 3):
@@ -150,7 +155,7 @@ def test_it_is_used_by_keyboard_alone(open_page: Open) -> None:
     page.type("It was")
     for _ in range(7):
         page.press("Tab")
-    assert page.run("document.activeElement.id") == "write"
+    assert page.run("document.activeElement.id") == "write-button"
     page.press("Enter")
     wait_until_written(page)
     for _ in range(2):  # Stop is disabled, Next seed is not
@@ -179,6 +184,31 @@ def test_two_models_write_side_by_side_with_one_seed(open_page: Open, two_models
     parting = next(index for index, (one, other) in enumerate(zip(left, right, strict=True)) if one != other)
     marked = page.run("[...document.querySelectorAll('.parting')].map((item) => Number(item.dataset.index))")
     assert marked == [parting, parting]
+
+
+def test_texts_part_where_their_characters_do_whatever_their_tokens_are(
+    open_page: Open, runs: Path, char_model: tuple[GPT, CharTokenizer]
+) -> None:
+    tokenizer = CharTokenizer(CORPUS + "\t#")  # all ids are others
+    wider = make_loaded(sharp_model(vocab_size=tokenizer.vocab_size, block_size=64), tokenizer)
+
+    def load(folder: Path) -> Loaded:
+        return wider(folder) if "second" in folder.parts else make_loaded(*char_model)(folder)
+
+    with serve_models(runs, load, real_engine) as served:
+        page = open_page("compare", served=served)
+        texts = write(page, prompt="It was", count=60), written(page, 1)
+        marked = page.run("[...document.querySelectorAll('.parting')].map((item) => Number(item.dataset.index))")
+        parting = next(index for index, (one, other) in enumerate(zip(*texts, strict=True)) if one != other)
+        assert marked == [parting, parting]
+        assert parting >= len("It was")
+        for first, second, expected in (
+            (["It", " was"], ["", "I", "t", " ", "wa", "r"], [1, 5]),
+            (["It", " was"], ["I", "t"], [None, None]),
+        ):
+            passages = [{"tokens": [{"text": text} for text in texts]} for texts in (first, second)]
+            marks = f"{json.dumps(passages)}.map((passage) => ({{ ...passage, mark: (index) => found.push(index) }}))"
+            assert page.run(f"(() => {{ const found = []; markParting({marks}); return found; }})()") == expected
 
 
 def test_a_reload_keeps_the_prompt_and_the_settings(open_page: Open) -> None:
