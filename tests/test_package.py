@@ -10,7 +10,7 @@ import gpt
 PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
-    {"errors", "progress", "signals", "filters", "parts"},
+    {"errors", "progress", "signals", "filters", "parts", "torch_defaults"},
     {"environment", "files", "config", "processor"},
     {"device", "model", "data", "cache", "distributed", "plugins"},
     {"kernels", "evaluation"},

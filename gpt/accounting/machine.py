@@ -32,7 +32,9 @@ def measure_matmul_rate(
 
 def _time_matmul(device: torch.device, dtype: torch.dtype, size: int, repeats: int) -> float:
     """Return the seconds of the fastest of some square matmuls, after one that may also pay for initialization."""
-    a = torch.randn(size, size, device=device, generator=torch.Generator(device).manual_seed(0)).to(dtype)
+    a = torch.randn(
+        size, size, device=device, dtype=torch.float32, generator=torch.Generator(device).manual_seed(0)
+    ).to(dtype)
     best = math.inf
     for _ in range(repeats + 1):
         _synchronize(device)
@@ -51,8 +53,8 @@ def measure_bandwidth(device: torch.device, nbytes: int, seconds: float = 0.3) -
     """
     width = 1024
     rows = max(1, nbytes // (width * torch.float32.itemsize))
-    matrix = torch.ones(rows, width, device=device)  # pages of zeros may not be allocated at all
-    vector = torch.ones(width, device=device)
+    matrix = torch.ones(rows, width, dtype=torch.float32, device=device)  # pages of zeros may not be allocated at all
+    vector = torch.ones(width, dtype=torch.float32, device=device)
     best, end = 0.0, time.perf_counter() + seconds
     while best == 0.0 or time.perf_counter() < end:
         _synchronize(device)

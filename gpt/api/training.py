@@ -21,12 +21,15 @@ from gpt.environment import Settings, expand_home, read_launch, read_settings
 from gpt.errors import ConfigError, DataError
 from gpt.plugins import load_plugins
 from gpt.progress import Report, print_line, silent
+from gpt.torch_defaults import with_own_defaults
 from gpt.training.callbacks import AnyCallback, as_callbacks
 from gpt.training.signals import Interrupted
 from gpt.training.stages import open_stages
 from gpt.training.trainer import Trainer
 
 
+@with_own_defaults
+@torch.inference_mode(False)  # and with gradients
 def train(
     path: str | Path | None = None,
     *,

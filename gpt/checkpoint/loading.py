@@ -17,6 +17,7 @@ from gpt.errors import CheckpointError
 from gpt.model import GPT
 from gpt.model.quantized import format_of, quantize, weights_format
 from gpt.model.skeleton import without_memory
+from gpt.torch_defaults import with_own_defaults
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Loaded:
     ngrams: NgramTable | None
 
 
+@with_own_defaults
+@torch.inference_mode(False)  # the weights can be trained, wherever they are loaded
 def load_trained(path: Path | None, runs: Path, device: torch.device, weights: str | None = None) -> Loaded:
     """Load the model of a checkpoint, in eval mode.
 

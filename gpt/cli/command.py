@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -45,7 +46,7 @@ def run_command(command: Callable[[], int]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack a character
     try:
-        with unwinding():
+        with unwinding(), _torch_defaults():
             code = command()
             sys.stdout.flush()
         return code
@@ -79,6 +80,11 @@ def run_command(command: Callable[[], int]) -> int:
         else:
             raise
         return 2
+
+
+def _torch_defaults() -> AbstractContextManager[None]:
+    """Return the context in which a program that has torch already calls a command."""
+    return import_module("gpt.torch_defaults").own_defaults() if "torch" in sys.modules else nullcontext()
 
 
 def _on_its_lines(message: str) -> str:

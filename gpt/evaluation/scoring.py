@@ -11,6 +11,7 @@ from gpt.errors import GenerationError
 from gpt.evaluation.loss import IGNORE
 from gpt.evaluation.windows import sliding_batches
 from gpt.model import GPT
+from gpt.torch_defaults import with_own_defaults
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Score:
         return -self.logprob / math.log(2) / self.chars
 
 
+@with_own_defaults
 @torch.inference_mode()
 def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None = None) -> Score:
     """Compute the log-probability of a text, token by token.

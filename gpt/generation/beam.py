@@ -10,6 +10,7 @@ from gpt.device import widest_dtype
 from gpt.errors import GenerationError
 from gpt.generation.backends import Backend
 from gpt.generation.decoder import check_finite
+from gpt.torch_defaults import with_own_defaults
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Hypothesis:
     finished: bool
 
 
+@with_own_defaults
 @torch.inference_mode()
 def beam_search(
     backend: Backend,

@@ -15,6 +15,7 @@ from gpt.generation.decoder import SampledToken
 from gpt.generation.output import Finish, Piece, PieceStream, at_edge
 from gpt.generation.text import encode_prompt
 from gpt.model import GPT
+from gpt.torch_defaults import with_own_defaults
 
 
 @dataclass
@@ -36,6 +37,7 @@ class Completion:
     tokens: list[SampledToken] = field(default_factory=list)
 
 
+@with_own_defaults
 def generate_tokens(
     model: GPT,
     prompt: TextOrIds,
@@ -81,6 +83,7 @@ class TextBatch:
             an iteration: the logits are not finite.
     """
 
+    @with_own_defaults
     def __init__(
         self,
         runtime: Runtime,
@@ -110,6 +113,7 @@ class TextBatch:
         """Return the share of draft tokens that were accepted; None without drafts."""
         return self._decoder.acceptance
 
+    @with_own_defaults
     def __iter__(self) -> Iterator[Piece]:
         if self._params.max_new_tokens == 0:
             yield from (Piece(index, "", None, "length") for index in range(len(self._streams)))

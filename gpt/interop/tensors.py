@@ -54,7 +54,7 @@ def _joined(entry: Entry, weights: Mapping[str, Tensor]) -> Tensor:
 def _weight_or_zeros(name: str, weights: Mapping[str, Tensor]) -> Tensor:
     if name in weights or not name.endswith(".bias"):
         return weights[name].detach().float().cpu()
-    return torch.zeros(len(weights[f"{name.removesuffix('bias')}weight"]))
+    return torch.zeros(len(weights[f"{name.removesuffix('bias')}weight"]), dtype=torch.float32)
 
 
 def build_from_tensors(config: ModelConfig, entries: Iterable[Entry], tensors: Mapping[str, Tensor]) -> GPT:
@@ -109,7 +109,7 @@ def _joined_rows(entry: Entry, tensors: Mapping[str, Tensor], shape: tuple[int, 
     """Return the rows of one tensor of theirs, which have to have this shape."""
     tensor = tensors.get(entry.theirs)
     if tensor is None and entry.theirs.endswith(".bias"):
-        return torch.zeros(shape)
+        return torch.zeros(shape, dtype=torch.float32)
     if tensor is None:
         raise InputError(f"the tensor {entry.theirs} is missing")
     rows = tensor.T if entry.transposed and tensor.dim() == 2 else tensor

@@ -95,10 +95,10 @@ class Attention(nn.Module):
         super().__init__()
         self.n_head, self.n_kv_head, self.head_dim = config.n_head, config.kv_heads, config.head_dim
         kv_width = self.n_kv_head * self.head_dim
-        self.c_q = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
-        self.c_k = nn.Linear(config.n_embd, kv_width, bias=config.bias)
-        self.c_v = nn.Linear(config.n_embd, kv_width, bias=config.bias)
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.c_q = nn.Linear(config.n_embd, config.n_embd, bias=config.bias, dtype=torch.float32)
+        self.c_k = nn.Linear(config.n_embd, kv_width, bias=config.bias, dtype=torch.float32)
+        self.c_v = nn.Linear(config.n_embd, kv_width, bias=config.bias, dtype=torch.float32)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias, dtype=torch.float32)
         self.q_norm = RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
         self.core = CORES[config.attention](config.weights_dropout)

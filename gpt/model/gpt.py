@@ -91,7 +91,7 @@ def _initialize_vector_math() -> None:
 
 
 class GPT(nn.Module):
-    """Pre-LN decoder-only transformer.
+    """Pre-LN decoder-only transformer, float32 whatever torch's default type is.
 
     Args:
         config: the architecture, with `vocab_size` set.
@@ -100,6 +100,7 @@ class GPT(nn.Module):
         InputError: it is not.
     """
 
+    @torch.inference_mode(False)  # its weights can be trained, wherever it is made
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         _initialize_vector_math()
@@ -107,7 +108,7 @@ class GPT(nn.Module):
             raise InputError("model.vocab_size is not set; give ModelConfig the tokenizer's vocab_size")
         self.config = config
         self.vocab_size = config.vocab_size
-        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd, dtype=torch.float32)
         position = build_position(config)
         self.wpe = position if isinstance(position, AddedPositions) else None
         self.rotation = position if isinstance(position, RotatedPositions) else None
@@ -115,7 +116,7 @@ class GPT(nn.Module):
         self.drop = nn.Dropout(config.dropout)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = build_norm(config)
-        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False, dtype=torch.float32)
         self.softcap = build_softcap(config)
         if config.tie_weights:
             self.lm_head.weight = self.wte.weight  # one storage (Press and Wolf 2016, 1608.05859)

@@ -17,14 +17,14 @@ class RMSNorm(nn.Module):
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(width))
+        self.weight = nn.Parameter(torch.ones(width, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
 
 
 NORMS: dict[str, Callable[[ModelConfig], nn.Module]] = {
-    "layernorm": lambda config: nn.LayerNorm(config.n_embd, config.norm_eps, bias=config.bias),
+    "layernorm": lambda config: nn.LayerNorm(config.n_embd, config.norm_eps, bias=config.bias, dtype=torch.float32),
     "rmsnorm": lambda config: RMSNorm(config.n_embd, config.norm_eps),
 }
 """Norms of the residual stream, width C, by `model.norm`.
@@ -62,9 +62,9 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, config.mlp_hidden, bias=config.bias)
+        self.c_fc = nn.Linear(config.n_embd, config.mlp_hidden, bias=config.bias, dtype=torch.float32)
         self.activation = build_activation(config.mlp)
-        self.c_proj = nn.Linear(config.mlp_hidden, config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(config.mlp_hidden, config.n_embd, bias=config.bias, dtype=torch.float32)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -77,9 +77,9 @@ class SwiGLU(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.c_gate = nn.Linear(config.n_embd, config.mlp_hidden, bias=config.bias)
-        self.c_fc = nn.Linear(config.n_embd, config.mlp_hidden, bias=config.bias)
-        self.c_proj = nn.Linear(config.mlp_hidden, config.n_embd, bias=config.bias)
+        self.c_gate = nn.Linear(config.n_embd, config.mlp_hidden, bias=config.bias, dtype=torch.float32)
+        self.c_fc = nn.Linear(config.n_embd, config.mlp_hidden, bias=config.bias, dtype=torch.float32)
+        self.c_proj = nn.Linear(config.mlp_hidden, config.n_embd, bias=config.bias, dtype=torch.float32)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def build_activation(name: str) -> Callable[[Tensor], Tensor]:
     part = with_plugins("ACTIVATIONS", ACTIVATIONS)[name]
     activation = part() if isinstance(part, type) else part
     if name not in ACTIVATIONS:
-        x = torch.zeros(1, 2, 8)
+        x = torch.zeros(1, 2, 8, dtype=torch.float32)
         try:
             found = getattr(activation(x), "shape", None)
         except Exception as error:

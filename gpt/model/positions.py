@@ -37,7 +37,7 @@ class LearnedPositions(AddedPositions):
 
     def __init__(self, block_size: int, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(block_size, width))
+        self.weight = nn.Parameter(torch.empty(block_size, width, dtype=torch.float32))
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """Add the vectors of positions (T,) or (B, T) to x (B, T, C)."""
@@ -124,7 +124,7 @@ def _fixed_table(shape: tuple[int, int], compute: Callable[[], Tensor]) -> Tenso
     Arithmetic on that device would import torch's compiler, which takes half a second.
     """
     if torch.empty(0).is_meta:  # torch.get_default_device() would ask a device that may only be predicted
-        return torch.empty(shape)
+        return torch.empty(shape, dtype=torch.float32)
     return compute().float()
 
 

@@ -27,7 +27,7 @@ class ShortConv(nn.Module):
 
     def __init__(self, width: int, taps: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(width, 1, taps))
+        self.weight = nn.Parameter(torch.zeros(width, 1, taps, dtype=torch.float32))
 
     def forward(self, x: Tensor, mask: Tensor | None, cache: History | None) -> Tensor:
         """Map x (B, T, C) to (B, T, C); `mask` is that of attention."""

@@ -50,7 +50,7 @@ class NonFiniteGuard:
     def __init__(self, device: torch.device, allowed_in_a_row: int = 0) -> None:
         self.reads_are_free = device.type in ("cpu", "mps")  # MPS has no fused optimizer to read `found_inf`
         self.allowed_in_a_row = allowed_in_a_row
-        self.blocked = torch.zeros((), device=device)
+        self.blocked = torch.zeros((), dtype=torch.float32, device=device)
         self._in_a_row = torch.zeros((), dtype=torch.long, device=device)
         self._ended_at = torch.full((), -1, dtype=torch.long, device=device)
 

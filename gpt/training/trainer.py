@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
+import torch
+
 from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
 from gpt.checkpoint import Checkpoint, RunFolder, weights_of
 from gpt.config import Config
@@ -14,6 +16,7 @@ from gpt.distributed import World
 from gpt.errors import CheckpointError, NonFiniteError
 from gpt.model import GPT
 from gpt.progress import Report, announced
+from gpt.torch_defaults import with_own_defaults
 from gpt.training.averaging import WeightAverage
 from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.incidents import StepWatch
@@ -98,6 +101,8 @@ class Trainer:
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"the checkpoint's training state does not fit: {error!r}") from None
 
+    @with_own_defaults
+    @torch.inference_mode(False)  # and with gradients
     def run(self) -> TrainingState:
         """Train until the last step, early stopping or a signal; return the final state.
 

@@ -23,6 +23,7 @@ from gpt.kernels.decoding.engine import KV_KINDS, Engine
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
 from gpt.progress import Report, silent
+from gpt.torch_defaults import with_own_defaults
 
 MakeDrafter = Callable[[SamplingParams], Drafter]
 """Makes a drafter for one batch."""
@@ -164,6 +165,7 @@ class NativeRuntime(Runtime):
         return SpeculativeDecoder(self.backend(params), self._make_drafter(params), prompts, params, seeds)
 
 
+@with_own_defaults
 def build_runtime(
     model: GPT,
     options: DecodeOptions | None = None,

@@ -20,6 +20,7 @@ from gpt.inspection.tracing.activation_names import (
 from gpt.inspection.tracing.edits import Edit
 from gpt.inspection.tracing.hooks import tapped
 from gpt.model import GPT
+from gpt.torch_defaults import with_own_defaults
 
 MEMORY_LIMIT = 4 * 2**30
 """Most bytes that a capture keeps by default."""
@@ -85,6 +86,7 @@ class ActivationCache(Mapping[Key, Tensor]):
         return name
 
 
+@with_own_defaults
 def run_with_cache(
     model: GPT,
     idx: TextOrIds,

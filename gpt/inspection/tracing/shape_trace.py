@@ -24,6 +24,7 @@ from gpt.model.attention import ReferenceCore
 from gpt.model.gpt import Block
 from gpt.model.quantized import weights_format
 from gpt.model.skeleton import without_memory
+from gpt.torch_defaults import with_own_defaults
 
 BATCH, QUERIES, CACHED, HEADS, HALF_HEAD, HIDDEN, VOCABULARY, POSITIONS = (
     1009, 1013, 1019, 1021, 1031, 1033, 1039, 100003,
@@ -142,6 +143,8 @@ def trace_cached(model: GPT, idx: Tensor, kv_dtype: str = "fp32") -> tuple[list[
     return _trace(model, idx[:, :-1], cache, kv_dtype)[0], _trace(model, idx[:, -1:], cache, kv_dtype)[0]
 
 
+@with_own_defaults
+@torch.inference_mode(False)  # in which torch would run other operations
 @torch.no_grad()
 def _trace(
     model: GPT,

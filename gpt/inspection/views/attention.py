@@ -13,6 +13,7 @@ from gpt.inspection.tracing.activation_cache import MEMORY_LIMIT, Change, Edits,
 from gpt.inspection.tracing.edits import zero
 from gpt.inspection.views.tokens import View, labels_of, require_finite
 from gpt.model import GPT
+from gpt.torch_defaults import with_own_defaults
 
 HEAD_OUTPUT = "blocks.{}.attn.hook_z"
 """Name of the activation that holds what each head of a layer gives, before they are mixed."""
@@ -37,6 +38,7 @@ class HeadSummary:
     entropy: float
 
 
+@with_own_defaults
 @torch.no_grad()
 def attention_patterns(
     model: GPT,
@@ -102,6 +104,7 @@ def summarize_head(pattern: Tensor) -> HeadSummary:
     )
 
 
+@with_own_defaults
 @torch.no_grad()
 def ablate_heads(model: GPT, idx: Tensor, edits: Edits | None = None, layers: Sequence[int] | None = None) -> Tensor:
     """Compute how much worse the model predicts a text without each head.
