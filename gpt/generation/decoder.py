@@ -111,7 +111,8 @@ class StepDecoder(Decoder):
         uniform = torch.cat([torch.rand(1, generator=generator, dtype=torch.float32) for generator in generators])
         sampled = sample(probabilities, uniform)
         # reading back waits for the device, so it is done once
-        tokens, finite = torch.stack((sampled, torch.isfinite(logits).all(dim=-1).long())).tolist()
+        finite_rows = torch.isfinite(logits).all(dim=-1).to(sampled)
+        tokens, finite = torch.stack((sampled, finite_rows)).tolist()
         if not all(finite):
             raise not_finite(len(sequences[finite.index(0)]) - 1)
         for sequence, token in zip(sequences, tokens, strict=True):
