@@ -66,6 +66,7 @@ class Decoder(ABC):
             GenerationError: the model's logits are not finite.
         """
 
+    @torch.inference_mode()  # as `step`, whose tensors a backend may rearrange in place
     def finish(self, indices: Collection[int]) -> None:
         """Stop sampling for these sequences."""
         keep = [row for row, index in enumerate(self.active) if index not in indices]
