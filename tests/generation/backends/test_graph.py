@@ -55,7 +55,8 @@ def largest_error(
 def test_replays_give_the_logits_without_a_cache(modes: list[Any], changes: dict[str, object]) -> None:
     model = sharp_model(std=0.25, n_kv_head=2, **changes)
     assert largest_error(CompiledBackend(model), model, [0, 1, 2]) < LOGITS
-    assert (len(modes), RecordedGraph.replays) == (1, 30)
+    assert RecordedGraph.replays == 30
+    assert modes == [{"capture_error_mode": "thread_local"}]  # other threads may use the device meanwhile
 
 
 @pytest.mark.parametrize(("rows", "captures"), [([2, 0], 1), ([0, 1, 2, 1], 2)])
