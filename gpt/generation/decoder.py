@@ -66,6 +66,7 @@ class Decoder(ABC):
             GenerationError: the model's logits are not finite.
         """
 
+    @torch.inference_mode()  # as `step`, whose tensors a backend may rearrange in place
     def finish(self, indices: Collection[int]) -> None:
         """Stop sampling for these sequences."""
         keep = [row for row, index in enumerate(self.active) if index not in indices]
@@ -111,7 +112,8 @@ class StepDecoder(Decoder):
         uniform = torch.cat([torch.rand(1, generator=generator, dtype=torch.float32) for generator in generators])
         sampled = sample(probabilities, uniform)
         # reading back waits for the device, so it is done once
-        tokens, finite = torch.stack((sampled, torch.isfinite(logits).all(dim=-1).long())).tolist()
+        finite_rows = torch.isfinite(logits).all(dim=-1).to(sampled)
+        tokens, finite = torch.stack((sampled, finite_rows)).tolist()
         if not all(finite):
             raise not_finite(len(sequences[finite.index(0)]) - 1)
         for sequence, token in zip(sequences, tokens, strict=True):

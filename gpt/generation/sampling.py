@@ -25,8 +25,10 @@ def next_token_probabilities(logits: Tensor, params: SamplingParams, sequences: 
         sequences: their tokens so far, for the repetition penalty; logits are then (B, V).
 
     Returns:
-        (..., V), each row summing to 1.
+        (..., V), each row summing to 1; on the CPU for logits on CUDA under `torch.use_deterministic_algorithms`.
     """
+    if logits.device.type == "cuda" and torch.are_deterministic_algorithms_enabled():
+        logits = logits.cpu()  # CUDA refuses cumulative sums then, which filters and `sample` are made of
     if params.repetition_penalty != 1.0:
         logits = repetition_penalty(logits, sequences, params.repetition_penalty)
     if params.temperature == 0:

@@ -44,10 +44,11 @@ def compile_blocks(model: GPT, trial: Callable[[], object], required: bool, repo
         DeviceError: compiling is required, but failed.
     """
     report("compiling: half a minute the first time, seconds when it is cached")
+    device = next(model.parameters()).device
     try:
         for block in model.h:
             block.compile()
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             trial()
     except Exception as error:  # a toolchain can raise anything, and the run works without it
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -94,10 +94,13 @@ class Trainer:
             if self.state.step > self.watch.statistics.skipped and not self.stepper.optimizer.has_moments:
                 raise ValueError("the optimizer has no moments")
             self.batches.load_state_dict(checkpoint.training["sampler"])
-            if not restore_generator_states(checkpoint.training, self.world):
+            if not restore_generator_states(checkpoint.training, self.world, self.compute.device):
                 seed_process(self.config.run.seed, self.world.rank, self.state.step)
                 if self.config.model.has_dropout:
-                    self.report("another number of processes saved the checkpoint: dropout has new random numbers")
+                    self.report(
+                        "another number of processes, or a run on another kind of device, saved the checkpoint: "
+                        "dropout has new random numbers"
+                    )
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"the checkpoint's training state does not fit: {error!r}") from None
 
@@ -251,7 +254,7 @@ class Trainer:
             **gather_on_main({**self.stepper.state_dict(), "average": average}, self.world.is_main),
             "sampler": self.batches.state_dict(),
             "watch": self.watch.state_dict(),
-            **gather_generator_states(self.world),
+            **gather_generator_states(self.world, self.compute.device),
         }
 
     def _averaged_weights(self) -> AbstractContextManager[None]:

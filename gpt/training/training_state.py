@@ -78,25 +78,25 @@ def check_like(name: str, value: Any, like: Tensor) -> None:
         raise ValueError(f"{name} is {found}, expected {tuple(like.shape)} {like.dtype}")
 
 
-def default_generator_states() -> dict[str, Any]:
-    """Return the states of torch's default generators, which dropout uses."""
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+def default_generator_states(device: torch.device) -> dict[str, Any]:
+    """Return the states of torch's default generators, which dropout uses: the CPU's and a CUDA device's own."""
+    cuda = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return {"cpu": torch.get_rng_state(), "cuda": cuda}
 
 
-def gather_generator_states(world: World) -> dict[str, Any]:
+def gather_generator_states(world: World, device: torch.device) -> dict[str, Any]:
     """Return the states of the default generators of rank 0, and of the other processes, by rank."""
-    states = world.gather(default_generator_states())
+    states = world.gather(default_generator_states(device))
     return {"generators": states[0], **({"other_generators": states[1:]} if world.size > 1 else {})}
 
 
-def restore_generator_states(training: dict[str, Any], world: World) -> bool:
-    """Restore this process's generators; return False, and leave them, if another number of processes saved them."""
+def restore_generator_states(training: dict[str, Any], world: World, device: torch.device) -> bool:
+    """Restore this process's generators; return False, and leave them, if the checkpoint does not have their states.
+
+    It has not if another number of processes saved it, or a run on another kind of device.
+    """
     states = [training["generators"], *training.get("other_generators", [])]
-    if len(states) != world.size:
-        return False
-    set_default_generator_states(states[world.rank])
-    return True
+    return len(states) == world.size and set_default_generator_states(states[world.rank], device)
 
 
 def seed_process(*numbers: int) -> None:
@@ -105,8 +105,12 @@ def seed_process(*numbers: int) -> None:
     torch.manual_seed(int(state) >> 1)
 
 
-def set_default_generator_states(states: dict[str, Any]) -> None:
-    """Restore the result of `default_generator_states`, if the number of CUDA devices is the same."""
+def set_default_generator_states(states: dict[str, Any], device: torch.device) -> bool:
+    """Restore the result of `default_generator_states`; return False, and do nothing, if it is of another kind."""
+    cuda = list(states["cuda"])
+    if len(cuda) != (device.type == "cuda"):
+        return False
     torch.set_rng_state(states["cpu"])
-    if len(states["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(states["cuda"])
+    for state in cuda:
+        torch.cuda.set_rng_state(state, device)
+    return True

@@ -123,7 +123,7 @@ BREAKS = (
     Break(
         "dropout goes on from another place",
         "gpt/training/trainer.py",
-        "if not restore_generator_states(checkpoint.training, self.world):",
+        "if not restore_generator_states(checkpoint.training, self.world, self.compute.device):",
         "if False:",
     ),
     Break(

@@ -2,7 +2,7 @@
 
 Tensors on it are torch's fake tensors, which raise where operands are on different devices. Whatever is read back is
 1, be it a loss, a token or whether all is finite. On a real device that waits for it, which is noted, or refused
-within `FakeCuda.refusing`.
+within `FakeCuda.refusing`. What CUDA refuses under `torch.use_deterministic_algorithms` is refused here too.
 """
 
 import sys
@@ -20,9 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import gpt
+from fake_cuda.refusals import refuses
 
 PACKAGE = Path(gpt.__file__).parent
-ANSWERS = {"NonFiniteGuard.check": -1}
+ANSWERS = {"NonFiniteGuard.check": -1, "require_equal": 0}
 """What a healthy device says to a reader, by its qualified name, where that is not 1."""
 
 aten = torch.ops.aten
@@ -109,6 +110,8 @@ class FakeCuda(TorchDispatchMode):
         to_device = target is not None and torch.device(target).type == "cuda"
         if not to_device and not any(map(_is_on_device, tensors)):
             return func(*args, **kwargs)
+        if torch.are_deterministic_algorithms_enabled() and refuses(func, args, kwargs):
+            raise RuntimeError(f"{func} does not have a deterministic implementation in {_place()}")
         packet = func.overloadpacket
         if packet in READS:
             self.wait("read")

@@ -36,7 +36,8 @@ def test_backward_passes_and_muon_multiply_in_half_precision(reports: Reports, r
 
 @pytest.mark.parametrize("run", [*RUNS])
 def test_batches_come_from_pinned_memory(reports: Reports, run: str) -> None:
-    once = {"CombinedOptimizer.load_state_dict", "WeightAverage.load_state_dict", "load_weights", "parallelize"}
+    once = {"CombinedOptimizer.load_state_dict", "WeightAverage.load_state_dict", "check_restorable"}
+    once |= {"load_weights", "parallelize"}
     of_samples = {"Validation.attention", "sample", "pad"}
     assert set(facts_of(reports, run)["pageable"]) <= once | of_samples
 
@@ -44,3 +45,16 @@ def test_batches_come_from_pinned_memory(reports: Reports, run: str) -> None:
 def test_an_evaluation_waits_once(reports: Reports) -> None:
     facts = facts_of(reports, "evaluate")
     assert facts == {"codes": [0, 0], "waits": [1, 1]}
+
+
+def test_only_the_generator_of_the_runs_device_counts_however_many_are_visible(reports: Reports) -> None:
+    assert facts_of(reports, "tried") == {"read": ["cuda:0"]}
+    assert facts_of(reports, "moved")["restored"] == ["cuda"]
+
+
+def test_a_run_that_goes_on_on_the_cpu_says_that_its_generator_stayed_behind(reports: Reports) -> None:
+    on_cuda, on_cpu = facts_of(reports, "moved")["said"]
+    assert on_cuda == []
+    assert [line.partition(" saved")[0] for line in on_cpu] == [
+        "another number of processes, or a run on another kind of device,"
+    ]

@@ -5,7 +5,9 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import recorded_graph
 import torch
+from recorded_graph import RecordedGraph
 
 from fake_cuda.device import FakeCuda
 
@@ -30,16 +32,6 @@ class Event(Stream):
 
     def record(self, *_: Any) -> None:
         """Nothing came before it."""
-
-
-class Graph:
-    """Holds no launches; `replays` counts."""
-
-    replays = 0
-
-    def replay(self) -> None:
-        """Nothing is launched."""
-        Graph.replays += 1
 
 
 @contextmanager
@@ -72,7 +64,7 @@ NOTHING = (
 CLASSES = {
     "Stream": Stream,
     "Event": Event,
-    "CUDAGraph": Graph,
+    "CUDAGraph": RecordedGraph,
     "current_stream": lambda device=None: Stream(),
     "stream": on_stream,
 }
@@ -82,8 +74,8 @@ def stand_ins(device: FakeCuda) -> dict[str, Any]:
     """By name in `torch.cuda`."""
 
     @contextmanager
-    def capture(*_: Any, **__: Any) -> Iterator[None]:
-        with device.refusing(waits=True):  # a capture fails where the device is waited for
+    def capture(graph: RecordedGraph, **options: Any) -> Iterator[None]:
+        with device.refusing(waits=True), recorded_graph.capture(graph, **options):  # it fails where it has to wait
             yield
 
     def synchronize(_: Any = None) -> None:

@@ -66,7 +66,7 @@ def captured(step: Step) -> Step:
             step()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may use the device meanwhile
         logits = step()
 
     def replay() -> Tensor:

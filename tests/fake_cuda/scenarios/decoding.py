@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
+from recorded_graph import RecordedGraph
+
 from fake_cuda.device import FakeCuda
 from fake_cuda.setting import configured
-from fake_cuda.torch_cuda import Graph
 from gpt.cli import sample
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
@@ -51,7 +52,7 @@ def decode(
         max_new_tokens=TOKENS, temperature=0.8, top_k=5, top_p=0.9, min_p=0.01, repetition_penalty=1.1, logprobs=2
     )
     runtime = build_runtime(model_of(**model), options)
-    Graph.replays = 0
+    RecordedGraph.replays = 0
     with watched(device, CachedBackend), watched(device, CompiledBackend):
         texts = complete(runtime.model, TOKENIZER, list(prompts), params, runtime=runtime)
     plain = runtime.decoder([TOKENIZER.encode(prompt).tolist() for prompt in prompts], SamplingParams(), [0, 1, 2])
@@ -62,7 +63,7 @@ def decode(
         "name": runtime.name,
         "tokens": [len(text.tokens) for text in texts],
         "waits of a token": dict(Counter(f"{event.place}: {event.what}" for event in device.waits)),
-        "replays": Graph.replays,
+        "replays": RecordedGraph.replays,
     }
 
 

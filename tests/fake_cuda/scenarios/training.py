@@ -5,17 +5,23 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fake_cuda.device import FakeCuda
 from fake_cuda.setting import configured
+from fake_cuda.torch_cuda import GENERATOR_STATE
 from gpt.cli import evaluate
 from gpt.environment import read_settings
+from gpt.model import GPT
+from gpt.model.gpt import Block
 from gpt.training.averaging import WeightAverage
+from gpt.training.compiling import compile_blocks
 from gpt.training.setup import open_session
 from gpt.training.step import Stepper
 from gpt.training.trainer import Trainer
+from tiny import tiny_config
 
 EVERYTHING = (
     *("model.dropout=0.1", "optim.name=muon", "optim.ema_decay=0.9", "optim.grad_clip=1.0"),
@@ -75,6 +81,40 @@ def evaluated(device: FakeCuda) -> dict[str, Any]:
     return {"codes": codes, "waits": waits}
 
 
+def moved(device: FakeCuda) -> dict[str, Any]:
+    """Going on with two visible devices, then on the CPU: which generators are restored, and what is said."""
+    restored: list[str] = []
+    said: list[list[str]] = [[], []]
+    change = ("train.max_steps=4", "run.name=bfloat16", "run.dtype=bfloat16", *EVERYTHING)
+    with (
+        mock.patch.object(torch.cuda, "device_count", return_value=2),
+        mock.patch.object(torch.cuda, "set_rng_state", lambda state, device: restored.append(str(device))),
+    ):
+        for lines, place in zip(said, ("cuda", "cpu"), strict=True):
+            loaded = configured(f"run.device={place}", *change)
+            trainer = open_session(loaded, read_settings(), lines.append, "auto", allow_config_change=True)
+            trainer.run_folder.unlock()
+    return {"restored": restored, "said": [[line for line in lines if "dropout" in line] for lines in said]}
+
+
+def tried(device: FakeCuda) -> dict[str, Any]:
+    """A trial of compiled blocks with two visible devices: whose random numbers it undoes."""
+    read: list[str] = []
+    model = GPT(tiny_config()).to("cuda:0")
+
+    def state(of: object) -> Tensor:
+        read.append(str(of))
+        return GENERATOR_STATE
+
+    with (
+        mock.patch.object(torch.cuda, "device_count", return_value=2),
+        mock.patch.object(torch.cuda, "get_rng_state", state),
+        mock.patch.object(Block, "compile"),
+    ):
+        compile_blocks(model, lambda: None, True, print)
+    return {"read": read}
+
+
 SCENARIOS: dict[str, Callable[[FakeCuda], dict[str, Any]]] = {
     "bfloat16": lambda device: train(
         device, "run.name=bfloat16", "run.dtype=bfloat16", "train.attention_interval=1", *EVERYTHING
@@ -89,5 +129,7 @@ SCENARIOS: dict[str, Callable[[FakeCuda], dict[str, Any]]] = {
     "adamw": lambda device: train(device, "run.name=adamw", "model.attention=reference", "model.position=learned"),
     "float32": lambda device: train(device, "run.name=float32", "run.dtype=float32", float32=True),
     "evaluate": evaluated,
+    "moved": moved,
+    "tried": tried,
 }
 """By name; `auto` resolves to bfloat16 where none is given. They run in this order."""
