@@ -161,7 +161,8 @@ BREAKS = (
 )
 DRILL = Drill(
     "A run that is killed before any change on disk, at any moment or in any write continues with `--resume auto`, and "
-    "ends as one that was never disturbed, bit for bit; so do a teacher and its student, sweeps, shards, downloads, exports and imports.",
+    "ends as one that was never disturbed, bit for bit; so do a teacher with its student, sweeps, shards, downloads, "
+    "exports and imports.",
     run,
     BREAKS,
 )
