@@ -49,11 +49,11 @@ class ServerProcess:
         return connection
 
     def get(self, path: str) -> str:
-        return self._ask("GET", path)[1]
+        return self.ask("GET", path)[1]
 
     def post(self, content: bytes, **headers: str) -> tuple[int, str]:
         """Send a body, and return the status and the answer."""
-        return self._ask("POST", "/v1/completions", content, {"Content-Type": "application/json", **headers})
+        return self.ask("POST", "/v1/completions", content, {"Content-Type": "application/json", **headers})
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over all models."""
@@ -80,9 +80,10 @@ class ServerProcess:
         found = re.search(r"VmRSS:\s*(\d+)", status.read_text()) if status.exists() else None
         return int(found[1]) << 10 if found else 0
 
-    def _ask(
+    def ask(
         self, method: str, path: str, content: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, str]:
+        """Send a request, and return the status and the answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request(method, path, content, headers or {})

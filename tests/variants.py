@@ -1,6 +1,10 @@
 """Models of every choice of the architecture: few, in which any two choices meet."""
 
+from random import Random
 from typing import Any
+
+from gpt.model import GPT
+from tiny import sharp_model
 
 CHOICES = ("position", "norm", "mlp", "n_kv_head", "tie_weights", "bias", "qk_norm", "logit_softcap", "attention")
 VARIANTS = [
@@ -33,3 +37,27 @@ def keys_of(variant: tuple[Any, ...]) -> dict[str, Any]:
 def name_of(variant: tuple[Any, ...]) -> str:
     """Return what a test of a variant is called."""
     return "-".join(map(str, variant))
+
+
+def draw_model(chance: Random, **fixed: Any) -> GPT:
+    """Return a model in eval mode with random sizes, a random choice of everything, and weights that matter.
+
+    Args:
+        chance: decides.
+        fixed: keys of `model` that are not drawn.
+    """
+    keys = {name: chance.choice([variant[i] for variant in VARIANTS]) for i, name in enumerate(CHOICES)}
+    heads = chance.choice((1, 2, 3, 4, 6))
+    keys |= {
+        "n_layer": chance.randint(1, 3),
+        "n_head": heads,
+        "n_kv_head": chance.choice([count for count in (1, 2, 3, 4, 6) if heads % count == 0]),
+        "n_embd": heads * chance.choice((2, 6, 8, 16)),
+        "block_size": chance.choice((5, 16, 24, 70)),
+        "vocab_size": chance.choice((3, 23, 65, 130)),
+        "mlp_width": chance.choice((None, None, 20, 67)),
+        "mlp_conv": chance.choice((None, None, 2, 5)),
+        "norm_eps": chance.choice((1e-5, 0.1)),
+        "rope_theta": chance.choice((100.0, 10000.0)),
+    }
+    return sharp_model(chance.choice((0.2, 0.3, 0.5)), chance.randrange(2**31), **(keys | fixed))

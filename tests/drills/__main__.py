@@ -1,11 +1,12 @@
 """`make drills`: attack what this project promises, and write what came of it into docs/reliability.md."""
 
 import argparse
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from drills.frame import NAMES, ROOT, load
+from drills.frame import COUNT, NAMES, ROOT, load
 from drills.page import update
 from drills.processes import run_inside
 from drills.side_by_side import Task, run_all
@@ -21,6 +22,8 @@ def main() -> int:
     if unknown := [name for name in names if name not in NAMES]:
         print(f"error: there is no drill {unknown[0]!r}; there are {', '.join(NAMES)}", file=sys.stderr)
         return 2
+    if arguments.count is not None:
+        os.environ[COUNT] = str(arguments.count)
     if arguments.inside:
         return run_inside(arguments.inside, names, not arguments.quick)
     with unwinding():  # so that a signal ends the drills too, which have sessions of their own
@@ -31,6 +34,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m drills", description=__doc__)
     parser.add_argument("--drills", metavar="A,B,...", help=f"some of {', '.join(NAMES)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="at the small scale of tests; the page is not written")
+    parser.add_argument("--count", type=int, metavar="N", help="repeat what these drills repeat so often")
     parser.add_argument("--self-test", action="store_true", help="show that each drill fails on builds that are broken")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)  # this process is the drill's own
     return parser.parse_args()

@@ -189,8 +189,13 @@ COMMANDS: dict[str, Callable[[], int]] = {
 
 def _others() -> dict[str, Callable[[], int]]:
     from drills.full_disks import shard_on_small_disk, sweep_on_full_disk  # which use this module
+    from drills.full_page import train_from_page
 
-    return {"shards on a small disk": shard_on_small_disk, "a sweep on a full disk": sweep_on_full_disk}
+    return {
+        "shards on a small disk": shard_on_small_disk,
+        "a sweep on a full disk": sweep_on_full_disk,
+        "a training from the page": train_from_page,
+    }
 
 
 def run(folder: Path, full: bool) -> Tally:
@@ -245,6 +250,12 @@ BREAKS = (
         "    except OSError as error:\n        shutil.rmtree(partial)\n        raise DataError(\n",
     ),
     Break(
+        "a training that the page goes on with begins anew",
+        "gpt/serving/http/playground/trainings.py",
+        '*target, "--resume", "auto"], is_new=False',
+        "*target], is_new=False",
+    ),
+    Break(
         "a sweep goes on if its results cannot be written",
         "gpt/training/sweeps/outcomes.py",
         '        raise GPTError(f"cannot write the results in {folder}: {error.strerror}") from None\n',
@@ -259,8 +270,8 @@ BREAKS = (
 )
 DRILL = Drill(
     "A disk that is full, read-only, limited, slow or loses the run folder costs no checkpoint from before: training "
-    "continues with counted warnings, and fails in the end only if the last checkpoint cannot be written. Shards and "
-    "sweeps keep what is finished, and go on when there is room.",
+    "continues with counted warnings, and fails in the end only if the last checkpoint cannot be written. Shards, "
+    "sweeps and trainings from the page keep what is finished, and go on when there is room.",
     run,
     BREAKS,
 )

@@ -14,6 +14,8 @@ ROOT = Path(gpt.__file__).resolve().parents[1]
 
 FOLDER = "GPT_DRILL_FOLDER"
 """Variable of the environment of a drill's process and of those that it starts: the drill's folder."""
+COUNT = "GPT_DRILL_COUNT"
+"""Another variable: how often a drill that can be asked for that repeats its attack."""
 PROGRESS = "progress.txt"
 """File in that folder: the figures so far."""
 
@@ -34,6 +36,7 @@ NAMES = (
     "server",
     "streams",
     "memory",
+    "decoding",
 )
 """The modules of this folder with a `DRILL`, in the order of the page."""
 
@@ -69,6 +72,11 @@ class Tally:
         """Return the figures as `200 kills, 200 resumed, 0 lost`."""
         shown = (f"{value:,}" if isinstance(value, int) else value for value in self.figures.values())
         return ", ".join(f"{value} {name}" for value, name in zip(shown, self.figures, strict=True))
+
+
+def repeats(full: bool, at_full: int, at_small: int) -> int:
+    """Return how often an attack is repeated: as `--count` asks, else as the scale does."""
+    return int(os.environ.get(COUNT) or (at_full if full else at_small))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from drills.forks import Death, Ending, prepare_to_fork, run_forked
 from drills.frame import Break, Drill, Tally
 from drills.killed_commands import kill_commands
+from drills.killed_stages import kill_stages
 from drills.killed_sweeps import kill_sweeps
 from drills.leftovers import differing, everything
 from drills.tiny_run import hidden_files
@@ -97,10 +98,11 @@ def _lost(place: Path, ending: Ending, expected: dict[str, object]) -> str:
 
 
 def run(folder: Path, full: bool) -> Tally:
-    """Kill trainings, sweeps, and other commands that write."""
-    tally = Tally("kills", "runs finished", "sweeps finished", "commands finished", "lost")
+    """Kill trainings, teachers with students, sweeps, and other commands that write."""
+    tally = Tally("kills", "runs finished", "students finished", "sweeps finished", "commands finished", "lost")
     prepare_to_fork()
     kill_training(folder / "training", full, tally)
+    kill_stages(folder / "stages", make_folder(folder / "taught"), full, tally)
     kill_commands(folder / "commands", full, tally)
     kill_sweeps(folder / "sweeps", full, tally)
     return tally
@@ -133,6 +135,12 @@ BREAKS = (
         "self.monitor.start(self.state.step)",
     ),
     Break(
+        "a student is taught by a teacher that is not finished",
+        "gpt/training/stages.py",
+        'if found is None or found[1].state["step"] < loaded.config.train.teacher_steps:',
+        "if found is None:",
+    ),
+    Break(
         "the journal of shards does not say where in the text the next one begins",
         "gpt/data/shards.py",
         "self.finished[-1].block, self.finished[-1].offset) if",
@@ -153,7 +161,8 @@ BREAKS = (
 )
 DRILL = Drill(
     "A run that is killed before any change on disk, at any moment or in any write continues with `--resume auto`, and "
-    "ends as one that was never disturbed, bit for bit; so do sweeps, shards, downloads, exports and imports.",
+    "ends as one that was never disturbed, bit for bit; so do a teacher with its student, sweeps, shards, downloads, "
+    "exports and imports.",
     run,
     BREAKS,
 )

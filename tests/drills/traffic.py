@@ -1,0 +1,188 @@
+"""Requests of every kind to one server for long, of which one in a hundred clients vanishes: a day in an hour."""
+
+import http.client
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+import gpt
+from drills.frame import Tally
+from drills.server import LONG, MEGABYTE, MEMORY
+from gpt.checkpoint import load_trained
+from patience import PATIENCE
+from server_process import ServerProcess, request, vanish
+
+CLIENTS = 16
+EVERY = 100
+"""Of so many clients one vanishes."""
+SHARES = {"completion": 30, "stream": 30, "page": 15, "reading": 10, "mistake": 10, "metrics": 5}
+"""Kinds of requests, and how many of a hundred there are."""
+VARIANTS = 40
+"""Different requests of each kind."""
+MISTAKES: tuple[tuple[str, dict[str, Any], int], ...] = (
+    ("/v1/completions", {"prompt": "It", "max_tokens": -1}, 400),
+    ("/v1/completions", {"prompt": "It", "temperature": "warm"}, 400),
+    ("/v1/completions", {"prompt": "It", "model": "absent"}, 404),
+    ("/v1/completions", {"prompt": [1000]}, 400),
+    ("/api/generate", {"prompt": "It", "known": -1}, 400),
+    ("/api/attention", {"text": ""}, 400),
+    ("/api/nothing", {}, 404),
+)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request.
+
+    Attributes:
+        kind: one of `SHARES`.
+        path: of the URL.
+        body: of the request; None: it is a GET.
+        status: that it is answered with.
+        text: in the answer; None: not compared.
+        tokens: that are generated.
+    """
+
+    kind: str
+    path: str
+    body: dict[str, Any] | None
+    status: int = 200
+    text: str | None = None
+    tokens: int = 0
+
+
+def make_asks(run: Path, server: ServerProcess) -> dict[str, list[Ask]]:
+    """Return different requests of each kind, with what `gpt.generate` and an idle server answer."""
+    chance, loaded = Random(0), load_trained(run, run.parent, torch.device("cpu"))
+    asks: dict[str, list[Ask]] = {kind: [] for kind in SHARES}
+    asks["metrics"] = [Ask("metrics", "/metrics", None)]
+    asks["mistake"] = [Ask("mistake", path, body, status) for path, body, status in MISTAKES]
+    for kind in ("completion", "stream", "page"):
+        for seed in range(VARIANTS):
+            prompt, count = chance.choice(("It was the", "keys", "T", "so " * 30)), chance.randint(1, 60)
+            sampling = {"seed": seed, "temperature": chance.choice((0, 0.8, 1.2))}
+            body = {"prompt": prompt, "max_tokens": count, **sampling}
+            if kind != "page":
+                body |= {"stream": kind == "stream", "overflow": "slide", "long_prompt": "crop"}
+            options = {"overflow": "slide", "long_prompt": "crop", "max_new_tokens": count, **sampling}
+            text = gpt.generate(loaded.model, loaded.tokenizer, prompt, **options)
+            path = "/api/generate" if kind == "page" else "/v1/completions"
+            asks[kind].append(Ask(kind, path, body, 200, text, count))
+    for name in ("attention", "lens", "surprisal", "trace"):
+        for text in ("It was", "the keeper sleep"):
+            path = f"/api/{name}"
+            asks["reading"].append(Ask("reading", path, {"text": text}, 200, _post(server, path, {"text": text})[1]))
+    return asks
+
+
+def _post(server: ServerProcess, path: str, body: dict[str, Any]) -> tuple[int, str]:
+    return server.ask("POST", path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+
+
+def text_of(kind: str, answer: str) -> str:
+    """Return the text in an answer, whose events are joined."""
+    if kind == "completion":
+        return str(json.loads(answer)["choices"][0]["text"])
+    if kind == "reading":
+        return answer
+    events = [line.removeprefix("data: ") for line in answer.splitlines() if line.startswith("data: ")]
+    parts = [json.loads(event) for event in events if event != "[DONE]"]
+    if kind == "stream":
+        return "".join(part["choices"][0]["text"] for part in parts)
+    return "".join(token["text"] for part in parts for token in part["tokens"] if not token["isGiven"])
+
+
+class Clients:
+    """Ask a server, each in a thread and on a connection of its own, which it keeps.
+
+    Args:
+        server: to ask.
+        asks: what can be asked.
+    """
+
+    def __init__(self, server: ServerProcess, asks: dict[str, list[Ask]]) -> None:
+        self._server, self._asks = server, asks
+        self._local = threading.local()
+
+    def ask(self, number: int) -> tuple[Ask, str]:
+        """Make one request; return it and what was wrong with the answer."""
+        chance = Random(number)
+        (kind,) = chance.choices(list(SHARES), list(SHARES.values()))
+        ask = chance.choice(self._asks[kind])
+        status, answer = self._answer(ask)
+        if status != ask.status:
+            return ask, f"answered with {status}: {answer[:300]}"
+        text = None if ask.text is None else text_of(kind, answer)
+        return ask, "" if text == ask.text else f"{text!r} instead of {ask.text!r}"
+
+    def leave(self, number: int) -> None:
+        """Ask for a long text, and vanish once it has begun, or in the middle of it."""
+        connection = self._server.connect(request(**LONG, stream=True))
+        for _ in range(1 + number // EVERY % 5):
+            connection.recv(1000)
+        vanish(connection)
+
+    def _answer(self, ask: Ask) -> tuple[int, str]:
+        if not hasattr(self._local, "connection"):
+            self._local.connection = http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=PATIENCE)
+        content = None if ask.body is None else json.dumps(ask.body).encode()
+        headers = {"Content-Type": "application/json"}
+        self._local.connection.request("GET" if content is None else "POST", ask.path, content, headers)
+        answer = self._local.connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def count_statuses(server: ServerProcess) -> dict[str, float]:
+    """Return how many completions the server says have ended, by their status."""
+    lines = [line for line in server.get("/metrics").splitlines() if line.startswith("gpt_requests_total{")]
+    return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def bring(server: ServerProcess, run: Path, count: int, tally: Tally) -> None:
+    """Make so many requests, and compare texts, counters, blocks and memory."""
+    clients, memory = Clients(server, make_asks(run, server)), list[int]()
+    before, tokens_before = count_statuses(server), server.metric("gpt_tokens_generated_total")
+    completed, tokens, left = 0, 0, 0
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        for begin in range(0, count, -(-count // 10)):
+            numbers = range(begin, min(count, begin + -(-count // 10)))
+            leaving = [pool.submit(clients.leave, number) for number in numbers if number % EVERY == EVERY // 2]
+            staying = [number for number in numbers if number % EVERY != EVERY // 2]
+            for ask, wrong in pool.map(clients.ask, staying):
+                tally.count("mixed requests")
+                tally.count("wrong", bool(wrong))
+                tally.check(not wrong, f"{ask}: {wrong}"[:1000])
+                completed, tokens = completed + bool(ask.tokens), tokens + ask.tokens
+            left += len([future.result() for future in leaving])
+            server.seconds_to_rest()
+            memory.append(server.memory())
+    tally.count("clients vanished", left)
+    after = count_statuses(server)
+    ended = {status: number - before.get(status, 0.0) for status, number in after.items()}
+    generated = server.metric("gpt_tokens_generated_total") - tokens_before
+    shown = f"{completed} completions and {left} that were left: the server counts {ended}, {generated:.0f} tokens"
+    tally.check(sum(ended.values()) == completed + left and ended.get("200", 0) >= completed, shown)
+    tally.check(tokens <= generated <= tokens + left * LONG["max_tokens"], f"{shown} instead of {tokens} and more")
+    growth = memory[-1] - memory[1]
+    tally.figures["of memory more"] = f"{growth / MEGABYTE:+.0f} MiB"
+    tally.check(growth < MEMORY, f"the memory grew by {growth / MEGABYTE:.0f} MiB: {memory}")
+
+
+def wait_behind_unread_streams(server: ServerProcess, tally: Tally, streams: int = 64, limit: float = 2.0) -> None:
+    """Let clients that read nothing have long streams, and measure how long a short request takes behind them."""
+    body = {"max_tokens": 4096, "overflow": "slide", "stream": True}
+    connections = [server.connect(request(**body, seed=seed), receive_bytes=4096) for seed in range(streams)]
+    for connection in connections:
+        connection.recv(1)  # it has begun
+    seconds = server.seconds_to_answer()
+    for connection in connections:
+        vanish(connection)
+    server.seconds_to_rest()
+    tally.figures["behind unread streams"] = f"{seconds:.1f} s"
+    tally.check(seconds < limit, f"a short request took {seconds:.1f} s behind {streams} streams that nobody reads")
