@@ -197,13 +197,13 @@ def _beam(
         return tokens[-1] == params.end_id or any(decode_text(tokenizer, tokens).endswith(stop) for stop in params.stop)
 
     block_size = runtime.model.config.block_size
+    params = params.limited_to(tokenizer.vocab_size)
     for prompt in prompts:
         ids = encode_prompt(tokenizer, prompt, params, block_size)
         room = block_size + 1 - len(ids) if params.overflow == "stop" else params.max_new_tokens
         length, penalty = min(params.max_new_tokens, room), arguments.length_penalty
-        found = beam_search(
-            runtime.backend(params), ids, arguments.beam, length, 1.0 if penalty is None else penalty, is_finished
-        )
+        penalty = 1.0 if penalty is None else penalty
+        found = beam_search(runtime.backend(params), ids, arguments.beam, length, penalty, is_finished, params.ids)
         for hypothesis in found:
             text = decode_text(tokenizer, (token for token in hypothesis.tokens if token != params.end_id), params.stop)
             if arguments.json:

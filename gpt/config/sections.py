@@ -9,7 +9,16 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
 from gpt.config.filter_fields import with_filter_fields
 from gpt.config.one_of import OneOf
@@ -418,9 +427,25 @@ class SamplingParams(Section):
         "refuse", description="A prompt longer than block_size is refused, or cropped to its end."
     )
 
+    _ids: int | None = PrivateAttr(None)
+
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...  # the fields of the filters
+
+    @property
+    def ids(self) -> int | None:
+        """Return the number of ids that may be sampled, from 0 on; None: all of the model's vocabulary."""
+        return self._ids
+
+    def limited_to(self, ids: int) -> Self:
+        """Return a copy by which only the first `ids` ids are sampled, and `end_id`.
+
+        A model's vocabulary may be larger than its tokenizer's, in which the ids beyond have no text.
+        """
+        limited = self.model_copy()
+        limited._ids = max(ids, -1 if self.end_id is None else self.end_id + 1)
+        return limited
 
 
 class Config(Section):

@@ -39,6 +39,7 @@ def beam_search(
     max_new_tokens: int,
     length_penalty: float = 1.0,
     is_finished: Callable[[Sequence[int]], bool] = lambda tokens: False,
+    ids: int | None = None,
 ) -> list[Hypothesis]:
     """Return the `beam` best continuations found, best first.
 
@@ -55,6 +56,7 @@ def beam_search(
         max_new_tokens: length at which a hypothesis ends.
         length_penalty: 0 compares plain sums; larger favors longer hypotheses.
         is_finished: whether a hypothesis, given as its new tokens, ends here.
+        ids: number of ids that it may have, from 0 on; None: all.
 
     Raises:
         GenerationError: `beam` is below 1, `length_penalty` is below 0 or not finite, the prompt is
@@ -71,7 +73,7 @@ def beam_search(
     for _ in range(max_new_tokens):
         rows: list[int] = []
         extended: list[tuple[tuple[int, ...], float]] = []
-        for value, row, token in _best_extensions(_extension_logprobs(backend, prompt, live), beam):
+        for value, row, token in _best_extensions(_extension_logprobs(backend, prompt, live, ids), beam):
             tokens = (*live[row][0], token)
             if is_finished(tokens):
                 done.append(_hypothesis(tokens, value, length_penalty, finished=True))
@@ -87,14 +89,15 @@ def beam_search(
 
 
 def _extension_logprobs(
-    backend: Backend, prompt: Sequence[int], live: Sequence[tuple[tuple[int, ...], float]]
+    backend: Backend, prompt: Sequence[int], live: Sequence[tuple[tuple[int, ...], float]], ids: int | None
 ) -> torch.Tensor:
     """Return the log-probability of every hypothesis with every next token, (B, V) float64."""
     sequences = [[*prompt, *tokens] for tokens, _ in live]
     logits = backend.next_logits(sequences)
     check_finite(logits, sequences)
     so_far = torch.tensor([logprob for _, logprob in live], dtype=torch.float64)
-    return so_far.unsqueeze(1) + logits.to(widest_dtype(logits.device)).log_softmax(dim=-1).cpu()
+    logprobs = logits.to(widest_dtype(logits.device)).log_softmax(dim=-1).cpu()
+    return so_far.unsqueeze(1) + logprobs[:, :ids]
 
 
 def _best_extensions(logprobs: torch.Tensor, beam: int) -> Iterator[tuple[float, int, int]]:

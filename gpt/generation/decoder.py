@@ -13,7 +13,7 @@ from gpt.config import SamplingParams
 from gpt.errors import GenerationError
 from gpt.generation.backends import Backend, TokenIds
 from gpt.generation.backends.native import NativeBackend
-from gpt.generation.sampling import next_token_probabilities, sample
+from gpt.generation.sampling import limit_ids, next_token_probabilities, sample
 from gpt.kernels.decoding.engine import NotFiniteError
 
 PATIENCE = 0.03
@@ -118,7 +118,7 @@ class StepDecoder(Decoder):
             raise not_finite(len(sequences[finite.index(0)]) - 1)
         for sequence, token in zip(sequences, tokens, strict=True):
             sequence.append(token)
-        return dict(zip(self.active, describe(tokens, logits, self._params.logprobs), strict=True))
+        return dict(zip(self.active, describe(tokens, logits, self._params), strict=True))
 
 
 class RandomStream:
@@ -184,7 +184,7 @@ class MultiStepDecoder(Decoder):
             self._random[index].advance(len(tokens))
             sequence += tokens
         for step, newest in enumerate(zip(*sampled, strict=True)):
-            described = describe(newest, None if logits is None else logits[step], self._params.logprobs)
+            described = describe(newest, None if logits is None else logits[step], self._params)
             for index, token in zip(self.active, described, strict=True):
                 self._queues[index].append(token)
 
@@ -213,18 +213,20 @@ class MultiStepDecoder(Decoder):
         return seen
 
 
-def describe(tokens: Sequence[int], logits: Tensor | None, count: int | None) -> list[SampledToken]:
+def describe(tokens: Sequence[int], logits: Tensor | None, params: SamplingParams) -> list[SampledToken]:
     """Return sampled tokens, with their log-probabilities where these are asked for.
 
     Args:
         tokens: B ids.
-        logits: (B, V) that each was sampled from; None only where `count` is.
-        count: number of most likely tokens to list beside each; None: the tokens alone.
+        logits: (B, V) that each was sampled from; None only where `params.logprobs` is.
+        params: `logprobs` is the number of most likely tokens to list beside each, of those that may be sampled; None:
+            the tokens alone.
     """
-    if logits is None or count is None:
+    if logits is None or params.logprobs is None:
         return list(map(SampledToken, tokens))
     logprobs = logits.log_softmax(dim=-1).cpu()
-    best = logprobs.topk(min(count, logprobs.size(-1)), dim=-1)
+    most = min(params.logprobs, logprobs.size(-1), params.ids or logprobs.size(-1))
+    best = limit_ids(logprobs, params.ids).topk(most, dim=-1)
     tops = [
         tuple(zip(ids, values, strict=True))
         for ids, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)

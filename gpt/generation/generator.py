@@ -50,7 +50,8 @@ def generate_tokens(
     Args:
         model: the model to sample from.
         prompt: at least one token: ids (T,) or (1, T), or a text.
-        params: None: the defaults; `stop` is text and has no effect here.
+        params: None: the defaults; `stop` is text and has no effect here. All ids of the model may be sampled, also
+            those that a tokenizer does not have: `params.limited_to` leaves them out.
         runtime: prepared from this model; None: the fastest available.
         tokenizer: for a text.
 
@@ -92,7 +93,8 @@ class TextBatch:
         params: SamplingParams,
         seeds: Sequence[int] | None = None,
     ) -> None:
-        self._params, block_size = params, runtime.model.config.block_size
+        self._params = params = params.limited_to(tokenizer.vocab_size)
+        block_size = runtime.model.config.block_size
         ids = [encode_prompt(tokenizer, prompt, params, block_size) for prompt in prompts]
         seeds = [params.seed] * len(ids) if seeds is None else seeds
         if len(seeds) != len(ids):

@@ -1,5 +1,6 @@
 """From sampled tokens to pieces of text, and where a sequence ends."""
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from gpt.config import SamplingParams
@@ -37,13 +38,21 @@ class PieceStream:
         row: its index in the batch.
         prompt_length: in tokens.
         block_size: the model's context length.
+        before: the last ids of the prompt, where these were given and may end within a character.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, params: SamplingParams, row: int, prompt_length: int, block_size: int
+        self,
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        row: int,
+        prompt_length: int,
+        block_size: int,
+        before: Sequence[int] = (),
     ) -> None:
         self._params, self._row, self._block_size = params, row, block_size
         self._text, self._prompt_length, self._count = TextStream(tokenizer, params.stop), prompt_length, 0
+        self._text.begin(before)
 
     def feed(self, token: SampledToken) -> Piece:
         """Return what one more sampled token adds."""

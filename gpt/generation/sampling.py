@@ -1,7 +1,7 @@
 """From logits to a token: pure functions, applied in one order.
 
-Repetition penalty, temperature, the filters of `gpt.filters`, softmax, sample. A filter sets logits to -inf;
-what is left is renormalized by the softmax at the end. Temperature 0 is greedy, and makes the filters
+Repetition penalty, ids that may be sampled, temperature, the filters of `gpt.filters`, softmax, sample. A filter sets
+logits to -inf; what is left is renormalized by the softmax at the end. Temperature 0 is greedy, and makes the filters
 idle, but not the penalty.
 """
 
@@ -31,6 +31,7 @@ def next_token_probabilities(logits: Tensor, params: SamplingParams, sequences: 
         logits = logits.cpu()  # CUDA refuses cumulative sums then, which filters and `sample` are made of
     if params.repetition_penalty != 1.0:
         logits = repetition_penalty(logits, sequences, params.repetition_penalty)
+    logits = limit_ids(logits, params.ids)
     if params.temperature == 0:
         most_likely = logits == logits.amax(dim=-1, keepdim=True)
         first = most_likely & (most_likely.cumsum(dim=-1) == 1)
@@ -45,6 +46,13 @@ def next_token_probabilities(logits: Tensor, params: SamplingParams, sequences: 
                 raise GenerationError(f"the filter {name} returns another shape than that of its logits")
             logits = filtered
     return logits.softmax(dim=-1)
+
+
+def limit_ids(logits: Tensor, ids: int | None) -> Tensor:
+    """Return logits (..., V) with -inf from id `ids` on; None: as they are."""
+    if ids is None or ids >= logits.size(-1):
+        return logits
+    return torch.cat((logits[..., :ids], torch.full_like(logits[..., ids:], -torch.inf)), dim=-1)
 
 
 def repetition_penalty(logits: Tensor, sequences: Sequence[Sequence[int]], penalty: float) -> Tensor:

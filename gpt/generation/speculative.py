@@ -121,7 +121,7 @@ class SpeculativeDecoder(MultiStepDecoder):
             tokens.pop()
         self._random[index].advance(len(tokens))
         kept = None if logits is None else logits[: len(tokens)]
-        self._queues[index] += describe(tokens, kept, self._params.logprobs)
+        self._queues[index] += describe(tokens, kept, self._params)
         sequence += tokens
         self.drafted += len(draft)
         self.accepted += accepted

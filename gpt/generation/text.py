@@ -21,7 +21,15 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str, params: SamplingParams, blo
     """
     if not isinstance(prompt, str):
         raise GenerationError(f"the prompt is a {type(prompt).__name__}, expected a text")
-    ids = [int(index) for index in tokenizer.encode(prompt)]
+    return fit_prompt([int(index) for index in tokenizer.encode(prompt)], tokenizer, params, block_size)
+
+
+def fit_prompt(ids: list[int], tokenizer: Tokenizer, params: SamplingParams, block_size: int) -> list[int]:
+    """Return the token ids that a model reads of those of a prompt.
+
+    Raises:
+        GenerationError: there are none, or more than the window has room for, and `params` refuses that.
+    """
     if not ids:
         return _first_ids(tokenizer, params)
     if len(ids) > block_size:
@@ -60,11 +68,14 @@ class TextStream:
         self._pending = ""
         self.stopped = False
 
+    def begin(self, ids: Iterable[int]) -> str:
+        """Return the text of ids before the stream, of which the first fed one may end a character."""
+        return "".join(map(self._decode, ids))
+
     def feed(self, index: int) -> str:
         """Return the text that may be shown after one more id."""
         assert not self.stopped
-        known = index < self._vocab_size
-        return self._release(self._detokenizer.feed(index) if known else self._detokenizer.flush() + UNKNOWN)
+        return self._release(self._decode(index))
 
     def flush(self) -> str:
         """Return the rest of the text, at the end."""
@@ -73,6 +84,10 @@ class TextStream:
         shown = self._release(self._detokenizer.flush())
         pending, self._pending = self._pending, ""
         return shown if self.stopped else shown + pending
+
+    def _decode(self, index: int) -> str:
+        known = index < self._vocab_size
+        return self._detokenizer.feed(index) if known else self._detokenizer.flush() + UNKNOWN
 
     def _release(self, piece: str) -> str:
         text = self._pending + piece

@@ -1,15 +1,16 @@
 """The engine: any thread submits requests, and the engine's own thread computes them."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError
 from gpt.generation import Piece
 from gpt.generation.output import Finish
-from gpt.generation.text import encode_prompt
+from gpt.generation.text import encode_prompt, fit_prompt
 from gpt.model import GPT
+from gpt.model.gpt import outside_vocabulary
 from gpt.progress import Report, silent
 from gpt.serving.engine_core import Delivery, EngineCore, EngineStats
 from gpt.serving.model_runner import build_runner
@@ -57,7 +58,8 @@ class ServingEngine:
         for name, value in (("max_sequences", max_sequences), ("prefill_chunk", prefill_chunk)):
             if value < 1:
                 raise GenerationError(f"{name} is {value}, expected at least 1")
-        self._tokenizer, self._block_size, self._max_waiting = tokenizer, model.config.block_size, max_waiting
+        self._tokenizer, self._block_size, self._vocab_size = tokenizer, model.config.block_size, model.vocab_size
+        self._max_waiting = max_waiting
         runner = build_runner(model, backend, max_sequences, prefill_chunk, cache_blocks, report, kv_dtype)
         self._core = EngineCore(runner, tokenizer, self._block_size, max_sequences, prefill_chunk)
         self.failure: BaseException | None = None
@@ -70,11 +72,13 @@ class ServingEngine:
         self._thread = threading.Thread(target=self._run, name="serving-engine", daemon=True)
         self._thread.start()
 
-    def submit(self, prompt: str, params: SamplingParams, on_pieces: Callable[[list[Piece]], None]) -> Request:
+    def submit(
+        self, prompt: str | Sequence[int], params: SamplingParams, on_pieces: Callable[[list[Piece]], None]
+    ) -> Request:
         """Submit a prompt to be continued; may be called from any thread.
 
         Args:
-            prompt: may be empty: it then starts after a line end.
+            prompt: a text, or its token ids; may be empty: it then starts after a line end.
             params: sampling parameters of this request.
             on_pieces: called from the engine's thread with all new pieces of a step; the last one says why the text
                 ends. It must not block. If it raises an exception, the request is cancelled and it is not called again.
@@ -86,9 +90,14 @@ class ServingEngine:
             QueueFullError: too many requests are waiting.
             EngineClosedError: the engine was closed or has failed.
             DataError: the prompt has characters outside the vocabulary.
+            InputError: an id is outside the vocabulary.
             GenerationError: the prompt is empty or too long, and `params` refuses that.
         """
-        ids = encode_prompt(self._tokenizer, prompt, params, self._block_size)
+        if isinstance(prompt, str):
+            ids = encode_prompt(self._tokenizer, prompt, params, self._block_size)
+        else:
+            ids = fit_prompt(self._checked(prompt), self._tokenizer, params, self._block_size)
+        params = params.limited_to(self._tokenizer.vocab_size)
         request = Request(prompt, ids, params, on_pieces)
         with self._changed:
             if self.failure is not None:
@@ -100,6 +109,12 @@ class ServingEngine:
             self._submitted.append(request)
             self._changed.notify_all()
         return request
+
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        for index in ids:
+            if not 0 <= index < self._vocab_size:  # the engine would read past its embedding
+                raise outside_vocabulary(index, self._vocab_size)
+        return list(ids)
 
     def cancel(self, request: Request) -> None:
         """End a request before the next step, whether running or waiting; may be called from any thread."""

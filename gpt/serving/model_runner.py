@@ -207,4 +207,4 @@ def _sample(sequence: Sequence, logits: Tensor) -> SampledToken | None:
 
 def _describe(sequence: Sequence, token: int, logits: Tensor | None) -> SampledToken:
     """Return a token sampled from logits (V,), with the log-probabilities that its request asks for."""
-    return describe([token], None if logits is None else logits.unsqueeze(0), sequence.params.logprobs)[0]
+    return describe([token], None if logits is None else logits.unsqueeze(0), sequence.params)[0]

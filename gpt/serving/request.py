@@ -1,6 +1,6 @@
 """A request: a prompt, how to continue it, and a callback for the answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gpt.config import SamplingParams
@@ -31,7 +31,7 @@ class Request:
         error: why the request failed; set before its last piece, which has finish "error".
     """
 
-    prompt: str
+    prompt: str | Sequence[int]
     prompt_ids: list[int]
     params: SamplingParams
     on_pieces: OnPieces = field(repr=False)

@@ -37,7 +37,8 @@ class Sequence:
         self.row = self.since = 0
         self.random = RandomStream(request.params.seed)
         self._window = Window.build(block_size, request.params.slide_chunk)
-        self._pieces = PieceStream(tokenizer, request.params, 0, len(self.tokens), block_size)
+        before = () if isinstance(request.prompt, str) else self.tokens
+        self._pieces = PieceStream(tokenizer, request.params, 0, len(self.tokens), block_size, before)
 
     @property
     def stored(self) -> int:

@@ -161,6 +161,7 @@ def test_every_hypothesis_is_finished_or_as_long_as_allowed(beam: int, end: int)
 
 def test_a_beam_wider_than_all_texts_gives_all_of_them() -> None:
     assert len(beam_search(CachedBackend(sharp_model(vocab_size=3)), [1], 100, 2)) == 9
+    assert len(beam_search(CachedBackend(sharp_model(vocab_size=3)), [1], 100, 2, ids=2)) == 4
 
 
 def test_no_new_tokens_are_one_empty_hypothesis() -> None:

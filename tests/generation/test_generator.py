@@ -268,6 +268,39 @@ def test_a_penalty_near_zero_keeps_to_the_vocabulary(backend: str, temperature: 
     assert all(0 <= token < 23 for token in tokens_by(backend, sharp_model(), **params))
 
 
+FEW = CharTokenizer("\nabcdef")  # 7 ids of a model that has 23
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"top_k": 9}, {"top_p": 0.9, "repetition_penalty": 1.5}])
+def test_ids_that_the_tokenizer_does_not_have_are_not_sampled(backend: str, options: dict[str, Any]) -> None:
+    model = sharp_model(vocab_size=23)
+    runtime = build_runtime(model, DecodeOptions(backend))
+    params = SamplingParams(max_new_tokens=40, logprobs=9, **options)
+    completions = complete(model, FEW, ["abc", "f"], params, [3, 4], runtime)
+    for completion in completions:
+        assert all(token.id < 7 and {index for index, _ in token.top} == set(range(7)) for token in completion.tokens)
+        assert gpt.generation.text.UNKNOWN not in completion.text
+    limited = params.model_copy(update={"seed": 3}).limited_to(FEW.vocab_size)
+    ids = list(generate_tokens(model, "abc", limited, runtime, FEW))
+    assert ids == [token.id for token in completions[0].tokens]
+
+
+@needs_compiler
+@pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"top_k": 9}, {"top_p": 0.9, "repetition_penalty": 1.5}])
+def test_both_backends_leave_out_the_same_ids(options: dict[str, Any]) -> None:
+    model, options = sharp_model(vocab_size=23), {"max_new_tokens": 60, **options}
+    eager, native = (build_runtime(model, DecodeOptions(backend)) for backend in ("eager", "native"))
+    assert gpt.generate(model, FEW, "abc", runtime=eager, **options) == gpt.generate(
+        model, FEW, "abc", runtime=native, **options
+    )
+
+
+def test_an_end_token_beyond_the_tokenizer_still_ends_a_text() -> None:
+    assert SamplingParams(end_id=9).limited_to(7).ids == 10
+    assert SamplingParams().limited_to(7).ids == 7
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("top_k", [23, 24, 2**32 + 1])
 def test_top_k_beyond_the_vocabulary_keeps_every_token(backend: str, top_k: int) -> None:

@@ -8,9 +8,10 @@ from native_support import needs_compiler
 
 import gpt
 from gpt.config import SamplingParams
-from gpt.data import ByteTokenizer
-from gpt.errors import DataError, GenerationError
+from gpt.data import ByteTokenizer, CharTokenizer
+from gpt.errors import DataError, GenerationError, InputError
 from gpt.generation import Piece
+from gpt.generation.text import TextStream, decode_text
 from gpt.model import GPT
 from gpt.serving import EngineClosedError, QueueFullError, ServingEngine
 from patience import PATIENCE
@@ -18,6 +19,7 @@ from serving.support import LETTERS
 from tiny import sharp_model
 
 pytestmark = needs_compiler
+BACKENDS = ("eager", "native")
 ENDLESS = SamplingParams(max_new_tokens=10**9)
 SHORT = SamplingParams(max_new_tokens=5)
 
@@ -98,6 +100,37 @@ def test_stop_strings_and_characters_of_several_bytes_come_whole() -> None:
         answer = Answer()
         engine.submit("caf\u00e9", params, answer)
         assert answer.text == gpt.generate(model, tokenizer, "caf\u00e9", **params.model_dump())
+    engine.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_ids_are_a_prompt_as_they_are_and_their_last_character_is_completed(backend: str) -> None:
+    model, tokenizer = sharp_model(std=0.05, block_size=64, vocab_size=256), ByteTokenizer()
+    engine = ServingEngine(model, tokenizer, backend=backend)
+    whole = 0
+    for ids in ([0xC3], [0x61, 0xE2, 0x82], [0xFF, 0x61]):
+        params, answer = SamplingParams(max_new_tokens=50, seed=3), Answer()
+        engine.submit(ids, params, answer)
+        sampled = list(gpt.generate_tokens(model, ids, params))
+        stream = TextStream(tokenizer)
+        stream.begin(ids)
+        assert answer.text == "".join(map(stream.feed, sampled)) + stream.flush()
+        whole += answer.text != decode_text(tokenizer, sampled)
+    assert whole
+    with pytest.raises(InputError, match="256"):
+        engine.submit([1, 256], SamplingParams(), Answer())
+    engine.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_ids_that_the_tokenizer_does_not_have_are_not_sampled(backend: str) -> None:
+    model, few = sharp_model(block_size=64), CharTokenizer("\nabcdef")
+    engine = ServingEngine(model, few, backend=backend)
+    for options in ({}, {"temperature": 0}, {"logprobs": 3}):
+        params, answer = SamplingParams(max_new_tokens=70, seed=3, **options), Answer()
+        engine.submit("abc", params, answer)
+        assert answer.text == gpt.generate(model, few, "abc", **params.model_dump())
+        assert set(answer.text) <= set("\nabcdef")
     engine.close()
 
 

@@ -98,7 +98,7 @@ def surprisal_view(
     Raises:
         InputError: as `surprisal`, or the values are not finite.
     """
-    result = surprisal(model, idx, params, edits)
+    result = surprisal(model, idx, params.limited_to(tokenizer.vocab_size), edits)
     require_finite(result.bits)
     names = labels_of(tokenizer, range(result.before.size(-1)))
     before, after = result.alternatives(count)

@@ -58,7 +58,7 @@ class CCacheOptions(ctypes.Structure):
 
 class CSampling(ctypes.Structure):
     _fields_ = [(name, ctypes.c_float) for name in ("temperature", "top_p", "min_p", "penalty")] + [
-        ("top_k", ctypes.c_int32)
+        (name, ctypes.c_int32) for name in ("top_k", "ids")
     ]
 
 
@@ -107,7 +107,8 @@ def sampling_in_c(params: SamplingParams) -> CSampling:
     """Return the sampling parameters, rounded and clipped to float32 and int32 without a change of meaning."""
     temperature = max(params.temperature, SMALLEST) if params.temperature else 0.0
     penalty = min(max(params.repetition_penalty, SMALLEST), LARGEST)
-    return CSampling(temperature, params.top_p, params.min_p, penalty, min(params.top_k, LARGEST_INT32))
+    ids = LARGEST_INT32 if params.ids is None else params.ids
+    return CSampling(temperature, params.top_p, params.min_p, penalty, min(params.top_k, LARGEST_INT32), ids)
 
 
 def sample_in_c(sampling: CSampling, uniform: float, seen: Tensor | None, logits: Tensor | None) -> CSample:

@@ -110,7 +110,7 @@ class Answer:
         self.first: float | None = None
         self._engine, self._delivery = engine, delivery
 
-    def start(self, choice: Choice, prompt: str, params: SamplingParams) -> None:
+    def start(self, choice: Choice, prompt: str | Sequence[int], params: SamplingParams) -> None:
         """Request one more choice from the engine.
 
         Raises:

@@ -50,7 +50,7 @@ class Completions:
         for job in jobs:
             if await request.is_disconnected():
                 return Response(status_code=CLIENT_GONE)
-            scored.append(await self._score(loaded.model, loaded.tokenizer, job, body))
+            scored.append(await self._score(loaded.model, job, body))
         for job, tokens in zip(jobs, scored, strict=True):  # only now do they hold blocks
             self._start(answer, job, body, loaded.tokenizer, tokens)
         head = {
@@ -64,14 +64,13 @@ class Completions:
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         return stream(_bodies(head, answer, include_usage))
 
-    async def _score(self, model: GPT, tokenizer: Tokenizer, job: Job, body: CompletionRequest) -> list[SampledToken]:
+    async def _score(self, model: GPT, job: Job, body: CompletionRequest) -> list[SampledToken]:
         """Return the tokens of a prompt with their log-probabilities, if these are to be shown."""
         if not body.echo or body.logprobs is None or not job.ids:
             return []
-        cropped = [int(index) for index in tokenizer.encode(job.prompt)[: -len(job.ids)]]
         loop = asyncio.get_running_loop()
-        scored = await loop.run_in_executor(self._heavy, prompt_logprobs, model, job.ids, body.logprobs)
-        return [*map(SampledToken, cropped), *scored]
+        scored = await loop.run_in_executor(self._heavy, prompt_logprobs, model, job.ids, job.params[0])
+        return [*map(SampledToken, job.cropped), *scored]
 
     def _start(
         self, answer: Answer, job: Job, body: CompletionRequest, tokenizer: Tokenizer, scored: list[SampledToken]
@@ -82,11 +81,11 @@ class Completions:
             APIError: it accepts no more.
         """
         for params in job.params:
-            logprobs = None if params.logprobs is None else LogprobsStream(tokenizer)
+            logprobs = None if params.logprobs is None else LogprobsStream(tokenizer, () if body.echo else job.ids)
             choice = Choice(len(answer.choices), params.seed, logprobs)
             if body.echo:
                 choice.begin(job.prompt, scored)
-            answer.start(choice, job.prompt, params)
+            answer.start(choice, job.ids, params)
 
 
 async def _whole(request: Request, head: dict[str, Any], answer: Answer) -> Response:

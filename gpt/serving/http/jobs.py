@@ -11,7 +11,7 @@ from gpt.config.filter_fields import all_filters
 from gpt.config.sections import SEEDS
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import DataError, GenerationError
-from gpt.generation.text import encode_prompt
+from gpt.generation.text import TextStream, fit_prompt
 from gpt.model import GPT
 from gpt.serving.http.errors import APIError
 from gpt.serving.http.limits import Limits
@@ -27,13 +27,15 @@ class Job(NamedTuple):
     """One prompt.
 
     Attributes:
-        prompt: its text.
-        ids: its tokens, empty for an empty text.
+        prompt: its text, without the beginning of a character at its end.
+        ids: its tokens in the window, empty for an empty text.
+        cropped: those before the window.
         params: one per completion; they differ in the seed.
     """
 
     prompt: str
     ids: list[int]
+    cropped: list[int]
     params: list[SamplingParams]
 
     @property
@@ -64,18 +66,19 @@ def read_jobs(
         raise APIError(
             400, f"logprobs: {request.logprobs}, but the vocabulary has {tokenizer.vocab_size} tokens", "logprobs"
         )
-    params = _params(request, defaults)
+    params = _params(request, defaults).limited_to(tokenizer.vocab_size)
     seeds = _seeds(request)
     jobs = []
     for given in prompts:
-        prompt = given if isinstance(given, str) else _decode(given, tokenizer)
         try:
-            ids = encode_prompt(tokenizer, prompt, params, model.config.block_size)
+            every = _encode(given, tokenizer)
+            ids = fit_prompt(every, tokenizer, params, model.config.block_size)
         except (DataError, GenerationError) as error:
-            too_long = isinstance(error, GenerationError) and bool(prompt)
+            too_long = isinstance(error, GenerationError) and bool(given)
             raise APIError(400, f"prompt: {error}", "prompt", "context_length_exceeded" if too_long else None) from None
-        every = [params.model_copy(update={"seed": seed}) for seed in seeds]
-        jobs.append(Job(prompt, ids if prompt else [], every))
+        prompt = given if isinstance(given, str) else TextStream(tokenizer).begin(given)
+        with_seeds = [params.model_copy(update={"seed": seed}) for seed in seeds]
+        jobs.append(Job(prompt, ids if every else [], every[: -len(ids)], with_seeds))
     return jobs
 
 
@@ -117,12 +120,11 @@ def _prompts(prompt: Prompt) -> Sequence[str | Ids]:
     return cast("Sequence[str | Ids]", prompt)
 
 
-def _decode(ids: Sequence[int], tokenizer: Tokenizer) -> str:
-    """Return the text that has these token ids."""
-    wrong = next((index for index in ids if index >= tokenizer.vocab_size), None)
+def _encode(prompt: str | Ids, tokenizer: Tokenizer) -> list[int]:
+    """Return the ids of a prompt; ids stay as they are, also where the tokenizer would choose others for their text."""
+    if isinstance(prompt, str):
+        return tokenizer.encode(prompt).tolist()
+    wrong = next((index for index in prompt if index >= tokenizer.vocab_size), None)
     if wrong is not None:
         raise APIError(400, f"prompt: token id {wrong} is outside the vocabulary of {tokenizer.vocab_size}", "prompt")
-    text = tokenizer.decode(ids)
-    if tokenizer.encode(text).tolist() != list(ids):
-        raise APIError(400, "prompt: these token ids are not those of a text", "prompt")
-    return text
+    return prompt

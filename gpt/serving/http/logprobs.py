@@ -6,6 +6,7 @@ from typing import NamedTuple, TypedDict
 
 import torch
 
+from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation import SampledToken
 from gpt.generation.decoder import describe
@@ -34,10 +35,12 @@ class LogprobsStream:
 
     Args:
         tokenizer: the model's tokenizer.
+        before: ids of the text before, which is not shown.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, before: Iterable[int] = ()) -> None:
         self._tokenizer, self._text = tokenizer, TextStream(tokenizer)
+        self._text.begin(before)
         self._held: deque[_Shown] = deque()
         self._length = 0
 
@@ -76,16 +79,16 @@ class LogprobsStream:
 
 
 @torch.inference_mode()
-def prompt_logprobs(model: GPT, ids: Sequence[int], count: int) -> list[SampledToken]:
+def prompt_logprobs(model: GPT, ids: Sequence[int], params: SamplingParams) -> list[SampledToken]:
     """Return the tokens of a prompt with their log-probabilities, which the first does not have.
 
     Args:
         model: in eval mode.
         ids: at least one; at most `block_size`.
-        count: number of most likely tokens to list beside each.
+        params: how many of the most likely tokens are listed beside each, see `describe`.
     """
     first = [SampledToken(ids[0])]
     if len(ids) == 1:
         return first
     inputs = torch.tensor([ids[:-1]], device=next(model.parameters()).device)
-    return first + describe(ids[1:], model(inputs)[0], count)
+    return first + describe(ids[1:], model(inputs)[0], params)

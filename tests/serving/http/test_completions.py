@@ -1,5 +1,7 @@
 """`/v1/completions` as a client of the protocol sees it, with the real engine."""
 
+from typing import Any
+
 import openai
 import pytest
 
@@ -8,6 +10,7 @@ from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.evaluation.scoring import score_text
 from gpt.generation import build_runtime
 from gpt.generation.backends.selection import DecodeOptions
+from gpt.generation.text import TextStream
 from gpt.model import GPT
 from gpt.serving.http.protocol import CompletionRequest
 from http_server import Served
@@ -80,6 +83,19 @@ def test_token_ids_are_prompts_too(server: Served, char_model: CharModel) -> Non
     two = client.completions.create(model="second", prompt=[ids, ids[:3]], max_tokens=9, seed=3)
     assert one.choices[0].text == two.choices[0].text == alone(char_model, max_new_tokens=9, seed=3)
     assert two.choices[1].text == alone(char_model, PROMPT[:3], max_new_tokens=9, seed=3)
+
+
+@pytest.mark.parametrize("ids", [[0xC3], [0x61, 0xE2, 0x82], [0xFF, 0x61]])
+@pytest.mark.parametrize("logprobs", [None, 2])
+def test_ids_that_are_those_of_no_text_are_prompts_too(byte_server: Served, ids: list[int], logprobs: Any) -> None:
+    body = {"prompt": ids, "max_tokens": 30, "seed": 3, "logprobs": logprobs}
+    plain, echoed = (byte_server.post(**body, echo=echo).json()["choices"][0] for echo in (False, True))
+    shown = TextStream(ByteTokenizer()).begin(ids)
+    assert echoed["text"] == shown + plain["text"]
+    if logprobs is not None:
+        assert echoed["logprobs"]["tokens"][len(ids) :] == plain["logprobs"]["tokens"]
+        offsets = [offset - len(shown) for offset in echoed["logprobs"]["text_offset"][len(ids) :]]
+        assert offsets == plain["logprobs"]["text_offset"]
 
 
 def test_an_empty_prompt_starts_after_a_line_end(server: Served, char_model: CharModel) -> None:

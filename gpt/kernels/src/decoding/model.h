@@ -30,9 +30,10 @@ struct Model {
     Matrix head;
 };
 
+// ids: how many may be sampled, from 0 on.
 struct Sampling {
     float temperature, top_p, min_p, penalty;
-    int32_t top_k;
+    int32_t top_k, ids;
 };
 
 // How to sample a token. seen: the tokens to penalize (vocab_size), or null; logits: receives the logits it is sampled from

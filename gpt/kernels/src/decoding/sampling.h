@@ -61,6 +61,7 @@ inline void penalize(float* x, int count, float penalty, const uint8_t* seen) {
 // overwritten; seen: the tokens to penalize, or null.
 inline int sample(float* x, int count, const Sampling& p, float uniform, const uint8_t* seen, float* ranks, int32_t* order) {
     if (!is_finite(x, count)) return -1;
+    count = std::min(count, p.ids);
     if (seen) penalize(x, count, p.penalty, seen);
     const float top = *std::max_element(x, x + count);
     if (p.temperature == 0.0f) return (int)(std::max_element(x, x + count) - x);

@@ -15,7 +15,7 @@ from gpt.config import SamplingParams
 from gpt.config.filter_fields import with_filter_fields
 from gpt.config.sections import Seed
 from gpt.generation import SampledToken
-from gpt.generation.text import encode_prompt
+from gpt.generation.text import fit_prompt
 from gpt.serving.http.answer import Answer, Choice
 from gpt.serving.http.answers import Answers, until_answered
 from gpt.serving.http.events import parts, stream
@@ -85,21 +85,20 @@ class Generate:
         params = job.params[0].model_copy(update={"logprobs": count})
         held = params.model_copy(update={"logprobs": 2 * ALTERNATIVES})
         answer = self._answers.open(served.engine, [job._replace(params=[held])], cleanup)
-        given = await self._score(loaded, job, params, count)
+        given = await self._score(loaded, job, params)
         details = DetailStream(loaded.tokenizer, loaded.model.vocab_size, params, len(given), body.known)
         choice = Choice(0, params.seed, details)
         choice.begin(job.prompt, given)
-        answer.start(choice, job.prompt, params)
+        answer.start(choice, job.ids, params)
         return stream(_bodies(answer))
 
-    async def _score(self, loaded: Loaded, job: Job, params: SamplingParams, count: int) -> list[SampledToken]:
+    async def _score(self, loaded: Loaded, job: Job, params: SamplingParams) -> list[SampledToken]:
         """Return the tokens of a prompt, those in the window with their log-probabilities."""
         model, tokenizer = loaded.model, loaded.tokenizer
-        ids = job.ids or encode_prompt(tokenizer, "", params, model.config.block_size)
+        ids = job.ids or fit_prompt([], tokenizer, params, model.config.block_size)
         loop = asyncio.get_running_loop()
-        scored = await loop.run_in_executor(self._heavy, prompt_logprobs, model, ids, count)
-        cropped = tokenizer.encode(job.prompt).tolist()[: -len(ids)]
-        return [*map(SampledToken, cropped), *scored]
+        scored = await loop.run_in_executor(self._heavy, prompt_logprobs, model, ids, params)
+        return [*map(SampledToken, job.cropped), *scored]
 
 
 async def _bodies(answer: Answer) -> AsyncIterator[dict[str, Any]]:

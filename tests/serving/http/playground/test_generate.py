@@ -108,8 +108,8 @@ def test_bytes_that_begin_a_character_have_no_text_of_their_own(
         ("c3", ""), ("a9", "é"), ("e2", ""), ("82", ""), ("ac", "€")
     ]  # fmt: skip
     assert len(found) == 5 + 30
-    refused = byte_server.http().post("/api/generate", json={"prompt": [0xE2, 0x82], "max_tokens": 1})
-    assert refused.status_code == 400
+    unfinished = tokens(byte_server, prompt=[0xE2, 0x82], max_tokens=1)
+    assert [(token["label"], token["text"]) for token in unfinished[:2]] == [("e2", ""), ("82", "")]
 
 
 @pytest.mark.parametrize(
