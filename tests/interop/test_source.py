@@ -10,6 +10,7 @@ import torch
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import CharTokenizer
 from gpt.generation import generate
+from gpt.generation.sampling import next_token_probabilities
 from gpt.inspection.tracing.activation_cache import Edits, run_with_cache
 from gpt.inspection.tracing.edits import zero
 from gpt.inspection.views.attention import attention_view
@@ -177,7 +178,8 @@ def test_a_token_has_its_probability_and_its_alternatives() -> None:
     logits = model(torch.tensor([[token["id"] for token in tokens]]))[0]
     for logit, token in zip(logits, others, strict=False):
         own = logit.softmax(-1)
-        assert token["probability"] == pytest.approx(float(own[token["id"]]), abs=1e-5)
+        chance = next_token_probabilities(logit, SamplingParams(temperature=0.5, top_k=4))[token["id"]].item()
+        assert (token["probability"], token["chance"]) == pytest.approx((float(own[token["id"]]), chance), abs=1e-5)
         assert all(label == LABELS[id] for id, label, _ in token["own"])
         assert_same([p for _, _, p in token["own"]], own.topk(10).values.tolist())
         assert_same([p for _, _, p in token["sampled"]], (logit.topk(4).values / 0.5).softmax(-1).tolist())

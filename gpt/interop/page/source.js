@@ -78,10 +78,11 @@ class LocalSource {
     const id = this.text.ids[index];
     const logits = this.text.logits[index];
     const label = this.labels[id];
-    if (!logits) return { id, label, probability: null, own: [], sampled: [] };
+    if (!logits) return { id, label, probability: null, chance: null, own: [], sampled: [] };
     const own = probabilitiesOf(logits);
     const sampled = probabilitiesOf(logits, settings);
-    return { id, label, probability: own[id], own: this.mostLikely(own), sampled: this.mostLikely(sampled) };
+    const lists = { own: this.mostLikely(own), sampled: this.mostLikely(sampled) };
+    return { id, label, probability: own[id], chance: sampled[id], ...lists };
   }
 
   /** The most likely tokens that are possible, as triples of id, label and probability. */

@@ -1,11 +1,11 @@
 /**
  * Fills `root` with a text that is being written, whose tokens show what else was possible. A token has `id`, `label`,
- * `text`, `probability` (null where nothing came before it), `own` and `sampled`: the most likely tokens of the model and
- * of sampling, as triples of id, label and probability; `isGiven` is set if it is of the prompt, `isPicked` if a
- * reader chose it. `branch(index, id)` follows a click on an alternative.
+ * `text`, `probability` and `chance`, those by the model and of sampling (null where nothing came before it), `own` and
+ * `sampled`: the most likely tokens by both, as triples of id, label and probability; `isGiven` is set if it is of the
+ * prompt, `isPicked` if a reader chose it. `branch(index, id)` follows a click on an alternative.
  *
  * Returns `tokens`, `add(tokens)`, `truncate(length)`, `settle()`, which lets the tab key reach the text, `focus(index)`,
- * and `mark(index)`, which draws a bar before one token; `settings` is to be set to the words for the sampling parameters.
+ * and `mark(index)`, which draws a bar before one token, or none; `settings` is to be set to the words for the sampling parameters.
  */
 function showPassage(root, branch) {
   fillFrom(root, "passage");
@@ -105,9 +105,9 @@ function showPassage(root, branch) {
 
   /** An item with two bars, and a name that branches; sampling changes no order, and so has the same most likely ones. */
   function buildAlternative(index, [id, label, probability]) {
-    const { own, sampled: kept } = tokens[index];
-    const [, , sampled = 0] = kept.find(([other]) => other === id) ?? [];
-    const never = kept.length < own.length ? "never" : ""; // as many may be only the beginning of a longer list
+    const { id: came, chance, own, sampled: kept } = tokens[index];
+    const [, , sampled] = kept.find(([other]) => other === id) ?? [id, label, id === came ? chance : 0];
+    const isKnown = id === came || kept.length < own.length; // as many may be only the beginning of a longer list
     const button = create("button", "", label);
     button.type = "button";
     button.setAttribute("aria-label", `continue with ${label}`);
@@ -120,7 +120,7 @@ function showPassage(root, branch) {
       button,
       bars,
       create("span", "value", decimals(probability)),
-      create("span", "value sampled", sampled ? decimals(sampled) : never)
+      create("span", "value sampled", sampled ? decimals(sampled) : isKnown ? "never" : "")
     );
     return item;
   }

@@ -52,12 +52,13 @@ class DetailStream:
 
     def _describe(self) -> None:
         tokens, self._fed = self._fed, []
-        for token, own, sampled in zip(tokens, *self._alternatives(tokens), strict=True):
+        for token, chance, own, sampled in zip(tokens, *self._alternatives(tokens), strict=True):
             described = {
                 "id": token.id,
                 "label": self._labels[token.id],
                 "text": self._text.feed(token.id),
                 "probability": None if token.logprob is None else _round(math.exp(token.logprob)),
+                "chance": chance,
                 "own": own,
                 "sampled": sampled,
                 "isGiven": self._count < self._given,
@@ -66,28 +67,32 @@ class DetailStream:
                 self._described.append(described)
             self._count += 1
 
-    def _alternatives(self, tokens: list[SampledToken]) -> tuple[list[Any], list[Any]]:
-        """Return the most likely tokens in place of each, by the model and by sampling: id, label and probability."""
+    def _alternatives(self, tokens: list[SampledToken]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Return the probability of each in sampling, and the most likely ones, by the model and by sampling.
+
+        These are lists of id, label and probability.
+        """
         rows = [row for row, token in enumerate(tokens) if token.top]
+        chances: list[Any] = [None for _ in tokens]
         own: list[Any] = [[] for _ in tokens]
         sampled: list[Any] = [[] for _ in tokens]
         if rows:
             logprobs = _matrix([tokens[row] for row in rows], len(self._labels))
-            for lists, probabilities in (
-                (own, logprobs.exp()),
-                (sampled, next_token_probabilities(logprobs, self._params)),
-            ):
+            after = next_token_probabilities(logprobs, self._params)
+            for lists, probabilities in ((own, logprobs.exp()), (sampled, after)):
                 for row, best in zip(rows, most_likely(probabilities, ALTERNATIVES), strict=True):
                     lists[row] = [[index, self._labels[index], _round(p)] for index, p in best if p > 0]
-        return own, sampled
+            for row, probabilities in zip(rows, after, strict=True):
+                chances[row] = _round(probabilities[tokens[row].id].item())
+        return chances, own, sampled
 
 
 def _matrix(tokens: list[SampledToken], vocab_size: int) -> Tensor:
-    """Return the log-probabilities (N, V) that tokens come with, minus infinity where they have none."""
+    """Return the log-probabilities (N, V) that tokens come with, their own among them, else minus infinity."""
     logprobs = torch.full((len(tokens), vocab_size), -math.inf)
     for row, token in zip(logprobs, tokens, strict=True):
-        ids, values = zip(*token.top, strict=True)
-        row[list(ids)] = torch.tensor(values)
+        known = {token.id: token.logprob, **dict(token.top)}
+        row[list(known)] = torch.tensor(list(known.values()))
     return logprobs
 
 

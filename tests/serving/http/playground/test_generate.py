@@ -69,6 +69,7 @@ def test_the_probabilities_are_those_of_the_model_and_of_sampling(
         sampled = next_token_probabilities(logits[position], SamplingParams(**SETTINGS))
         assert token["label"] == labels[token["id"]]
         assert token["probability"] == pytest.approx(float(own[token["id"]]), rel=1e-3, abs=1e-5)
+        assert token["chance"] == pytest.approx(float(sampled[token["id"]]), rel=1e-3, abs=1e-5)
         for name, expected in (("own", own), ("sampled", sampled)):
             count = min(10, int((expected > 0).sum()))
             assert [p for _, _, p in token[name]] == pytest.approx(
@@ -149,6 +150,13 @@ def test_a_slow_reader_holds_ten_alternatives_a_token_and_no_vocabulary(
     assert len(found) == 500
     assert [(len(token["own"]), len(token["sampled"])) for token in found] == [(10, 5)] * 500
     assert details.take(0) == []
+
+
+def test_a_token_that_is_not_among_the_likeliest_has_its_chance_too() -> None:
+    details = DetailStream(CharTokenizer("abc"), 3, SamplingParams(temperature=0.5), given=0, known=0)
+    details.feed([SampledToken(2, math.log(0.1), ((0, math.log(0.7)), (1, math.log(0.2))))])
+    (token,) = details.take(0)
+    assert token["chance"] == pytest.approx(0.1**2 / (0.7**2 + 0.2**2 + 0.1**2), rel=1e-4)
 
 
 def test_a_large_vocabulary_is_described_by_its_likeliest_tokens() -> None:

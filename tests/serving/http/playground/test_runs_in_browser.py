@@ -104,6 +104,29 @@ def test_a_run_is_followed_while_it_trains_and_from_where_it_went_on(
         run.unlock()
 
 
+@pytest.mark.parametrize("dark", [False, True])
+def test_no_two_runs_are_drawn_alike(
+    dark: bool, trained: Path, tmp_path: Path, char_model: tuple[GPT, CharTokenizer], visit: Open
+) -> None:
+    for number in range(20):
+        shutil.copytree(trained / "runs" / "tiny", tmp_path / f"run {number}")
+    with serve_models(tmp_path, make_loaded(*char_model), real_engine) as served:
+        page = visit(f"{served.url}/#runs", dark=dark)
+        page.wait_for("document.querySelectorAll('.run').length === 20")
+        page.run("document.querySelectorAll('.run input:not(:checked)').forEach((box) => box.click())")
+        page.wait_for("document.querySelectorAll('[data-part=loss] .series.validation').length === 20")
+        for of, look in (
+            (".series.validation", "style.stroke + style.strokeDasharray"),
+            (".run .swatch", "style.backgroundColor + style.backgroundImage"),
+        ):
+            looks = page.run(
+                f"[...document.querySelectorAll('{of}')].map((item) => getComputedStyle(item)).map((style) => {look})"
+            )
+            assert len(set(looks)) == 20
+        strokes = "[...document.querySelectorAll('.series.validation')].map((line) => getComputedStyle(line).stroke)"
+        assert len(set(page.run(strokes))) >= 8
+
+
 def test_a_text_is_pasted_trained_on_stopped_and_gone_on_with(
     tmp_path: Path, runs: Path, char_model: tuple[GPT, CharTokenizer], visit: Open
 ) -> None:

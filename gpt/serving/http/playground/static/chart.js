@@ -56,7 +56,7 @@ function showChart(root, { title, unit, format, height = 280, base }) {
     const isAlone = new Set(plot.series.map(({ group }) => group)).size < 2;
     const entries = [...groups].map(([group, { hue, values }]) => {
       const entry = create("span", "chart-value", `${isAlone ? "" : `${group} `}${values.join(", ")}`);
-      entry.prepend(create("span", `swatch hue-${hue}`));
+      entry.prepend(create("span", `swatch ${hueClass(hue)}`));
       return entry;
     });
     readout.replaceChildren(create("span", "chart-value", x === null ? "last" : plot.across.format(place)), ...entries);
@@ -95,6 +95,11 @@ function createSvg(tag, attributes, text) {
   Object.entries(attributes).forEach(([name, value]) => element.setAttribute(name, value));
   if (text !== undefined) element.textContent = text;
   return element;
+}
+
+/** The classes that color and dash a line. */
+function hueClass(hue) {
+  return `hue-${hue % HUES} dash-${Math.floor(hue / HUES)}`;
 }
 
 function isDrawable(y, isLog) {
@@ -153,10 +158,10 @@ function drawSeries(svg, { hue, kind, points }, { scales, isLog }) {
     if (isDrawable(y, isLog)) path += `${isOpen ? "L" : "M"}${scales.x(x).toFixed(1)} ${scales.y(y).toFixed(1)}`;
     isOpen = isDrawable(y, isLog);
   }
-  svg.append(createSvg("path", { class: `series ${kind} hue-${hue}`, d: path }));
+  svg.append(createSvg("path", { class: `series ${kind} ${hueClass(hue)}`, d: path }));
   if (drawn.length > (kind === "validation" ? MOST_DOTS : 1)) return;
   for (const [x, y] of drawn) {
-    svg.append(createSvg("circle", { class: `dot hue-${hue}`, cx: scales.x(x), cy: scales.y(y), r: 3 }));
+    svg.append(createSvg("circle", { class: `dot ${hueClass(hue)}`, cx: scales.x(x), cy: scales.y(y), r: 3 }));
   }
 }
 

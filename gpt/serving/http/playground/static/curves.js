@@ -1,5 +1,6 @@
 const MOST_KEPT = 2000; // points of a curve that was followed; then it is asked for anew, thinned
-const HUES = 6;
+const HUES = 8;
+const DASHES = 3; // ways to draw a line of one hue
 const POLL_MILLISECONDS = 2500;
 
 const NATS = { title: "Loss", unit: "nats per token", format: (value) => value.toFixed(4) };
@@ -46,7 +47,7 @@ function joined(columns, more) {
   return Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, [...values, ...more[name]]]));
 }
 
-/** Fills three elements with the plots of runs. Returns `draw(chosen, { across, isLog })`; `chosen`: { run, hue } each. */
+/** Fills three elements with the plots of runs. Returns `draw(chosen, { across, isLog })`; `chosen`: { run, hue } each; a hue beyond the last is an earlier one, dashed. */
 function showCurves(loss, rate, speed) {
   const charts = [
     [showChart(loss, NATS), "loss", true],

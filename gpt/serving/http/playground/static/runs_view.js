@@ -61,9 +61,10 @@ function showRuns(root, data, source) {
     row.box.checked = isChosen;
     if (isChosen) {
       const taken = new Set(hues.values());
-      hues.set(run.name, [...Array(HUES).keys()].find((hue) => !taken.has(hue)) ?? hues.size % HUES);
+      const free = [...Array(HUES * DASHES).keys()].find((hue) => !taken.has(hue));
+      hues.set(run.name, free ?? hues.size % (HUES * DASHES));
     } else hues.delete(run.name);
-    row.swatch.className = isChosen ? `swatch hue-${hues.get(run.name)}` : "swatch";
+    row.swatch.className = isChosen ? `swatch ${hueClass(hues.get(run.name))}` : "swatch";
     await follow();
   }
 

@@ -11,7 +11,7 @@ class ServerSource {
 
   /** What the page says about a model. */
   facts(model) {
-    return this.get(`/api/models/${encodeURI(model)}`);
+    return this.get(`/api/models/${model.split("/").map(encodeURIComponent).join("/")}`);
   }
 
   async write({ count, ...request }, onTokens) {
