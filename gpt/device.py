@@ -3,6 +3,8 @@
 import ctypes
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -37,10 +39,31 @@ class Compute:
         """Return a context in which matmuls run in `dtype`."""
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
 
+    @property
+    def uses_tf32(self) -> bool:
+        """Return whether float32 training has TF32 matmuls: on a CUDA device with instructions for it."""
+        return (self.device.type, self.dtype, self.fast_dtype) == ("cuda", torch.float32, torch.bfloat16)
+
+    @contextmanager
+    def training_matmuls(self) -> Iterator[None]:
+        """Within, matmuls of forward and backward passes run in TF32, see `uses_tf32`.
+
+        The setting is the process's: it is restored, and one that the user made stays.
+        """
+        if not (self.uses_tf32 and _is_default_precision()):
+            yield
+            return
+        torch.set_float32_matmul_precision("high")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
     def __str__(self) -> str:
         threads = f", {torch.get_num_threads()} threads" if self.device.type == "cpu" else ""
         name = str(self.dtype).removeprefix("torch.")
-        return f"{self.device}{threads}, {name}"
+        tf32 = " (TF32 matmuls)" if self.uses_tf32 and _is_default_precision() else ""
+        return f"{self.device}{threads}, {name}{tf32}"
 
 
 def choose_compute(
@@ -110,6 +133,13 @@ def _device_of_rank(name: str, launch: Launch) -> str:
     if name != "cpu":
         raise DeviceError(f"run.device is {name}, but each of {launch.size} processes needs its own; use cuda or cpu")
     return name
+
+
+def _is_default_precision() -> bool:
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # it was set by `torch.backends.cuda.matmul.fp32_precision`, which does not mix with this
+        return False
 
 
 def _usable_cores() -> int:

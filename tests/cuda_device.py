@@ -13,10 +13,10 @@ from gpt.training.step import Stepper
 
 
 def stepper_of(model: GPT, device: torch.device, dtype: torch.dtype = torch.float32, **optim: object) -> Stepper:
-    """Of a model that is on the device."""
+    """Of a model that is on the device; float32 is exact, without TF32."""
     config = OptimConfig.model_validate({"learning_rate": 3e-3, "min_lr": 0.0, "warmup_steps": 0, **optim})
     fast = torch.bfloat16 if device.type == "cuda" else torch.float32
-    return Stepper(model, build_optimizer(model, config, device, fast), Compute(device, dtype, fast_dtype=fast), 1.0)
+    return Stepper(model, build_optimizer(model, config, device, fast), Compute(device, dtype), 1.0)
 
 
 @contextmanager

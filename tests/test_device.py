@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from contextlib import suppress
 from unittest.mock import patch
 
 import pytest
@@ -111,3 +112,56 @@ def test_each_process_has_the_cuda_device_of_its_local_rank(
 def test_one_named_device_is_not_for_several_processes(threads: list[int]) -> None:
     with pytest.raises(DeviceError, match=r"^run\.device is cuda:0, but each of 2 processes needs its own; use cuda"):
         choose_as(Launch(0, 2, 0, 2), device="cuda:0")
+
+
+CUDA = torch.device("cuda:0")
+TF32 = device.Compute(CUDA, torch.float32, torch.bfloat16)
+
+
+@pytest.fixture
+def precision() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def fail_within(compute: device.Compute) -> str:
+    """The precision within, of matmuls that end with an error."""
+    with suppress(KeyError), compute.training_matmuls():
+        within = torch.get_float32_matmul_precision()
+        raise KeyError
+    return within
+
+
+@pytest.mark.usefixtures("precision")
+def test_float32_training_on_cuda_multiplies_in_tf32_says_so_and_restores_the_setting() -> None:
+    assert fail_within(TF32) == "high"
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert str(TF32) == "cuda:0, float32 (TF32 matmuls)"
+
+
+@pytest.mark.usefixtures("precision")
+@pytest.mark.parametrize("setting", ["medium", "fp32_precision"])
+def test_a_precision_that_the_user_chose_stays(setting: str) -> None:
+    if setting == "medium":
+        torch.set_float32_matmul_precision("medium")
+    else:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+    with TF32.training_matmuls():
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    assert str(TF32) == "cuda:0, float32"
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        device.Compute(CUDA, torch.bfloat16, torch.bfloat16),
+        device.Compute(CUDA, torch.float32, torch.float32),
+        device.Compute(torch.device("cpu"), torch.float32, torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_other_types_and_devices_keep_the_precision(compute: device.Compute) -> None:
+    assert fail_within(compute) == "highest"
+    assert "TF32" not in str(compute)

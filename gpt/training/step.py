@@ -166,11 +166,12 @@ class Stepper:
         tokens = self.world.sum(sum(int((batch[1] != IGNORE).sum()) for batch in micro_batches))
         tokens_per_process = tokens / self.world.size  # gradients are averaged over processes
         losses = []
-        for number, batch in enumerate(micro_batches, start=1):
-            with nullcontext() if number == len(micro_batches) else self.parallel.accumulating():
-                minimized, loss = self.objective(self.parallel.forward, batch, self.compute)
-                self.scaler.scale(minimized / tokens_per_process).backward()  # type: ignore[no-untyped-call]
-            losses.append(loss / tokens_per_process)
+        with self.compute.training_matmuls():
+            for number, batch in enumerate(micro_batches, start=1):
+                with nullcontext() if number == len(micro_batches) else self.parallel.accumulating():
+                    minimized, loss = self.objective(self.parallel.forward, batch, self.compute)
+                    self.scaler.scale(minimized / tokens_per_process).backward()  # type: ignore[no-untyped-call]
+                losses.append(loss / tokens_per_process)
         return self.world.mean(torch.stack(losses).sum())
 
     def state_dict(self) -> dict[str, Any]:

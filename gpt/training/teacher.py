@@ -114,7 +114,7 @@ def predict(model: GPT, tokens: Tokens, batch_size: int, compute: Compute) -> Te
     starts = np.minimum(np.arange(0, len(tokens), length), len(tokens) - length)
     for batch in np.split(starts, range(batch_size, len(starts), batch_size)):
         inputs = torch.from_numpy(np.asarray(tokens[batch[:, None] + np.arange(length)]).astype(np.int64))
-        with compute.autocast():
+        with compute.training_matmuls(), compute.autocast():
             logits = model(to_device(inputs, compute.device))
         for start, window in zip(batch, logits.float().softmax(-1).half().cpu(), strict=True):
             probabilities[start : start + length] = window

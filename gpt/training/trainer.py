@@ -261,5 +261,6 @@ class Trainer:
         return nullcontext() if self.average is None else self.average.applied()
 
     def _start_meter(self) -> SpeedMeter:
-        rate = self.world.size * measure_matmul_rate(self.compute.device, self.compute.dtype)
+        with self.compute.training_matmuls():
+            rate = self.world.size * measure_matmul_rate(self.compute.device, self.compute.dtype)
         return meter_of(self.config, rate, self.state.seconds)

@@ -52,7 +52,7 @@ class Validation:
         """
         train = self._config.train
         batches = full_batches(self.tokens, self._config.model.block_size, train.eval_batch_size or train.batch_size)
-        with without_compilation(self._model):
+        with without_compilation(self._model), self._compute.training_matmuls():
             result = evaluate(self._model, batches, self._compute, self._poll, self._world)
         if not math.isfinite(result.loss):
             raise NonFiniteError(f"the validation loss is not finite at step {step}; nothing was saved")

@@ -61,14 +61,14 @@ class FakeCuda(TorchDispatchMode):
     Attributes:
         waits: what made the CPU wait, in order.
         pageable: functions that copied to it from memory that is not pinned, which may wait too.
-        matmuls: type and place of every matmul on the device, in order.
+        matmuls: type, place and torch's float32 precision of every matmul on the device, in order.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: list[Event] = []
         self.pageable: list[str] = []
-        self.matmuls: list[tuple[torch.dtype, str]] = []
+        self.matmuls: list[tuple[torch.dtype, str, str]] = []
         self._fake = FakeTensorMode()
         self._refuses_waits = self._refuses_float32 = False
 
@@ -140,7 +140,7 @@ class FakeCuda(TorchDispatchMode):
         if packet in COUNTS or masks:
             self.wait("size that depends on values")
         if packet in MATMULS:
-            self.matmuls.append((tensors[0].dtype, _place()))
+            self.matmuls.append((tensors[0].dtype, _place(), torch.get_float32_matmul_precision()))
             if self._refuses_float32 and tensors[0].dtype == torch.float32:
                 raise Float32Matmul(f"{packet} in {_place() or 'torch'}")
 

@@ -34,6 +34,13 @@ def test_backward_passes_and_muon_multiply_in_half_precision(reports: Reports, r
     assert set(types) <= {"torch.bfloat16", "torch.float16"}
 
 
+@pytest.mark.parametrize("run", [*RUNS, "float32"])
+def test_backward_passes_of_float32_are_in_tf32_and_the_process_is_left_as_it_was(reports: Reports, run: str) -> None:
+    facts = facts_of(reports, run)
+    assert facts["precisions"] == ["high" if run == "float32" else "highest"]
+    assert facts["precision afterwards"] == "highest"
+
+
 @pytest.mark.parametrize("run", [*RUNS])
 def test_batches_come_from_pinned_memory(reports: Reports, run: str) -> None:
     once = {"CombinedOptimizer.load_state_dict", "WeightAverage.load_state_dict", "check_restorable"}

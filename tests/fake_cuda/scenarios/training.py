@@ -66,7 +66,9 @@ def facts_of(trainer: Trainer, device: FakeCuda) -> dict[str, Any]:
         "states": len(tensors),
         "gradients": sorted({str(p.grad.dtype) for p in parameters if p.grad is not None}),
         "fused": optimizer.optimizers["adamw"].defaults["fused"],
-        "matmuls": sorted({str(dtype) for dtype, place in device.matmuls if place == "orthogonalize" or not place}),
+        "matmuls": sorted({str(dtype) for dtype, place, _ in device.matmuls if place == "orthogonalize" or not place}),
+        "precisions": sorted({precision for _, place, precision in device.matmuls if not place}),
+        "precision afterwards": torch.get_float32_matmul_precision(),
         "pageable": sorted(set(device.pageable)),
     }
 
