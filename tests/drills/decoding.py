@@ -183,7 +183,7 @@ def attack(tally: Tally, count: int) -> None:
             model = draw_model(chance)
             compare_texts(chance, model, tally, f"model {number}")
             compare_beams(chance, model, tally, f"model {number}")
-            compare_caches(chance, model, tally, f"model {number}", drifts)
+            compare_caches(chance, model, tally, drifts)
             tally.count("models")
     summarize(drifts, tally)
 
@@ -225,6 +225,6 @@ BREAKS = (
 PROMISE = (
     "Caches, the native engine, drafts by n-grams, by the text and by models, and beams give, by random models, greedy "
     "and sampled, the text and the hypotheses of PyTorch without a cache; 8-bit caches of both differ by how their "
-    "scales are rounded, and by nothing else."
+    "scales are rounded."
 )
 DRILL = Drill(PROMISE, run, BREAKS)

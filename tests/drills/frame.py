@@ -37,6 +37,7 @@ NAMES = (
     "streams",
     "memory",
     "decoding",
+    "exports",
 )
 """The modules of this folder with a `DRILL`, in the order of the page."""
 

@@ -130,7 +130,7 @@ def run(folder: Path, full: bool) -> Tally:
 
 PROMISE = (
     "Streams of many clients at a time carry the text that each would get alone. Requests of every kind for long, of "
-    "which one in a hundred is left, are answered with the right texts, leave no block in use and less than 64 MiB, and "
-    "are all counted; a short one behind 64 unread streams takes less than 2 s."
+    "which one in a hundred is left, get the right texts, leave no block in use and less than 64 MiB, and are all "
+    "counted; a short one behind 64 unread streams takes less than 2 s."
 )
 DRILL = Drill(PROMISE, run, BREAKS)
