@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import math
+import re
 from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -64,7 +65,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--api-key", type=not_empty, metavar="KEY", help="that requests must have (default: from GPT_API_KEY, or none)"
     )
     parser.add_argument(
-        "--allow-host", action="append", default=[], metavar="NAME", help="a name that clients know this server by"
+        "--allow-host",
+        type=_host_name,
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name that clients know this server by",
     )
     parser.add_argument("--max-sequences", type=int, default=64, metavar="N", help="computed at a time (default: 64)")
     parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="beside them (default: 256)")
@@ -81,6 +87,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--drain-seconds", type=float, default=30.0, metavar="S", help="to finish what runs at SIGTERM (default: 30)"
     )
     return parser.parse_args(argv)
+
+
+def _host_name(text: str) -> str:
+    """Return a name that can stand in a Host header, in which it is compared without the port."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", text):
+        raise argparse.ArgumentTypeError(f"expected a name such as gpu-box.lan, without scheme and port, got {text!r}")
+    return text
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -107,6 +107,13 @@ def test_a_wrong_option_is_one_line(trained: Path, monkeypatch, capsys, options:
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["", "http://gpu.lan", "gpu.lan:8000", "*"])
+def test_a_name_that_no_request_can_have_is_refused(capsys, name: str) -> None:
+    with pytest.raises(SystemExit):
+        serve.main([f"--allow-host={name}"])
+    assert f"expected a name such as gpu-box.lan, without scheme and port, got {name!r}" in capsys.readouterr().err
+
+
 def test_what_is_not_installed_is_one_line(monkeypatch, capsys) -> None:
     monkeypatch.setattr(serve, "find_spec", lambda name: None)
     assert serve.main([]) == 2

@@ -12,7 +12,7 @@ from gpt.serving.http.errors import add_error_handlers
 from gpt.serving.http.guards import Guard
 from gpt.serving.http.information import Responses, add_information
 from gpt.serving.http.limits import Limits
-from gpt.serving.http.metrics import Metrics
+from gpt.serving.http.metrics import CountAnswers, Metrics
 from gpt.serving.http.models import Models
 from gpt.serving.http.playground import add_playground
 from gpt.serving.http.playground.runs import Runs
@@ -51,6 +51,8 @@ def create_app(
     app.add_middleware(Guard, body_bytes=limits.body_bytes, hosts=hosts, api_key=api_key, larger=LARGER)
     add_error_handlers(app)
     metrics = Metrics(models)
+    app.state.count_answer = metrics.count_answer
+    app.add_middleware(CountAnswers, count=metrics.count_answer)  # outside of the guard
     heavy = ThreadPoolExecutor(max_workers=1, thread_name_prefix="heavy-work")
     answers = Answers(drain, metrics, limits.values)
     completions = Completions(models, limits, answers, heavy)

@@ -57,7 +57,7 @@ class Completions:
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
             "created": int(time.time()),
-            "model": body.model or self._models.first,
+            "model": self._models.first if body.model is None else body.model,
         }
         if not body.stream:
             return await _whole(request, head, answer)

@@ -9,6 +9,8 @@ import asyncio
 import json
 import logging
 import math
+import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -30,14 +32,14 @@ def build_config(app: Any, limits: Limits, log_level: str = "error", **options: 
     """Return how uvicorn serves an application.
 
     Args:
-        app: an ASGI application.
+        app: an application of `create_app`.
         limits: limits of connections.
         log_level: uvicorn's; any client can cause its warnings, as often as it likes.
         options: more of uvicorn's.
     """
     return uvicorn.Config(
         app,
-        http=partial(Connection, limits, {}),  # type: ignore[arg-type]  # called like the class that uvicorn expects
+        http=partial(Connection, limits, {}, app.state.count_answer),  # type: ignore[arg-type]  # called like the class that uvicorn expects
         h11_max_incomplete_event_size=HEADER_BYTES,
         ws="none",
         lifespan="off",  # the application has none, and its task would be cancelled with a traceback
@@ -68,12 +70,15 @@ class Connection(H11Protocol):
     Args:
         limits: the server's limits.
         idle: connections that have no request under way, the one idle longest first; all share it.
+        count: is given the status of an answer that does not come from the application.
         arguments: see uvicorn.
     """
 
-    def __init__(self, limits: Limits, idle: dict["Connection", None], **arguments: Any) -> None:
+    def __init__(
+        self, limits: Limits, idle: dict["Connection", None], count: Callable[[int], None], **arguments: Any
+    ) -> None:
         super().__init__(**arguments)
-        self._limits, self._idle = limits, idle
+        self._limits, self._idle, self._count = limits, idle, count
         self._deadline: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._unread = math.inf
@@ -108,8 +113,9 @@ class Connection(H11Protocol):
         self._note_progress()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, in the shape of all errors."""
-        self._refuse(400, msg)
+        """Answer what is no HTTP, in the shape of all errors, by the status of the error that is being handled."""
+        error = sys.exception()
+        self._refuse(error.error_status_hint if isinstance(error, h11.ProtocolError) else 400, msg)
 
     def close_now(self) -> None:
         """Close the connection, whatever waits to be read."""
@@ -141,6 +147,7 @@ class Connection(H11Protocol):
         if self.cycle is not None:
             self.cycle.disconnected = True  # whatever the application would still send
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._count(status)
             body = json.dumps(APIError(status, message).body).encode()
             headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
             response = h11.Response(status_code=status, headers=list(headers.items()))

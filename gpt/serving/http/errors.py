@@ -46,7 +46,7 @@ class APIError(Exception):
     def headers(self) -> dict[str, str]:
         """Return the answer's additional headers."""
         if self.status == 401:
-            return {"WWW-Authenticate": "Bearer"}
+            return {"WWW-Authenticate": 'Bearer realm="gpt"'}
         return {"Retry-After": str(RETRY_SECONDS)} if self.status in (429, 503) else {}
 
     def response(self) -> JSONResponse:
@@ -88,7 +88,10 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
     """Answer an unknown path, a wrong method or an oversized body."""
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path}: {error.detail or HTTPStatus(error.status_code).phrase}"
-    return JSONResponse(APIError(error.status_code, message).body, error.status_code, error.headers)
+    headers = dict(error.headers or {})
+    if headers.get("Allow") == "GET":
+        headers["Allow"] = "GET, HEAD"
+    return JSONResponse(APIError(error.status_code, message).body, error.status_code, headers)
 
 
 def _bug(request: Request, error: Exception) -> JSONResponse:

@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gpt.serving.http.connections import HEADER_BYTES
 from gpt.serving.http.errors import APIError
 
 SAFE_METHODS = ("GET", "HEAD")
@@ -22,7 +23,9 @@ OPEN_PATHS = ("/", "/health")
 
 
 class Guard:
-    """Refuses requests from pages of other sites, without the key, or with oversized bodies.
+    """Refuses requests from pages of other sites, without the key, with oversized headers or bodies, or of two lengths.
+
+    It answers HEAD as GET; the server sends no body then.
 
     Starlette's own limit of a body answers in plain text, and its check of the host takes no IPv6 address.
 
@@ -49,10 +52,17 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, see ASGI."""
         if scope["type"] == "http":
-            error = self._problem(scope["method"], scope["path"], Headers(scope=scope))
+            headers = Headers(scope=scope)
+            wrong = _framing_problem(scope, headers)
+            error = wrong or self._problem(scope["method"], scope["path"], headers)
             if error is not None:
-                await error.response()(scope, receive, send)
+                response = error.response()
+                if wrong is not None:  # where the next request begins is not certain
+                    response.headers["Connection"] = "close"
+                await response(scope, receive, send)
                 return
+            if scope["method"] == "HEAD":
+                scope = {**scope, "method": "GET"}
             receive = self._limited(receive, self._most_bytes(scope["path"]))
         await self._app(scope, receive, send)
 
@@ -65,9 +75,10 @@ class Guard:
         if origin is not None and method not in SAFE_METHODS and _host_of(origin) != host.lower():
             return APIError(403, f"requests from pages of {origin[:100]} are refused")
         if self._key is not None and path not in OPEN_PATHS:
-            given = headers.get("authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), self._key.encode()):
-                return APIError(401, "the API key is missing or wrong", code="invalid_api_key")
+            scheme, _, given = headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key.encode()):
+                message = "the API key is missing or wrong; send it as Authorization: Bearer KEY"
+                return APIError(401, message, code="invalid_api_key")
         length, most = headers.get("content-length", "0"), self._most_bytes(path)
         if not length.isdecimal() or int(length) > most:
             return APIError(413, _too_large(most))
@@ -99,6 +110,18 @@ class Guard:
         except ValueError:
             return False
         return True
+
+
+def _framing_problem(scope: Scope, headers: Headers) -> APIError | None:
+    """Return why it is not certain what belongs to a request (RFC 9112, 2.3 and 6), or is too much of it, or None."""
+    if not scope["http_version"].startswith("1."):
+        return APIError(505, "this server speaks HTTP/1.1")
+    if "transfer-encoding" in headers and ("content-length" in headers or scope["http_version"] == "1.0"):
+        return APIError(400, "Transfer-Encoding excludes Content-Length and HTTP/1.0")
+    size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(a) + len(b) + 4 for a, b in headers.raw)
+    if size > HEADER_BYTES:  # what comes in one piece is not limited below
+        return APIError(431, f"the headers have more than the {HEADER_BYTES} bytes that this server accepts")
+    return None
 
 
 def _too_large(most: int) -> str:

@@ -1,10 +1,11 @@
 """Metrics of a server, for Prometheus."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpt.serving.http.answer import Answer
 from gpt.serving.http.models import Models
@@ -36,6 +37,9 @@ class Metrics:
         self._requests = Counter(
             "gpt_requests", "Completion requests by their end.", ["status"], registry=self._registry
         )
+        self._answers = Counter(
+            "gpt_answers", "Answers to requests of any kind, by HTTP status.", ["status"], registry=self._registry
+        )
         self._prompt_tokens = Counter("gpt_prompt_tokens", "Tokens of prompts.", registry=self._registry)
         self._first_token = Histogram(
             "gpt_time_to_first_token_seconds",
@@ -61,6 +65,10 @@ class Metrics:
             self._first_token.observe(answer.first - answer.begun)
         self._duration.observe(time.monotonic() - answer.begun)
 
+    def count_answer(self, status: int) -> None:
+        """Count an answer to a request of any kind by its HTTP status."""
+        self._answers.labels(status).inc()
+
     def collect(self) -> Iterator[Metric]:
         """Yield what the engines say now; the registry calls it."""
         stats = {name: served.engine.stats() for name, served in self._models.loaded.items()}
@@ -74,3 +82,33 @@ class Metrics:
     def text(self) -> bytes:
         """Return everything in Prometheus's text format."""
         return generate_latest(self._registry)
+
+
+class CountAnswers:
+    """Counts the answers of an application, what its guard refuses included.
+
+    Args:
+        app: the application.
+        count: is given each status.
+    """
+
+    def __init__(self, app: ASGIApp, count: Callable[[int], None]) -> None:
+        self._app, self._count = app, count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request, see ASGI."""
+        is_counted = scope["type"] != "http"
+
+        async def counted(message: Message) -> None:
+            nonlocal is_counted
+            if message["type"] == "http.response.start" and not is_counted:
+                is_counted = True
+                self._count(message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, counted)
+        except Exception:  # a bug, whose answer is sent outside of this
+            if not is_counted:
+                self._count(500)
+            raise

@@ -89,7 +89,7 @@ class Models:
         Raises:
             APIError: there is no such model, it cannot be read, or there is no memory for it.
         """
-        served = await self._get(name or self.first)
+        served = await self._get(self.first if name is None else name)
         served.users += 1
         served.used = time.monotonic()
         try:

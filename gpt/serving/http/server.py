@@ -68,7 +68,7 @@ class Server:
     """Runs an application at a socket.
 
     Args:
-        app: an ASGI application.
+        app: an application of `create_app`.
         drain: the application's shutdown.
         limits: limits of its connections.
         drain_seconds: what running requests have to finish after a signal.

@@ -151,24 +151,94 @@ def test_small_packets_are_sent_at_once(serve: Serve) -> None:
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n"
+
+
 @pytest.mark.parametrize(
-    "sent",
+    ("sent", "status"),
     [
-        b"\x16\x03\x01\x02\x00\x01\x00",  # TLS
-        b"GET / HTTP/1.1\r\n\r\n",  # no Host
-        b"GET /\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nX" + b"a" * HEADER_BYTES,
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: a\r\n" * HEADER_BYTES,
-        HEAD + b"Transfer-Encoding: chunked\r\n\r\nno number\r\n",
-        HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n",
-        HEAD + b"Content-Length: -5\r\n\r\n",
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),  # TLS
+        (b"GET / HTTP/1.1\r\n\r\n", 400),  # no Host
+        (GET + b"Host: other\r\n\r\n", 400),
+        (b"GET /\r\n\r\n", 400),
+        (b"GET /health HTTP/3.0\r\nHost: localhost\r\n\r\n", 505),
+        (GET + b"X: a\r\n" * HEADER_BYTES, 431),
+        (GET + b"X: " + b"a" * HEADER_BYTES + b"\r\n\r\n", 431),  # in one piece, with its end
+        (b"GET /" + b"a" * HEADER_BYTES + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 431),
+        (GET + b"X : a\r\n\r\n", 400),
+        (GET + b"X Y: a\r\n\r\n", 400),
+        (GET + b"X: a\0b\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\n Host: localhost\r\n\r\n", 400),
+        (CHUNKED + b"\r\nno number\r\n", 400),
+        (CHUNKED + b"\r\n-1\r\n", 400),
+        (CHUNKED + b"\r\n0x1\r\n", 400),
+        (CHUNKED + b"\r\n" + b"f" * 21 + b"\r\n", 400),
+        (CHUNKED + b"\r\n2\r\n{}X\r\n0\r\n\r\n", 400),
+        (CHUNKED + b"Content-Length: 5\r\n\r\n0\r\n\r\n", 400),
+        (HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (CHUNKED.replace(b"HTTP/1.1", b"HTTP/1.0") + b"\r\n0\r\n\r\n", 400),
+        (CHUNKED + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 501),
+        (HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 501),
+        (HEAD + b"Transfer-Encoding: identity\r\n\r\n", 501),
+        (HEAD + b"Transfer-Encoding: chunked, identity\r\n\r\n", 501),
+        (HEAD + b"Transfer-Encoding: \x0bchunked\r\n\r\n", 400),
+        (HEAD + b"Transfer_Encoding: chunked\r\nTransfer-Encoding : chunked\r\n\r\n", 400),
+        (HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n", 400),
+        (HEAD + b"Content-Length: 5, 6\r\n\r\n", 400),
+        (HEAD + b"Content-Length: -5\r\n\r\n", 400),
+        (HEAD + b"Content-Length: +5\r\n\r\n", 400),
+        (HEAD + b"Content-Length: 0x5\r\n\r\n", 400),
+        (HEAD + b"Content-Length: 5_0\r\n\r\n", 400),
+        (HEAD + b"Content-Length: \xb2\r\n\r\n", 400),
+        (HEAD + b"Content-Length: 1 1\r\n\r\n", 400),
+        (HEAD + b"Content-Length:\r\n\r\n", 400),
     ],
 )
-def test_what_is_no_http_is_refused_in_the_shape_of_all_errors(serve: Serve, sent: bytes) -> None:
-    with serve() as served, connect(served, sent) as connection:
+def test_what_is_no_http_is_refused_in_the_shape_of_all_errors(server: Served, sent: bytes, status: int) -> None:
+    """Of RFC 9112: what two readers could read as two different requests, the rest of the connection included."""
+    with connect(server, sent + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") as connection:
         answer = read_all(connection)
-        assert answer.startswith(b"HTTP/1.1 400 ")
-        assert error_of(answer) == "Invalid HTTP request received."
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
+        assert answer.count(b"HTTP/1.1 ") == 1
+        assert error_of(answer)
+
+
+def test_every_answer_is_counted_by_its_status(serve: Serve) -> None:
+    with serve(limits=SOON) as served:
+        with connect(served, b"GET /\r\n\r\n") as wrong, connect(served, b"GET /he") as late:
+            read_all(wrong), read_all(late)
+        with served.http() as client:
+            for path, status in (("/nowhere", 404), ("/v1/completions", 405), ("/health", 200)):
+                assert client.get(path).status_code == status
+            assert client.get("/health", headers={"Host": "evil.example"}).status_code == 403
+            assert client.post("/v1/completions", json={}).status_code == 400
+            text = client.get("/metrics").text
+    counts = dict(line.split(" ") for line in text.splitlines() if line.startswith("gpt_answers_total"))
+    expected = {200: 1, 400: 2, 403: 1, 404: 1, 405: 1, 408: 1}
+    assert counts == {f'gpt_answers_total{{status="{status}"}}': f"{count:.1f}" for status, count in expected.items()}
+
+
+@pytest.mark.parametrize("path", [b"/", b"/health", b"/v1/models", b"/metrics", b"/openapi.json", b"/api/runs"])
+def test_head_is_get_without_the_body(server: Served, path: bytes) -> None:
+    def ask(method: bytes) -> tuple[bytes, bytes]:
+        sent = method + b" " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        with connect(server, sent) as connection:
+            head, _, body = read_all(connection).partition(b"\r\n\r\n")
+        return b"\r\n".join(line for line in head.split(b"\r\n") if not line.startswith(b"date")), body
+
+    (head, nothing), (got, body) = ask(b"HEAD"), ask(b"GET")
+    assert nothing == b""
+    assert body
+    if path != b"/metrics":
+        assert head == got
+
+
+def test_head_of_what_is_only_posted_says_what_is_allowed(server: Served) -> None:
+    with server.http() as client:
+        assert client.head("/v1/completions").headers["Allow"] == "POST"
+        assert client.post("/health").headers["Allow"] == "GET, HEAD"
+        assert client.head("/nowhere").status_code == 404
 
 
 def test_nonsense_after_an_answer_has_begun_only_ends_the_connection(serve: Serve, caplog) -> None:

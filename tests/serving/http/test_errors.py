@@ -212,7 +212,7 @@ def test_a_body_in_chunks_that_is_too_large_is_refused(server: Served) -> None:
 def test_a_flood_of_headers_is_refused(server: Served) -> None:
     with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X: " + b"a" * 200_000)
-        assert connection.recv(100).startswith(b"HTTP/1.1 400")
+        assert connection.recv(100).startswith(b"HTTP/1.1 431")
     assert server.post(**OK).status_code == 200
 
 
@@ -263,6 +263,14 @@ def test_a_model_that_is_not_there_is_not_found(server: Served) -> None:
     with pytest.raises(openai.NotFoundError, match="'third'") as caught:
         server.client().completions.create(model="third", prompt="It")
     assert caught.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/completions", OK), ("/api/generate", OK), ("/api/surprisal", {"text": "It was"})]
+)
+def test_an_empty_name_is_no_model(server: Served, path: str, body: dict) -> None:
+    with server.http() as client:
+        assert_is_error(client.post(path, json={**body, "model": ""}), 404, "model")
 
 
 def test_a_full_queue_is_429_and_says_when_to_come_back(serve: Serve) -> None:

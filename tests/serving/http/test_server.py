@@ -4,6 +4,7 @@ import asyncio
 import socket
 
 import pytest
+from fastapi import FastAPI
 
 from gpt.errors import GPTError
 from gpt.serving.http.drain import Drain
@@ -34,9 +35,8 @@ def test_as_many_files_may_be_open_as_there_are_connections(
 
 
 def test_the_system_keeps_little_for_a_client_that_does_not_read() -> None:
-    with bind("127.0.0.1", 0) as bound:
-        with socket.create_connection(bound.getsockname()), bound.accept()[0] as accepted:
-            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * SEND_BYTES  # Linux doubles it
+    with bind("127.0.0.1", 0) as bound, socket.create_connection(bound.getsockname()), bound.accept()[0] as accepted:
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * SEND_BYTES  # Linux doubles it
 
 
 def test_of_two_servers_at_one_port_the_second_is_refused_before_it_loads_a_model() -> None:
@@ -50,7 +50,9 @@ def test_a_server_that_cannot_serve_does_not_say_that_it_does() -> None:
     said: list[str] = []
     bound = bind("127.0.0.1", 0)
     bound.close()
-    server = Server(None, Drain(), Limits(), 0, said.append)
+    app = FastAPI()
+    app.state.count_answer = said.append
+    server = Server(app, Drain(), Limits(), 0, said.append)
     with pytest.raises(OSError, match="Bad file descriptor"):
         asyncio.run(server.run(bound, lambda: said.append("serving")))
     assert said == []

@@ -162,7 +162,7 @@ class Readings:
                 if await request.is_disconnected():
                     return Response(status_code=CLIENT_GONE)
                 read = partial(self._read, body, served.loaded, compute, fewest, cropped)
-                name = body.model or self._models.first
+                name = self._models.first if body.model is None else body.model
                 content = await asyncio.get_running_loop().run_in_executor(self._heavy, read, name)
                 return Response(content, media_type="application/json")
         finally:
