@@ -89,7 +89,7 @@ def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Pat
         case "text8" | "enwik8":
             path = _locate_archive(config.source, config, settings, report)
         case "pydocs":
-            path = _write_pydocs(expand_home(config.dir, "data.dir"))
+            path = store_text(pydocs_text(), expand_home(config.dir, "data.dir"), "pydocs")
         case "file":
             assert config.path is not None
             path = _existing_file(expand_home(config.path, "data.path"), config.sha256)
@@ -120,12 +120,11 @@ def _download(download: Download, config: DataConfig, settings: Settings, report
     return fetch(download, folder, offline=settings.offline, report=report)
 
 
-def _write_pydocs(folder: Path) -> Path:
-    """Write Python's own documentation topics, which ship with every CPython, as one text."""
+def pydocs_text() -> str:
+    """Return Python's own documentation topics, which ship with every CPython, as one text."""
     from pydoc_data.topics import topics
 
-    text = "\n\n".join(topics[name].strip() for name in sorted(topics)) + "\n"
-    return store_text(text, folder, "pydocs")
+    return "\n\n".join(topics[name].strip() for name in sorted(topics)) + "\n"
 
 
 def store_text(text: str, folder: Path, prefix: str = "text") -> Path:

@@ -4,9 +4,10 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
-from gpt.data.corpora import SHAKESPEARE
+from gpt.data.corpora import SHAKESPEARE, pydocs_text
 from gpt.errors import DataError
 from gpt.files import write_atomic
 
@@ -18,6 +19,9 @@ MOST_PASTED_BYTES = 256 << 20
 MOST_FILES = 200
 NAMED = {"shakespeare": 1_115_394, "pydocs": 465_000}
 """Corpora that the configuration knows, and about how many characters they have."""
+SHAKESPEARE_VOCABULARY = 65
+COUNTED_CHARACTERS = 1 << 26
+"""Of a file, from its beginning, in which the distinct ones are counted."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,13 @@ class Corpora:
             Corpus("file", name, path.stat().st_size, _beginning(path) if path.name.startswith(PASTED) else "")
             for name, path in self._files()
         ]
+
+    def vocabulary(self, corpus: str) -> int | None:
+        """Count the distinct characters of a corpus; None: there is no such corpus, or it is not Unicode."""
+        if corpus in NAMED:
+            return len(set(pydocs_text())) if corpus == "pydocs" else SHAKESPEARE_VOCABULARY
+        path = dict(self._files()).get(corpus)
+        return None if path is None else _count_distinct(path, path.stat().st_mtime_ns, path.stat().st_size)
 
     def overrides(self, corpus: str) -> list[str]:
         """Return the overrides of a configuration that choose a corpus.
@@ -105,6 +116,19 @@ class Corpora:
         for path in found[:MOST_FILES]:
             if path.resolve().is_relative_to(home) and path.is_file():
                 yield path.relative_to(self._folder).as_posix(), path
+
+
+@lru_cache
+def _count_distinct(path: Path, changed: int, size: int) -> int | None:
+    """Count the distinct characters of a file, once as long as it stays as it is."""
+    found: set[str] = set()
+    try:
+        with path.open(encoding="utf-8") as file:
+            for _ in range(COUNTED_CHARACTERS >> 20):
+                found.update(file.read(1 << 20))
+    except (OSError, UnicodeDecodeError):
+        return None
+    return len(found)
 
 
 def _beginning(path: Path) -> str:

@@ -74,7 +74,8 @@ class Generate:
         """Continue a prompt, and send each token with the most likely ones in its place.
 
         Every event is a list of `tokens`, each with `id`, `label`, `text`, `probability` and `chance`, which are before
-        and after the sampling parameters, and the most likely tokens `own` and `sampled`, before and after them. The tokens of the prompt come first.
+        and after the sampling parameters, and the most likely tokens `own` and `sampled`, before and after them.
+        The tokens of the prompt come first.
         """
         self._answers.check()
         served = await cleanup.enter_async_context(self._models.use(body.model))

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import torch
+
 from gpt.accounting.flops import forward_flops, run_flops
 from gpt.accounting.machine import measure_matmul_rate
 from gpt.accounting.parameters import count_parameters
@@ -18,7 +20,7 @@ from gpt.serving.http.playground.curves import last_progress
 from gpt.serving.http.playground.runs import Runs, read_config
 
 VOCABULARY = 100
-"""Characters that a text is taken to have where it is not read yet; the sizes of a model hardly depend on it."""
+"""Distinct characters that a text is taken to have where it is not read yet; times hardly depend on it."""
 UTILIZATION = (0.1, 0.6)
 """Model FLOP/s of training as a share of this machine's matmul rate, at worst and at best: small models are at the low
 end, above all where a processor has instructions for bfloat16."""
@@ -35,7 +37,8 @@ class Recipe:
     Attributes:
         name: file name without its ending.
         about: the comment at its head.
-        parameters: number of the model's parameters, with a vocabulary of `VOCABULARY`.
+        source: the corpus that it was made for, as `data.source`.
+        parameters: number of the model's parameters.
         n_layer: blocks.
         n_embd: width.
         block_size: positions of the window.
@@ -47,6 +50,7 @@ class Recipe:
 
     name: str
     about: str
+    source: str
     parameters: int
     n_layer: int
     n_embd: int
@@ -73,9 +77,10 @@ class Recipes:
         """Return the file of a recipe, which is one of this folder's; None: there is no such recipe."""
         return next((path for path, _ in self._configs() if path.stem == name), None)
 
-    def describe(self, characters: int) -> list[Recipe]:
-        """Describe all recipes for a corpus of this many characters, the quickest first."""
-        recipes = [self._recipe(path, config, characters) for path, config in self._configs()]
+    def describe(self, characters: int, vocabulary: int | None = None) -> list[Recipe]:
+        """Describe all recipes for a corpus of this many characters, so many of them distinct, the quickest first."""
+        distinct = vocabulary or VOCABULARY
+        recipes = [self._recipe(path, config, characters, distinct) for path, config in self._configs()]
         return sorted(recipes, key=lambda recipe: recipe.seconds)
 
     def _configs(self) -> Iterator[tuple[Path, Config]]:
@@ -88,8 +93,8 @@ class Recipes:
             if config.model.vocab_size is None:
                 yield path, config
 
-    def _recipe(self, path: Path, config: Config, characters: int) -> Recipe:
-        model, train = config.model, config.train
+    def _recipe(self, path: Path, config: Config, characters: int, vocabulary: int) -> Recipe:
+        model, train, tokenizer = config.model, config.train, config.data.tokenizer
         like, pace = self._pace(config)
         if pace is None:
             flops, rate = whole_flops(config, characters), self._measure(config.run)
@@ -99,7 +104,8 @@ class Recipes:
         return Recipe(
             name=path.stem,
             about=_about(path),
-            parameters=_parameters(model),
+            source=config.data.source,
+            parameters=_parameters(model, {"byte": 256, "bpe": config.data.bpe_vocab_size}.get(tokenizer, vocabulary)),
             n_layer=model.n_layer,
             n_embd=model.n_embd,
             block_size=model.block_size,
@@ -134,12 +140,17 @@ def whole_flops(config: Config, characters: int) -> float:
 
 @lru_cache
 def measure_rate(config: RunConfig) -> float:
-    """Measure the matmul rate of a run on this machine, in FLOP/s; a second, once."""
+    """Measure the matmul rate of a run on this machine, in FLOP/s; a second, once for all runs that compute alike."""
     try:
         compute = choose_compute(config.model_copy(update={"threads": None, "deterministic": False}), silent)
     except GPTError:  # a device that is not here: as on the one that is
         compute = choose_compute(RunConfig(), silent)
-    return measure_matmul_rate(compute.device, compute.dtype)
+    return _rate(compute.device, compute.dtype)
+
+
+@lru_cache
+def _rate(device: torch.device, dtype: torch.dtype) -> float:
+    return measure_matmul_rate(device, dtype)
 
 
 def _work(config: Config) -> tuple[object, ...]:
@@ -158,5 +169,5 @@ def _about(path: Path) -> str:
 
 
 @lru_cache
-def _parameters(model: ModelConfig) -> int:
-    return count_parameters(model.model_copy(update={"vocab_size": VOCABULARY})).total
+def _parameters(model: ModelConfig, vocabulary: int) -> int:
+    return count_parameters(model.model_copy(update={"vocab_size": vocabulary})).total

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, TypeVar
 
 from fastapi import FastAPI, Query, Request
@@ -15,7 +16,7 @@ from gpt.serving.http.errors import APIError
 from gpt.serving.http.playground.corpora import TEXT_BYTES, Corpus
 from gpt.serving.http.playground.launcher import BusyError
 from gpt.serving.http.playground.loopback import Loopback
-from gpt.serving.http.playground.recipes import UTILIZATION, VOCABULARY, Recipe
+from gpt.serving.http.playground.recipes import UTILIZATION, Recipe
 from gpt.serving.http.playground.trainings import Training, Trainings
 
 START = "/api/training/start"
@@ -60,14 +61,12 @@ class Choices:
         corpora: named ones and files.
         text_bytes: most of a text.
         utilization: fraction of this machine's matmul rate, at worst and at best, for estimates without a past run.
-        vocabulary: characters that parameters are counted with.
     """
 
     recipes: list[Recipe]
     corpora: list[Corpus]
     text_bytes: int
     utilization: tuple[float, float]
-    vocabulary: int
 
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -98,13 +97,25 @@ class TrainingEndpoints:
         """Return what runs."""
         return Status(self._loopback.token, self._allowed(request).status())
 
-    async def choices(self, request: Request, characters: Annotated[int, Query(ge=0, le=2**40)] = 0) -> Choices:
-        """Return what can be trained, and how long it would take on so many characters."""
+    async def choices(
+        self,
+        request: Request,
+        characters: Annotated[int, Query(ge=0, le=2**40)] = 0,
+        vocabulary: Annotated[int, Query(ge=1, le=2**21)] | None = None,
+        corpus: Annotated[str, Query(max_length=1000)] | None = None,
+    ) -> Choices:
+        """Return what can be trained, and how long it would take on so many characters, of so many distinct ones.
+
+        These are counted where a corpus is named.
+        """
         trainings = self._allowed(request)
         loop = asyncio.get_running_loop()
-        recipes = await loop.run_in_executor(self._heavy, trainings.recipes.describe, characters)  # measures once
+        if corpus is not None:
+            vocabulary = await asyncio.to_thread(trainings.corpora.vocabulary, corpus)
+        describe = partial(trainings.recipes.describe, characters, vocabulary)
+        recipes = await loop.run_in_executor(self._heavy, describe)  # measures once
         corpora = await asyncio.to_thread(trainings.corpora.available)
-        return Choices(recipes, corpora, TEXT_BYTES, UTILIZATION, VOCABULARY)
+        return Choices(recipes, corpora, TEXT_BYTES, UTILIZATION)
 
     async def start(self, request: Request) -> Status:
         """Start a training."""

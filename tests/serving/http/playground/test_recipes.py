@@ -2,12 +2,14 @@
 
 import json
 import shutil
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
 from gpt.accounting.flops import forward_flops, training_flops
 from gpt.config import load_config
+from gpt.serving.http.playground import recipes
 from gpt.serving.http.playground.recipes import START_SECONDS, UTILIZATION, VOCABULARY, Recipes, whole_flops
 from gpt.serving.http.playground.runs import Runs
 from serving.http.playground.training import make_place
@@ -64,7 +66,17 @@ def test_the_pace_of_a_run_of_the_same_work_says_more_than_flops(trained: Path, 
 def test_a_recipe_with_a_mistake_is_left_out(tmp_path: Path) -> None:
     place = make_place(tmp_path)
     (place / "configs" / "tiny.yaml").write_text("modle: {}")
-    recipes = recipes_of(place / "configs", tmp_path / "runs")
-    assert [recipe.name for recipe in recipes.describe(1)] == ["endless"]
-    assert recipes.path("tiny") is None
+    found = recipes_of(place / "configs", tmp_path / "runs")
+    assert [recipe.name for recipe in found.describe(1)] == ["endless"]
+    assert found.path("tiny") is None
     assert recipes_of(tmp_path / "none", tmp_path / "runs").describe(1) == []
+
+
+def test_runs_that_compute_alike_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[tuple[object, ...]] = []
+    monkeypatch.setattr(recipes, "_rate", lru_cache(recipes._rate.__wrapped__))  # an empty cache
+    monkeypatch.setattr(recipes, "measure_matmul_rate", lambda *given: measured.append(given) or 1e9)
+    for name in ("one", "another"):
+        run = load_config(CONFIGS / "quickstart.yaml", [f"run.name={name}", "run.device=cpu"]).config.run
+        assert recipes.measure_rate.__wrapped__(run) == 1e9
+    assert len(measured) == 1

@@ -1,14 +1,18 @@
 """The views of runs and of training as a person uses them, in a browser."""
 
 import json
+import re
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from browser import Browser, Page
+from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder
+from gpt.config import ModelConfig
 from gpt.data.tokenizers import CharTokenizer
 from gpt.model import GPT
 from http_server import make_loaded, real_engine, serve_models
@@ -139,6 +143,7 @@ def test_a_text_is_pasted_trained_on_stopped_and_gone_on_with(
         assert page.run(f"{PART.format('start')}.disabled")
         page.run("document.getElementById('training-text').focus()")
         page.type(TEXT)
+        page.point("document.querySelector('.slow-recipes summary')", click=True)
         page.point("document.querySelector('.recipe input[value=endless]')", click=True)
         page.run(f"{PART.format('run-name')}.focus()")
         page.type("mine")
@@ -154,6 +159,59 @@ def test_a_text_is_pasted_trained_on_stopped_and_gone_on_with(
         page.wait_for(f"{PART.format('state')}.textContent.startsWith('Training')", PATIENCE)
         page.wait_for(f"{LINE.format('training')} > {stopped + 3}", PATIENCE)
         assert "step " in part(page, "console")
+        (count,) = re.findall("[0-9,]+ parameters", page.text(".slow-recipes .recipe-about"))
+        page.run("location.hash = '#runs'")
+        page.wait_for("document.querySelector('.run-facts') !== null")
+        assert count in page.text(".run-facts")
+
+
+def test_nothing_can_be_started_before_there_is_something_to_choose(
+    tmp_path: Path, runs: Path, char_model: tuple[GPT, CharTokenizer], visit: Open
+) -> None:
+    measured = threading.Event()
+
+    def measure(run: object) -> float:
+        assert measured.wait(PATIENCE)
+        return 1e9
+
+    with training_site(make_place(tmp_path), make_loaded(*char_model), runs, measure) as site:
+        page = visit(f"{site.served.url}/#training", hurry=25)
+        page.wait_for(f"{PART.format('allowed')}?.hidden === false")
+        assert part(page, "measuring") == "Measuring how fast this machine computes…"
+        assert page.run(f"{PART.format('start')}.disabled && {PART.format('corpus')}.disabled")
+        measured.set()
+        page.wait_for("document.querySelectorAll('.recipe').length === 2")
+        assert page.run(f"{PART.format('measuring')}.hidden")
+        assert not page.run(f"{PART.format('start')}.disabled || {PART.format('corpus')}.disabled")
+
+
+def test_a_recipe_comes_with_its_text_and_days_of_work_come_last(
+    tmp_path: Path, runs: Path, char_model: tuple[GPT, CharTokenizer], visit: Open
+) -> None:
+    place = make_place(tmp_path)
+    recipe = (place / "configs" / "tiny.yaml").read_text()
+    (place / "configs" / "quickstart.yaml").write_text(f"{recipe}data: {{source: pydocs}}\n")
+    with training_site(place, make_loaded(*char_model), runs) as site:
+        page = visit(f"{site.served.url}/#training", hurry=25)
+        page.wait_for("document.querySelectorAll('.recipe').length === 3")
+        names = "[...document.querySelectorAll('{} .recipe-name')].map((name) => name.textContent)"
+        assert page.run(names.format(".recipe-list > .recipe")) == ["quickstart", "tiny"]
+        assert page.run(names.format(".slow-recipes:not([open])")) == ["endless"]
+        chosen = f"[document.querySelector('.recipe :checked').value, {PART.format('corpus')}.value].join()"
+        assert page.run(chosen) == "quickstart,pydocs"
+        page.run("document.querySelector('.recipe :checked').focus()")
+        page.press("ArrowDown")
+        page.wait_for(f"{chosen} === 'tiny,shakespeare'")
+        page.run(CHANGE.format(PART.format("corpus"), "books/keys.txt"))
+        page.wait_for(f"document.querySelector('.recipe-about').textContent.includes('{parameters_of(TEXT)}')")
+        page.point("document.querySelector('.recipe input[value=quickstart]')", click=True)
+        assert page.run(chosen) == "quickstart,books/keys.txt"
+
+
+def parameters_of(text: str) -> str:
+    """The number of parameters of the recipe `tiny` on a text."""
+    model = ModelConfig(n_layer=1, n_head=2, n_embd=16, block_size=16, vocab_size=len(set(text)))
+    return f"{count_parameters(model).total:,} parameters"
 
 
 def test_where_training_is_not_allowed_the_view_says_why(

@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 
+from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder, read_checkpoint
 from gpt.config import load_config
+from gpt.data.corpora import pydocs_text
 from gpt.data.tokenizers import CharTokenizer
 from gpt.errors import GPTError
 from gpt.model import GPT
 from gpt.serving.http.playground import corpora, launcher
 from gpt.serving.http.playground.launcher import BusyError, Launcher, launched_process
+from gpt.serving.http.playground.recipes import VOCABULARY
 from http_server import make_loaded
 from patience import PATIENCE
 from serving.http.playground.training import TEXT, Site, make_place, training_site
@@ -113,6 +116,26 @@ def test_what_can_be_chosen(site: Site) -> None:
     texts = [(corpus["source"], corpus["file"]) for corpus in choices["corpora"]]
     assert texts == [("shakespeare", None), ("pydocs", None), ("file", "books/keys.txt")]
     assert choices["corpora"][2]["characters"] == len(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("text", "vocabulary"),
+    [
+        ({"corpus": "books/keys.txt"}, len(set(TEXT))),
+        ({"vocabulary": 31}, 31),
+        ({"corpus": "shakespeare"}, 65),
+        ({"corpus": "pydocs"}, len(set(pydocs_text()))),
+        ({"corpus": "../configs/tiny.yaml"}, VOCABULARY),
+        ({}, VOCABULARY),
+    ],
+)
+def test_the_parameters_are_those_of_a_model_of_the_text(
+    site: Site, place: Path, text: dict[str, object], vocabulary: int
+) -> None:
+    model = load_config(place / "configs" / "tiny.yaml").config.model
+    recipe = site.get("/choices", params=text).json()["recipes"][0]
+    expected = count_parameters(model.model_copy(update={"vocab_size": vocabulary})).total
+    assert recipe["parameters"] == expected
 
 
 @pytest.mark.usefixtures("waiting")

@@ -83,16 +83,19 @@ class Site:
 
 
 @contextmanager
-def training_site(place: Path, loaded: Callable[[Path], Loaded], models: Path) -> Iterator[Site]:
+def training_site(
+    place: Path, loaded: Callable[[Path], Loaded], models: Path, measure: Callable[[object], float] = lambda run: 1e9
+) -> Iterator[Site]:
     """Run a server in a thread; a training that still runs at the end is stopped.
 
     Args:
         place: see `make_place`.
         loaded: the model that is served.
         models: a runs folder that has one, which the server needs.
+        measure: see `Recipes`.
     """
     runs = Runs(place / "runs")
-    recipes = Recipes(place / "configs", runs, lambda run: 1e9)
+    recipes = Recipes(place / "configs", runs, measure)
     trainings = Trainings(runs, recipes, Corpora(place / "data"), lambda line: None)
     with serve_models(models, loaded, real_engine, trainings=trainings) as served:
         try:

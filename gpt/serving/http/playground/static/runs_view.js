@@ -114,7 +114,7 @@ function describeRunFacts(run) {
   const whole = run.max_steps === null ? "" : ` of ${run.max_steps.toLocaleString("en")}`;
   const left = run.seconds_left === null ? "" : `, about ${describeRough(run.seconds_left)} left`;
   const best = run.best_val_loss === null ? "" : `best ${run.best_val_loss.toFixed(4)} nats at step ${run.best_step}`;
-  const size = run.parameters === null ? "" : `${compact(run.parameters)} parameters`;
+  const size = run.parameters === null ? "" : `${run.parameters.toLocaleString("en")} parameters`;
   const shape = `${config["model.n_layer"]} layers of ${config["model.n_embd"]}, ${config["model.block_size"]} positions`;
   const state = `${run.training ? "training: " : ""}step ${run.step.toLocaleString("en")}${whole}${left}`;
   return [state, best, size, shape, config["optim.name"]].filter((part) => part).join(" · ");

@@ -53,8 +53,9 @@ class ServerSource {
     return this.get("/api/training");
   }
 
-  trainingChoices({ characters }) {
-    return this.get(`/api/training/choices?characters=${characters}`);
+  /** `text` has its number of `characters`, and `vocabulary`, the number of distinct ones, or else `corpus`, its name. */
+  trainingChoices(text) {
+    return this.get(`/api/training/choices?${new URLSearchParams(text)}`);
   }
 
   /** Changes what is trained: `action` is "start", "stop" or "resume"; `token` is that of `training()`. */

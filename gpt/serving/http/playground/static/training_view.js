@@ -8,6 +8,7 @@ views.push({
 });
 
 const PASTED = "pasted";
+const HOUR = 3600; // seconds
 const ENDINGS = { 0: "Done", 130: "Stopped and saved", 143: "Stopped and saved", [-15]: "Stopped before it began" }; // by exit code
 const CORPUS_TITLES = { shakespeare: "Tiny Shakespeare", pydocs: "Python's own documentation" };
 
@@ -127,28 +128,36 @@ function describeTraining(run, state, code) {
 function showTrainingForm(root, source, act) {
   const find = (name) => root.querySelector(`[data-part="${name}"]`);
   let corpora = [];
+  let recipes = [];
   let recipe = recall("recipe", "quickstart");
-  let asked = -1;
+  let isTextChosen = false; // by the reader; until then it is the one that the recipe was made for
+  let asked = "";
   let isBusy = false;
 
   async function load() {
-    const characters = countCharacters();
-    if (characters === asked) return;
-    asked = characters;
+    const text = describeText();
+    const key = JSON.stringify(text);
+    if (key === asked) return;
+    asked = key;
     try {
-      const choices = await source.trainingChoices({ characters });
-      if (asked === characters) setChoices(choices);
+      const choices = await source.trainingChoices(text);
+      setCorpora(choices);
+      if (asked === key) setChoices(choices); // else they are of another text
     } catch (error) {
-      if (asked === characters) asked = -1;
+      if (asked !== key) return;
+      asked = "";
+      find("measuring").hidden = true;
       if (error.status !== 403) find("fault").textContent = error.message;
     }
   }
 
   function setChoices(choices) {
-    if (JSON.stringify(corpora) !== JSON.stringify(choices.corpora)) setCorpora(choices.corpora);
-    if (!choices.recipes.some(({ name }) => name === recipe)) recipe = choices.recipes[0]?.name;
-    find("recipes").replaceChildren(...choices.recipes.map(buildRecipe));
-    find("no-recipes").hidden = choices.recipes.length > 0;
+    recipes = choices.recipes;
+    const isFocused = find("recipes").contains(document.activeElement);
+    find("recipes").replaceChildren(...buildRecipes());
+    if (isFocused) find("recipes").querySelector(":checked")?.focus();
+    find("measuring").hidden = true;
+    find("no-recipes").hidden = recipes.length > 0;
     const [low, high] = choices.utilization.map((share) => `${Math.round(100 * share)} %`);
     find("estimate").textContent =
       "Where a run is named, the time follows from its pace. The others are rough: they assume that training reaches " +
@@ -157,21 +166,44 @@ function showTrainingForm(root, source, act) {
     setStart();
   }
 
-  function setCorpora(given) {
-    corpora = given;
-    const select = find("corpus");
-    const chosen = select.value;
-    const options = corpora.map((corpus) => new Option(describeCorpus(corpus), corpus.file ?? corpus.source));
-    select.replaceChildren(...options, new Option("A text of your own: paste it, or open a file", PASTED));
-    select.value = [...select.options].some(({ value }) => value === chosen) ? chosen : options[0].value;
+  /** Those that end within an hour, and the others where they are asked for. */
+  function buildRecipes() {
+    const isQuick = ({ seconds }) => seconds[1] <= HOUR;
+    const [quick, slow] = [recipes.filter(isQuick), recipes.filter((entry) => !isQuick(entry))];
+    if (!slow.length) return quick.map(buildRecipe);
+    const others = create("details", "slow-recipes");
+    const isChosen = slow.some(({ name }) => name === recipe);
+    others.open = !quick.length || isChosen || Boolean(find("recipes").querySelector("details")?.open);
+    others.append(create("summary", "", `${slow.length} may take longer than an hour`), ...slow.map(buildRecipe));
+    return [...quick.map(buildRecipe), others];
+  }
+
+  function setCorpora(choices) {
+    if (!choices.recipes.some(({ name }) => name === recipe)) recipe = choices.recipes[0]?.name;
+    if (JSON.stringify(corpora) !== JSON.stringify(choices.corpora)) {
+      corpora = choices.corpora;
+      const select = find("corpus");
+      const chosen = select.value;
+      const options = corpora.map((corpus) => new Option(describeCorpus(corpus), corpus.file ?? corpus.source));
+      select.replaceChildren(...options, new Option("A text of your own: paste it, or open a file", PASTED));
+      select.value = [...select.options].some(({ value }) => value === chosen) ? chosen : options[0].value;
+      select.disabled = false;
+    }
+    suitText(choices.recipes);
     showCorpus();
+  }
+
+  /** Chooses the text that the recipe was made for, unless the reader has chosen one. */
+  function suitText(known) {
+    const suited = known.find(({ name }) => name === recipe)?.source;
+    if (!isTextChosen && corpora.some((corpus) => corpus.source === suited && !corpus.file)) find("corpus").value = suited;
   }
 
   function buildRecipe({ name, about, parameters, max_steps: steps, tokens_per_step: tokens, seconds, like }) {
     const label = create("label", "recipe");
     const radio = create("input", "");
     Object.assign(radio, { type: "radio", name: "recipe", value: name, checked: name === recipe });
-    const facts = `${compact(parameters)} parameters, ${steps.toLocaleString("en")} steps of ${tokens.toLocaleString("en")} tokens`;
+    const facts = `${parameters.toLocaleString("en")} parameters, ${steps.toLocaleString("en")} steps of ${tokens.toLocaleString("en")} tokens`;
     label.append(
       radio,
       create("span", "recipe-name", name),
@@ -181,10 +213,13 @@ function showTrainingForm(root, source, act) {
     return label;
   }
 
-  function countCharacters() {
+  /** What the server is to know of the chosen text. */
+  function describeText() {
     const { value } = find("corpus");
-    if (value === PASTED) return find("text").value.length;
-    return corpora.find(({ file, source: name }) => (file ?? name) === value)?.characters ?? 0;
+    const text = find("text").value;
+    if (value === PASTED) return { characters: text.length, vocabulary: new Set(text).size || 1 };
+    const corpus = corpora.find(({ file, source: name }) => (file ?? name) === value);
+    return corpus ? { characters: corpus.characters, corpus: value } : { characters: 0 };
   }
 
   function showCorpus() {
@@ -196,7 +231,7 @@ function showTrainingForm(root, source, act) {
   }
 
   function setStart() {
-    find("start").disabled = isBusy || !recipe || (find("corpus").value === PASTED && !find("text").value);
+    find("start").disabled = isBusy || !recipes.length || (find("corpus").value === PASTED && !find("text").value);
   }
 
   root.addEventListener("submit", (event) => {
@@ -209,9 +244,13 @@ function showTrainingForm(root, source, act) {
   find("recipes").addEventListener("change", (event) => {
     recipe = event.target.value;
     remember("recipe", recipe);
-    setStart();
+    suitText(recipes);
+    showCorpus();
   });
-  find("corpus").addEventListener("change", showCorpus);
+  find("corpus").addEventListener("change", () => {
+    isTextChosen = true;
+    showCorpus();
+  });
   find("text").addEventListener("change", showCorpus);
   find("text").addEventListener("input", setStart);
   find("file").addEventListener("change", async (event) => {
