@@ -32,6 +32,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     settings = read_settings(arguments.offline)
     dataset = prepare(config.data, settings, report, arguments.force)
+    dataset.check_length(config.model.block_size)
     test = "" if dataset.test is None else f" and {len(dataset.test):,} test"
     print(
         f"{len(dataset.train):,} training and {len(dataset.val):,} validation{test} tokens, "

@@ -326,7 +326,7 @@ class OptimConfig(Section):
     muon_weight_decay: NonNegativeFloat = Field(0.0, description="With name: muon: decoupled decay of the matrices.")
 
     def cross_checks(self) -> Iterator[Problem]:
-        if self.min_lr > self.learning_rate:
+        if self.min_lr > self.learning_rate and self.schedule != "constant":  # which has no end of a decay
             yield "min_lr", f"{self.min_lr:g} is above learning_rate {self.learning_rate:g}"
         for key in ("muon_rate", "muon_momentum", "muon_weight_decay"):
             if self.name != "muon" and getattr(self, key) != type(self).model_fields[key].default:

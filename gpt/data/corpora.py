@@ -64,8 +64,11 @@ def corpus_files(config: DataConfig, settings: Settings, report: Report) -> list
     """
     path = None if config.path is None else expand_home(config.path, "data.path")
     if path is None or not names_several(path):
-        return [classify(locate_corpus(config, settings, report))]
-    files = find_files(path)
+        files = [classify(locate_corpus(config, settings, report))]
+        _tell_without_effect(files, config, report)
+        return files
+    files = find_files(path, report)
+    _tell_without_effect(files, config, report)
     if config.sha256 is not None:
         raise DataError(f"data.sha256 is the hash of one file, and {path} names {len(files)}; leave it out")
     size = sum(file.path.stat().st_size for file in files)
@@ -73,6 +76,15 @@ def corpus_files(config: DataConfig, settings: Settings, report: Report) -> list
         raise DataError(f"all files of {path} are empty")
     _check_size(path, size, config.max_bytes)
     return files
+
+
+def _tell_without_effect(files: list[SourceFile], config: DataConfig, report: Report) -> None:
+    """Say which options only tables, or only several documents, would read."""
+    fields, text = type(config).model_fields, all(file.kind == "text" for file in files)
+    for key, idle in (("column", text), ("separator", text and len(files) == 1)):
+        if idle and getattr(config, key) != fields[key].default:
+            what = "is text" if len(files) == 1 else "and the others are text"
+            report(f"data.{key}={getattr(config, key)!r} has no effect: {files[0].path} {what}")
 
 
 def locate_corpus(config: DataConfig, settings: Settings, report: Report) -> Path:

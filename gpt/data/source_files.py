@@ -3,10 +3,12 @@
 import glob
 import os
 import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpt.errors import DataError
+from gpt.progress import Report, silent
 
 TABLES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 PACKED = {".gz": "gzip", ".zst": "zstd", ".zip": "zip"}
@@ -44,15 +46,17 @@ def names_several(path: Path) -> bool:
     return path.is_dir() or (not path.exists() and glob.has_magic(str(path)))
 
 
-def find_files(path: Path) -> list[SourceFile]:
+def find_files(path: Path, report: Report = silent) -> list[SourceFile]:
     """Return the files below a folder, or those that a glob pattern matches, sorted by path.
 
-    Files and folders whose names begin with a dot are left out.
+    Links are followed, but for those to a folder that they are in. Files and folders whose names begin with a dot are
+    left out; below a folder they are counted in a line.
 
     Raises:
-        DataError: there are none, or some are text and others are tables.
+        DataError: there are none, some are text and others are tables, one cannot be listed, or is a link to nothing
+            or to a folder that holds `path`.
     """
-    found = sorted(_below(path) if path.is_dir() else _matching(path), key=lambda file: file.as_posix())
+    found = sorted(_below(path, report) if path.is_dir() else _matching(path), key=lambda file: file.as_posix())
     if not found:
         where = f"{path} is a folder without files" if path.is_dir() else f"{path} matches no files"
         raise DataError(f"{where}; set data.path to a text file, a folder of them or a glob pattern")
@@ -70,13 +74,44 @@ def find_files(path: Path) -> list[SourceFile]:
     return files
 
 
-def _below(folder: Path) -> list[Path]:
-    found = []
-    for name, folders, files in os.walk(folder):
-        folders[:] = [below for below in folders if not below.startswith(".")]
-        found += [Path(name, file) for file in files if not file.startswith(".") and Path(name, file).is_file()]
-    return found
+def _below(folder: Path, report: Report) -> list[Path]:
+    found, hidden = [], 0
+    for name, folders, files in os.walk(folder, onerror=_refuse, followlinks=True):
+        hidden += sum(each.startswith(".") for each in (*folders, *files))
+        folders[:] = [
+            each for each in folders if not each.startswith(".") and not _leads_back(Path(name, each), folder)
+        ]
+        found += [Path(name, each) for each in files if not each.startswith(".")]
+    if hidden:
+        report(f"{folder}: left out {hidden:,} files and folders whose names begin with a dot")
+    return _only_files(found)
 
 
 def _matching(pattern: Path) -> list[Path]:
-    return [Path(name) for name in glob.glob(str(pattern), recursive=True) if Path(name).is_file()]  # noqa: PTH207
+    return _only_files(Path(name) for name in glob.glob(str(pattern), recursive=True))  # noqa: PTH207
+
+
+def _only_files(found: Iterable[Path]) -> list[Path]:
+    files = [path for path in found if not path.is_dir()]
+    for path in files:
+        if not path.is_file():
+            what = "a link to nothing" if path.is_symlink() else "not a regular file"
+            raise DataError(f"{path} is {what}; remove it, or leave it out with a glob pattern")
+    return files
+
+
+def _leads_back(path: Path, root: Path) -> bool:
+    """Return whether a folder is a link to one that it is in, whose files are found without it.
+
+    Raises:
+        DataError: that folder is not below `root`, so that they are not.
+    """
+    if not path.is_symlink() or path.resolve() not in path.parent.resolve().joinpath("x").parents:
+        return False
+    if root.resolve() not in path.resolve().joinpath("x").parents:
+        raise DataError(f"{path} is a link to {path.resolve()}, a folder that holds {root}; remove it")
+    return True
+
+
+def _refuse(error: OSError) -> None:
+    raise DataError(f"cannot list {error.filename}: {error.strerror}")

@@ -244,11 +244,15 @@ def architecture_for(config: ModelConfig) -> Architecture:
         architecture: {key: value for key, (fits, value) in architecture.requirements(config).items() if not fits}
         for architecture in ARCHITECTURES
     }
-    nearest = min(ARCHITECTURES, key=lambda architecture: len(missing[architecture]))
-    if missing[nearest]:
-        changes = " ".join(f"model.{key}={value}" for key, value in missing[nearest].items())
-        raise InputError(f"no architecture to export to has these options; {nearest.name} needs {changes}")
-    return nearest
+    fewest = min(len(changes) for changes in missing.values())
+    nearest = [architecture for architecture, changes in missing.items() if len(changes) == fewest]
+    if fewest:
+        needs = ", ".join(
+            f"{each.name} needs {' '.join(f'model.{key}={value}' for key, value in missing[each].items())}"
+            for each in nearest
+        )
+        raise InputError(f"no architecture to export to has these options; {needs}")
+    return nearest[0]
 
 
 def architecture_named(name: str) -> Architecture:

@@ -170,11 +170,14 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 
 def _read_json(path: Path) -> Any:
     try:
-        return parse_json(read_file(path, MOST_JSON_BYTES))
+        content = parse_json(read_file(path, MOST_JSON_BYTES))
     except FileNotFoundError:
         raise InputError(f"{path.parent} has no {path.name}") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is not a JSON object")
+    return content
 
 
 def _json(content: Any) -> bytes:

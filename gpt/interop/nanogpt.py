@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,7 +11,7 @@ import torch
 
 from gpt.config import ModelConfig
 from gpt.data.tokenizers import CharTokenizer, Tokenizer
-from gpt.errors import InputError
+from gpt.errors import InputError, quoted
 from gpt.files import MOST_JSON_BYTES, read_file
 from gpt.interop.architectures import gpt2_entries
 from gpt.interop.tensors import build_from_tensors, check_layers, foreign_files
@@ -35,14 +36,17 @@ def import_checkpoint(
     Args:
         file: ckpt.pt, as nanoGPT's train.py writes it.
         meta: meta.pkl of its data folder; None: beside `file`.
-        tokenizer: in place of meta.pkl, for a corpus that has none.
+        tokenizer: in place of meta.pkl, for a corpus that has none; rows of the embedding without a token are padding,
+            and left out.
 
     Raises:
-        InputError: a file is missing or damaged, or would run code; the message names it.
+        InputError: a file is missing or damaged, would run code, or is of another dataset; the message names it.
     """
     content = _read_checkpoint(file)
+    meta = None if tokenizer is not None else meta or file.with_name("meta.pkl")
     if tokenizer is None:
-        tokenizer = _read_characters(meta or file.with_name("meta.pkl"))
+        assert meta is not None
+        tokenizer = _read_characters(meta)
     with foreign_files(file):
         sizes: Mapping[str, Any] = content["model_args"]
         tensors = {name.removeprefix(COMPILED): tensor for name, tensor in content["model"].items()}
@@ -58,6 +62,11 @@ def import_checkpoint(
         embedding = tensors["transformer.wte.weight"]
         if len(embedding) < tokenizer.vocab_size:
             raise InputError(f"{file} has no embedding for the {tokenizer.vocab_size} tokens of its tokenizer")
+        if meta is not None and len(embedding) > tokenizer.vocab_size:  # nanoGPT pads only where there is no meta.pkl
+            raise InputError(
+                f"{file} has {len(embedding)} tokens, {meta} {tokenizer.vocab_size} characters; it is of another "
+                "dataset: give the one of its training with --meta"
+            )
         tensors["transformer.wte.weight"] = embedding[: tokenizer.vocab_size]  # the rest is padding
         check_layers(tensors, r"transformer\.h\.(\d+)\.", config.n_layer)
         return build_from_tensors(config, gpt2_entries(config, "transformer.", False, config.bias), tensors), tokenizer
@@ -71,22 +80,29 @@ def _read_checkpoint(file: Path) -> Any:
     except FileNotFoundError:
         raise InputError(f"there is no {file}") from None
     except Exception as error:  # an unpickler raises anything
-        reason = str(error).partition("\n")[0]
-        raise InputError(f"{file} cannot be read without running code in it: {reason}") from None
+        wanted = re.search(r"GLOBAL (\S+)", str(error))  # torch's advice around it is to run the file
+        reason = f"it would run {quoted(wanted[1])}" if wanted else "it is damaged, or not of torch.save"
+        raise InputError(f"{file} is refused: {reason}") from None
 
 
 def _read_characters(file: Path) -> Tokenizer:
     """Return the tokenizer of a meta.pkl, whose ids have to be those of sorted characters."""
     try:
-        names = _PlainUnpickler(io.BytesIO(read_file(file, MOST_JSON_BYTES))).load()["itos"]
+        content = _PlainUnpickler(io.BytesIO(read_file(file, MOST_JSON_BYTES))).load()
+        names = content["itos"]
         characters = [names[index] for index in range(len(names))]
         tokenizer = CharTokenizer(characters)
+        ids = content.get("stoi", tokenizer.stoi)
     except FileNotFoundError:
         raise InputError(f"there is no {file}; it is in nanoGPT's data folder, and holds the characters") from None
     except InputError as error:
         raise InputError(f"{file} is refused: {error}") from None
-    except Exception as error:  # an unpickler raises anything
-        raise InputError(f"{file} is not a meta.pkl of characters: {error!r}") from None
+    except Exception:  # an unpickler raises anything
+        raise InputError(
+            f"{file} is not a meta.pkl of characters, a dict with itos: characters by id, from 0"
+        ) from None
     if tokenizer.itos != characters:
         raise InputError(f"{file} does not number its characters in sorted order")
+    if ids != tokenizer.stoi:
+        raise InputError(f"{file} contradicts itself: its stoi is not the inverse of its itos")
     return tokenizer

@@ -101,8 +101,12 @@ def foreign_files(path: Path) -> Iterator[None]:
         reason = problem["msg"].removeprefix("Value error, ")
         where = ".".join(map(str, problem["loc"]))
         raise InputError(f"{path} asks for {where + ': ' if where else ''}{reason}") from None
+    except KeyError as error:
+        raise InputError(f"{path} is not what it should be: it has no {first_line(error)}") from None
+    except (TypeError, AttributeError, IndexError):  # whose messages are about this program
+        raise InputError(f"{path} is not what it should be: a value in it has another type") from None
     except Exception as error:
-        raise InputError(f"{path} is not what it should be: {type(error).__name__}, {first_line(error)}") from None
+        raise InputError(f"{path} is not what it should be: {first_line(error)}") from None
 
 
 def _joined_rows(entry: Entry, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:

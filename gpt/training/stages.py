@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from gpt.checkpoint import RunFolder
 from gpt.config import LoadedConfig
+from gpt.config.without_effect import options_without_effect
 from gpt.distributed import World
 from gpt.environment import Settings, expand_home
 from gpt.progress import Report, silent
@@ -31,6 +32,8 @@ def open_stages(
     With `train.teacher_share` the teacher comes first, unless a resumed training has finished it; callbacks
     are not called for it. Arguments and exceptions are those of `open_session`.
     """
+    for line in options_without_effect(loaded.config):
+        report(line)
     teacher = world.on_main(lambda: _find_unfinished_teacher(loaded, settings, report, resume, allow_config_change))
     if teacher is not None:
         report(f"first its teacher, {teacher.config.train.max_steps:,} steps in the run {teacher.name}")

@@ -16,6 +16,12 @@ def test_prepare_data_encodes_once_and_says_what_there_is(workplace: Path, capsy
     assert "encoded" in capsys.readouterr().err
 
 
+def test_prepare_data_refuses_what_cannot_be_trained_on(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (workplace / "corpus.txt").write_text("a")
+    assert prepare_data.main(["--config", "tiny.yaml", "data.tokenizer=bpe"]) == 2
+    assert "error: the train split has 0 tokens, fewer than block_size + 1" in capsys.readouterr().err
+
+
 def test_plot_draws_a_picture_of_a_run(trained: Path, tmp_path: Path) -> None:
     picture = tmp_path / "loss.png"
     assert plot.main([str(trained / "runs/tiny"), "--output", str(picture), "--x", "seconds"]) == 0

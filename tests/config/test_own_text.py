@@ -4,6 +4,7 @@ import pytest
 
 from gpt.config import Config
 from gpt.config.own_text import LEAST, TIERS, recipe_for
+from gpt.config.without_effect import options_without_effect
 
 AMOUNTS = (LEAST, 2_777, 30_000, 100_000, 180_001, 300_000, 300_001, 1_000_000, 50_000_000)
 
@@ -14,6 +15,7 @@ def test_it_is_a_configuration_whose_validation_split_fills_a_block(characters: 
     assert config.model.block_size < characters // 10
     assert config.model.block_size * config.train.batch_size == pytest.approx(3072, rel=0.05)
     assert config.data.order == "shuffled"
+    assert options_without_effect(config) == []
 
 
 def test_less_text_is_regularized_more_and_read_more_often() -> None:

@@ -60,6 +60,17 @@ def test_a_file_of_ones_own_is_taken_where_it_is(text: Path, monkeypatch: pytest
     assert locate(source="file", path="~/text.txt") == text
 
 
+def test_options_that_only_other_files_would_read_are_told(text: Path) -> None:
+    said: list[str] = []
+    keys = {"source": "file", "column": "body", "separator": ""}
+    corpus_files(DataConfig.model_validate({**keys, "path": str(text)}), OFFLINE, said.append)
+    assert said == [f"data.{each} has no effect: {text} is text" for each in ("column='body'", "separator=''")]
+    said.clear()
+    (text.parent / "more.txt").write_bytes(CONTENT)
+    corpus_files(DataConfig.model_validate({**keys, "path": str(text.parent)}), OFFLINE, said.append)
+    assert said == [f"data.column='body' has no effect: {text.parent / 'more.txt'} and the others are text"]
+
+
 def test_a_file_of_ones_own_needs_no_data_folder(text: Path, tmp_path: Path) -> None:
     locate(source="file", path=str(text), dir=str(tmp_path / "data"))
     assert not (tmp_path / "data").exists()

@@ -1,5 +1,6 @@
 """Which files a path names, in which order, and what is in them."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,17 +34,48 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
     (tmp_path / "loop").symlink_to(tmp_path)
-    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
     return tmp_path
 
 
 def test_a_folder_names_the_files_below_it_but_hidden_ones(folder: Path) -> None:
     assert names_several(folder)
-    assert [file.path.relative_to(folder).as_posix() for file in find_files(folder)] == [
+    lines: list[str] = []
+    assert [file.path.relative_to(folder).as_posix() for file in find_files(folder, lines.append)] == [
         "a/c.txt.gz",
         "a/z.txt",
         "b.txt",
     ]
+    assert lines == [f"{folder}: left out 2 files and folders whose names begin with a dot"]
+
+
+def test_links_are_followed_as_a_pattern_does(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/linked.txt").write_text("x")
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus/own.txt").write_text("x")
+    (tmp_path / "corpus/more").symlink_to(tmp_path / "elsewhere")
+    by_folder, by_pattern = find_files(tmp_path / "corpus"), find_files(tmp_path / "corpus" / "**" / "*.txt")
+    assert by_folder == by_pattern
+    assert [file.path.name for file in by_folder] == ["linked.txt", "own.txt"]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [("nowhere", r"link is a link to nothing; remove it"), ("..", r"link is a link to .*, a folder that holds .*a;")],
+)
+def test_a_link_that_would_be_skipped_is_refused(folder: Path, target: str, message: str) -> None:
+    (folder / "a/link").symlink_to(target)
+    with pytest.raises(DataError, match=message):
+        find_files(folder / "a")
+
+
+def test_a_folder_that_cannot_be_listed_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match=r"cannot list .*: Permission denied"):
+        find_files(folder)
 
 
 def test_a_pattern_names_what_it_matches(folder: Path) -> None:

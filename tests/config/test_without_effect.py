@@ -1,0 +1,61 @@
+"""Options that nothing reads are told."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt.config import Config, load_config
+from gpt.config.without_effect import options_without_effect
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("sections", "line"),
+    [
+        ({"data": {"column": "body"}}, "data.column='body' has no effect: data.source is shakespeare"),
+        ({"data": {"separator": ""}}, "data.separator='' has no effect: data.source is shakespeare"),
+        ({"model": {"rope_theta": 50.0}}, "model.rope_theta=50.0 has no effect: model.position is learned"),
+        (
+            {"model": {"init": "zero_projections"}, "train": {"init_from": "runs/x"}},
+            "model.init='zero_projections' has no effect: train.init_from gives the weights",
+        ),
+        (
+            {"optim": {"schedule": "constant", "min_lr": 0.0}},
+            "optim.min_lr=0.0 has no effect: optim.schedule is constant",
+        ),
+        (
+            {"optim": {"schedule": "constant", "decay_steps": 7}},
+            "optim.decay_steps=7 has no effect: optim.schedule is constant",
+        ),
+        ({"train": {"teacher_weight": 0.4}}, "train.teacher_weight=0.4 has no effect: train.teacher_share is null"),
+        (
+            {"sample": {"overflow": "stop", "slide_chunk": 3}},
+            "sample.slide_chunk=3 has no effect: sample.overflow is stop",
+        ),
+    ],
+)
+def test_an_option_without_effect_is_told(sections: dict[str, Any], line: str) -> None:
+    assert options_without_effect(Config.model_validate(sections)) == [line]
+
+
+def test_what_is_read_and_what_is_at_its_default_is_not() -> None:
+    read = {
+        "data": {"source": "file", "path": "x", "column": "body", "separator": ""},
+        "model": {"position": "rope", "rope_theta": 50.0},
+        "optim": {"min_lr": 0.0, "decay_steps": 7},
+        "train": {"teacher_share": 0.5, "teacher_weight": 0.4},
+    }
+    assert options_without_effect(Config.model_validate(read)) == []
+    written_out = Config.model_validate({"optim": {"schedule": "constant"}}).model_dump()
+    assert options_without_effect(Config.model_validate(written_out)) == []
+
+
+def test_a_constant_rate_may_be_below_the_default_of_one_that_nothing_reads() -> None:
+    Config.model_validate({"optim": {"schedule": "constant", "learning_rate": 1e-5}})
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_shipped_recipes_have_none(path: Path) -> None:
+    assert options_without_effect(load_config(path).config) == []
