@@ -45,7 +45,7 @@ def _run(names: list[str], full: bool) -> int:
     for task, outcome, seconds in run_all([Task(name, full) for name in names]):
         failed |= bool(outcome.failures)
         print(f"{task.name}: {outcome.line} ({seconds:.0f} s)", *outcome.failures, sep="\n  FAILED: ", flush=True)
-        if full and not outcome.failures:
+        if full and COUNT not in os.environ and not outcome.failures:
             row = (load(task.name).promise, outcome.line, _processor())
             PAGE.write_text(update(PAGE.read_text(encoding="utf-8"), {task.name: row}, NAMES), encoding="utf-8")
     return int(failed)

@@ -120,7 +120,7 @@ def kill_stages(folder: Path, undisturbed: Path, full: bool, tally: Tally) -> No
     ending = train_both(whole)
     assert ending.code == 0, ending.output
     expected = leftovers(whole)
-    for moment in moments(repeats(full, 50, 3), changes):
+    for moment in moments(repeats(full, 50, 2), changes):
         place = shutil.copytree(undisturbed if moment.function else taught, folder / "place")
         ending = train_both(place, moment)
         tally.count("kills", ending.was_killed)

@@ -117,7 +117,7 @@ def run(folder: Path, full: bool) -> Tally:
     with serve_process(folder) as server:
         answers = ask_all(server, requests, processes=8 if full else 3, threads=8)
         server.seconds_to_rest()
-        bring(server, trained, repeats(full, 20_000, 200), tally)
+        bring(server, trained, repeats(full, 20_000, 100), tally)
         if full:
             wait_behind_unread_streams(server, tally)
     tally.count("answers", len(answers))

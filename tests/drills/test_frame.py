@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from drills.frame import NAMES, ROOT, Break, Drill, Tally, load
+from drills.frame import COUNT, NAMES, ROOT, Break, Drill, Tally, load, repeats
 from drills.page import BEGIN, END, update
 from drills.processes import broken_checkout
 
@@ -43,6 +43,12 @@ def test_figures_are_a_line() -> None:
     tally.count("kills", 1200)
     assert not tally.check(False, "one was lost")
     assert (tally.line(), tally.failures) == ("1,200 kills, 0 resumed", ["one was lost"])
+
+
+def test_a_count_takes_the_place_of_the_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (repeats(True, 200, 6), repeats(False, 200, 6)) == (200, 6)
+    monkeypatch.setenv(COUNT, "40")
+    assert repeats(True, 200, 6) == repeats(False, 200, 6) == 40
 
 
 def test_a_partial_run_changes_its_own_rows_only_and_their_order_is_fixed() -> None:

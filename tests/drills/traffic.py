@@ -26,6 +26,8 @@ SHARES = {"completion": 30, "stream": 30, "page": 15, "reading": 10, "mistake": 
 """Kinds of requests, and how many of a hundred there are."""
 VARIANTS = 40
 """Different requests of each kind."""
+MOST_IDLE = 1.0
+"""Seconds after which a connection is not used again: the server closes those that are idle for long."""
 VIEWS_FULL = "texts wait to be looked into"
 """The one refusal that is right: fewer readings wait than there are clients."""
 MISTAKES: tuple[tuple[str, dict[str, Any], int], ...] = (
@@ -138,11 +140,15 @@ class Clients:
     def _answer(self, ask: Ask) -> tuple[int, str]:
         if not hasattr(self._local, "connection"):
             self._local.connection = http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=PATIENCE)
+        elif time.monotonic() > self._local.answered + MOST_IDLE:
+            self._local.connection.close()  # it is opened again
         content = None if ask.body is None else json.dumps(ask.body).encode()
         headers = {"Content-Type": "application/json"}
         self._local.connection.request("GET" if content is None else "POST", ask.path, content, headers)
         answer = self._local.connection.getresponse()
-        return answer.status, answer.read().decode()
+        text = answer.read().decode()
+        self._local.answered = time.monotonic()
+        return answer.status, text
 
 
 def count_statuses(server: ServerProcess) -> dict[str, float]:
@@ -174,7 +180,8 @@ def bring(server: ServerProcess, run: Path, count: int, tally: Tally) -> None:
     ended = {status: number - before.get(status, 0.0) for status, number in after.items()}
     generated = server.metric("gpt_tokens_generated_total") - tokens_before
     shown = f"{completed} completions and {left} that were left: the server counts {ended}, {generated:.0f} tokens"
-    tally.check(sum(ended.values()) == completed + left and ended.get("200", 0) >= completed, shown)
+    adds_up = ended.get("200", 0) >= completed and sum(ended.values()) == completed + left
+    tally.check(adds_up and not ended.get("500", 0), shown)
     tally.check(tokens <= generated <= tokens + left * LONG["max_tokens"], f"{shown} instead of {tokens} and more")
     growth = memory[-1] - memory[1]
     tally.figures["of memory more"] = f"{growth / MEGABYTE:+.0f} MiB"
