@@ -10,7 +10,7 @@ import torch
 
 from gpt.config import ModelConfig
 from gpt.data.tokenizers import CharTokenizer, Tokenizer
-from gpt.errors import InputError
+from gpt.errors import InputError, explained
 from gpt.files import MOST_JSON_BYTES, read_file
 from gpt.interop.architectures import gpt2_entries
 from gpt.interop.tensors import build_from_tensors, check_layers, foreign_files
@@ -86,7 +86,7 @@ def _read_characters(file: Path) -> Tokenizer:
     except InputError as error:
         raise InputError(f"{file} is refused: {error}") from None
     except Exception as error:  # an unpickler raises anything
-        raise InputError(f"{file} is not a meta.pkl of characters: {error!r}") from None
+        raise InputError(f"{file} is not a meta.pkl of characters: {explained(error)}") from None
     if tokenizer.itos != characters:
         raise InputError(f"{file} does not number its characters in sorted order")
     return tokenizer

@@ -83,7 +83,7 @@ class Scheduler:
             self.running.append(sequence)
 
     def _end_turn(self, waiting: Sequence) -> bool:
-        """Queue the sequence that has had its place for most tokens, if it and the waiting one have had enough of it."""
+        """Queue the sequence that has had its place for most tokens, if that is a turn, and the other one is due."""
         longest = max(self.running, key=lambda sequence: len(sequence.tokens) - sequence.turn)
         if len(longest.tokens) - longest.turn < TURN or not (waiting.is_new or self._step - waiting.since >= TURN):
             return False

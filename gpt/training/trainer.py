@@ -11,7 +11,7 @@ from gpt.data import Dataset
 from gpt.data.batches import build_sampler
 from gpt.device import Compute
 from gpt.distributed import World
-from gpt.errors import CheckpointError, NonFiniteError
+from gpt.errors import CheckpointError, NonFiniteError, explained
 from gpt.model import GPT
 from gpt.progress import Report, announced
 from gpt.training.averaging import WeightAverage
@@ -96,7 +96,7 @@ class Trainer:
                 if self.config.model.has_dropout:
                     self.report("another number of processes saved the checkpoint: dropout has new random numbers")
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"the checkpoint's training state does not fit: {error!r}") from None
+            raise CheckpointError(f"the checkpoint's training state does not fit: {explained(error)}") from None
 
     def run(self) -> TrainingState:
         """Train until the last step, early stopping or a signal; return the final state.
