@@ -76,3 +76,12 @@ def quoted(text: str, most: int = MOST_QUOTED) -> str:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its type where it has none."""
     return quoted(str(error).partition("\n")[0]) or type(error).__name__
+
+
+def explained(error: BaseException) -> str:
+    """Return what a library's error says, for a message of ours: a KeyError's text alone is a name without a verb."""
+    if isinstance(error, KeyError) and error.args:
+        return quoted(f"there is no {error.args[0]!r}")
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return first_line(error)

@@ -23,7 +23,7 @@ from gpt.config import Config, dump_config, parse_config
 from gpt.data.ngrams import NgramTable
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import CheckpointError
+from gpt.errors import CheckpointError, explained
 from gpt.files import MOST_JSON_BYTES, parse_json, read_file, sync_file, sync_folder, temporary_folder
 from gpt.plugins import require_plugins
 
@@ -68,7 +68,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
             _write_files(temporary, _serialize(checkpoint))
             _move_into_place(temporary, folder)
     except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors raise these on a full disk
-        raise CheckpointError(f"cannot write {folder}: {_reason(error)}") from error
+        raise CheckpointError(f"cannot write {folder}: {explained(error)}") from error
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -98,7 +98,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     except Exception as error:  # foreign bytes make an unpickler raise anything
         if name not in files:
             raise CheckpointError(f"{folder / MANIFEST} does not list {name}") from None
-        raise CheckpointError(f"{folder / name} cannot be read: {_reason(error)}") from None
+        raise CheckpointError(f"{folder / name} cannot be read: {explained(error)}") from None
     for name, value in (("optimizer.pt", training), ("state.json", state)):
         if not isinstance(value, dict):
             raise CheckpointError(f"{folder / name} cannot be read: it holds no names and values")
@@ -208,14 +208,7 @@ def _verified(path: Path, entry: Any) -> bytes:
             raise CheckpointError(f"{path} is damaged: it has {size:,} bytes, not the size in the manifest")
         data = read_file(path, size)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        raise CheckpointError(f"cannot read {path}: {_reason(error)}") from None
+        raise CheckpointError(f"cannot read {path}: {explained(error)}") from None
     if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
         raise CheckpointError(f"{path} is damaged: its sha256 differs from the manifest's")
     return data
-
-
-def _reason(error: Exception) -> str:
-    """Return one line for an exception."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return " ".join(str(error).split())[:200] or type(error).__name__

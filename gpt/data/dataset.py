@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
 from gpt.data.tokens import Tokens, in_pieces, join_shards
-from gpt.errors import DataError
+from gpt.errors import DataError, explained
 from gpt.files import release_cached_pages, sha256_of
 
 PATIENCE = 1.0
@@ -95,7 +95,7 @@ def open_dataset(folder: Path) -> Dataset:
             is_being_replaced = before is None or _identity(folder) != before  # by another process, as with --force
             if not is_being_replaced or time.monotonic() > end:
                 raise DataError(
-                    f"the token files in {folder} are damaged ({error}); delete that folder and start again"
+                    f"the token files in {folder} are damaged ({explained(error)}); delete that folder and start again"
                 ) from None
             time.sleep(0.01)
 

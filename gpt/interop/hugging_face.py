@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpt.config import ModelConfig, SamplingParams
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import InputError
+from gpt.errors import InputError, explained
 from gpt.files import MOST_JSON_BYTES, parse_json, read_file
 from gpt.interop.architectures import architecture_for, architecture_named
 from gpt.interop.coverage import require_as_configured
@@ -174,7 +174,7 @@ def _read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise InputError(f"{path.parent} has no {path.name}") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
+        raise InputError(f"{path} cannot be read: {explained(error)}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} is not a JSON object")
     return content

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import GenerationError
+from gpt.errors import GenerationError, explained
 from gpt.generation import Piece
 from gpt.generation.output import Finish
 from gpt.generation.text import encode_prompt, fit_prompt
@@ -101,7 +101,7 @@ class ServingEngine:
         request = Request(prompt, ids, params, on_pieces)
         with self._changed:
             if self.failure is not None:
-                raise EngineClosedError(f"the engine has failed: {self.failure}")
+                raise EngineClosedError(f"the engine has failed: {explained(self.failure)}")
             if self._is_closed:
                 raise EngineClosedError("the engine is closed")
             if self._stats.waiting + len(self._submitted) >= self._max_waiting:

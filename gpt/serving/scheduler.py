@@ -5,11 +5,16 @@ from collections import deque
 from gpt.cache.paged import BlockPool, OutOfBlocksError
 from gpt.serving.sequence import Chunk, Sequence
 
+TURN = 64
+"""Tokens after which a sequence may lose its place to another; a block of them, of which the others are found again."""
+
 
 class Scheduler:
     """The waiting sequences, in order of arrival, and the running ones.
 
-    A sequence is admitted when there are blocks for its tokens. If a running one needs a block and none is free, the
+    A sequence is admitted when there are a place and blocks for its tokens. Where all places are taken, one that has
+    sampled `TURN` tokens in its place leaves it to a new sequence, or to one that has waited for as many steps, and is
+    recomputed later. If a running one needs a block and none is free, the
     newest is preempted: it returns its blocks, moves to the head of the queue, and is recomputed later.
 
     Attributes:
@@ -64,16 +69,28 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Admit waiting sequences in order, while the batch has room and there are blocks for all their tokens."""
-        while self.waiting and self._rows:
+        for _ in range(len(self.waiting)):
             sequence = self.waiting[0]
+            if not self._rows and not self._end_turn(sequence):
+                return
             self._match(sequence)
             promised = sum(self._missing(other) for other in self.running)
             if self._missing(sequence) > self._pool.free - promised:
                 sequence.table.truncate(0)
                 return
             self.waiting.popleft()
-            sequence.row, sequence.since = self._rows.pop(), self._step
+            sequence.row, sequence.since, sequence.turn = self._rows.pop(), self._step, len(sequence.tokens)
             self.running.append(sequence)
+
+    def _end_turn(self, waiting: Sequence) -> bool:
+        """Queue the sequence that has had its place for most tokens, if that is a turn, and the other one is due."""
+        longest = max(self.running, key=lambda sequence: len(sequence.tokens) - sequence.turn)
+        if len(longest.tokens) - longest.turn < TURN or not (waiting.is_new or self._step - waiting.since >= TURN):
+            return False
+        self.preemptions += 1
+        self._stop(longest)
+        self.waiting.append(longest)
+        return True
 
     def _counts(self) -> dict[Sequence, int]:
         """Return how many tokens of each running sequence to compute.

@@ -22,6 +22,7 @@ class Sequence:
         row: its index in the running batch.
         random: the numbers by which its tokens are sampled.
         since: the step since which it has waited for its next token.
+        turn: number of its tokens when it was admitted to the batch.
 
     Args:
         request: the request to answer.
@@ -34,7 +35,7 @@ class Sequence:
         self.request, self.params = request, request.params
         self.tokens, self.start = list(request.prompt_ids), 0
         self.table = BlockTable(pool)
-        self.row = self.since = 0
+        self.row = self.since = self.turn = 0
         self.random = RandomStream(request.params.seed)
         self._window = Window.build(block_size, request.params.slide_chunk)
         before = () if isinstance(request.prompt, str) else self.tokens

@@ -13,7 +13,7 @@ from gpt.data import Dataset
 from gpt.data.batches import build_sampler
 from gpt.device import Compute
 from gpt.distributed import World
-from gpt.errors import CheckpointError, NonFiniteError
+from gpt.errors import CheckpointError, NonFiniteError, explained
 from gpt.model import GPT
 from gpt.progress import Report, announced
 from gpt.torch_defaults import with_own_defaults
@@ -102,7 +102,7 @@ class Trainer:
                         "dropout has new random numbers"
                     )
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"the checkpoint's training state does not fit: {error!r}") from None
+            raise CheckpointError(f"the checkpoint's training state does not fit: {explained(error)}") from None
 
     @with_own_defaults
     @torch.inference_mode(False)  # and with gradients

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt.kernels.decoding.layout import BLOCK
+from gpt.serving.scheduler import TURN
 from serving.support import BLOCK_SIZE, LETTERS, WINDOW_BLOCKS, Answer, Drive, MemoryRunner, expected_tokens
 
 PROMPTS = ["abcdefghij" * 20, "abcdefghij" * 13 + "k", "abcdefghij" * 7, "v" * 64, "v" * 65, "ab", "u" * 128]
@@ -94,6 +95,28 @@ def test_requests_are_begun_in_the_order_in_which_they_came() -> None:
         begun = [bool(answer.tokens) for answer in answers]
         assert begun == sorted(begun, reverse=True)
     drive.finish()
+
+
+def test_a_short_request_does_not_wait_for_long_ones_to_end() -> None:
+    drive = Drive(MemoryRunner(4 * WINDOW_BLOCKS))
+    long = [drive.add("abc"[: 1 + n % 3], max_new_tokens=1000, seed=n) for n in range(6)]
+    for _ in range(TURN):
+        drive.step()
+    short = [drive.add("cab", max_new_tokens=5, seed=n) for n in range(3)]
+    for _ in range(TURN):
+        drive.step()
+    assert all(answer.finish == "length" for answer in short)
+    for _ in range(4 * TURN):
+        drive.step()
+    counts = [len(answer.tokens) for answer in long]
+    assert max(counts) - min(counts) <= 2 * TURN  # of six, in four places
+    before, steps = drive.core.stats().preemptions, 10 * TURN
+    for _ in range(steps):
+        drive.step()
+    assert drive.core.stats().preemptions - before <= 2 * steps / TURN + 2  # two wait at a time, each for a turn
+    drive.finish()
+    for answer in [*long, *short]:
+        assert_as_alone(answer)
 
 
 def test_a_long_prompt_does_not_stall_the_others() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gpt.config import SamplingParams
+from gpt.errors import explained
 from gpt.generation import Piece, SampledToken
 from gpt.serving.engine import ServingEngine
 from gpt.serving.http.delivery import Delivery
@@ -161,7 +162,8 @@ class Answer:
                 raise APIError(503, "the server is being stopped; the answer is not complete")
             if choice.finish == "error":
                 reason = choice.request.error if choice.request is not None else None
-                raise APIError(500, f"the text could not be generated: {reason}")
+                why = "" if reason is None else f": {explained(reason)}"
+                raise APIError(500, f"the text could not be generated{why}")
 
     @property
     def finished(self) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import FastAPI, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
+from gpt.errors import explained
 from gpt.serving.http.drain import Drain
 from gpt.serving.http.errors import APIError
 from gpt.serving.http.metrics import CONTENT_TYPE, Metrics
@@ -55,7 +56,7 @@ class Information:
         self._drain.check()
         for name, served in self._models.loaded.items():
             if served.engine.failure is not None:
-                raise APIError(503, f"the engine of {name!r} has failed: {served.engine.failure}")
+                raise APIError(503, f"the engine of {name!r} has failed: {explained(served.engine.failure)}")
         return JSONResponse({"status": "ok"})
 
     async def read_metrics(self) -> Response:
