@@ -1,14 +1,17 @@
 """Progress messages for the user; the caller decides where they go."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from threading import Timer
+from threading import Event, Thread
 
 from tqdm import tqdm
 
 Report = Callable[[str], None]
 """Receives one line for the user."""
+SILENCE, AGAIN = 2.0, 10.0
+"""Seconds of work until a line says what takes so long, and between the lines after it."""
 
 
 def silent(line: str) -> None:
@@ -33,12 +36,56 @@ def print_line(line: str) -> None:
 
 
 @contextmanager
-def announced(report: Report, line: str, seconds: float = 2.0) -> Iterator[None]:
-    """Report `line` if the work inside this context takes longer than `seconds`."""
-    timer = Timer(seconds, report, [line])
-    timer.daemon = True
-    timer.start()
+def announced(
+    report: Report, line: str | Callable[[], str], seconds: float | None = None, again: float = AGAIN
+) -> Iterator[None]:
+    """Report `line` if the work inside this context takes longer than `seconds`, then every `again` seconds.
+
+    Args:
+        report: takes the lines.
+        line: what takes so long, or a function that says how far it is.
+        seconds: until the first line; None: `SILENCE`.
+        again: between the lines after it, which also have the time so far.
+    """
+    ended, start = Event(), time.monotonic()
+
+    def tell() -> None:
+        wait, is_told = SILENCE if seconds is None else seconds, False
+        while not ended.wait(wait):
+            said = time.monotonic() - start
+            report((line if isinstance(line, str) else line()) + (f" ({said:.0f} s so far)" if is_told else ""))
+            wait, is_told = again, True
+
+    thread = Thread(target=tell, daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        timer.cancel()
+        ended.set()
+
+
+@contextmanager
+def counted(report: Report, what: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """Show how far the work inside this context is, if it takes longer than two seconds.
+
+    A terminal has a bar; elsewhere lines say it.
+
+    Args:
+        report: takes the lines.
+        what: names the work.
+        total: of the things that are counted.
+        unit: what they are.
+
+    Yields:
+        A function to call with how many more are done.
+    """
+    done = 0
+    with tqdm(total=total, desc=what, unit=f" {unit}", unit_scale=True, disable=None, delay=2, leave=False) as bar:
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            bar.update(count)
+
+        with announced(report if bar.disable else silent, lambda: f"{what}: {done:,} of {total:,} {unit}"):
+            yield advance

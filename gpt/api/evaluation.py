@@ -1,11 +1,9 @@
 """The loss of a trained model over a split of the corpus that it learned from."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
-
-from tqdm import tqdm
 
 from gpt.accounting.memory_limits import require_forward_memory
 from gpt.checkpoint import Loaded
@@ -16,7 +14,7 @@ from gpt.environment import Settings
 from gpt.errors import CheckpointError, ConfigError
 from gpt.evaluation.loss import IGNORE, Batch, evaluate
 from gpt.evaluation.windows import random_batches, sliding_batches
-from gpt.progress import Report, announced
+from gpt.progress import Report, counted
 
 
 @dataclass(frozen=True)
@@ -85,11 +83,8 @@ def evaluate_corpus(
         batches, total = random_batches(tokens, block_size, size, count, seed), count * size * block_size
     else:
         batches, total = sliding_batches(tokens, block_size, size, stride), len(tokens) - 1
-    with (
-        announced(report, f"evaluating {total:,} tokens"),
-        tqdm(total=total, unit=" tokens", unit_scale=True, disable=None, delay=2, leave=False) as bar,
-    ):
-        result = evaluate(loaded.model, _counted(batches, bar), compute)
+    with counted(report, f"evaluating {loaded.folder}", total, "tokens") as advance:
+        result = evaluate(loaded.model, _counted(batches, advance), compute)
     if not math.isfinite(result.loss):
         raise CheckpointError(f"{loaded.folder}: the loss is not finite; its weights are damaged")
     bits = result.bits_per_char(dataset.chars_per_token(tokens))
@@ -107,8 +102,8 @@ def _split_of(dataset: Dataset, split: str) -> Tokens:
     return tokens
 
 
-def _counted(batches: Iterator[Batch], bar: "tqdm[Any]") -> Iterator[Batch]:
-    """Yield the same batches, and advance a bar by the tokens of each one after its use."""
+def _counted(batches: Iterator[Batch], advance: Callable[[int], None]) -> Iterator[Batch]:
+    """Yield the same batches, and call `advance` with the tokens of each one after its use."""
     for inputs, targets in batches:
         yield inputs, targets
-        bar.update(int((targets != IGNORE).sum()))
+        advance(int((targets != IGNORE).sum()))

@@ -10,6 +10,7 @@ from gpt.cli.shared_options import add_checkpoint_options, load_given_plugins, t
 from gpt.cli.tables import human_bytes
 from gpt.errors import ConfigError, GPTError, InputError
 from gpt.files import require_replaceable, sync_file, sync_folder, temporary_folder, write_folder
+from gpt.progress import announced
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
@@ -64,12 +65,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from gpt.checkpoint import load_trained
 
-    loaded = load_trained(arguments.checkpoint, arguments.runs, torch.device("cpu"))
+    with announced(report, "loading the model"):
+        loaded = load_trained(arguments.checkpoint, arguments.runs, torch.device("cpu"))
     try:
         require_replaceable(output)
         with temporary_folder(output) as folder:
             staged = folder / output.name
-            export = WRITERS[arguments.to](arguments, loaded, staged)
+            with announced(report, f"writing {output}, and comparing it with the model"):
+                export = WRITERS[arguments.to](arguments, loaded, staged)
             if staged.is_file():  # a folder is flushed as it is written
                 sync_file(staged)
             size = sum(file.stat().st_size for file in (staged, *staged.rglob("*")) if file.is_file())

@@ -7,6 +7,7 @@ from pathlib import Path
 from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import to_path
 from gpt.errors import CheckpointError, ConfigError, DataError, InputError
+from gpt.progress import announced
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,15 +44,17 @@ def _run(arguments: argparse.Namespace) -> int:
 
     end_id = None
     try:
-        if arguments.source == "hf":
-            model, tokenizer = import_folder(arguments.input)
-            end_id = read_end_id(arguments.input, model.vocab_size)
-        else:
-            model, tokenizer = import_checkpoint(arguments.input, arguments.meta)
+        with announced(report, f"reading {arguments.input}"):
+            if arguments.source == "hf":
+                model, tokenizer = import_folder(arguments.input)
+                end_id = read_end_id(arguments.input, model.vocab_size)
+            else:
+                model, tokenizer = import_checkpoint(arguments.input, arguments.meta)
     except (InputError, DataError) as error:
         reason = "".join(each if each.isprintable() else repr(each)[1:-1] for each in str(error))  # names in a file
         raise InputError(f"{arguments.input} cannot be imported: {reason}") from None
-    write_checkpoint(output, bare_checkpoint(model, tokenizer, end_id=end_id))
+    with announced(report, f"writing {output}"):
+        write_checkpoint(output, bare_checkpoint(model, tokenizer, end_id=end_id))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     report(f"{output}: {parameters:,} parameters, {tokenizer.vocab_size:,} tokens in the vocabulary")
     return 0

@@ -9,6 +9,7 @@ from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import add_checkpoint_options, load_given_plugins, to_path
 from gpt.cli.tables import human_bytes
 from gpt.errors import CheckpointError
+from gpt.progress import announced
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,10 +44,10 @@ def _run(arguments: argparse.Namespace) -> int:
     from gpt.model.quantized import quantize
 
     folder = find_checkpoint(arguments.checkpoint, arguments.runs)
-    checkpoint = read_checkpoint(folder)
-    with torch.no_grad():
+    with announced(report, f"quantizing {folder}"), torch.no_grad():
+        checkpoint = read_checkpoint(folder)
         weights = weights_of(quantize(build_model(checkpoint, folder), arguments.weights))
-    write_checkpoint(output, replace(checkpoint, model=weights, training={}))
+        write_checkpoint(output, replace(checkpoint, model=weights, training={}))
     before, after = (sum(value.nbytes for value in each.values()) for each in (checkpoint.model, weights))
     report(f"{folder}: {human_bytes(before)} of weights quantized to {human_bytes(after)} in {output}")
     return 0

@@ -25,6 +25,7 @@ from gpt.config import SamplingParams
 from gpt.config.filter_fields import all_filters
 from gpt.config.sections import SEEDS
 from gpt.errors import GenerationError, GPTError
+from gpt.progress import announced
 
 if TYPE_CHECKING:
     from gpt.data import Tokenizer
@@ -91,7 +92,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from gpt.generation.text import encode_prompt
 
     keep_freed_memory()
-    loaded = load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device), arguments.weights)
+    with announced(report, "loading the model"):
+        loaded = load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device), arguments.weights)
     if arguments.checkpoint is None:
         report(f"using {loaded.folder}")
     params = with_options(loaded.config.sample, given)
@@ -111,7 +113,8 @@ def _run(arguments: argparse.Namespace) -> int:
         encode_prompt(tokenizer, prompt, params, loaded.config.model.block_size)
     with _open_output(arguments.output) as file:
         if arguments.beam is not None:
-            _beam(arguments, runtime, tokenizer, prompts, params, file)
+            with announced(report, f"searching with {arguments.beam} beams"):
+                _beam(arguments, runtime, tokenizer, prompts, params, file)
         else:
             _sample(arguments, runtime, tokenizer, prompts, params, file)
     return 0

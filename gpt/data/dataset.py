@@ -100,9 +100,10 @@ def open_dataset(folder: Path) -> Dataset:
             time.sleep(0.01)
 
 
-def _identity(folder: Path) -> int | None:
+def _identity(folder: Path) -> tuple[int, int] | None:
     try:
-        return folder.stat().st_ino
+        found = folder.stat()
+        return found.st_ino, found.st_mtime_ns  # a file system may give a new folder the number of the one it replaces
     except OSError:
         return None
 

@@ -2,12 +2,13 @@
 
 import hashlib
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpt.errors import ConfigError, DataError
 from gpt.files import sha256_of
-from gpt.progress import Report
+from gpt.progress import Report, announced, silent
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ def fetch(
         folder.mkdir(parents=True, exist_ok=True)
         from gpt.data.mirrors import transfer_from_mirrors  # imports requests, which opens a socket to look for IPv6
 
-        digest = transfer_from_mirrors(download, path, allow_http, timeout, backoff)
+        has_bar = sys.stderr is not None and sys.stderr.isatty()
+        with announced(silent if has_bar else report, f"downloading {path.name}"):
+            digest = transfer_from_mirrors(download, path, allow_http, timeout, backoff)
     except MirrorError as error:
         raise DataError(f"no good download: {error}; {by_hand} (GPT_OFFLINE=1: never download)") from error
     except OSError as error:

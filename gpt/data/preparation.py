@@ -44,7 +44,8 @@ def prepare(
     Raises:
         DataError: the corpus cannot be found, read or encoded, or the data folder cannot be written.
     """
-    corpus = CorpusText(corpus_files(config, settings, report), config)
+    with announced(report, "looking for the corpus, and hashing it where its hash is known"):
+        corpus = CorpusText(corpus_files(config, settings, report), config)
     with announced(report, f"reading {corpus.name}"):
         tokenizer = None if base is None else extend_tokenizer(base, corpus, add_characters)
         folder = expand_home(config.dir, "data.dir") / "tokens" / _fingerprint(config, corpus, tokenizer)

@@ -103,7 +103,9 @@ def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Toke
     with announced(report, f"reading {corpus.name} for its tokenizer"):
         tokenizer = tokenizer or writer.tokenizer or build_tokenizer(corpus, config)
     with tqdm(total=corpus.size, unit="B", unit_scale=True, desc="encoding", disable=None, leave=False) as bar:
-        writer.write(corpus, tokenizer, config.processes, bar.update, report if bar.disable else silent)
+        tell = report if bar.disable else silent
+        with announced(tell, f"encoding {corpus.name}, {corpus.size / 1e6:,.0f} MB"):
+            writer.write(corpus, tokenizer, config.processes, bar.update, tell)
     for file, old in zip(corpus.files, before, strict=True):
         new = file.path.stat()
         if (new.st_size, new.st_mtime_ns) != (old.st_size, old.st_mtime_ns):

@@ -18,7 +18,7 @@ from gpt.files import temporary_file
 from gpt.kernels.compiler import Compiler, find_compiler
 from gpt.kernels.library_cache import CachedLibrary, writable_folder
 from gpt.processor import Processor
-from gpt.progress import Report, silent
+from gpt.progress import Report, announced, silent
 
 SOURCES = Path(__file__).parent / "src"
 
@@ -80,7 +80,8 @@ def _find_or_compile(
     damaged = ", which is damaged in the cache" if cached.manifest.exists() else ""
     report(f"compiling {title}{damaged}: once, by {compiler.name}, {compiler.duration}")
     start = time.monotonic()
-    library = _compile([*command, str(SOURCES / source)], source, cached)
+    with announced(report, f"still compiling {title}", seconds=10):
+        library = _compile([*command, str(SOURCES / source)], source, cached)
     report(f"compiled {title} in {time.monotonic() - start:.1f} s; kept as {library}")
     return library
 

@@ -38,7 +38,11 @@ class Compiler:
     @property
     def duration(self) -> str:
         """Return how long compiling a library takes, in words."""
-        return "a minute or two with its own C++ library" if self.is_zig else "a few seconds"
+        return (
+            "a minute or two with its own C++ library"
+            if self.is_zig
+            else "ten seconds, half a minute on a busy machine"
+        )
 
     def arguments(self, flags: Sequence[str]) -> list[str]:
         """Return the command for a shared library, up to its source; `flags` are added to those of every library."""

@@ -221,7 +221,7 @@ class Console(Monitor):
 
     def text(self, step: int, name: str, text: str) -> None:
         if name == "sample":
-            self.line("\n".join(f"  | {line}" for line in text.splitlines()))
+            self.line("\n".join([f"step {step:>6}  the model writes:", *(f"  | {line}" for line in text.splitlines())]))
 
     def progress(self, step: int, loss: float | None) -> None:
         if loss is not None:

@@ -20,7 +20,7 @@ from gpt.inspection.rendering.pictures import require_matplotlib
 from gpt.kernels.training.block import NativeBlock, use_native_blocks
 from gpt.model import GPT
 from gpt.processor import Processor, supported_processors
-from gpt.progress import Report, in_notebook, silent
+from gpt.progress import Report, announced, in_notebook, silent
 from gpt.training.callbacks import Callback
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.finetuning import base_tokenizer, begin_with, find_base, with_architecture
@@ -231,7 +231,8 @@ def _compile_blocks(
         sampler = BatchSampler(dataset.train, config.model.block_size, seed=0)
         batch = sampler.get_batch(config.train.batch_size // stepper.world.size)
         taught = batch if teacher is None else teacher.teach(batch, sampler.starts)
-        compile_blocks(model, lambda: stepper.gradients([taught]), config.run.compile is True, report)
+        with announced(report, "still compiling", seconds=10):
+            compile_blocks(model, lambda: stepper.gradients([taught]), config.run.compile is True, report)
 
 
 def _build_monitor(run: RunFolder, config: Config, report: Report) -> Monitor:

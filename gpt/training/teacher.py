@@ -23,7 +23,7 @@ from gpt.environment import expand_home
 from gpt.errors import CheckpointError
 from gpt.evaluation.loss import Batch, to_device
 from gpt.model import GPT
-from gpt.progress import Report
+from gpt.progress import Report, counted, silent
 from gpt.training.objective import TaughtBatch
 
 
@@ -86,7 +86,7 @@ def load_teacher(
     _check_tokenizer(teacher.tokenizer, dataset, folder)
     report(f"{folder} predicts the training split")
     accelerate(teacher.model)
-    return Teacher(predict(teacher.model, dataset.train, config.train.batch_size, compute))
+    return Teacher(predict(teacher.model, dataset.train, config.train.batch_size, compute, report))
 
 
 def _check_tokenizer(tokenizer: Tokenizer, dataset: Dataset, folder: object) -> None:
@@ -97,7 +97,7 @@ def _check_tokenizer(tokenizer: Tokenizer, dataset: Dataset, folder: object) -> 
 
 
 @torch.no_grad()
-def predict(model: GPT, tokens: Tokens, batch_size: int, compute: Compute) -> Tensor:
+def predict(model: GPT, tokens: Tokens, batch_size: int, compute: Compute, report: Report = silent) -> Tensor:
     """Return the probabilities of the token after each position, (N, V) float16, in adjacent windows.
 
     The last window begins so that it is full, and predicts again what it shares with the one before.
@@ -107,15 +107,18 @@ def predict(model: GPT, tokens: Tokens, batch_size: int, compute: Compute) -> Te
         tokens: N of them, at least as many as the block size.
         batch_size: windows at once.
         compute: device and dtype.
+        report: takes lines about how far it is.
     """
     length, ids = model.config.block_size, model.config.vocab_size
     assert ids is not None
     probabilities = torch.empty(len(tokens), ids, dtype=torch.float16)
     starts = np.minimum(np.arange(0, len(tokens), length), len(tokens) - length)
-    for batch in np.split(starts, range(batch_size, len(starts), batch_size)):
-        inputs = torch.from_numpy(np.asarray(tokens[batch[:, None] + np.arange(length)]).astype(np.int64))
-        with compute.training_matmuls(), compute.autocast():
-            logits = model(to_device(inputs, compute.device))
-        for start, window in zip(batch, logits.float().softmax(-1).half().cpu(), strict=True):
-            probabilities[start : start + length] = window
+    with counted(report, "predicting the training split", len(starts), "windows") as advance:
+        for batch in np.split(starts, range(batch_size, len(starts), batch_size)):
+            inputs = torch.from_numpy(np.asarray(tokens[batch[:, None] + np.arange(length)]).astype(np.int64))
+            with compute.training_matmuls(), compute.autocast():
+                logits = model(to_device(inputs, compute.device))
+            for start, window in zip(batch, logits.float().softmax(-1).half().cpu(), strict=True):
+                probabilities[start : start + length] = window
+            advance(len(batch))
     return probabilities

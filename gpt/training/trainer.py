@@ -22,6 +22,7 @@ from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.incidents import StepWatch
 from gpt.training.micro_batches import MicroBatches
 from gpt.training.monitor import INCIDENT, Monitor, weights_and_gradients
+from gpt.training.resume import differences
 from gpt.training.saving import CheckpointWriter
 from gpt.training.schedule import learning_rate
 from gpt.training.sharding import gather_on_main
@@ -88,6 +89,8 @@ class Trainer:
             self.state = TrainingState.from_dict(checkpoint.state)
             if self.average is not None:
                 self.average.load_state_dict(checkpoint.training["average"])
+            elif checkpoint.config.optim.ema_decay is not None:
+                self.report("training goes on from the averaged weights; those before averaging are left out")
             self.stepper.load_state_dict(checkpoint.training)
             if watch := checkpoint.training.get("watch"):  # missing in checkpoints of old versions
                 self.watch.load_state_dict(watch)
@@ -102,7 +105,7 @@ class Trainer:
                         "dropout has new random numbers"
                     )
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"the checkpoint's training state does not fit: {explained(error)}") from None
+            raise CheckpointError(_why_not_restored(differences(checkpoint.config, self.config), error)) from None
 
     @with_own_defaults
     @torch.inference_mode(False)  # and with gradients
@@ -261,6 +264,16 @@ class Trainer:
         return nullcontext() if self.average is None else self.average.applied()
 
     def _start_meter(self) -> SpeedMeter:
-        with self.compute.training_matmuls():
+        with announced(self.report, "measuring the rate of matmuls"), self.compute.training_matmuls():
             rate = self.world.size * measure_matmul_rate(self.compute.device, self.compute.dtype)
         return meter_of(self.config, rate, self.state.seconds)
+
+
+def _why_not_restored(changes: list[str], error: Exception) -> str:
+    """Return the message for a training state that does not fit: the configuration has changed, or it is damaged."""
+    if not changes:
+        return f"the checkpoint's training state does not fit: {explained(error)}; resume from another checkpoint"
+    return (
+        f"the checkpoint's training state does not fit a change of {'; '.join(changes)}: change that back, or begin a "
+        "new run with its weights, train.init_from=RUN run.name=NEW"
+    )

@@ -207,12 +207,17 @@ def test_a_run_without_an_average_cannot_go_on_with_one(tmp_path: Path, start: S
     start(tmp_path, *EMA[1:]).run()
     with pytest.raises(CheckpointError, match="training state does not fit") as caught:
         start(tmp_path, *EMA, "train.max_steps=6", resume="auto", allow_config_change=True)
-    assert "\n" not in str(caught.value)
+    assert "optim.ema_decay: None -> 0.5" in str(caught.value)
+    assert "train.init_from=RUN" in str(caught.value)
 
 
 def test_a_run_with_an_average_may_go_on_without_it_from_the_average(tmp_path: Path, start: Start) -> None:
     start(tmp_path, *EMA).run()
     saved: dict[str, Any] = read_checkpoint(next(iter((tmp_path / "runs/run/checkpoints").glob("*4")))).model
-    trainer = start(tmp_path, *EMA[1:], "train.max_steps=6", resume="auto", allow_config_change=True)
+    said: list[str] = []
+    trainer = start(
+        tmp_path, *EMA[1:], "train.max_steps=6", resume="auto", allow_config_change=True, report=said.append
+    )
+    assert "training goes on from the averaged weights; those before averaging are left out" in said
     assert all(torch.equal(saved[name], weight) for name, weight in weights(trainer.model).items())
     assert trainer.run().step == 6

@@ -215,6 +215,7 @@ def test_in_a_pipe_there_is_a_line_for_each_report_and_no_bar(monkeypatch: pytes
     assert pipe.getvalue().splitlines() == [
         "step    120  loss 2.5000 nats  lr 3.00e-04  grad norm 0.75  12,346 tokens/s  left 02:00",
         "step    120  validation loss 2.2500 nats (3.2461 bits per character)",
+        "step    120  the model writes:",
         "  | first",
         "  | ",
         "  | third",

@@ -181,7 +181,9 @@ def test_a_run_cannot_go_on_with_another_optimizer_even_where_changes_are_allowe
     start(tmp_path, f"optim.name={saved}", "train.max_steps=3").run()
     with pytest.raises(CheckpointError, match="training state does not fit") as caught:
         start(tmp_path, f"optim.name={present}", resume="auto", allow_config_change=True)
-    assert "\n" not in str(caught.value)
+    assert f"optim.name: {saved} -> {present}" in str(caught.value)
+    assert str(caught.value).endswith("begin a new run with its weights, train.init_from=RUN run.name=NEW")
+    assert "KeyError" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])

@@ -124,7 +124,7 @@ def _machine(arguments: argparse.Namespace, model: ModelConfig, kind: str) -> "M
 
     device = choose_device(arguments.device)
     if arguments.bandwidth is None or arguments.matmul_rate is None:
-        report("measuring memory bandwidth and matmul rate: about 2 s")
+        report("measuring memory bandwidth and matmul rate: about 2 s, longer on a busy machine")
     dtype: torch.dtype = KV_DTYPES[kind]
     if arguments.bandwidth is None:
         bandwidth = measure_bandwidth(device, min(weight_bytes(model, kind), MEASURED_BYTES))
