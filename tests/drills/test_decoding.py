@@ -2,8 +2,8 @@ from drills.decoding import FIGURES, attack
 from drills.frame import Tally
 
 
-def test_random_models_write_the_same_texts_in_every_way() -> None:
+def test_a_random_model_writes_the_same_texts_in_every_way() -> None:
     tally = Tally(*FIGURES)
-    attack(tally, 2)
+    attack(tally, 1)
     assert tally.failures == []
     assert tally.figures["drafts accepted"] != 0
