@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.programs import find_axe
+
 LOWEST_FREE = 10
 """Above 3 and 4, the descriptors that Chromium reads commands from and writes answers to."""
 KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40, "x": 88}
@@ -152,6 +154,12 @@ class Page:
         while not self.run(condition):
             assert time.monotonic() < until, f"never true: {condition}"
             time.sleep(0.02)
+
+    def violations(self) -> list[str]:
+        """Return where the page breaks a rule of axe-core: the rule, then the elements."""
+        self.send("Runtime.evaluate", {"expression": find_axe().read_text(encoding="utf-8")})
+        named = "rule.id + ': ' + rule.nodes.map((node) => node.target.join(' ')).join(', ')"
+        return self.run(f"axe.run().then(({{ violations }}) => violations.map((rule) => {named}))")
 
     def text(self, selector: str) -> str:
         """Return the text of an element."""

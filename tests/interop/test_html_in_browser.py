@@ -269,6 +269,19 @@ def test_no_view_is_wider_than_the_window(view: str, width: int, dark: bool, ope
     assert page.run("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize("model", [{"block_size": 128}], indirect=True)
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("dark", [False, True])
+def test_no_view_breaks_a_rule_of_accessibility(width: int, dark: bool, open_page: Open) -> None:
+    page = open_page(width=width, height=800, dark=dark)
+    write(page, "the ", count=100)
+    assert page.violations() == []
+    for view in ("attention", "lens", "surprisal"):
+        open_view(page, view)
+        page.wait_for("document.querySelector('.view .text, .view #lens-table .cell') !== null")
+        assert page.violations() == []
+
+
 @pytest.mark.parametrize("prompt", ["the #1", "Z"])
 def test_a_character_that_the_model_does_not_know_is_named(prompt: str, open_page: Open) -> None:
     page = open_page()

@@ -325,6 +325,15 @@ def test_one_token_has_a_page(kind: str, browse: Browse) -> None:
     assert found["said"] in {"from 'a' (0) to 'a' (0): 1.000", "The text ends here, so there is no next token."}
 
 
+@pytest.mark.parametrize("kind", VIEWS)
+def test_no_page_breaks_a_rule_of_accessibility(kind: str, tmp_path: Path, visit: Callable[..., Page]) -> None:
+    (tmp_path / "page.html").write_text(render_page(kind, VIEWS[kind](), "A title", "a note"), encoding="utf-8")
+    for width in (1280, 400):
+        for dark in (False, True):
+            page = visit((tmp_path / "page.html").as_uri(), width=width, height=800, dark=dark)
+            assert page.violations() == []
+
+
 def test_a_request_would_be_refused_and_seen(tmp_path: Path, visit: Callable[..., Page]) -> None:
     (tmp_path / "page.html").write_text(render_page("lens", lens(), "A title", ""), encoding="utf-8")
     page = visit((tmp_path / "page.html").as_uri())
