@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import recorded_graph
 import torch
-from recorded_graph import RecordedGraph
 
+import recorded_graph
 from fake_cuda.device import FakeCuda
+from recorded_graph import RecordedGraph
 
 PROPERTIES = SimpleNamespace(
     name="Fake CUDA", total_memory=80 << 30, multi_processor_count=100, major=9, minor=0, warp_size=32

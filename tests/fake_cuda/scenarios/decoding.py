@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
-from recorded_graph import RecordedGraph
-
 from fake_cuda.device import FakeCuda
 from fake_cuda.setting import configured
 from gpt.cli import sample
@@ -21,6 +19,7 @@ from gpt.generation.beam import beam_search
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from gpt.training.setup import open_session
+from recorded_graph import RecordedGraph
 from tiny import tiny_config
 
 TOKENIZER = CharTokenizer("\nabcdefghijklmnopqrstuv")

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import recorded_graph
 import torch
-from recorded_graph import RecordedGraph
 from torch import Tensor
 
+import recorded_graph
 from fake_cuda.torch_cuda import Stream, on_stream
 from gpt.config import SamplingParams
 from gpt.generation.backends.compiled import CompiledBackend, captured
 from gpt.generation.backends.eager import CachedBackend, UncachedBackend
 from gpt.generation.decoder import StepDecoder
 from gpt.model import GPT
+from recorded_graph import RecordedGraph
 from tiny import sharp_model
 from tolerances import LOGITS
 

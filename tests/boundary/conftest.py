@@ -1,0 +1,1 @@
+from cuda.conftest import device as device
