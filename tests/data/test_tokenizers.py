@@ -42,7 +42,7 @@ def test_a_text_comes_back_from_its_characters_ids(text: str) -> None:
 def test_a_text_comes_back_from_its_bytes(text: str) -> None:
     tokenizer = ByteTokenizer()
     ids = tokenizer.encode(text)
-    assert bytes(ids) == text.encode("utf-8")
+    assert bytes(ids.tolist()) == text.encode("utf-8")
     assert tokenizer.decode(ids) == tokenizer.decode(ids.tolist()) == text
 
 
