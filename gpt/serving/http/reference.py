@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 STYLE = """
-:root { color-scheme: light dark }
+:root { color-scheme: light dark; background: Canvas }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 code { font-family: ui-monospace, monospace }
 table { border-collapse: collapse; display: block; overflow-x: auto }
@@ -24,9 +24,10 @@ def reference_page(document: dict[str, Any]) -> str:
     schemas = "".join(_schema(name, schema) for name, schema in document["components"]["schemas"].items())
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style><h1>{escape(title)}</h1><p>{escape(description)} "
+        f'<link rel="icon" href="data:,">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style><main><h1>{escape(title)}</h1><p>{escape(description)} "
         f'The same for programs: <a href="openapi.json">openapi.json</a>.</p><h2>Endpoints</h2>{endpoints}'
-        f"<h2>Bodies</h2>{schemas}</html>"
+        f"<h2>Bodies</h2>{schemas}</main></html>"
     )
 
 
@@ -45,7 +46,7 @@ def _schema(name: str, schema: dict[str, Any]) -> str:
     )
     head = "<tr><th>field<th>type<th>meaning"
     about = escape(schema.get("description", ""))
-    return f'<h3 id="{escape(name)}">{escape(name)}</h3><p>{about}</p><table>{head}{rows}</table>'
+    return f'<h3 id="{escape(name)}">{escape(name)}</h3><p>{about}</p><table tabindex="0">{head}{rows}</table>'
 
 
 def _type(schema: dict[str, Any]) -> str:

@@ -59,3 +59,9 @@ def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(site: Site, visit:
             view,
             0,
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_reference_breaks_no_rule_of_accessibility(site: Site, visit: Open, dark: bool) -> None:
+    assert visit(f"{site.served.url.rstrip('/')}/docs", width=400, height=800, dark=dark).violations() == []
