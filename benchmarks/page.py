@@ -75,7 +75,7 @@ def characters_per_second(program: str, file: Path, profile: Path, count: int) -
 
     with Browser(program, profile) as browser, browser.open(file.as_uri()) as page:
         page.run(f"document.getElementById('count').value = {count}")
-        page.point("document.getElementById('write')", click=True)
+        page.point("document.getElementById('write-button')", click=True)
         status = "document.querySelector('.status').textContent"
         page.wait_for(f"{status}.includes('written with seed')", seconds=600)
         found = re.search(r"([\d.]+) per second", page.run(status))

@@ -94,8 +94,10 @@ def open_dataset(folder: Path) -> Dataset:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError) as error:
             is_being_replaced = before is None or _identity(folder) != before  # by another process, as with --force
             if not is_being_replaced or time.monotonic() > end:
+                name = getattr(error, "filename", None)
+                reason = f"{Path(name).name}: {explained(error)}" if name else explained(error)
                 raise DataError(
-                    f"the token files in {folder} are damaged ({explained(error)}); delete that folder and start again"
+                    f"the token files in {folder} are damaged ({reason}); delete that folder and start again"
                 ) from None
             time.sleep(0.01)
 

@@ -38,9 +38,8 @@ BREAKS = (
     Break(
         "every prompt stays in memory",
         "gpt/generation/text.py",
-        "    ids = [int(index) for index in tokenizer.encode(prompt)]\n",
-        "    ids = [int(index) for index in tokenizer.encode(prompt)]\n"
-        "    globals().setdefault('kept', []).append(bytes(range(256)) * 1024)\n",
+        "    if not isinstance(prompt, str):\n",
+        "    globals().setdefault('kept', []).append(bytes(range(256)) * 1024)\n    if not isinstance(prompt, str):\n",
     ),
     Break(
         "a lock stays open",

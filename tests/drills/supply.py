@@ -48,6 +48,8 @@ FORBIDDEN = {
     "np.load": "reads pickles",
     "tempfile.mktemp": "gives a name that another process may take",
 }
+ASKED_FOR = {("gpt/plugins.py", "compile"), ("gpt/plugins.py", "exec")}
+"""A plugin is code that its user names."""
 NETWORK = {"requests", "urllib3", "httpx", "aiohttp", "urllib.request", "http.client", "ftplib", "smtplib", "telnetlib"}
 PAGES = (".html", ".js", ".css")
 OUTSIDE = re.compile(
@@ -134,7 +136,7 @@ def _problems(tree: ast.AST, name: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called, keywords = ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
-            if called in FORBIDDEN:
+            if called in FORBIDDEN and (name, called) not in ASKED_FOR:
                 yield f"line {node.lineno}: {called} {FORBIDDEN[called]}"
             if called == "torch.load" and keywords.get("weights_only") != "True":
                 yield f"line {node.lineno}: torch.load without weights_only"
