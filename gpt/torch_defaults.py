@@ -6,7 +6,7 @@ for the process and is left alone: tensors of floating point are made with their
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -14,6 +14,7 @@ import torch
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_NOTHING = nullcontext()
 
 
 @contextmanager
@@ -28,6 +29,16 @@ def own_defaults() -> Iterator[None]:
         yield
 
 
+def _are_own() -> bool:
+    """Return whether nothing is set; asked for every token, so that it must not take a microsecond.
+
+    A default device is a mode of torch's functions.
+    """
+    return not (
+        torch._C._len_torch_function_stack() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    )
+
+
 def with_own_defaults(function: Callable[P, R]) -> Callable[P, R]:
     """Run a function under `own_defaults`; a generator only while it runs, not where its caller does."""
 
@@ -40,7 +51,7 @@ def with_own_defaults(function: Callable[P, R]) -> Callable[P, R]:
     def iterate(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
         items = cast(Iterator[Any], function(*args, **kwargs))
         while True:
-            with own_defaults():
+            with _NOTHING if _are_own() else own_defaults():
                 try:
                     item = next(items)
                 except StopIteration:
