@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -95,6 +96,7 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
     tell(
         f"done: {state.step} steps in {state.seconds:.1f} s{cost}; best validation loss {state.best_val_loss:.4f} nats "
         f"per token at step {state.best_step}; sample with: python scripts/sample.py --checkpoint {folder}"
+        + "".join(f" {shlex.quote(word)}" for word in plugin_options())
     )
     return 0
 
