@@ -44,7 +44,7 @@ def draw_model(chance: Random, **fixed: Any) -> GPT:
 
     Args:
         chance: decides.
-        fixed: keys of `model` that are not drawn.
+        fixed: keys of `model` that are not chosen at random.
     """
     keys = {name: chance.choice([variant[i] for variant in VARIANTS]) for i, name in enumerate(CHOICES)}
     heads = chance.choice((1, 2, 3, 4, 6))
