@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-MOST_JSON_BYTES = 128 << 20
+MAX_JSON_BYTES = 128 << 20
 """Size of the largest JSON file that is read: tokenizers of large vocabularies have 40 MB."""
 ABANDONED_SECONDS = 24 * 3600
 """Age of a temporary file that no process can still be writing."""

@@ -24,7 +24,7 @@ from gpt.data.ngrams import NgramTable
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import CheckpointError, explained
-from gpt.files import MOST_JSON_BYTES, parse_json, read_file, sync_file, sync_folder, temporary_folder
+from gpt.files import MAX_JSON_BYTES, parse_json, read_file, sync_file, sync_folder, temporary_folder
 from gpt.plugins import require_plugins
 
 FORMAT = 1
@@ -177,7 +177,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 def _read_manifest(folder: Path) -> dict[str, Any]:
     """Return what the manifest says of each file, by name."""
     try:
-        manifest = parse_json(read_file(folder / MANIFEST, MOST_JSON_BYTES))
+        manifest = parse_json(read_file(folder / MANIFEST, MAX_JSON_BYTES))
         version, entries = int(manifest["format"]), dict(manifest["files"])
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is not a checkpoint: it has no {MANIFEST}") from None

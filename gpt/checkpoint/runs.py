@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from gpt.checkpoint.folder import MANIFEST, Checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
 from gpt.config import Config, dump_config, load_config
 from gpt.errors import CheckpointError
-from gpt.files import MOST_JSON_BYTES, parse_json, read_file, write_atomic
+from gpt.files import MAX_JSON_BYTES, parse_json, read_file, write_atomic
 
 _STEP = re.compile(r"step-(\d+)(\.old)?")
 _CANNOT_LOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
@@ -174,7 +174,7 @@ class RunFolder:
     def pointed(self, name: str) -> Path | None:
         """Return the checkpoint that `best` or `last` points to; None if there is none, or the pointer is damaged."""
         try:
-            pointer = parse_json(read_file(self.path / f"{name}.json", MOST_JSON_BYTES))
+            pointer = parse_json(read_file(self.path / f"{name}.json", MAX_JSON_BYTES))
             folder = self.path / "checkpoints" / _folder_name(pointer["step"])
             is_whole = pointer["checkpoint"] == f"checkpoints/{folder.name}"  # a flipped bit changes one of them
         except (OSError, ValueError, KeyError, TypeError):

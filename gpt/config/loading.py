@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from gpt.config.filter_fields import all_filters
 from gpt.config.sections import Config, CrossCheckError
-from gpt.config.strict_yaml import MOST_CHARACTERS, Document, YAMLSyntaxError, dump, parse, parse_value
+from gpt.config.strict_yaml import MAX_CHARACTERS, Document, YAMLSyntaxError, dump, parse, parse_value
 from gpt.config.suggestions import did_you_mean, section_class
 from gpt.errors import ConfigError
 from gpt.filters import FILTERS
@@ -74,9 +74,9 @@ def read_yaml(path: Path, kind: str, example: str) -> str:
     """
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_CHARACTERS + 1)
-        if len(content) > MOST_CHARACTERS:
-            raise ConfigError(f"{path} has more than {MOST_CHARACTERS:,} bytes; a {kind} file is not so long")
+            content = file.read(MAX_CHARACTERS + 1)
+        if len(content) > MAX_CHARACTERS:
+            raise ConfigError(f"{path} has more than {MAX_CHARACTERS:,} bytes; a {kind} file is not so long")
         return content.decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such {kind} file{_similar_file(path)}") from None

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 Path = tuple[str, ...]
-MOST_CHARACTERS = 1 << 20
+MAX_CHARACTERS = 1 << 20
 """Length of the longest text that is parsed, which takes a hundred times its memory."""
 
 
@@ -99,8 +99,8 @@ def parse(text: str) -> Document:
     Raises:
         YAMLSyntaxError: the text is not YAML, holds a tag or an alias, is not a mapping, or is too long.
     """
-    if len(text) > MOST_CHARACTERS:
-        raise YAMLSyntaxError(f"it has more than {MOST_CHARACTERS:,} characters", None)
+    if len(text) > MAX_CHARACTERS:
+        raise YAMLSyntaxError(f"it has more than {MAX_CHARACTERS:,} characters", None)
     try:
         loader = _Loader(text)
         node = loader.get_single_node()

@@ -14,9 +14,9 @@ from gpt.data.token_bytes import byte_symbols, spelling_of
 from gpt.data.tokenizers import Ids, IncrementalDecoder, require_characters, smallest_dtype
 from gpt.data.word_memo import WordMemo, applies_to
 from gpt.errors import DataError, first_line, quoted
-from gpt.files import MOST_JSON_BYTES, read_file
+from gpt.files import MAX_JSON_BYTES, read_file
 
-MOST_TOKENS = 10_000_000
+MAX_TOKENS = 10_000_000
 
 
 class BPETokenizer:
@@ -50,8 +50,8 @@ class BPETokenizer:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of its Rust code
                 raise
             raise DataError(f"not a tokenizer: {first_line(error)}") from None
-        if max(vocabulary.values()) >= MOST_TOKENS:
-            raise DataError(f"a token has the id {max(vocabulary.values())}; {MOST_TOKENS:,} ids are supported")
+        if max(vocabulary.values()) >= MAX_TOKENS:
+            raise DataError(f"a token has the id {max(vocabulary.values())}; {MAX_TOKENS:,} ids are supported")
         missing = set(spelling.byte_names) - vocabulary.keys()
         if missing:
             raise DataError(f"{len(missing)} of the 256 bytes have no token, so that texts would lose characters")
@@ -125,7 +125,7 @@ def load_bpe(path: Path) -> BPETokenizer:
         DataError: it cannot be read, or is not of byte pair encoding on bytes.
     """
     try:
-        content = json.loads(read_file(path, MOST_JSON_BYTES))
+        content = json.loads(read_file(path, MAX_JSON_BYTES))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError):

@@ -24,7 +24,7 @@ IN_ONE_FILE = 64 << 20
 """Bytes up to which a text file is encoded in one process, into one file for each split."""
 SAMPLE = 16 << 20
 """Bytes, as they are on disk, that byte pairs of a larger corpus are learned from; more would take minutes."""
-MOST_SAMPLED = 64
+MAX_SAMPLED = 64
 """Blocks of it, whatever the files unpack to."""
 SAMPLED = 1 << 14
 """Characters of it that are handed on at a time: the library takes 200 bytes for each while it splits them."""
@@ -93,7 +93,7 @@ class CorpusText:
         if self.fits_one_file:
             yield from self.pieces()
             return
-        for block in islice(islice(self.blocks(), 0, None, max(1, -(-self.size // SAMPLE))), MOST_SAMPLED):
+        for block in islice(islice(self.blocks(), 0, None, max(1, -(-self.size // SAMPLE))), MAX_SAMPLED):
             yield from (block[begin : begin + SAMPLED] for begin in range(0, len(block), SAMPLED))
 
     def _marked_pieces(self, file: SourceFile, meter: "_Meter") -> Iterator[tuple[str, bool]]:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from gpt.data.tokens import Tokens
 
-LONGEST_CONTEXT = 8
-MOST_TOKENS = 4_000_000
+MAX_CONTEXT = 8
+MAX_TOKENS = 4_000_000
 """Tokens that are counted, from the end of the text: more would take long and change little."""
-MOST_BYTES = 500_000
+MAX_BYTES = 500_000
 ENTRY_BYTES = 13
 """Bytes of one entry in a checkpoint: int64 context, int32 token, uint8 share."""
 MIN_CHANGE = 0.2
@@ -25,7 +25,7 @@ class NgramTable:
     """The most frequent next token after a context, and its share; the longest known context decides.
 
     A context is kept only if it changes the prediction of the next shorter one; of these, the table has the most
-    frequent, up to `MOST_BYTES`.
+    frequent, up to `MAX_BYTES`.
 
     Attributes:
         vocab_size: number of token ids.
@@ -50,7 +50,7 @@ class NgramTable:
     @classmethod
     def learn(cls, text: Tokens, vocab_size: int) -> "NgramTable":
         """Build the table of a text from its token ids, (N,)."""
-        ids = np.asarray(text[-MOST_TOKENS:]).astype(np.int64)
+        ids = np.asarray(text[-MAX_TOKENS:]).astype(np.int64)
         kept: list[_Counts] = []
         shorter: _Counts | None = None
         for length in range(1, _longest(vocab_size) + 1):
@@ -127,7 +127,7 @@ class _Counts:
 
 def _longest(vocab_size: int) -> int:
     """Return the longest length at which a context and one more token fit into 63 bits."""
-    length = LONGEST_CONTEXT
+    length = MAX_CONTEXT
     while length > 1 and vocab_size ** (length + 1) >= 2**63:
         length -= 1
     return length
@@ -148,9 +148,9 @@ def _count(ids: np.ndarray, length: int, vocab_size: int) -> _Counts:
 
 
 def _most_frequent(kept: Sequence[_Counts]) -> list[_Counts]:
-    """Return the most frequent contexts, as many as fit into `MOST_BYTES`."""
+    """Return the most frequent contexts, as many as fit into `MAX_BYTES`."""
     totals = np.concatenate([one.totals for one in kept]) if kept else np.zeros(0)
-    room = MOST_BYTES // ENTRY_BYTES
+    room = MAX_BYTES // ENTRY_BYTES
     if len(totals) <= room:
         return list(kept)
     least = np.partition(totals, len(totals) - room)[len(totals) - room]

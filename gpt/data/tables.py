@@ -10,11 +10,11 @@ from gpt.data.parquet_pages import largest_page
 from gpt.data.unpacking import require_package
 from gpt.errors import DataError, first_line, quoted
 
-LONGEST_LINE = 64 << 20
+MAX_LINE_BYTES = 64 << 20
 """Bytes of a line of JSON; a longer one is refused, since it would have to be in memory."""
-MOST_VALUES = 1 << 22
+MAX_VALUES = 1 << 22
 """Values that a line may have, since each of `[[],[],...]` takes 20 times the memory of its two characters."""
-MOST_FOOTER = 16 << 20
+MAX_FOOTER = 16 << 20
 """Bytes of the description of a Parquet file, which takes a hundred times as much when it is read."""
 LARGEST_PAGE = 256 << 20
 """Bytes of a page of Parquet, unpacked; most have one megabyte."""
@@ -36,14 +36,14 @@ def read_json_lines(stream: BinaryIO, path: Path, column: str) -> Iterator[str]:
         DataError: a line is too long, not a JSON object in UTF-8, or has no text of that name.
     """
     number = 0
-    while line := stream.readline(LONGEST_LINE + 1):
+    while line := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
-        if len(line) > LONGEST_LINE:
-            raise DataError(f"{path}:{number} is longer than {LONGEST_LINE:,} bytes; split it into several rows")
+        if len(line) > MAX_LINE_BYTES:
+            raise DataError(f"{path}:{number} is longer than {MAX_LINE_BYTES:,} bytes; split it into several rows")
         if not line.strip():
             continue
-        if sum(map(line.count, (b",", b"[", b"{"))) > MOST_VALUES:
-            raise DataError(f"{path}:{number} has more than {MOST_VALUES:,} values; split it into several rows")
+        if sum(map(line.count, (b",", b"[", b"{"))) > MAX_VALUES:
+            raise DataError(f"{path}:{number} has more than {MAX_VALUES:,} values; split it into several rows")
         try:
             row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
         except (ValueError, RecursionError):
@@ -78,8 +78,8 @@ def read_parquet(raw: BinaryIO, path: Path, column: str) -> Iterator[str]:
                 number += 1
                 value = getattr(scalar, "value", scalar)  # of a dictionary
                 if value is not None and value.is_valid:
-                    if value.as_buffer().size > LONGEST_LINE:
-                        raise DataError(f"{path}: row {number} is longer than {LONGEST_LINE:,} bytes; split it")
+                    if value.as_buffer().size > MAX_LINE_BYTES:
+                        raise DataError(f"{path}: row {number} is longer than {MAX_LINE_BYTES:,} bytes; split it")
                     yield _text(value.as_py(), path, number, column)
     except (ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as Parquet: {first_line(error)}") from None
@@ -97,7 +97,7 @@ def _open_parquet(raw: BinaryIO, path: Path, column: str) -> Any:
     size = raw.seek(0, SEEK_END)
     raw.seek(max(0, size - 8))
     footer = int.from_bytes(raw.read(4), "little")
-    if MOST_FOOTER < footer < size:
+    if MAX_FOOTER < footer < size:
         raise DataError(f"{path} describes itself in {footer:,} bytes; write it with larger row groups")
     file = parquet.ParquetFile(raw)
     names = file.schema_arrow.names

@@ -15,7 +15,7 @@ from gpt.errors import DataError, first_line
 
 WINDOW = 1 << 27
 """Bytes of history that a zstd stream may ask for: 128 MB, as the command `zstd` allows."""
-LONGEST_LIST = 1 << 20
+MAX_LIST = 1 << 20
 """Bytes of a zip file that may say what is in it: of one file, at most 200 KB."""
 CHUNK = 2048
 """Bytes that zstd is given at a time: four make at most a block of 128 KB (RFC 8878), so this makes at most 64 MB."""
@@ -85,9 +85,9 @@ class _ShortReads:
         self.seek, self.tell, self.seekable = raw.seek, raw.tell, raw.seekable
 
     def read(self, count: int = -1) -> bytes:
-        data = self._raw.read(LONGEST_LIST + 1 if count < 0 else min(count, LONGEST_LIST + 1))
-        if len(data) > LONGEST_LIST:
-            raise zipfile.BadZipFile(f"the list of what is in it has more than {LONGEST_LIST:,} bytes")
+        data = self._raw.read(MAX_LIST + 1 if count < 0 else min(count, MAX_LIST + 1))
+        if len(data) > MAX_LIST:
+            raise zipfile.BadZipFile(f"the list of what is in it has more than {MAX_LIST:,} bytes")
         return data
 
 

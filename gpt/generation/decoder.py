@@ -18,7 +18,7 @@ from gpt.kernels.decoding.engine import NotFiniteError
 
 PATIENCE = 0.03
 """Seconds that a reader of the stream may wait for tokens that are sampled but not shown."""
-MOST_STEPS = 64
+MAX_STEPS = 64
 
 
 class SampledToken(NamedTuple):
@@ -179,7 +179,7 @@ class MultiStepDecoder(Decoder):
         start = time.perf_counter()
         sampled, logits = self._generate(sequences, steps)
         seconds = (time.perf_counter() - start) / len(sampled[0])
-        self._steps = max(1, min(2 * self._steps, MOST_STEPS, int(PATIENCE / max(seconds, 1e-9))))
+        self._steps = max(1, min(2 * self._steps, MAX_STEPS, int(PATIENCE / max(seconds, 1e-9))))
         for index, sequence, tokens in zip(self.active, sequences, sampled, strict=True):
             self._random[index].advance(len(tokens))
             sequence += tokens

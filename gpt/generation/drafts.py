@@ -11,7 +11,7 @@ from gpt.generation.backends import TokenIds
 from gpt.generation.backends.native import NativeBackend
 from gpt.kernels.decoding.engine import NotFiniteError
 
-LEAST_PROBABILITY = 0.2
+MIN_PROBABILITY = 0.2
 """Least probability that a draft and all before it are accepted: verifying it costs about this share of a token."""
 LOOKUP_LENGTHS = (12, 8, 5, 3)
 """Lengths of suffixes that are looked up, longest first."""
@@ -47,7 +47,7 @@ class NgramDrafter:
         for _ in uniforms:
             token, share = self._table.next(suffix) or (0, 0.0)
             probability *= share
-            if probability < LEAST_PROBABILITY:
+            if probability < MIN_PROBABILITY:
                 break
             drafts.append(token)
             suffix.append(token)

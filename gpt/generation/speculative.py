@@ -15,12 +15,12 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.generation.backends import TokenIds
 from gpt.generation.backends.native import NativeBackend
-from gpt.generation.decoder import MOST_STEPS, MultiStepDecoder, describe, not_finite
+from gpt.generation.decoder import MAX_STEPS, MultiStepDecoder, describe, not_finite
 from gpt.generation.drafts import Drafter
 
-MOST_DRAFTS = 5
+MAX_DRAFTS = 5
 """For each pass and sequence: with the newest token, as many as the engine multiplies by weights it has read once."""
-MOST_LOST = 4.0
+MAX_LOST = 4.0
 """Tokens' time that drafts may lose against plain decoding before they are paused; as much can be saved up."""
 HICCUP = 2.0
 """Tokens' time that a pass counts for at most, for each position in it: something else on the machine took longer."""
@@ -40,7 +40,7 @@ class SpeculativeDecoder(MultiStepDecoder):
         accepted: how many of them were accepted.
 
     Args:
-        backend: not used before, with room for `MOST_DRAFTS` more tokens per sequence.
+        backend: not used before, with room for `MAX_DRAFTS` more tokens per sequence.
         drafter: proposes tokens.
         prompts: token ids, at least one each.
         params: sampling parameters of all sequences.
@@ -60,7 +60,7 @@ class SpeculativeDecoder(MultiStepDecoder):
     ) -> None:
         super().__init__(backend, prompts, params, seeds)
         self.drafted = self.accepted = 0
-        self._drafter, self._draft_length = drafter, MOST_DRAFTS
+        self._drafter, self._draft_length = drafter, MAX_DRAFTS
         self._plain_left, self._pause = FIRST_PLAIN, FIRST_PAUSE
         self._plain_seconds = math.inf  # per token, of the fastest plain call: in others a window moves
         self._lost = 0.0  # tokens' time
@@ -76,7 +76,7 @@ class SpeculativeDecoder(MultiStepDecoder):
             tokens = self._total_length() - before
             seconds, steps = time.perf_counter() - start, tokens // len(self.active)
             self._plain_seconds = min(self._plain_seconds, seconds / tokens)
-            is_reliable = seconds >= RELIABLE or steps >= MOST_STEPS
+            is_reliable = seconds >= RELIABLE or steps >= MAX_STEPS
             self._plain_left = max(self._plain_left - steps, 0 if is_reliable else 1)
         else:
             verified = self._refill_with_drafts([index for index in self.active if not self._queues[index]])
@@ -85,8 +85,8 @@ class SpeculativeDecoder(MultiStepDecoder):
     def _weigh(self, seconds: float, verified: int, tokens: int) -> None:
         """Count what a pass with drafts has lost or gained, and pause drafting where it has lost too much."""
         cost = min(seconds / self._plain_seconds, HICCUP * verified)
-        self._lost = max(-MOST_LOST, self._lost + cost - tokens)
-        if self._lost > MOST_LOST:
+        self._lost = max(-MAX_LOST, self._lost + cost - tokens)
+        if self._lost > MAX_LOST:
             self._plain_left, self._pause, self._lost = self._pause, 4 * self._pause, 0.0
             self._plain_seconds = math.inf
 
@@ -135,7 +135,7 @@ class SpeculativeDecoder(MultiStepDecoder):
     def _adapt(self, accepted: int, drafted: int) -> None:
         """Draft more where all were accepted, fewer where none was."""
         if accepted == drafted:
-            self._draft_length = min(self._draft_length + 1, MOST_DRAFTS)
+            self._draft_length = min(self._draft_length + 1, MAX_DRAFTS)
         elif accepted == 0:
             self._draft_length = max(self._draft_length - 1, 1)
 

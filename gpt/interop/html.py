@@ -31,7 +31,7 @@ from gpt.model.quantized import QuantizedLinear, quantize, weights_format
 
 WEIGHTS = ("fp16", "int8", "float32")
 """Formats of the weights in a page; with int8, the blocks' linear layers are int8 and the rest is fp16."""
-MOST_BYTES = 2**29 // 4 * 3 - 2**20
+MAX_BYTES = 2**29 // 4 * 3 - 2**20
 """Bytes of weights that a page holds in base64; a string of Chromium has at most 2^29 characters."""
 COVERED = ("n_kv_head", "bias", "tie_weights", "qk_norm", "logit_softcap", "mlp_conv")
 """Keys of `ModelConfig` that `page/model.js` computes, with any value."""
@@ -87,9 +87,9 @@ def render_model_page(
     tokenizer.encode(prompt)
     original, (model, rounded) = model, as_in_page(model, weights)
     tensors, content = _pack(model, weights)
-    if len(content) > MOST_BYTES:
+    if len(content) > MAX_BYTES:
         raise InputError(
-            f"a browser reads at most {MOST_BYTES / 1e6:,.0f} MB of weights from a page, and these have "
+            f"a browser reads at most {MAX_BYTES / 1e6:,.0f} MB of weights from a page, and these have "
             f"{len(content) / 1e6:,.0f}; use --weights int8, or --to hf"
         )
     config = model.config

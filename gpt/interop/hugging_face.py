@@ -12,7 +12,7 @@ from torch import Tensor
 from gpt.config import ModelConfig, SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError, explained
-from gpt.files import MOST_JSON_BYTES, parse_json, read_file
+from gpt.files import MAX_JSON_BYTES, parse_json, read_file
 from gpt.interop.architectures import architecture_for, architecture_named
 from gpt.interop.coverage import require_as_configured
 from gpt.interop.reference import compute_logits, from_transformers
@@ -170,7 +170,7 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 
 def _read_json(path: Path) -> Any:
     try:
-        content = parse_json(read_file(path, MOST_JSON_BYTES))
+        content = parse_json(read_file(path, MAX_JSON_BYTES))
     except FileNotFoundError:
         raise InputError(f"{path.parent} has no {path.name}") from None
     except (OSError, ValueError) as error:

@@ -12,7 +12,7 @@ import torch
 from gpt.config import ModelConfig
 from gpt.data.tokenizers import CharTokenizer, Tokenizer
 from gpt.errors import InputError, quoted
-from gpt.files import MOST_JSON_BYTES, read_file
+from gpt.files import MAX_JSON_BYTES, read_file
 from gpt.interop.architectures import gpt2_entries
 from gpt.interop.tensors import build_from_tensors, check_layers, foreign_files
 from gpt.model import GPT
@@ -88,7 +88,7 @@ def _read_checkpoint(file: Path) -> Any:
 def _read_characters(file: Path) -> Tokenizer:
     """Return the tokenizer of a meta.pkl, whose ids have to be those of sorted characters."""
     try:
-        content = _PlainUnpickler(io.BytesIO(read_file(file, MOST_JSON_BYTES))).load()
+        content = _PlainUnpickler(io.BytesIO(read_file(file, MAX_JSON_BYTES))).load()
         names = content["itos"]
         characters = [names[index] for index in range(len(names))]
         tokenizer = CharTokenizer(characters)

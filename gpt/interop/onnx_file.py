@@ -20,7 +20,7 @@ from gpt.model.attention import Attention, AutoCore, ReferenceCore, SDPACore
 
 PACKAGES = ("onnx", "onnxscript")
 """What PyTorch's exporter imports."""
-MOST_BYTES = 2**31 - 2**24
+MAX_BYTES = 2**31 - 2**24
 """Bytes of weights that one file holds, of the 2 GiB of a protobuf message; the rest is for the graph."""
 
 
@@ -43,7 +43,7 @@ def write_onnx(path: Path, model: GPT, tokenizer: Tokenizer) -> None:
         raise InputError("exporting to ONNX needs the onnx and onnxscript packages: pip install 'gpt[onnx]'")
     require_float32(model)
     size = 4 * sum(parameter.numel() for parameter in model.parameters())
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise InputError(f"an ONNX file holds at most 2 GiB, and the weights have {size / 2**30:.1f}; use --to hf")
     metadata = {
         "tokenizer.json": json.dumps(to_tokenizer_json(tokenizer), ensure_ascii=False),

@@ -14,9 +14,9 @@ from gpt.interop.html import as_in_page, page_tolerance, read_engine
 from gpt.interop.verification import logits_of, require_same, window_of
 from gpt.model import GPT
 
-LEAST_NODE = 18
+MIN_NODE = 18
 """Version of Node that knows the page's JavaScript."""
-MOST_SECONDS = 600.0
+MAX_SECONDS = 600.0
 PROGRAM = """
 const page = require("fs").readFileSync(process.argv[2], "utf8");
 const part = (id) => page.match(new RegExp(`id="${id}">([^<]*)<`))[1];
@@ -38,7 +38,7 @@ def find_node() -> str | None:
         version = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return node if version.isdigit() and int(version) >= LEAST_NODE else None
+    return node if version.isdigit() and int(version) >= MIN_NODE else None
 
 
 def check_page(path: Path, model: GPT, weights: str, node: str) -> float:
@@ -67,14 +67,14 @@ def check_page(path: Path, model: GPT, weights: str, node: str) -> float:
             input="".join((read_engine(), PROGRAM)),
             capture_output=True,
             encoding="utf-8",
-            timeout=MOST_SECONDS,
+            timeout=MAX_SECONDS,
             check=True,
         )
     except subprocess.CalledProcessError as error:
         reason = next((line for line in error.stderr.splitlines() if "Error" in line), f"exit code {error.returncode}")
         raise InputError(f"the written page does not run: {quoted(reason)}; gpt/model was changed") from None
     except subprocess.TimeoutExpired:
-        raise InputError(f"the written page has not computed {len(idx)} tokens in {MOST_SECONDS:.0f} s") from None
+        raise InputError(f"the written page has not computed {len(idx)} tokens in {MAX_SECONDS:.0f} s") from None
     found = json.loads(ended.stdout)
     logits = torch.frombuffer(bytearray(base64.b64decode(found["logits"])), dtype=torch.float32)
     model_in_page, rounded = as_in_page(model, weights)

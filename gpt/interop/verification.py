@@ -13,14 +13,14 @@ TOLERANCE = 1e-4
 """Root mean square of the difference between two computations in float32, relative to the logits' deviation."""
 ROUNDING = 1e-6
 """Difference that is always allowed: logits may all be equal."""
-MOST_PRODUCTS = 5 * 10**8
+MAX_PRODUCTS = 5 * 10**8
 """Multiplications by weights that a comparison costs at most, if that is 8 tokens or more."""
 
 
 def window_of(model: GPT) -> Tensor:
     """Return the ids (T,) by which a file is compared with a model: random ones, always the same."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    length = min(model.config.block_size, max(8, MOST_PRODUCTS // max(1, parameters)))
+    length = min(model.config.block_size, max(8, MAX_PRODUCTS // max(1, parameters)))
     return torch.randint(model.vocab_size, (length,), generator=torch.Generator().manual_seed(0))
 
 

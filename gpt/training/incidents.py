@@ -18,10 +18,10 @@ MEMORY = 50
 SMALLEST_DEVIATION = 0.01
 """Least standard deviation, as a fraction of the mean: where the loss hardly varies, no small step is a spike."""
 
-MOST_SKIPPED = 10
+MAX_SKIPPED = 10
 """Steps in a row that are skipped because they are not finite before training ends."""
 
-MOST_PENDING = 100
+MAX_PENDING = 100
 """Steps after which results are read back from the device even if no log line is due."""
 
 
@@ -108,7 +108,7 @@ class StepWatch:
     @property
     def is_full(self) -> bool:
         """Return whether so many steps wait that they should be read."""
-        return len(self._pending) >= MOST_PENDING
+        return len(self._pending) >= MAX_PENDING
 
     @property
     def counters(self) -> dict[str, int]:

@@ -24,7 +24,7 @@ from gpt.progress import Report, announced, in_notebook, silent
 from gpt.training.callbacks import Callback
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.finetuning import base_tokenizer, begin_with, find_base, with_architecture
-from gpt.training.incidents import MOST_SKIPPED
+from gpt.training.incidents import MAX_SKIPPED
 from gpt.training.live_curve import LiveCurve
 from gpt.training.monitor import (
     Console,
@@ -108,7 +108,7 @@ def _build_trainer(
     parallel = parallelize(model, config.run.parallel, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
     optimizer.check_restorable()
-    skips = MOST_SKIPPED if config.train.on_nonfinite == "skip" else 0
+    skips = MAX_SKIPPED if config.train.on_nonfinite == "skip" else 0
     objective = cross_entropy if teacher is None else Distillation(config.train.teacher_weight)
     stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, skips, parallel, world, objective)
     _compile_blocks(stepper, config, dataset, teacher, processor, report)

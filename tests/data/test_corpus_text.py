@@ -148,7 +148,7 @@ def test_a_file_that_expands_beyond_what_is_allowed_is_stopped_early(
 
 
 def test_a_line_that_memory_should_not_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "LONGEST_LINE", 100)
+    monkeypatch.setattr(tables, "MAX_LINE_BYTES", 100)
     assert read(tmp_path, "a.jsonl", json_lines(["a" * 70])) == "a" * 70
     with pytest.raises(DataError, match=r"a\.jsonl:2 is longer than 100 bytes"):
         read(tmp_path, "a.jsonl", json_lines(["a", "a" * 100]))
@@ -172,13 +172,13 @@ def test_a_page_and_a_row_that_memory_should_not_hold_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = table(["ab" * 900])
-    monkeypatch.setattr(tables, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(tables, "MAX_LINE_BYTES", 1000)
     with pytest.raises(DataError, match=r"row 1 is longer than 1,000 bytes"):
         read(tmp_path, "a.parquet", content)
     monkeypatch.setattr(tables, "LARGEST_PAGE", 1500)
     with pytest.raises(DataError, match=r"has a page of 1,8\d\d bytes, more than 1,500"):
         read(tmp_path, "a.parquet", content)
-    monkeypatch.setattr(tables, "MOST_FOOTER", 200)
+    monkeypatch.setattr(tables, "MAX_FOOTER", 200)
     with pytest.raises(DataError, match=r"describes itself in [\d,]+ bytes; write it with larger row groups"):
         read(tmp_path, "a.parquet", content)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpt.data import ngrams
-from gpt.data.ngrams import LONGEST_CONTEXT, NgramTable
+from gpt.data.ngrams import MAX_CONTEXT, NgramTable
 
 
 def learn(text: list[int], vocab_size: int = 5) -> NgramTable:
@@ -20,7 +20,7 @@ def token_after(table: NgramTable, context: list[int]) -> int | None:
     return None if found is None else found[0]
 
 
-def by_counting(text: list[int], context: list[int], longest: int = LONGEST_CONTEXT) -> tuple[int, float] | None:
+def by_counting(text: list[int], context: list[int], longest: int = MAX_CONTEXT) -> tuple[int, float] | None:
     """What followed the longest end of the context that has anything behind it, of equals the lowest; its share."""
     followers: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
     for length in range(1, longest + 1):
@@ -34,7 +34,7 @@ def by_counting(text: list[int], context: list[int], longest: int = LONGEST_CONT
     return None
 
 
-def most_frequent(text: list[int], context: list[int], longest: int = LONGEST_CONTEXT) -> int | None:
+def most_frequent(text: list[int], context: list[int], longest: int = MAX_CONTEXT) -> int | None:
     found = by_counting(text, context, longest)
     return None if found is None else found[0]
 
@@ -86,11 +86,11 @@ def test_texts_however_short_have_a_table(length: int) -> None:
 
 def test_a_context_that_changes_nothing_is_not_kept() -> None:
     table = learn([0, 1] * 50)
-    assert [len(keys) for keys in table.keys] == [2] + [0] * (LONGEST_CONTEXT - 1)
+    assert [len(keys) for keys in table.keys] == [2] + [0] * (MAX_CONTEXT - 1)
 
 
 def test_a_large_text_keeps_its_most_frequent_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ngrams, "MOST_BYTES", 40 * ngrams.ENTRY_BYTES)
+    monkeypatch.setattr(ngrams, "MAX_BYTES", 40 * ngrams.ENTRY_BYTES)
     text = ([0, 1, 2, 3] * 20 + torch.randint(5, (20,)).tolist()) * 10
     table = learn(text)
     tensors = table.to_tensors()

@@ -39,7 +39,7 @@ FIGURES += ("texts of 8-bit caches that part", "with the same scales")
 
 def always_speculate() -> Any:
     """Return a context in which drafts are used however slow they are."""
-    return patch.multiple("gpt.generation.speculative", FIRST_PLAIN=0, MOST_LOST=math.inf)
+    return patch.multiple("gpt.generation.speculative", FIRST_PLAIN=0, MAX_LOST=math.inf)
 
 
 def draw_params(chance: Random, temperature: float | None) -> SamplingParams:

@@ -12,7 +12,7 @@ import torch
 
 from drills.forks import Death, prepare_to_fork, run_forked
 from drills.frame import Break, Drill, Tally
-from drills.hostile_corpora import MOST_TEXT, corpora
+from drills.hostile_corpora import MAX_TEXT, corpora
 from drills.hostile_files import (
     MARK,
     Evaluated,
@@ -43,13 +43,13 @@ QUICK = (
     "corpus: Parquet, rows of 32 MB that are one",
     "corpus: file 'a\\nerror: all is well'",
 )
-MOST_BYTES = 1 << 30
-MOST_SECONDS = 30.0
+MAX_BYTES = 1 << 30
+MAX_SECONDS = 30.0
 NEWEST = "runs/tiny/checkpoints/step-000006"
 SAMPLE = ["--checkpoint", "runs/tiny", "--prompt", "It", "--max-new-tokens", "2"]
 RESUME = ["--config", "tiny.yaml", "--resume", "runs/tiny/checkpoints/step-000003"]
 IMPORT = ["--from", "hf", "--input", "folder", "--output", "imported"]
-ENCODE = ["--config", "tiny.yaml", "data.path=evil", f"data.max_bytes={MOST_TEXT}", "data.workers=1"]
+ENCODE = ["--config", "tiny.yaml", "data.path=evil", f"data.max_bytes={MAX_TEXT}", "data.workers=1"]
 NANOGPT = ["--from", "nanogpt", "--input", "folder/ckpt.pt", "--output", "imported"]
 
 
@@ -175,14 +175,14 @@ def _attack(attack: Attack, place: Path, tally: Tally) -> None:
     if attack.name.startswith("checkpoint") and "manifest" not in attack.name:
         seal(place / NEWEST)
     before, encoded = contents(place / "outside"), contents(place / "data")
-    ending = run_forked(attack.run, place, Death(seconds=MOST_SECONDS, more_memory=4 * MOST_BYTES))
+    ending = run_forked(attack.run, place, Death(seconds=MAX_SECONDS, more_memory=4 * MAX_BYTES))
     tally.count("hostile files")
     said = ending.output[-300:]
     good = tally.check(not list(place.rglob(MARK)), f"{attack.name}: code in it was run")
     good &= tally.check(contents(place / "outside") == before, f"{attack.name}: something outside was changed")
     if ending.code != 0:
         good &= tally.check(contents(place / "data") == encoded, f"{attack.name}: token files of it are left")
-    good &= tally.check(ending.memory < MOST_BYTES, f"{attack.name}: {ending.memory >> 20} MiB of memory")
+    good &= tally.check(ending.memory < MAX_BYTES, f"{attack.name}: {ending.memory >> 20} MiB of memory")
     good &= tally.check(
         ending.code in attack.codes and "Traceback" not in ending.output, f"{attack.name}: {ending.code}: {said}"
     )
@@ -215,7 +215,7 @@ BREAKS = (
         "not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)",
         "< 0",
     ),
-    Break("a line of JSON may have any number of values", "gpt/data/tables.py", "> MOST_VALUES", "< 0"),
+    Break("a line of JSON may have any number of values", "gpt/data/tables.py", "> MAX_VALUES", "< 0"),
     Break("each row of Parquet has a copy of its text", "gpt/data/tables.py", '{"read_dictionary": [column], ', "{"),
     Break(
         "names of files may steer the terminal",

@@ -21,7 +21,7 @@ from drills.hostile_files import Prepare, linked, pipe, write
 TEXT = b"".join(b"%d keys and doors.\n" % number for number in range(200))
 PIECE = b"a b\n" * (1 << 18)
 GOOD, REFUSED = 0, 2
-MOST_TEXT = 50_000_000
+MAX_TEXT = 50_000_000
 """`data.max_bytes` of an attack."""
 BZIP2 = b"c-nJ{%CIzaj8qGb<l}sFpE17Af#CoH1BU{GL4&WG(*o6%Tn*Dl<wxa5<p;04c#*3`zyz1J&Km$BjwS#"
 """What bzip2 makes of 1.4 GB of zeros, compressed again."""

@@ -33,7 +33,7 @@ train:
 """
 RUN = Path("runs/run")
 EARLIER = "runs/run/checkpoints/step-000002"
-MOST_DEATHS = 3
+MAX_DEATHS = 3
 """How often one run is killed before it may finish."""
 
 
@@ -69,7 +69,7 @@ def kill_training(folder: Path, full: bool, tally: Tally) -> None:
     waiting = list(deaths(full, ending.changes))
     random.Random(1).shuffle(waiting)
     while waiting:
-        dying = [waiting.pop() for _ in range(min(MOST_DEATHS if full else 1, len(waiting)))]
+        dying = [waiting.pop() for _ in range(min(MAX_DEATHS if full else 1, len(waiting)))]
         place = make_folder(folder / f"run{len(waiting)}")
         again = len(waiting) % 4 == 3
         if again:  # another pass over a finished run replaces its checkpoints

@@ -43,7 +43,7 @@ BREAKS = (
         "> KEEP_RESIDENT << 20",
     ),
 )
-MOST_KIB = 50 << 10
+MAX_KIB = 50 << 10
 
 
 def run(folder: Path, full: bool) -> Tally:
@@ -57,7 +57,7 @@ def run(folder: Path, full: bool) -> Tally:
         result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True)
         grown_kib = int(result.stdout)
         tally.count("ways of reading 400 MB")
-        good = tally.check(grown_kib < MOST_KIB, f"{name} took {grown_kib >> 10} MiB more")
+        good = tally.check(grown_kib < MAX_KIB, f"{name} took {grown_kib >> 10} MiB more")
         tally.count("filled the memory", not good)
     return tally
 

@@ -10,7 +10,7 @@ from drills.numbers_cases import BAD_STEP, Case, Spoiler, cases
 from drills.numbers_runs import find_spikes, go_on_after_a_stop, train_pairs
 from gpt.checkpoint import read_checkpoint
 from gpt.errors import NonFiniteError
-from gpt.training.incidents import MOST_SKIPPED
+from gpt.training.incidents import MAX_SKIPPED
 from training.sessions import quick_beginnings, start_session
 
 FIGURES = ("trainings with a NaN or infinity", "stopped before the update", "went on without the step")
@@ -90,7 +90,7 @@ def attack(folder: Path, case: Case, tally: Tally) -> None:
     )
     expected = [] if case.is_an_overflow else list(range(BAD_STEP, BAD_STEP + 1))
     if case.is_lasting and case.mode == "skip":
-        expected = list(range(BAD_STEP, BAD_STEP + MOST_SKIPPED + 1))
+        expected = list(range(BAD_STEP, BAD_STEP + MAX_SKIPPED + 1))
     if case.is_hidden:
         expected = []
     ends = not case.is_an_overflow and (case.mode == "stop" or case.is_lasting)

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from gpt.evaluation.loss import IGNORE
 from gpt.processor import supported_processors
-from gpt.training.incidents import MOST_SKIPPED
+from gpt.training.incidents import MAX_SKIPPED
 from gpt.training.trainer import Trainer
 
 BAD_STEP = 2
@@ -42,7 +42,7 @@ class Case:
             *(("model.n_embd=64",) if self.kernels == "native" else ()),  # heads of 32, which the kernels cover
             *(f"run.kernels={self.kernels}", f"run.dtype={self.dtype}", f"optim.name={self.optimizer}"),
             *(f"train.grad_accum_steps={self.micro_batches}", f"train.on_nonfinite={self.mode}"),
-            f"train.max_steps={BAD_STEP + MOST_SKIPPED + 3 if self.is_lasting else BAD_STEP + 3}",
+            f"train.max_steps={BAD_STEP + MAX_SKIPPED + 3 if self.is_lasting else BAD_STEP + 3}",
             *(("train.log_interval=1000", "optim.ema_decay=0.9") if self.quiet else ("train.log_interval=1",)),
         )
 

@@ -17,7 +17,7 @@ from drills.frame import ROOT, Tally
 from drills.numbers_cases import BAD_STEP, COMMON
 from gpt.data.batches import read_windows
 from gpt.errors import NonFiniteError
-from gpt.training.incidents import MEMORY, MOST_SKIPPED
+from gpt.training.incidents import MAX_SKIPPED, MEMORY
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
 from patience import PATIENCE
@@ -41,10 +41,10 @@ def go_on_after_a_stop(folder: Path, tally: Tally) -> None:
             continue
         except NonFiniteError as error:
             stopped = str(error)
-    last = BAD_STEP + MOST_SKIPPED
+    last = BAD_STEP + MAX_SKIPPED
     steps = [incident["step"] for incident in _incidents(trainer)]
     good = tally.check(
-        f"step {last}" in stopped, f"a resumed run did not stop after {MOST_SKIPPED} bad steps: {stopped}"
+        f"step {last}" in stopped, f"a resumed run did not stop after {MAX_SKIPPED} bad steps: {stopped}"
     )
     good &= tally.check(steps == list(range(BAD_STEP, last + 1)), f"a resumed run: incidents at {steps}")
     good &= tally.check(trainer.watch.statistics.skipped == len(steps), "a resumed run does not count what it skipped")

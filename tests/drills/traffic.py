@@ -26,7 +26,7 @@ SHARES = {"completion": 30, "stream": 30, "page": 15, "reading": 10, "mistake": 
 """Kinds of requests, and how many of a hundred there are."""
 VARIANTS = 40
 """Different requests of each kind."""
-MOST_IDLE = 1.0
+MAX_IDLE = 1.0
 """Seconds after which a connection is not used again: the server closes those that are idle for long."""
 VIEWS_FULL = "texts wait to be looked into"
 """The one refusal that is right: fewer readings wait than there are clients."""
@@ -140,7 +140,7 @@ class Clients:
     def _answer(self, ask: Ask) -> tuple[int, str]:
         if not hasattr(self._local, "connection"):
             self._local.connection = http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=PATIENCE)
-        elif time.monotonic() > self._local.answered + MOST_IDLE:
+        elif time.monotonic() > self._local.answered + MAX_IDLE:
             self._local.connection.close()  # it is opened again
         content = None if ask.body is None else json.dumps(ask.body).encode()
         headers = {"Content-Type": "application/json"}

@@ -57,7 +57,7 @@ class Guesses:
 def _always_speculate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether drafts are quicker is measured: here they always are."""
     monkeypatch.setattr(speculative, "FIRST_PLAIN", 0)
-    monkeypatch.setattr(speculative, "MOST_LOST", math.inf)
+    monkeypatch.setattr(speculative, "MAX_LOST", math.inf)
 
 
 def runtime_with(model: GPT, make_drafter: MakeDrafter | None) -> NativeRuntime:
@@ -301,7 +301,7 @@ def test_rows_that_are_ahead_wait_and_none_goes_past_its_end(monkeypatch: pytest
         for row, token in decoder.step().items():
             sampled[row].append(token.id)
         lengths = [len(context) - 1 for context in decoder._sequences]  # type: ignore[attr-defined]
-        assert max(lengths) <= min(60, count + speculative.MOST_DRAFTS)
+        assert max(lengths) <= min(60, count + speculative.MAX_DRAFTS)
     assert sampled == [row[:60] for row in plain]
 
 

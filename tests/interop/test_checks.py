@@ -227,7 +227,7 @@ def test_the_window_is_short_where_a_token_costs_much(monkeypatch: pytest.Monkey
     model = sharp_model()
     assert len(window_of(model)) == model.config.block_size
     assert window_of(model).tolist() == window_of(model).tolist()
-    monkeypatch.setattr("gpt.interop.verification.MOST_PRODUCTS", 10)
+    monkeypatch.setattr("gpt.interop.verification.MAX_PRODUCTS", 10)
     assert len(window_of(model)) == 8
 
 

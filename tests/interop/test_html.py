@@ -116,7 +116,7 @@ def test_byte_pairs_are_merged_as_in_the_library() -> None:
 
 
 def test_more_weights_than_a_browser_reads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(html, "MAX_BYTES", 1_000_000)
     with pytest.raises(InputError, match="a browser reads at most 1 MB of weights from a page, and these have 2; use"):
         page_of(sharp_model(n_embd=128))
 

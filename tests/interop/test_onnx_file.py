@@ -80,7 +80,7 @@ def test_the_lines_in_the_guide_write_the_same_greedy_text(tmp_path: Path, monke
 def test_what_a_file_does_not_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="the weights are int8"):
         write_onnx(tmp_path / "x.onnx", quantize(sharp_model(), "int8"), CHARS)
-    monkeypatch.setattr(onnx_file, "MOST_BYTES", 1000)
+    monkeypatch.setattr(onnx_file, "MAX_BYTES", 1000)
     with pytest.raises(InputError, match="an ONNX file holds at most 2 GiB"):
         write_onnx(tmp_path / "x.onnx", sharp_model(), CHARS)
     monkeypatch.setitem(sys.modules, "onnxscript", None)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpt.errors import NonFiniteError
-from gpt.training.incidents import MEMORY, MOST_PENDING, MOST_SKIPPED, Incident, LossStatistics, StepWatch
+from gpt.training.incidents import MAX_PENDING, MAX_SKIPPED, MEMORY, Incident, LossStatistics, StepWatch
 from gpt.training.trainer import Trainer
 
 Start = Callable[..., Trainer]
@@ -84,7 +84,7 @@ def test_a_step_that_never_gave_a_result_was_not_finite() -> None:
 
 def test_what_waits_is_bounded() -> None:
     watch = StepWatch(6.0)
-    for step in range(MOST_PENDING):
+    for step in range(MAX_PENDING):
         assert not watch.is_full
         watch.begin(step, torch.tensor([0]))
     assert watch.is_full
@@ -172,7 +172,7 @@ def test_a_step_that_is_skipped_changes_nothing_and_the_next_ones_train(tmp_path
 def test_too_many_in_a_row_end_a_run_that_skips(tmp_path: Path, start: Start) -> None:
     trainer = start(tmp_path, "train.on_nonfinite=skip", "train.max_steps=40", "train.eval_interval=50")
     spoil_steps(trainer, {3, *range(10, 40)})
-    with pytest.raises(NonFiniteError, match=f"step {10 + MOST_SKIPPED}, as in the {MOST_SKIPPED} steps before"):
+    with pytest.raises(NonFiniteError, match=f"step {10 + MAX_SKIPPED}, as in the {MAX_SKIPPED} steps before"):
         trainer.run()
     assert all(torch.isfinite(weight).all() for weight in weights(trainer))
 

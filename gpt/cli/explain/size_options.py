@@ -7,7 +7,7 @@ from gpt.errors import ConfigError
 
 LARGEST_BATCH = 1_000_000
 """With more, byte counts would overflow 64 bits."""
-MOST_PROCESSES = 1_000_000
+MAX_PROCESSES = 1_000_000
 
 
 def check_range(option: str, value: int, least: int, most: int | None = None, reason: str = "") -> None:
@@ -59,7 +59,7 @@ def share_of_batch(arguments: argparse.Namespace, batch: int) -> int:
         ConfigError: it is out of range, or does not divide the batch.
     """
     processes = arguments.world_size
-    check_range("--world-size", processes, 1, MOST_PROCESSES, "processes")
+    check_range("--world-size", processes, 1, MAX_PROCESSES, "processes")
     if batch % processes:
         raise ConfigError(f"--world-size is {processes:,}, which does not divide the batch of {batch:,} sequences")
     return batch // processes

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
     from gpt.inspection.tracing.activation_cache import Edits
 
-MOST_MEMORY = 1_000_000
+MAX_MEMORY = 1_000_000
 """Most GiB of `--memory-limit`; more would be a typo."""
 
 
@@ -77,7 +77,7 @@ def memory_limit_bytes(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigError: it is not above 0.
     """
-    check_positive("--memory-limit", arguments.memory_limit, MOST_MEMORY)
+    check_positive("--memory-limit", arguments.memory_limit, MAX_MEMORY)
     return round(arguments.memory_limit * 2**30)
 
 

@@ -18,7 +18,7 @@ from gpt.generation.backends.eager import CachedBackend, UncachedBackend
 from gpt.generation.backends.native import NativeBackend, prepare
 from gpt.generation.decoder import Decoder, MultiStepDecoder, StepDecoder
 from gpt.generation.drafts import Drafter
-from gpt.generation.speculative import MOST_DRAFTS, SpeculativeDecoder
+from gpt.generation.speculative import MAX_DRAFTS, SpeculativeDecoder
 from gpt.kernels.decoding.engine import KV_KINDS, Engine
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
@@ -139,7 +139,7 @@ class NativeRuntime(Runtime):
     ) -> None:
         super().__init__(model, "native", options)
         self._make_drafter = make_drafter
-        tokens = 1 if make_drafter is None else 1 + MOST_DRAFTS
+        tokens = 1 if make_drafter is None else 1 + MAX_DRAFTS
         self._prepared, self._report = prepare(model, settings, report), report
         self._make_engine = partial(
             Engine,

@@ -10,7 +10,7 @@ Point = tuple[int, float]
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 48, 12, 14, 40
-MOST_POINTS = 500
+MAX_POINTS = 500
 COLORS = ("#3b8eea", "#e8710a")
 """Blue and orange: apart for color-blind readers, and at least 3:1 against white and against black."""
 
@@ -64,8 +64,8 @@ def points_of(rows: Iterable[Mapping[str, Any]], name: str) -> list[Point]:
 
 
 def _thinned(curve: Sequence[Point]) -> list[Point]:
-    """Return at most about `MOST_POINTS` points: the means of neighbors, which also smooths the noise of batches."""
-    size = max(1, math.ceil(len(curve) / MOST_POINTS))
+    """Return at most about `MAX_POINTS` points: the means of neighbors, which also smooths the noise of batches."""
+    size = max(1, math.ceil(len(curve) / MAX_POINTS))
     groups = [curve[begin : begin + size] for begin in range(0, len(curve), size)]
     return [(group[-1][0], sum(loss for _, loss in group) / len(group)) for group in groups]
 

@@ -6,7 +6,7 @@ from gpt.inspection.rendering.tables import Table
 from gpt.inspection.views.tokens import labels_of
 
 IN_A_ROW = 16
-MOST_ROWS = 16
+MAX_ROWS = 16
 
 
 def component_table(count: ParameterCount, blocks: int) -> Table:
@@ -32,7 +32,7 @@ def component_table(count: ParameterCount, blocks: int) -> Table:
 def vocabulary_table(tokenizer: Tokenizer) -> Table:
     """Return the tokens in the order of their ids, the first 256 of them."""
     size = tokenizer.vocab_size
-    shown = min(size, IN_A_ROW * MOST_ROWS)
+    shown = min(size, IN_A_ROW * MAX_ROWS)
     rows = [
         (f"{first} to {last}" if last > first else f"{first}", " ".join(labels_of(tokenizer, range(first, last + 1))))
         for first in range(0, shown, IN_A_ROW)

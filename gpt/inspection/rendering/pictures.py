@@ -17,13 +17,13 @@ from gpt.inspection.views.tokens import PLACEHOLDER, View, mostly_characters, sh
 COLORS = "viridis"
 DOTS_PER_INCH = 120
 FONT = "monospace"
-MOST_LABELS = 64
+MAX_LABELS = 64
 """Most tokens of a matrix with labels; in larger ones they would be illegible."""
-MOST_INCHES = 24
+MAX_INCHES = 24
 """Most width of the matrices of many heads side by side, unless each would be too small."""
 SMALLEST_FONT = 3.0
 """In points; labels that would be smaller are left out."""
-MOST_COLUMNS = 256
+MAX_COLUMNS = 256
 """Most tokens up to which a lens or surprisal picture grows with its text and has labels."""
 
 
@@ -45,7 +45,7 @@ def attention_picture(view: View, layer: int | None = None, head: int | None = N
     layers, heads = _chosen("layer", layer, len(weights)), _chosen("head", head, weights.shape[1])
     single = len(layers) * len(heads) == 1
     count = len(view["labels"])
-    side = min(12.0, max(4.0, 0.22 * count)) if single else max(1.7, min(4.0, 0.11 * count, MOST_INCHES / len(heads)))
+    side = min(12.0, max(4.0, 0.22 * count)) if single else max(1.7, min(4.0, 0.11 * count, MAX_INCHES / len(heads)))
     figure = _figure(side * len(heads) + 1, side * len(layers) + 0.6)
     grid = figure.subplots(len(layers), len(heads), squeeze=False)
     for row, axes_row in zip(layers, grid, strict=True):
@@ -72,10 +72,10 @@ def lens_picture(view: View) -> Any:
     probabilities = np.array([[cell[0][1] for cell in row] for row in view["top"]])
     rows, columns = probabilities.shape
     narrow = mostly_characters([cell[0][0] for row in view["top"] for cell in row])
-    figure = _figure(1.6 + (0.2 if narrow else 0.7) * min(columns, MOST_COLUMNS), 1.4 + 0.3 * rows)
+    figure = _figure(1.6 + (0.2 if narrow else 0.7) * min(columns, MAX_COLUMNS), 1.4 + 0.3 * rows)
     axes = figure.subplots()
     image = axes.imshow(probabilities, cmap=COLORS, vmin=0, vmax=1, aspect="auto", origin="lower")
-    if columns <= MOST_COLUMNS:
+    if columns <= MAX_COLUMNS:
         _write_tokens(axes, view)
     axes.set_yticks(range(rows), view["rows"], fontsize=7)
     _label_tokens(axes, view["labels"])
@@ -107,7 +107,7 @@ def surprisal_picture(view: View) -> Any:
         GPTError: matplotlib is not installed.
     """
     bits = [0.0 if value is None else value for value in view["bits"]]
-    figure = _figure(1.6 + 0.16 * min(len(bits), MOST_COLUMNS), 3)
+    figure = _figure(1.6 + 0.16 * min(len(bits), MAX_COLUMNS), 3)
     axes = figure.subplots()
     axes.bar(range(len(bits)), bits, color="#31688e")
     axes.axhline(view["mean_bits"], color="#b5482a", linewidth=1, label=f"mean {view['mean_bits']:.2f} bits")
@@ -165,7 +165,7 @@ def _chosen(name: str, index: int | None, size: int) -> Sequence[int]:
 def _label_matrix(axes: Any, labels: list[str], fontsize: float) -> None:
     """Write the tokens at both axes; where there is no room for them, numbers of positions."""
     axes.tick_params(labelsize=6, length=2, pad=1.5)
-    if len(labels) <= MOST_LABELS and fontsize >= SMALLEST_FONT:
+    if len(labels) <= MAX_LABELS and fontsize >= SMALLEST_FONT:
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_ticks(range(len(labels)), _drawable(labels), fontsize=fontsize, family=FONT)
         _turn_long(axes, labels)
@@ -173,7 +173,7 @@ def _label_matrix(axes: Any, labels: list[str], fontsize: float) -> None:
 
 def _label_tokens(axes: Any, labels: list[str]) -> None:
     """Write the tokens below the columns."""
-    if len(labels) <= MOST_COLUMNS:
+    if len(labels) <= MAX_COLUMNS:
         axes.set_xticks(range(len(labels)), _drawable(labels), fontsize=9, family=FONT)
         axes.tick_params(axis="x", length=0)
         _turn_long(axes, labels)

@@ -12,11 +12,11 @@ const op = {
 const I32 = 0x7f;
 const F32 = 0x7d;
 const V128 = 0x7b;
-const MOST_ROWS = 8;
+const MAX_ROWS = 8;
 
 // Parameters of `matmul`, all in bytes but `rows`, and its local variables.
 const OUT = 0, WEIGHT = 1, X = 2, WIDTH = 3, ROWS = 4, STRIDE = 5;
-const AT = 6, VECTORS = 7, ROW = 8, SUM = ROW + MOST_ROWS, FOUR_X = SUM + MOST_ROWS, FOUR = FOUR_X + 1;
+const AT = 6, VECTORS = 7, ROW = 8, SUM = ROW + MAX_ROWS, FOUR_X = SUM + MAX_ROWS, FOUR = FOUR_X + 1;
 
 const get = (local) => [op.get, local];
 const set = (local) => [op.set, local];
@@ -78,9 +78,9 @@ function assembleModule() {
     const bytes = content.flat(Infinity);
     return [leb128(bytes.length), bytes];
   };
-  const locals = vector([2 + MOST_ROWS, I32], [MOST_ROWS, F32], [1 + MOST_ROWS, V128]);
+  const locals = vector([2 + MAX_ROWS, I32], [MAX_ROWS, F32], [1 + MAX_ROWS, V128]);
   const wholeVectors = [get(WIDTH), constant(0x70), op.i32And, set(VECTORS)];
-  const code = [locals, wholeVectors, tile(MOST_ROWS), tile(1), op.end];
+  const code = [locals, wholeVectors, tile(MAX_ROWS), tile(1), op.end];
   const sections = [
     [1, sized(vector([0x60, vector(I32, I32, I32, I32, I32, I32), vector()]))],
     [2, sized(vector([name("page"), name("memory"), 0x02, 0x00, 1]))],

@@ -1,4 +1,4 @@
-const MOST_TOKENS = 20000;
+const MAX_TOKENS = 20000;
 
 /** Opens the page on the model in it. */
 function openPage() {
@@ -19,7 +19,7 @@ function openPage() {
         const written = (text) => {
           context.text = text;
         };
-        showWrite(root, { ...data.start, most: MOST_TOKENS }, source, [{ name: () => context.model }], { written });
+        showWrite(root, { ...data.start, most: MAX_TOKENS }, source, [{ name: () => context.model }], { written });
       },
     },
     ...["attention", "lens", "surprisal"].map((name) => readingView(name, () => window))

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gpt.checkpoint import RunFolder, read_state
 from gpt.errors import CheckpointError, GPTError
-from gpt.files import MOST_JSON_BYTES, parse_json, read_file, write_atomic
+from gpt.files import MAX_JSON_BYTES, parse_json, read_file, write_atomic
 from gpt.progress import Report, silent
 from gpt.training.sweeps.trials import Trial
 
@@ -73,7 +73,7 @@ def load_outcomes(folder: Path, report: Report = silent) -> dict[str, Outcome]:
     """
     path = folder / RESULTS
     try:
-        rows = parse_json(read_file(path, MOST_JSON_BYTES))["trials"]
+        rows = parse_json(read_file(path, MAX_JSON_BYTES))["trials"]
         names = {field.name for field in fields(Outcome)}
         found = TypeAdapter(list[Outcome]).validate_python([{name: row[name] for name in names} for row in rows])
     except FileNotFoundError:

@@ -15,7 +15,7 @@ from gpt.config.loading import Finding, dotted, listed, with_values
 from gpt.errors import ConfigError
 from gpt.training.sweeps.space import SearchSpace
 
-MOST_TRIALS = 10_000
+MAX_TRIALS = 10_000
 NAME_CHARACTERS = 100
 ATTEMPTS = 100_000
 """Repeated ones in a row, after which a space has no other combinations."""
@@ -65,9 +65,9 @@ def plan_trials(space: SearchSpace, base: Config, number: int | None = None, see
     if number is None:
         candidates, found = _combine(space)
         problems += found
-    elif number > MOST_TRIALS:
+    elif number > MAX_TRIALS:
         candidates = []
-        problems.append(f"--random {number:,}: expected at most {MOST_TRIALS:,} trials")
+        problems.append(f"--random {number:,}: expected at most {MAX_TRIALS:,} trials")
     else:
         candidates = list(_sample(space, number, seed))
         if space.axes and len(candidates) < number:
@@ -88,9 +88,9 @@ def _combine(space: SearchSpace) -> tuple[list[dict[str, Any]], list[str]]:
         if axis.name not in lists
     ]
     total = math.prod(map(len, lists.values()))
-    if total > MOST_TRIALS:
-        problems.append(f"{space.path}: a grid of {total:,} trials; more than {MOST_TRIALS:,} need --random NUMBER")
-    combinations = itertools.islice(itertools.product(*lists.values()), MOST_TRIALS)
+    if total > MAX_TRIALS:
+        problems.append(f"{space.path}: a grid of {total:,} trials; more than {MAX_TRIALS:,} need --random NUMBER")
+    combinations = itertools.islice(itertools.product(*lists.values()), MAX_TRIALS)
     return [dict(zip(lists, values, strict=True)) for values in combinations], problems
 
 

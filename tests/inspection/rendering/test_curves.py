@@ -4,7 +4,7 @@ import math
 import re
 from xml.etree import ElementTree
 
-from gpt.inspection.rendering.curves import MOST_POINTS, Point, loss_curves
+from gpt.inspection.rendering.curves import MAX_POINTS, Point, loss_curves
 
 TRAINING: list[Point] = [(1, 4.0), (2, 3.0), (4, 2.0)]
 VALIDATION: list[Point] = [(0, 4.2), (4, 1.5)]
@@ -42,9 +42,9 @@ def test_the_last_losses_are_written() -> None:
 
 
 def test_a_long_curve_is_thinned_to_means() -> None:
-    noisy: list[Point] = [(step, 2.0 + (-1) ** step) for step in range(20 * MOST_POINTS)]
+    noisy: list[Point] = [(step, 2.0 + (-1) ** step) for step in range(20 * MAX_POINTS)]
     (line, _) = lines_of(loss_curves(noisy, [], len(noisy)))
-    assert len(line) == MOST_POINTS
+    assert len(line) == MAX_POINTS
     assert len({y for _, y in line}) == 1
 
 

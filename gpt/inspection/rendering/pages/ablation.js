@@ -85,11 +85,11 @@ function showAblation(root, view, source, { marked, changed }) {
       tokens.forEach((token, index) => {
         token.removeAttribute("role");
         if (index >= labels.length) token.classList.add("continued");
-        else if (bits[index] !== null) paint(token, bits[index] / MOST_BITS);
+        else if (bits[index] !== null) paint(token, bits[index] / MAX_BITS);
       });
       if (parting >= 0) tokens[labels.length + parting].classList.add("parting");
     }
-    const ticks = [0, 2, 4, 6, 8].map((tick) => [tick / MOST_BITS, tick === MOST_BITS ? `${tick}+` : String(tick)]);
+    const ticks = [0, 2, 4, 6, 8].map((tick) => [tick / MAX_BITS, tick === MAX_BITS ? `${tick}+` : String(tick)]);
     drawLegend("bits of surprise", ticks, find("bits-legend"));
   }
 

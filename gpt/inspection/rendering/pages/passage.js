@@ -77,7 +77,7 @@ function showPassage(root, branch) {
 
   function tint(item, index) {
     const { probability } = tokens[index];
-    if (probability !== null) paint(item, -Math.log2(probability) / MOST_BITS);
+    if (probability !== null) paint(item, -Math.log2(probability) / MAX_BITS);
   }
 
   function showChoice(index) {

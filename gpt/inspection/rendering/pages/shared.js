@@ -5,7 +5,7 @@ const RAMP = ["#eaf6fa", "#afdff6", "#79c5f0", "#4ca9e6", "#2f8bd4", "#266db9", 
   (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16))
 );
 // Fixed, so that the same color means the same surprise, -log2 of the probability, on every page.
-const MOST_BITS = 8;
+const MAX_BITS = 8;
 const darkTheme = matchMedia("(prefers-color-scheme: dark)");
 
 const data = JSON.parse(byId("data").textContent);

@@ -5,10 +5,10 @@ function showSurprisal(root, { labels, bits, before, after, mean_bits: mean, set
   let chosen = 0;
 
   function draw() {
-    const ticks = [0, 2, 4, 6, 8].map((tick) => [tick / MOST_BITS, tick === MOST_BITS ? `${tick}+` : String(tick)]);
+    const ticks = [0, 2, 4, 6, 8].map((tick) => [tick / MAX_BITS, tick === MAX_BITS ? `${tick}+` : String(tick)]);
     drawLegend("bits", ticks, find("legend"));
     tokens.forEach((token, index) => {
-      if (bits[index] !== null) paint(token, bits[index] / MOST_BITS);
+      if (bits[index] !== null) paint(token, bits[index] / MAX_BITS);
     });
   }
 

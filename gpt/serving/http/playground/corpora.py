@@ -14,9 +14,9 @@ from gpt.files import write_atomic
 PASTED = "pasted-"
 TEXT_BYTES = 16 << 20
 """Most bytes of a pasted text."""
-MOST_PASTED_BYTES = 256 << 20
+MAX_PASTED_BYTES = 256 << 20
 """Of all pasted texts together."""
-MOST_FILES = 200
+MAX_FILES = 200
 NAMED = {"shakespeare": 1_115_394, "pydocs": 465_000}
 """Corpora that the configuration knows, and about how many characters they have."""
 SHAKESPEARE_VOCABULARY = 65
@@ -101,7 +101,7 @@ class Corpora:
             self._folder.mkdir(parents=True, exist_ok=True)
             if not path.is_file():
                 stored = sum(other.stat().st_size for other in self._folder.glob(f"{PASTED}*.txt"))
-                if stored + len(content) > MOST_PASTED_BYTES:
+                if stored + len(content) > MAX_PASTED_BYTES:
                     raise DataError(f"{self._folder} holds {stored:,} bytes of pasted texts; delete some of {PASTED}*")
                 write_atomic(path, content)
         except OSError as error:
@@ -113,7 +113,7 @@ class Corpora:
         home = self._folder.resolve()
         known = (SHAKESPEARE.filename, "pydocs-")
         found = sorted(path for path in self._folder.rglob("*.txt") if not path.name.startswith((".", *known)))
-        for path in found[:MOST_FILES]:
+        for path in found[:MAX_FILES]:
             if path.resolve().is_relative_to(home) and path.is_file():
                 yield path.relative_to(self._folder).as_posix(), path
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from gpt.files import parse_json
 
-MOST_POINTS = 1000
+MAX_POINTS = 1000
 """Points of a curve, about as many as a plot has pixels."""
 TAIL_BYTES = 1 << 16
 """Bytes from the end of a file that are read first to find a step; doubled until it is found."""
@@ -43,7 +43,7 @@ class Curves:
     last_step: int | None
 
 
-def read_curves(file: Path, after: int = -1, most: int = MOST_POINTS) -> Curves:
+def read_curves(file: Path, after: int = -1, most: int = MAX_POINTS) -> Curves:
     """Read the points after a step.
 
     Args:

@@ -37,7 +37,7 @@ FIXED: dict[str, Any] = {
 """What the page does not let its reader choose, so that nothing but the fields of a request decides about the text."""
 
 
-MOST_LOGPROBS = 4096
+MAX_LOGPROBS = 4096
 """Of a token, from which its alternatives are found; what a larger vocabulary has beyond them counts as impossible."""
 
 
@@ -82,7 +82,7 @@ class Generate:
         loaded = served.loaded
         request = CompletionRequest(**body.model_dump(exclude={"known"}), **FIXED)
         (job,) = read_jobs(request, self._limits, loaded.model, loaded.tokenizer, loaded.config.sample)
-        count = min(loaded.model.vocab_size, MOST_LOGPROBS)
+        count = min(loaded.model.vocab_size, MAX_LOGPROBS)
         params = job.params[0].model_copy(update={"logprobs": count})
         held = params.model_copy(update={"logprobs": 2 * ALTERNATIVES})
         answer = self._answers.open(served.engine, [job._replace(params=[held])], cleanup)

@@ -26,7 +26,7 @@ UTILIZATION = (0.1, 0.6)
 end, above all where a processor has instructions for bfloat16."""
 START_SECONDS = 10
 """To load torch, to encode the corpus, to measure the matmul rate."""
-FEWEST_STEPS = 20
+MIN_STEPS = 20
 """Least number of steps from which the pace of a run predicts that of another one."""
 
 
@@ -123,7 +123,7 @@ class Recipes:
                 other, progress = read_config(folder), last_progress(folder.metrics)
             except (GPTError, OSError):
                 continue
-            if progress is not None and progress[0] >= FEWEST_STEPS and _work(other) == _work(config):
+            if progress is not None and progress[0] >= MIN_STEPS and _work(other) == _work(config):
                 return name, progress[1] / progress[0]
         return None, None
 

@@ -15,7 +15,7 @@ from gpt.files import parse_json
 from gpt.serving.http.errors import APIError
 from gpt.serving.http.playground.curves import Columns, last_progress, read_curves
 
-MOST_SAMPLES = 200
+MAX_SAMPLES = 200
 SAMPLE_CHARACTERS = 10_000
 SHOWN = (
     *("data.source", "data.tokenizer", "model.n_layer", "model.n_head", "model.n_embd", "model.block_size"),
@@ -240,10 +240,10 @@ def _shown(config: Config) -> dict[str, Any]:
 
 
 def _sample_steps(folder: RunFolder) -> list[int]:
-    """Return the steps that have a sample, at most `MOST_SAMPLES` of them, the last one included."""
+    """Return the steps that have a sample, at most `MAX_SAMPLES` of them, the last one included."""
     if not folder.samples.is_dir():
         return []
     matches = (_SAMPLE.fullmatch(path.name) for path in folder.samples.iterdir())
     steps = sorted(int(match[1]) for match in matches if match)
-    stride = -(-len(steps) // MOST_SAMPLES) or 1
+    stride = -(-len(steps) // MAX_SAMPLES) or 1
     return steps[::-1][::stride][::-1]

@@ -16,7 +16,7 @@ from gpt.inspection.views.tokens import labels_of, most_likely
 
 ALTERNATIVES = 10
 """To each token."""
-MOST_FED = 64
+MAX_FED = 64
 """Tokens that are described at a time; until then, each holds the log-probabilities of the whole vocabulary."""
 
 
@@ -41,7 +41,7 @@ class DetailStream:
     def feed(self, tokens: Iterable[SampledToken]) -> None:
         """Add tokens in the order of the text."""
         self._fed += tokens
-        if len(self._fed) >= MOST_FED:
+        if len(self._fed) >= MAX_FED:
             self._describe()
 
     def take(self, length: int) -> list[dict[str, Any]]:

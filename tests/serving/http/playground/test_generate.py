@@ -15,7 +15,7 @@ from gpt.generation import SampledToken
 from gpt.generation.sampling import next_token_probabilities
 from gpt.inspection.views.tokens import labels_of
 from gpt.model import GPT
-from gpt.serving.http.playground.tokens import MOST_FED, DetailStream
+from gpt.serving.http.playground.tokens import MAX_FED, DetailStream
 from http_server import Served
 from patience import PATIENCE
 
@@ -145,7 +145,7 @@ def test_a_slow_reader_holds_ten_alternatives_a_token_and_no_vocabulary(
     top = tuple((index, -1.0 - index) for index in range(model.vocab_size))
     for _ in range(10):
         details.feed([SampledToken(0, -1.0, top)] * 50)
-    assert sum(len(token.top) for token in details._fed) <= MOST_FED * model.vocab_size
+    assert sum(len(token.top) for token in details._fed) <= MAX_FED * model.vocab_size
     found = details.take(0)
     assert len(found) == 500
     assert [(len(token["own"]), len(token["sampled"])) for token in found] == [(10, 5)] * 500

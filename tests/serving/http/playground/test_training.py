@@ -228,7 +228,7 @@ def test_a_pasted_text_is_one_file_by_its_hash(place: Path, monkeypatch: pytest.
     assert texts.paste("one\ntwo") == name
     assert (place / "data" / name).read_bytes() == b"one\ntwo"
     assert texts.available()[-1].begins == "one two"
-    monkeypatch.setattr(corpora, "MOST_PASTED_BYTES", 20)
+    monkeypatch.setattr(corpora, "MAX_PASTED_BYTES", 20)
     with pytest.raises(corpora.DataError, match="delete some"):
         texts.paste("x" * 14)
     assert texts.paste("x" * 13)

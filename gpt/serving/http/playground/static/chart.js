@@ -1,5 +1,5 @@
 const CHART_MARGIN = { left: 58, right: 14, top: 10, bottom: 24 };
-const MOST_DOTS = 60;
+const MAX_DOTS = 60;
 
 /**
  * Fills `root` with a plot of y, which has a `unit` and is written by `format(y)`; `base` is a value that is always in
@@ -159,7 +159,7 @@ function drawSeries(svg, { hue, kind, points }, { scales, isLog }) {
     isOpen = isDrawable(y, isLog);
   }
   svg.append(createSvg("path", { class: `series ${kind} ${hueClass(hue)}`, d: path }));
-  if (drawn.length > (kind === "validation" ? MOST_DOTS : 1)) return;
+  if (drawn.length > (kind === "validation" ? MAX_DOTS : 1)) return;
   for (const [x, y] of drawn) {
     svg.append(createSvg("circle", { class: `dot ${hueClass(hue)}`, cx: scales.x(x), cy: scales.y(y), r: 3 }));
   }

@@ -1,4 +1,4 @@
-const MOST_KEPT = 2000; // points of a curve that was followed; then it is asked for anew, thinned
+const MAX_KEPT = 2000; // points of a curve that was followed; then it is asked for anew, thinned
 const HUES = 8;
 const DASHES = 3; // ways to draw a line of one hue
 const POLL_MILLISECONDS = 2500;
@@ -36,7 +36,7 @@ class FollowedCurves {
     } else {
       const curves = ["training_curve", "validation_curve"].map((curve) => [curve, joined(known[curve], run[curve])]);
       const grown = { ...run, every: known.every, ...Object.fromEntries(curves) };
-      const isLong = grown.training_curve.step.length > MOST_KEPT;
+      const isLong = grown.training_curve.step.length > MAX_KEPT;
       this.known.set(name, isLong ? await this.source.run({ name }) : grown);
     }
     return this.known.get(name);
