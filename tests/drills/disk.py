@@ -245,7 +245,7 @@ BREAKS = (
     ),
     Break(
         "shards that are finished are lost with the disk",
-        "gpt/data/sharding.py",
+        "gpt/corpora/sharding.py",
         "    except OSError as error:\n        raise DataError(\n",
         "    except OSError as error:\n        shutil.rmtree(partial)\n        raise DataError(\n",
     ),

@@ -55,7 +55,7 @@ BREAKS = (
     ),
     Break(
         "an edited journal of shards gives other tokens",
-        "gpt/data/shards.py",
+        "gpt/corpora/shards.py",
         "    return unseal(sealed)",
         "    return dict(sealed)",
     ),

@@ -142,7 +142,7 @@ BREAKS = (
     ),
     Break(
         "the journal of shards does not say where in the text the next one begins",
-        "gpt/data/shards.py",
+        "gpt/corpora/shards.py",
         "self.finished[-1].block, self.finished[-1].offset) if",
         "self.finished[-1].block, 0) if",
     ),
@@ -154,7 +154,7 @@ BREAKS = (
     ),
     Break(
         "downloads are written under their own name",
-        "gpt/data/mirrors.py",
+        "gpt/corpora/mirrors.py",
         "    with temporary_file(path) as temporary:",
         "    temporary = path\n    if True:",
     ),

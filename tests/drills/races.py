@@ -211,7 +211,7 @@ def run(folder: Path, full: bool) -> Tally:
 BREAKS = (
     Break(
         "a corpus is deleted before the one that replaces it is there",
-        "gpt/data/encoding.py",
+        "gpt/corpora/encoding.py",
         "                replace_folder(folder, temporary)\n",
         "                shutil.rmtree(folder, ignore_errors=True)\n                temporary.rename(folder)\n",
     ),
@@ -223,7 +223,7 @@ BREAKS = (
     ),
     Break(
         "preparations of one corpus do not wait for each other",
-        "gpt/data/sharding.py",
+        "gpt/corpora/sharding.py",
         "        lock.acquire()\n",
         "        pass\n",
     ),

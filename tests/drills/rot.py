@@ -202,7 +202,7 @@ BREAKS = (
     ),
     Break(
         "the journal of shards is believed",
-        "gpt/data/shards.py",
+        "gpt/corpora/shards.py",
         "    return unseal(sealed)\n",
         "    return sealed\n",
     ),
