@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from drills.dependencies import closure, pins, requirements
-from drills.frame import ROOT, Break, Drill, Tally
+from drills.frame import ROOT, Drill, Tally
 from patience import PATIENCE
 
 IMPORTER = """
@@ -58,26 +58,6 @@ OUTSIDE = re.compile(
 
 FIGURES = ("packages", "not as pinned", "licenses not on the list", "modules imported", "calls on import")
 FIGURES += ("files read", "dangerous calls")
-
-BREAKS = (
-    Break(
-        "a library calls on import",
-        "gpt/corpora/download.py",
-        "import hashlib\n",
-        "import hashlib\n\nimport requests\n",
-    ),
-    Break("a pin is another version", "constraints.txt", "safetensors==0.8.0", "safetensors==0.7.0"),
-    Break("a pin is missing", "constraints.txt", "tqdm==4.70.1\n", ""),
-    Break("an extra is not pinned", "pyproject.toml", 'plot = ["matplotlib>=3.9"]', 'plot = ["matplotlib", "pandas"]'),
-    Break("weights are unpickled", "gpt/checkpoint/folder.py", 'map_location="cpu", weights_only=True', "None"),
-    Break("a hub is asked", "gpt/interop/hugging_face.py", "import json\n", "import json\n\nimport huggingface_hub\n"),
-    Break(
-        "a page loads from elsewhere",
-        "gpt/serving/http/playground/static/page.html",
-        "</head>",
-        '<script src="https://cdn.example/x.js"></script></head>',
-    ),
-)
 
 
 def check_pins(tally: Tally) -> None:
@@ -166,4 +146,4 @@ def run(folder: Path, full: bool) -> Tally:
 
 
 PROMISE = "Every dependency is pinned and licensed; importing and running the package calls nobody."
-DRILL = Drill(PROMISE, run, BREAKS)
+DRILL = Drill(PROMISE, run)
