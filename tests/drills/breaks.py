@@ -214,10 +214,10 @@ BREAKS: dict[str, tuple[Break, ...]] = {
         Break("a run follows links out of its folder", "pathlib:Path.is_symlink", constant(lambda path: False)),
         Break(
             "a zip file may be compressed by any method",
-            "gpt.data.unpacking:_only_member",
+            "gpt.corpora.unpacking:_only_member",
             constant(lambda archive, path: archive.infolist()[0]),
         ),
-        Break("a line of JSON may have any number of values", "gpt.data.tables:MAX_VALUES", constant(1 << 60)),
+        Break("a line of JSON may have any number of values", "gpt.corpora.tables:MAX_VALUES", constant(1 << 60)),
         Break("names of files may steer the terminal", "unicodedata:category", constant(lambda char: "Ll")),
     ),
     "numbers": (Break("infinity passes", "torch:isfinite", constant(lambda tensor: ~torch.isnan(tensor))),),

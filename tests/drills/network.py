@@ -13,7 +13,7 @@ from unittest.mock import patch
 from corpus_server import CAP, CONTENT, CRLF, SHA256, Server, closed_port, serve_corpora
 from drills.frame import ROOT, Drill, Tally
 from drills.offline import COMMANDS
-from gpt.data.download import Download, fetch
+from gpt.corpora.download import Download, fetch
 from gpt.errors import DataError
 from patience import PATIENCE
 from tiny import CORPUS, TINY
@@ -37,7 +37,7 @@ LASTING = {
 KILLED = """
 import signal, sys
 from pathlib import Path
-from gpt.data.download import Download, fetch
+from gpt.corpora.download import Download, fetch
 signal.signal(signal.SIGINT, signal.default_int_handler)
 download = Download((sys.argv[1],), "corpus.txt", None, 10**6)
 fetch(download, Path(sys.argv[2]), offline=False, report=print, allow_http=True)
