@@ -92,8 +92,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from gpt.generation.text import encode_prompt
 
     keep_freed_memory()
-    with announced(report, "loading the model"):
-        loaded = load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device), arguments.weights)
+    loaded = load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device), arguments.weights)
     if arguments.checkpoint is None:
         report(f"using {loaded.folder}")
     params = with_options(loaded.config.sample, given)

@@ -129,10 +129,11 @@ def _find_beginning(
 ) -> tuple[ResumePoint | None, ResumePoint | None]:
     """Return the checkpoint to resume from, and the one to begin with, if any."""
     warn_of_copy(loaded.folder, run, resume, report)
-    point = find_resume_point(run, resume, loaded.config, report)
-    if loaded.config.train.attention_interval:
-        require_matplotlib()
-    return point, find_base(loaded.config, run.path.parent, point)
+    with announced(report, "reading the checkpoint"):
+        point = find_resume_point(run, resume, loaded.config, report)
+        if loaded.config.train.attention_interval:
+            require_matplotlib()
+        return point, find_base(loaded.config, run.path.parent, point)
 
 
 def _create_folder(run: RunFolder, config: Config, point: ResumePoint | None) -> None:
