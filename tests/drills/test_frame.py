@@ -2,9 +2,9 @@
 
 import pytest
 
+from drills.__main__ import BEGIN, END, update
 from drills.breaks import BREAKS, Break
 from drills.frame import COUNT, NAMES, Drill, Tally, load, repeats
-from drills.page import BEGIN, END, update
 
 
 @pytest.mark.parametrize("name", NAMES)

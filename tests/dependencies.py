@@ -1,4 +1,4 @@
-"""The packages that this one stands on, their pins and licenses; `python -m drills.dependencies` prints the page."""
+"""The packages that this one stands on, their pins and licenses; `make licenses` writes the page."""
 
 import re
 import tomllib
@@ -9,8 +9,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from drills.frame import ROOT
-
+ROOT = Path(__file__).resolve().parents[1]
 CORE = "gpt"
 PERMISSIVE = {
     *("0BSD", "Apache", "BSD", "BSL", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "CC0-1.0", "CNRI-Python"),
@@ -133,7 +132,7 @@ def page() -> str:
 What this package and its extras install, in the versions of `constraints.txt` with which it is tested, and under which
 licenses. Those that `gpt` needs are always installed, the others come with an extra, most only with `dev`. A torch with
 CUDA brings NVIDIA's libraries, in versions that it pins itself and under licenses of NVIDIA's.
-`make licenses` writes this page from the metadata of what is installed, and `make drills DRILLS=supply` fails where a
+`make licenses` writes this page from the metadata of what is installed, and `tests/test_dependencies.py` fails where a
 version is not pinned, is another than the pinned one, or has a license that is not permissive and not named here:
 
 {named}
