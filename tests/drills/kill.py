@@ -137,8 +137,8 @@ BREAKS = (
     Break(
         "a student is taught by a teacher that is not finished",
         "gpt/training/stages.py",
-        'if found is None or found[1].state["step"] < loaded.config.train.teacher_steps:',
-        "if found is None:",
+        'if plan.point is not None and plan.point.checkpoint.state["step"] >= plan.config.train.max_steps:',
+        "if plan.point is not None:",
     ),
     Break(
         "the journal of shards does not say where in the text the next one begins",

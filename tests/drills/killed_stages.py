@@ -21,11 +21,11 @@ RUNS = ("run-teacher", "run")
 TEACHER_STEPS, STEPS = 4, 8
 BETWEEN = {
     "gpt.training.trainer:Trainer.run": (1, 2),
-    "gpt.training.stages:open_session": (1, 2),
-    "gpt.training.setup:_find_beginning": (2,),
-    "gpt.training.setup:load_teacher": (2,),
-    "gpt.training.teacher:load_trained": (1,),
-    "gpt.training.teacher:predict": (1,),
+    "gpt.training.stages:plan_run": (1, 2),
+    "gpt.training.stages:carry_out": (1, 2),
+    "gpt.training.setup:load_teacher": (1,),
+    "gpt.training.distillation:load_trained": (1,),
+    "gpt.training.distillation:predict": (1,),
     "gpt.training.setup:_create_folder": (2,),
 }
 """Functions that are called between the last step of the teacher and the first of the student, and which call it is."""
@@ -112,7 +112,7 @@ def kill_stages(folder: Path, undisturbed: Path, full: bool, tally: Tally) -> No
     folder.mkdir()
     copy = partial(shutil.copytree, undisturbed)
     taught, whole = copy(folder / "taught"), copy(folder / "whole")
-    ending = train_both(taught, Moment("gpt.training.stages:open_session", 2))
+    ending = train_both(taught, Moment("gpt.training.stages:carry_out", 2))
     assert ending.was_killed, ending.output
     ending = train_both(shutil.copytree(taught, folder / "student"))
     assert ending.code == 0, ending.output

@@ -16,7 +16,7 @@ from gpt.distributed import process_group
 from gpt.distributed.process_group import ProcessGroup
 from patience import PATIENCE
 
-MESSAGES = ("on_main", "agreed", "gather", "sum", "max", "mean")
+MESSAGES = ("rank_zero", "together", "gather", "all_reduce_sum", "all_reduce_max", "all_reduce_mean")
 """Methods that wait for the other process."""
 
 

@@ -114,7 +114,7 @@ def _hang(rank: int, number: int, own: int, message: int) -> None:
 BREAKS = (
     Break(
         "the moments of two processes are lost in a checkpoint",
-        "gpt/training/sharding.py",
+        "gpt/distributed/sharding.py",
         "        return full.cpu() if is_main else None\n",
         "        return full.cpu() * 0 if is_main else None\n",
     ),

@@ -54,7 +54,7 @@ BREAKS = (
     Break(
         "the weights before averaging are not restored",
         "gpt/training/averaging.py",
-        "weight.copy_(sharded_like(state[name], weight))",
+        "weight.copy_(shard_like(state[name], weight))",
         "pass",
     ),
     Break(

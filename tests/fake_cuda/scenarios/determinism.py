@@ -16,7 +16,8 @@ from gpt.environment import read_settings
 from gpt.evaluation.loss import evaluate
 from gpt.generation import DecodeOptions, build_runtime
 from gpt.model import GPT
-from gpt.training.objective import Distillation, TaughtBatch, cross_entropy
+from gpt.training.distillation import Distillation, DistillBatch
+from gpt.training.objective import cross_entropy
 from gpt.training.optimizers import build_optimizer
 from gpt.training.setup import open_session
 from gpt.training.step import NonFiniteGuard, Stepper
@@ -26,7 +27,7 @@ from variants import VARIANTS, keys_of
 DEVICE = torch.device("cuda:0")
 FILTERS = {"top_k": 5, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1}
 IDX = torch.arange(32).view(2, 16) % 23
-BATCHES = ((IDX, IDX), TaughtBatch(IDX, IDX, torch.full((2, 16, 23), 1 / 23)))
+BATCHES = ((IDX, IDX), DistillBatch(IDX, IDX, torch.full((2, 16, 23), 1 / 23)))
 OBJECTIVES = (cross_entropy, Distillation(0.5))
 
 

@@ -12,13 +12,14 @@ from torch.utils._pytree import tree_leaves
 from fake_cuda.device import FakeCuda
 from fake_cuda.setting import configured
 from fake_cuda.torch_cuda import GENERATOR_STATE
+from gpt.api.displays import draw_attention
 from gpt.cli import evaluate
 from gpt.environment import read_settings
 from gpt.model import GPT
 from gpt.model.gpt import Block
 from gpt.training.averaging import WeightAverage
 from gpt.training.compiling import compile_blocks
-from gpt.training.setup import open_session
+from gpt.training.setup import Displays, open_session
 from gpt.training.step import Stepper
 from gpt.training.trainer import Trainer
 from tiny import tiny_config
@@ -49,7 +50,8 @@ def watched_steps(device: FakeCuda, float32: bool) -> Iterator[None]:
 
 def train(device: FakeCuda, *overrides: str, resume: str | None = None, float32: bool = False) -> dict[str, Any]:
     """A run to its end."""
-    trainer = open_session(configured(*overrides), read_settings(), print, resume, allow_config_change=True)
+    displays = Displays(picture=draw_attention)
+    trainer = open_session(configured(*overrides), read_settings(), print, resume, True, displays=displays)
     begin = trainer.state.step
     with watched_steps(device, float32):
         state = trainer.run()
