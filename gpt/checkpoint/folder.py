@@ -18,11 +18,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from gpt.accounting.memory_limits import available_bytes
 from gpt.config import Config, dump_config, parse_saved_config
 from gpt.data.ngrams import NgramTable
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
+from gpt.device import available_bytes
 from gpt.errors import CheckpointError, explained
 from gpt.files import MAX_JSON_BYTES, parse_json, read_file, sync_file, sync_folder, temporary_folder
 from gpt.plugins import require_plugins

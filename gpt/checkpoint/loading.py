@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt.accounting.memory_limits import require_model_memory
 from gpt.checkpoint.folder import Checkpoint, read_checkpoint
 from gpt.checkpoint.runs import find_checkpoint
 from gpt.config import Config, DataConfig, SamplingParams
 from gpt.data.ngrams import NgramTable
 from gpt.data.tokenizers import Tokenizer
+from gpt.device import require_memory
 from gpt.errors import CheckpointError
 from gpt.model import GPT
 from gpt.model.quantized import format_of, quantize, weights_format
@@ -106,7 +106,9 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
             check_weights(_in_format(skeleton, checkpoint.model), checkpoint.model, folder)
         except RuntimeError as error:
             raise CheckpointError(f"{folder / 'config.yaml'} has sizes that no tensor can have: {error}") from None
-        require_model_memory(config, torch.device("cpu"))  # of its tables of positions nothing was compared
+        # position tables are not in a checkpoint, so nothing was compared with them
+        needed = sum(tensor.nbytes for tensor in (*skeleton.parameters(), *skeleton.buffers()))
+        require_memory(needed, "the model", "model.block_size or the size of the model", torch.device("cpu"))
         model = _in_format(GPT(config), checkpoint.model)
     model.load_state_dict(checkpoint.model, strict=False)
     return model

@@ -127,9 +127,8 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 
 def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
-    from gpt.accounting.memory_limits import available_bytes
     from gpt.checkpoint import Loaded, load_trained
-    from gpt.device import choose_device
+    from gpt.device import available_bytes, choose_device
     from gpt.serving import ServingEngine
     from gpt.serving.http.models import Models
 

@@ -8,12 +8,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gpt.config import OptimConfig
+from gpt.distributed.sharding import is_sharded
 from gpt.errors import ConfigError
 from gpt.model import GPT
 from gpt.parts import with_plugins
 from gpt.training.eager_optimizers import AdamW
 from gpt.training.muon import Muon
 from gpt.training.optimizer_state import check_restorable, restore_like
+from gpt.training.sharded_muon import ShardedMuon
 
 
 class CombinedOptimizer:
@@ -153,7 +155,8 @@ def build_muon(model: GPT, config: OptimConfig, device: torch.device, fast_dtype
     matrices = [parameter for parameter in model.h.parameters() if parameter.dim() == 2]
     chosen = {id(matrix) for matrix in matrices}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
-    muon = Muon(matrices, config.muon_rate, config.muon_momentum, config.muon_weight_decay, dtype=fast_dtype)
+    kind = ShardedMuon if is_sharded(matrices[0]) else Muon
+    muon = kind(matrices, config.muon_rate, config.muon_momentum, config.muon_weight_decay, dtype=fast_dtype)
     muon.param_groups[0]["lr_factor"] = config.muon_rate / config.learning_rate
     return {"muon": muon, "adamw": _adamw(rest, config, device)}
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint
 from gpt.config import Config
 from gpt.data import Dataset
-from gpt.errors import CheckpointError
+from gpt.errors import CheckpointError, explained
 from gpt.model.quantized import format_of
 from gpt.progress import Report
+from gpt.training.trainer import Trainer
 
 AUTO = "auto"
 
@@ -115,6 +116,26 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
         raise CheckpointError(f"{point.folder} was trained with another tokenizer: its text had other characters")
     if saved.state.get("data") != dataset.fingerprint and not allow_config_change:
         raise CheckpointError(f"{point.folder} was trained on other data; pass --allow-config-change to continue")
+
+
+def restore(trainer: Trainer, point: ResumePoint) -> None:
+    """Let a trainer continue with the state of a checkpoint.
+
+    Raises:
+        CheckpointError: it does not fit: the configuration has changed, or it is damaged.
+    """
+    try:
+        trainer.restore(point.checkpoint)
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        changes = differences(point.checkpoint.config, trainer.config)
+        if not changes:
+            raise CheckpointError(
+                f"the checkpoint's training state does not fit: {explained(error)}; resume from another checkpoint"
+            ) from None
+        raise CheckpointError(
+            f"the checkpoint's training state does not fit a change of {'; '.join(changes)}: change that back, or "
+            "begin a new run with its weights, train.init_from=RUN run.name=NEW"
+        ) from None
 
 
 def differences(old: Config, new: Config) -> list[str]:

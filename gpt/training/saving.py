@@ -68,7 +68,7 @@ class CheckpointWriter:
                 )
                 return None
 
-        return self._world.on_main(write_files)
+        return self._world.rank_zero(write_files)
 
     @cached_property
     def _ngrams(self) -> NgramTable | None:

@@ -56,7 +56,7 @@ class SignalWatch:
         Raises:
             Interrupted: one has arrived.
         """
-        received = self._world.max(self._received)
+        received = self._world.all_reduce_max(self._received)
         if received:
             self._received = 0
             raise Interrupted(received)

@@ -4,7 +4,6 @@ import math
 import resource
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from gpt.checkpoint import RunFolder, find_checkpoint, read_checkpoint
 from gpt.errors import CheckpointError, GPTError, InputError, NonFiniteError
 from gpt.evaluation.loss import Evaluation
 from gpt.training.monitor import Monitor, MonitorGroup
+from gpt.training.setup import Displays
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
 
@@ -89,7 +89,7 @@ def test_evaluations_logs_and_checkpoints_come_when_the_configuration_says(tmp_p
 def pretend_losses(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
     """The results of the next evaluations."""
     results = iter(losses)
-    monkeypatch.setattr("gpt.training.validation.evaluate", lambda *arguments: Evaluation(next(results), 1))
+    monkeypatch.setattr("gpt.training.setup.evaluate", lambda *arguments: Evaluation(next(results), 1))
 
 
 def test_the_best_checkpoint_is_the_one_of_the_lowest_loss(
@@ -111,57 +111,34 @@ def test_without_samples_none_are_written(tmp_path: Path, start: Start) -> None:
     assert list(trainer.run_folder.samples.iterdir()) == []
 
 
-@pytest.mark.parametrize(("interval", "drawn"), [(0, []), (1, [0, 2, 4]), (2, [0, 4])])
+@pytest.mark.parametrize(("interval", "drawn"), [(0, []), (1, [0, 2, 4, 5]), (2, [0, 4])])
 def test_attention_is_drawn_at_every_so_many_evaluations(
     tmp_path: Path, start: Start, interval: int, drawn: list[int]
 ) -> None:
-    pictures: dict[int, Any] = {}
+    """Of the evaluations at 0, 2, 4 and 5."""
+    pictures: list[int] = []
 
     class Pictures(Monitor):
         def picture(self, step: int, name: str, pixels: Any) -> None:
-            assert name == "attention"
-            pictures[step] = pixels
+            assert (name, pixels) == ("attention", "pixels of 16 tokens")
+            pictures.append(step)
 
-    trainer = start(tmp_path, f"train.attention_interval={interval}", "train.max_steps=4", "train.eval_interval=2")
+    options = f"train.attention_interval={interval}", "train.max_steps=5", "train.eval_interval=2"
+    displays = Displays(picture=lambda model, tokenizer, idx: f"pixels of {len(idx)} tokens")  # type: ignore[arg-type,return-value]
+    trainer = start(tmp_path, *options, displays=displays)
     trainer.monitor = Pictures()
     trainer.run()
-    assert list(pictures) == drawn
-    assert all(pixels.ndim == 3 and pixels.std() > 10 for pixels in pictures.values())  # not one color
+    assert pictures == drawn
 
 
-def test_an_early_last_evaluation_counts_as_one(tmp_path: Path, start: Start) -> None:
-    drawn: list[int] = []
-
-    class Pictures(Monitor):
-        def picture(self, step: int, name: str, pixels: Any) -> None:
-            drawn.append(step)
-
-    trainer = start(tmp_path, "train.attention_interval=2", "train.max_steps=5", "train.eval_interval=2")
-    trainer.monitor = Pictures()
-    trainer.run()
-    assert drawn == [0, 4]  # of the evaluations at 0, 2, 4 and 5
-
-
-def test_a_picture_that_fails_leaves_the_model_in_training(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
+def test_a_picture_that_fails_leaves_the_model_in_training(tmp_path: Path, start: Start) -> None:
+    def fail(*_: object) -> Any:
         raise InputError("no picture")
 
-    monkeypatch.setattr("gpt.training.validation.attention_view", fail)
-    trainer = start(tmp_path, "train.attention_interval=1", "train.max_steps=4")
+    trainer = start(tmp_path, "train.attention_interval=1", "train.max_steps=4", displays=Displays(picture=fail))
     with pytest.raises(InputError):
         trainer.run()
     assert trainer.model.training
-
-
-def test_pictures_without_matplotlib_are_refused_before_anything_is_written(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(GPTError, match="matplotlib is not installed"):
-        start(tmp_path, "train.attention_interval=1")
-    assert not (tmp_path / "runs").exists()
 
 
 def test_histograms_of_weights_and_gradients_are_reported(tmp_path: Path, start: Start) -> None:

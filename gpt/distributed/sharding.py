@@ -1,6 +1,6 @@
 """Tensors of which each process has a part: FSDP2's parameters, their gradients and their optimizer state.
 
-Each function returns a tensor that is not sharded as it is.
+The functions have the names of DTensor's methods. Each returns a tensor that is not sharded as it is.
 """
 
 import sys
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 def is_sharded(tensor: object) -> "TypeGuard[DTensor]":
-    """Return whether this is a sharded tensor; where nothing has imported their class, which is slow, there is none."""
+    """Return whether this is a DTensor; where nothing has imported that class, which is slow, there is none."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
-def local_part(tensor: Tensor) -> Tensor:
+def to_local(tensor: Tensor) -> Tensor:
     """Return this process's part, in the same memory."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
-def as_part(part: Tensor, like: Tensor) -> Tensor:
+def from_local(part: Tensor, like: Tensor) -> Tensor:
     """Return the tensor of which every process gives its part, sharded as `like`."""
     if not is_sharded(like):
         return part
@@ -33,12 +33,12 @@ def as_part(part: Tensor, like: Tensor) -> Tensor:
     )
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """Return the whole tensor; all processes call this, and each gets a copy."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
-def gather_on_main(tree: Any, is_main: bool) -> Any:
+def gather_to_rank_zero(tree: Any, is_main: bool) -> Any:
     """Gather the sharded tensors of nested dicts and lists onto the CPU of rank 0, one after another.
 
     All processes call this. In the others these tensors become None.
@@ -53,7 +53,7 @@ def gather_on_main(tree: Any, is_main: bool) -> Any:
     return tree_map(gather, tree)
 
 
-def sharded_like(tensor: Tensor, like: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     """Return this process's part of a whole tensor, which every process has, as `like` is sharded."""
     if not is_sharded(like):
         return tensor

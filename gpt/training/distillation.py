@@ -7,24 +7,25 @@ predictions are smoother than the text, so that the student overfits later ("bor
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from gpt.accounting.memory_limits import require_memory
-from gpt.checkpoint import find_checkpoint, load_trained
+from gpt.checkpoint import RunFolder, find_checkpoint, load_trained
 from gpt.config import Config, LoadedConfig
+from gpt.config.loading import TEACHER_SUFFIX
 from gpt.config.sections import SEEDS
 from gpt.data import Dataset, Tokenizer
 from gpt.data.tokens import Tokens
-from gpt.device import Compute
-from gpt.environment import expand_home
+from gpt.device import Compute, require_memory
 from gpt.errors import CheckpointError
-from gpt.evaluation.loss import Batch, to_device
+from gpt.evaluation.loss import Batch, summed_cross_entropy, to_device
 from gpt.model import GPT
 from gpt.progress import Report, counted, silent
-from gpt.training.objective import TaughtBatch
+from gpt.training.objective import StepBatch
 
 
 def teacher_config(loaded: LoadedConfig) -> LoadedConfig:
@@ -46,6 +47,44 @@ def require_probabilities_memory(dataset: Dataset, config: Config) -> None:
     require_memory(needed, "the teacher's probabilities", remedy, torch.device("cpu"))
 
 
+class DistillBatch(NamedTuple):
+    """A batch with the probabilities that a teacher gives to each next token.
+
+    Attributes:
+        inputs: (B, T) int64.
+        targets: (B, T) int64.
+        soft_targets: (B, T, V) float16.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    soft_targets: Tensor
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """An `Objective`: cross-entropy with a mixture of the targets and of a teacher's probabilities.
+
+    Up to a constant this is `(1 - weight)` times the cross-entropy of the targets plus `weight` times the
+    Kullback-Leibler divergence from the teacher (Hinton et al. 2015, 1503.02531, section 2, at temperature 1).
+
+    Attributes:
+        weight: of the teacher.
+    """
+
+    weight: float
+
+    def __call__(self, forward: nn.Module, batch: StepBatch, compute: Compute) -> tuple[Tensor, Tensor]:
+        """Return the mixture and the cross-entropy of the targets alone, see `Objective`."""
+        inputs, targets, soft_targets = batch
+        with compute.autocast():
+            logits = forward(to_device(inputs, compute.device))
+        hard = summed_cross_entropy(logits, to_device(targets, compute.device))
+        probabilities = to_device(soft_targets, compute.device).flatten(0, 1).to(logits.dtype)
+        soft = F.cross_entropy(logits.flatten(0, 1), probabilities, reduction="sum")
+        return (1 - self.weight) * hard + self.weight * soft, hard.detach()
+
+
 @dataclass(frozen=True)
 class Teacher:
     """What the teacher predicts for the training split.
@@ -56,19 +95,25 @@ class Teacher:
 
     probabilities: Tensor
 
-    def teach(self, batch: Batch, starts: Tensor) -> TaughtBatch:
+    def with_soft_targets(self, batch: Batch, starts: Tensor) -> DistillBatch:
         """Add the predictions to a batch of windows that begin at `starts`, (B,)."""
         inputs, targets = batch
-        return TaughtBatch(inputs, targets, self.probabilities[starts[:, None] + torch.arange(inputs.size(1))])
+        return DistillBatch(inputs, targets, self.probabilities[starts[:, None] + torch.arange(inputs.size(1))])
 
 
 def load_teacher(
-    loaded: LoadedConfig, dataset: Dataset, compute: Compute, accelerate: Callable[[GPT], object], report: Report
-) -> Teacher | None:
-    """Let the teacher of a configuration, if any, predict the training split.
+    run: RunFolder,
+    config: Config,
+    dataset: Dataset,
+    compute: Compute,
+    accelerate: Callable[[GPT], object],
+    report: Report,
+) -> Teacher:
+    """Let the teacher of a run predict the training split.
 
     Args:
-        loaded: the configuration.
+        run: the student's folder; the teacher's is beside it.
+        config: the student's, resolved.
         dataset: its data.
         compute: device and dtype.
         accelerate: makes the teacher as fast as the student.
@@ -77,11 +122,8 @@ def load_teacher(
     Raises:
         CheckpointError: there is no such run, or it was trained with another tokenizer.
     """
-    config = loaded.config
-    if config.train.teacher_share is None:
-        return None
-    runs = expand_home(config.run.dir, "run.dir")
-    folder = find_checkpoint(runs / loaded.teacher_name, runs, prefer="last")
+    runs = run.path.parent
+    folder = find_checkpoint(runs / f"{run.path.name}{TEACHER_SUFFIX}", runs, prefer="last")
     teacher = load_trained(folder, runs, compute.device, report=report)
     _check_tokenizer(teacher.tokenizer, dataset, folder)
     report(f"{folder} predicts the training split")
