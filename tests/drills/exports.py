@@ -173,7 +173,7 @@ BREAKS = (
     ),
     Break(
         "a page gives every query head the first keys",
-        "gpt/interop/page/model.js",
+        "gpt/web/src/engine/model.js",
         "const shared = Math.floor((head * kvHeads) / heads);",
         "const shared = 0;",
     ),

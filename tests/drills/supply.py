@@ -70,7 +70,7 @@ BREAKS = (
     Break("a hub is asked", "gpt/interop/hugging_face.py", "import json\n", "import json\n\nimport huggingface_hub\n"),
     Break(
         "a page loads from elsewhere",
-        "gpt/serving/http/playground/static/page.html",
+        "gpt/web/shell.html",
         "</head>",
         '<script src="https://cdn.example/x.js"></script></head>',
     ),
