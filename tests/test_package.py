@@ -11,7 +11,7 @@ PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
     {"errors", "progress", "signals", "filters", "parts", "torch_defaults"},
-    {"environment", "files", "config", "processor"},
+    {"environment", "files", "config", "processor", "web"},
     {"device", "model", "data", "cache", "distributed", "plugins"},
     {"kernels", "evaluation", "corpora"},
     {"accounting"},
