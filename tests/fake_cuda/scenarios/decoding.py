@@ -12,10 +12,11 @@ from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.environment import read_settings
 from gpt.evaluation.scoring import score_text
-from gpt.generation import DecodeOptions, build_runtime, complete
+from gpt.generation import Batch, DecodeOptions, build_runtime, complete
 from gpt.generation.backends.compiled import CompiledBackend
 from gpt.generation.backends.eager import CachedBackend
 from gpt.generation.beam import beam_search
+from gpt.generation.request import Request
 from gpt.model import GPT
 from gpt.model.quantized import quantize
 from gpt.training.setup import open_session
@@ -54,7 +55,7 @@ def decode(
     RecordedGraph.replays = 0
     with watched(device, CachedBackend), watched(device, CompiledBackend):
         texts = complete(runtime.model, TOKENIZER, list(prompts), params, runtime=runtime)
-    plain = runtime.decoder([TOKENIZER.encode(prompt).tolist() for prompt in prompts], SamplingParams(), [0, 1, 2])
+    plain = Batch(runtime, [TOKENIZER.encode(prompt).tolist() for prompt in prompts], SamplingParams(), [0, 1, 2])
     plain.step()
     device.waits.clear()
     plain.step()
@@ -69,11 +70,14 @@ def decode(
 def rows_leave(device: FakeCuda, backend: str) -> dict[str, Any]:
     """Rows of a batch end one after the other."""
     runtime = build_runtime(model_of(), DecodeOptions(backend))
-    decoder = runtime.decoder([[1], [2, 3], [4]], SamplingParams(), [0, 1, 2])
+    engine = runtime.batch_engine(None, 3, SamplingParams())
+    requests = [Request("", ids, SamplingParams()) for ids in ([1], [2, 3], [4])]
+    for request in requests:
+        engine.add(request)
     lengths = []
     for row in (0, 2, 1):
-        lengths.append(len(decoder.step()))
-        decoder.finish({row})
+        lengths.append(len(engine.step()))
+        engine.end(requests[row], "cancelled")
     return {"rows": lengths}
 
 

@@ -14,7 +14,7 @@ from gpt.config import OptimConfig, SamplingParams
 from gpt.device import Compute
 from gpt.environment import read_settings
 from gpt.evaluation.loss import evaluate
-from gpt.generation import DecodeOptions, build_runtime
+from gpt.generation import Batch, DecodeOptions, build_runtime
 from gpt.model import GPT
 from gpt.training.objective import Distillation, TaughtBatch, cross_entropy
 from gpt.training.optimizers import build_optimizer
@@ -48,9 +48,9 @@ def variant(changes: dict[str, Any], optimizer: str, number: int) -> None:
     stepper.step(0, 1e-3, [BATCHES[number % 2]])
     evaluate(model, iter([(IDX, IDX)]), compute)
     runtime = build_runtime(model.eval(), DecodeOptions(("eager", "compiled")[number % 2]))
-    decoder = runtime.decoder([[1], [2, 3]], SamplingParams(logprobs=2, **FILTERS), [0, 1])
+    batch = Batch(runtime, [[1], [2, 3]], SamplingParams(logprobs=2, **FILTERS), [0, 1])
     for _ in range(3):
-        decoder.step()
+        batch.step()
 
 
 def variants(device: FakeCuda) -> dict[str, Any]:
