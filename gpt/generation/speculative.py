@@ -81,9 +81,8 @@ class Drafts:
         return self._drafter.draft(sequence, uniforms[: self._length])
 
     def accept(self, draft: Sequence[int], sampled: Sequence[int]) -> int:
-        """Return how many drafts are what was sampled in their place, up to the first that is not."""
-        pairs = enumerate(zip(draft, sampled, strict=False))
-        accepted = next((i for i, (proposed, token) in pairs if proposed != token), len(draft))
+        """Return how many drafts are accepted, of those that were verified by sampling in their places."""
+        accepted = _count_accepted(draft, sampled)
         self._speculation.drafted += len(draft)
         self._speculation.accepted += accepted
         if accepted == len(draft):
@@ -91,3 +90,9 @@ class Drafts:
         elif accepted == 0:
             self._length = max(self._length - 1, 1)
         return accepted
+
+
+def _count_accepted(draft: Sequence[int], sampled: Sequence[int]) -> int:
+    """Return how many drafts are what was sampled in their place, up to the first that is not."""
+    pairs = zip(draft, sampled, strict=False)
+    return next((i for i, (proposed, token) in enumerate(pairs) if proposed != token), len(draft))

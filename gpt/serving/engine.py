@@ -12,7 +12,7 @@ from gpt.generation.output import FinishReason, TextChunk
 from gpt.generation.request import EngineClosedError, OnChunks, QueueFullError, Request
 from gpt.generation.text import check_ids, encode_prompt, fit_prompt
 from gpt.model import GPT
-from gpt.progress import Report, silent
+from gpt.progress import Report, print_line
 
 BACKENDS = ("auto", "native", "eager")
 
@@ -35,7 +35,7 @@ class ServingEngine:
         backend: "native" is the C++ engine, on a CPU; "eager" is PyTorch; "auto" is native where it is available.
         prefill_chunk: most prompt tokens computed in a step; with fewer, others wait less for a long prompt.
         kv_dtype: type of keys and values: fp32, bf16, int8 (native) or fp16 (PyTorch); narrower is faster in a batch.
-        report: receives a line when something is compiled.
+        report: receives a line when something is compiled, or takes long.
 
     Raises:
         DeviceError: the native backend was asked for, and is not available.
@@ -53,7 +53,7 @@ class ServingEngine:
         backend: str = "auto",
         prefill_chunk: int = 128,
         kv_dtype: str = "fp32",
-        report: Report = silent,
+        report: Report = print_line,
     ) -> None:
         if backend not in BACKENDS:
             raise GenerationError(f"backend {backend!r}: expected one of {', '.join(BACKENDS)}")

@@ -11,7 +11,7 @@ from gpt.generation.runners.native import NativeRunner
 from gpt.generation.speculative import MAX_DRAFTS
 from gpt.kernels.decoding import engine
 from gpt.model import GPT
-from gpt.progress import Report
+from gpt.progress import Report, print_line, silent
 
 
 class NativeRuntime(Runtime):
@@ -21,7 +21,7 @@ class NativeRuntime(Runtime):
         model: on the CPU.
         options: cache options.
         settings: say where compiled code is kept.
-        report: receives a line when something is compiled.
+        report: receives lines; None: only what takes long is said, on standard error.
         make_drafter: for speculative decoding; None: plain decoding.
 
     Raises:
@@ -33,12 +33,12 @@ class NativeRuntime(Runtime):
         model: GPT,
         options: DecodeOptions,
         settings: Settings,
-        report: Report,
+        report: Report | None,
         make_drafter: MakeDrafter | None = None,
     ) -> None:
         super().__init__(model, "native", options)
-        self._make_drafter, self._report = make_drafter, report
-        self._prepared = prepare(model, settings, report)
+        self._make_drafter, self._report = make_drafter, report or silent
+        self._prepared = prepare(model, settings, report or print_line)
         self._make_engine = partial(
             engine.Engine, self._prepared.library, self._prepared.weights, kv_dtype=options.kv_dtype
         )

@@ -163,7 +163,7 @@ def build_runtime(
     model: GPT,
     options: DecodeOptions | None = None,
     settings: Settings | None = None,
-    report: Report = silent,
+    report: Report | None = None,
     make_drafter: MakeDrafter | None = None,
 ) -> Runtime:
     """Prepare a model for decoding on this machine.
@@ -172,15 +172,16 @@ def build_runtime(
         model: the model to decode.
         options: None: the fastest, with a cache.
         settings: None: those of the environment.
-        report: receives lines about compilation, and why a native engine that could be here is not.
+        report: receives lines about compilation, and why a native engine that could be here is not; None: only what
+            takes long is said, on standard error.
         make_drafter: for speculative decoding, by the native engine; None: plain decoding.
 
     Raises:
         DeviceError: native or compiled was asked for by name and is not available.
     """
-    options = options or DecodeOptions()
+    options, hint = options or DecodeOptions(), report or silent
     if options.backend in ("eager", "compiled") or options.needs_eager:
-        return _build_eager(model, options, report, make_drafter)
+        return _build_eager(model, options, hint, make_drafter)
     # imported here, so that decoding by PyTorch does without the kernels
     from gpt.generation.backends.native_runtime import NativeRuntime
 
@@ -190,8 +191,8 @@ def build_runtime(
         if options.backend == "native":
             raise DeviceError(f"no native backend: {error}; take backend auto or eager") from None
         if next(model.parameters()).device.type == "cpu":
-            report(f"no native backend, which is several times faster: {error}")
-        return _build_eager(model, options, report, make_drafter)
+            hint(f"no native backend, which is several times faster: {error}")
+        return _build_eager(model, options, hint, make_drafter)
 
 
 def _check_threads() -> None:
