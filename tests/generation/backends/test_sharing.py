@@ -1,4 +1,4 @@
-"""What sequences of the native backend share, and that sharing changes no logits."""
+"""What sequences share in the native engine, and that sharing changes no logits."""
 
 import pytest
 import torch

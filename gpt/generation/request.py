@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError
-from gpt.generation import Piece
+from gpt.generation.output import TextChunk
 
-OnPieces = Callable[[list[Piece]], None]
-"""Called from the engine's thread with all new pieces of a step; an exception from it ends the request."""
+OnChunks = Callable[[list[TextChunk]], None]
+"""Called from the engine's thread with all new chunks of a step; an exception from it ends the request."""
 
 
 class QueueFullError(GenerationError):
@@ -21,18 +21,22 @@ class EngineClosedError(GenerationError):
 
 @dataclass(eq=False)
 class Request:
-    """A submitted request.
+    """A prompt to be continued.
 
     Attributes:
-        prompt: as it was given.
+        prompt: as it was given, a text or token ids.
         prompt_ids: its tokens.
         params: how to sample, and where to stop.
-        on_pieces: called with the new pieces of each step.
-        error: why the request failed; set before its last piece, which has finish "error".
+        on_chunks: called with the new chunks of each step; None: who drives the engine receives them.
+        seed: of its random numbers; None: `params.seed`.
+        row: its index in a batch, which its chunks name.
+        error: why the request failed; set before its last chunk, which has finish "error".
     """
 
     prompt: str | Sequence[int]
     prompt_ids: list[int]
     params: SamplingParams
-    on_pieces: OnPieces = field(repr=False)
+    on_chunks: OnChunks | None = field(default=None, repr=False)
+    seed: int | None = None
+    row: int = 0
     error: BaseException | None = None

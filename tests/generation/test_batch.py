@@ -1,19 +1,16 @@
 import math
-from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from generation.scripted import Scripted, ScriptedRuntime
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 import gpt
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.errors import GenerationError
-from gpt.generation import Completion, TextBatch, build_runtime, complete, generate_tokens
-from gpt.generation.backends.eager import CachedBackend
-from gpt.generation.decoder import StepDecoder
+from gpt.generation import Batch, Completion, TextBatch, build_runtime, complete, generate_tokens
 from gpt.model import GPT
 from tiny import sharp_model
 
@@ -24,22 +21,6 @@ def completions(
     prompts: list[str], seeds: list[int] | None = None, model: GPT | None = None, **params: object
 ) -> list[Completion]:
     return complete(model or sharp_model(), LETTERS, prompts, SamplingParams(**params), seeds)
-
-
-class Scripted:
-    """A backend whose logits are a function of the tokens so far; notes the rows it is asked for."""
-
-    cache_bytes = 0
-
-    def __init__(self, logits: Callable[[Sequence[int]], list[float]]) -> None:
-        self._logits = logits
-        self.selected: list[list[int]] = []
-
-    def next_logits(self, contexts: Sequence[Sequence[int]]) -> Tensor:
-        return torch.tensor([self._logits(context) for context in contexts])
-
-    def select(self, rows: Sequence[int]) -> None:
-        self.selected.append(list(rows))
 
 
 rows = st.lists(st.tuples(st.text("abcdefgh", max_size=14), st.integers(0, 5)), min_size=1, max_size=5)
@@ -197,37 +178,42 @@ def test_logprobs_are_given_only_where_they_are_asked_for(count: int | None, kno
         assert len(one.top) == alternatives
 
 
+def tokens_of(batch: Batch, steps: int) -> list[list[int]]:
+    rows: list[list[int]] = [[] for _ in batch.active]
+    for _ in range(steps):
+        for row, chunk in batch.step().items():
+            assert chunk.token is not None
+            rows[row].append(chunk.token.id)
+    return rows
+
+
 def test_the_repetition_penalty_sees_the_prompt_and_the_text_so_far() -> None:
-    backend = Scripted(lambda _: [4.0, 3.0, 2.0, 1.0])
-    decoder = StepDecoder(backend, [[0], [1, 2]], SamplingParams(temperature=0, repetition_penalty=1000.0), [1, 1])
-    steps = [decoder.step() for _ in range(3)]
-    assert [[step[row].id for step in steps] for row in (0, 1)] == [[1, 2, 3], [0, 3, 0]]
+    runtime = ScriptedRuntime(Scripted(lambda _: [4.0, 3.0, 2.0, 1.0]))
+    params = SamplingParams(temperature=0, repetition_penalty=1000.0)
+    assert tokens_of(Batch(runtime, [[0], [1, 2]], params, [1, 1]), 3) == [[1, 2, 3], [0, 3, 0]]
 
 
-def test_rows_that_are_finished_draw_no_more_and_the_backend_is_told() -> None:
-    backend = Scripted(lambda context: [float(context[0] == 0), float(context[0] == 1), float(context[0] == 2)])
-    decoder = StepDecoder(backend, [[0], [1], [2]], SamplingParams(temperature=0), [1, 1, 1])
-    assert {row: one.id for row, one in decoder.step().items()} == {0: 0, 1: 1, 2: 2}
-    decoder.finish({1})
-    assert {row: one.id for row, one in decoder.step().items()} == {0: 0, 2: 2}
-    decoder.finish(set())
-    decoder.finish({0})
-    assert {row: one.id for row, one in decoder.step().items()} == {2: 2}
-    decoder.finish({2})
-    assert decoder.active == []
+def test_rows_that_are_finished_leave_the_backend() -> None:
+    """Each row repeats its prompt, but the second ends at once and the first after three tokens."""
+    last = {0: [9.0, 0.0, 0.0, 0.0], 1: [0.0, 0.0, 0.0, 9.0], 2: [0.0, 0.0, 9.0, 0.0]}
+    backend = Scripted(lambda tokens: last[1] if len(tokens) == 4 and tokens[0] == 0 else last[tokens[0]])
+    params = SamplingParams(temperature=0, end_id=3, max_new_tokens=6)
+    batch = Batch(ScriptedRuntime(backend), [[0], [1], [2]], params, [1, 1, 1])
+    assert tokens_of(batch, 6) == [[0, 0, 0, 3], [3], [2] * 6]
+    assert batch.active == []
     assert backend.selected == [[0, 2], [1]]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_logits_of_one_row_that_are_not_finite_are_an_error_that_names_its_position(value: float) -> None:
     backend = Scripted(lambda context: [0.0, value if len(context) == 5 else 0.0])
-    decoder = StepDecoder(backend, [[0], [1, 1, 0, 1], [0, 1]], SamplingParams(), [1, 2, 3])
-    decoder.step()
+    batch = Batch(ScriptedRuntime(backend), [[0], [1, 1, 0, 1], [0, 1]], SamplingParams(), [1, 2, 3])
+    batch.step()
     with pytest.raises(GenerationError, match="after position 4 are not finite"):
-        decoder.step()
+        batch.step()
 
 
 @pytest.mark.parametrize("prompts", [[[]], [[1, 2], []]])
 def test_a_row_without_a_token_is_refused(prompts: list[list[int]]) -> None:
     with pytest.raises(GenerationError, match="at least one token"):
-        StepDecoder(CachedBackend(sharp_model()), prompts, SamplingParams(), [1] * len(prompts))
+        Batch(build_runtime(sharp_model()), prompts, SamplingParams(), [1] * len(prompts))

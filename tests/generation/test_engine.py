@@ -1,23 +1,22 @@
-"""Answers of the core by both backends: each is what `generate` gives for that request alone."""
+"""Answers to many requests by both backends: each is what `generate` gives for that request alone."""
 
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
+from generation.support import BLOCK_SIZE, LETTERS, WINDOW_BLOCKS, Answer, Drive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_support import needs_compiler
 
 import gpt
 from gpt.config import SamplingParams
-from gpt.errors import DeviceError, GenerationError
+from gpt.errors import GenerationError
 from gpt.generation import Completion, DecodeOptions, Runtime, build_runtime, complete
+from gpt.generation.engine import Engine
 from gpt.model import GPT
 from gpt.model.quantized import quantize
-from gpt.progress import silent
-from gpt.serving.model_runner import EagerRunner, NativeRunner, Runner, build_runner
-from serving.support import BLOCK_SIZE, LETTERS, WINDOW_BLOCKS, Answer, Drive
 from tiny import sharp_model
 
 VARIANTS = [
@@ -38,8 +37,8 @@ def runtime_of(variant: int = 0) -> Runtime:
     return build_runtime(model_of(variant), DecodeOptions("native"))
 
 
-def runner_of(model: GPT, backend: str, blocks: int | None = None, max_sequences: int = 6) -> Runner:
-    return build_runner(model, backend, max_sequences, 64, blocks, silent)
+def engine_of(model: GPT, backend: str, blocks: int | None = None, kv_dtype: str = "fp32") -> Engine:
+    return build_runtime(model, DecodeOptions(backend, kv_dtype=kv_dtype)).engine(LETTERS, 6, 64, blocks)
 
 
 def alone(answer: Answer, runtime: Runtime) -> Completion:
@@ -82,7 +81,7 @@ prompts = st.tuples(st.sampled_from(["abcdefghij", "vut", "k"]), st.integers(1, 
 def test_tokens_and_logprobs_are_the_same_bits_whatever_else_is_in_the_batch(
     asked: list[tuple[str, SamplingParams, int]], blocks: int, variant: int
 ) -> None:
-    drive = Drive(runner_of(model_of(variant), "native", blocks), max_sequences=6, prefill_chunk=64)
+    drive = Drive(engine_of(model_of(variant), "native", blocks))
     answers = []
     for prompt, each, steps in asked:
         answers.append(drive.add(prompt, **each.model_dump()))
@@ -94,30 +93,20 @@ def test_tokens_and_logprobs_are_the_same_bits_whatever_else_is_in_the_batch(
 
 
 @needs_compiler
-@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
-def test_every_format_of_weights_gives_the_answers_given_alone(weights: str) -> None:
+@pytest.mark.parametrize(("weights", "kv_dtype"), [("bf16", "fp32"), ("int8", "bf16"), ("int4", "int8")])
+def test_every_format_of_weights_and_cache_gives_the_answers_given_alone(weights: str, kv_dtype: str) -> None:
     model = quantize(model_of(), weights)
-    drive = Drive(runner_of(model, "native", 9))
+    drive = Drive(engine_of(model, "native", 9, kv_dtype))
     answers = [drive.add("abc" * n, max_new_tokens=100, seed=n, logprobs=2) for n in range(1, 9)]
     drive.finish()
     for answer in answers:
-        assert_as_alone(answer, build_runtime(model, DecodeOptions("native")))
-
-
-@needs_compiler
-@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
-def test_every_type_of_cache_gives_the_answers_given_alone(kv_dtype: str) -> None:
-    drive = Drive(build_runner(model_of(), "native", 6, 64, 9, silent, kv_dtype))
-    answers = [drive.add("abc" * n, max_new_tokens=100, seed=n, logprobs=2) for n in range(1, 9)]
-    drive.finish()
-    for answer in answers:
-        assert_as_alone(answer, build_runtime(model_of(), DecodeOptions("native", kv_dtype=kv_dtype)))
+        assert_as_alone(answer, build_runtime(model, DecodeOptions("native", kv_dtype=kv_dtype)))
 
 
 @pytest.mark.parametrize("variant", range(len(VARIANTS)))
 def test_pytorch_gives_the_same_texts(variant: int) -> None:
     """Its logits are rounded otherwise in a batch; of these models that is far from the difference of two tokens."""
-    drive = Drive(runner_of(model_of(variant), "eager", 12))
+    drive = Drive(engine_of(model_of(variant), "eager", 12))
     answers = [
         drive.add(("abcdefghij" * 20)[: 25 * n], max_new_tokens=60, temperature=0.9 * (n % 2), seed=n, logprobs=2)
         for n in range(1, 9)
@@ -140,7 +129,7 @@ def test_a_model_whose_logits_are_not_finite_fails_the_request_and_no_other(back
     bad = next(letter for letter in "opqrstuv" if letter not in text)
     with torch.no_grad():
         model.wte.weight[int(LETTERS.encode(bad)[0])] = float("nan")
-    drive = Drive(runner_of(model, backend))
+    drive = Drive(engine_of(model, backend))
     broken = drive.add("abc" + bad, max_new_tokens=5)
     sound = drive.add("abc", max_new_tokens=5, temperature=0.0)
     drive.finish()
@@ -154,47 +143,31 @@ def test_a_model_whose_logits_are_not_finite_fails_the_request_and_no_other(back
 
 
 @every_backend
-def test_all_requests_are_computed_in_the_same_pass(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    passes: list[int] = []
-    runner = runner_of(sharp_model(block_size=BLOCK_SIZE), backend)
-    if isinstance(runner, NativeRunner):
-        step = runner._engine.step
+def test_all_requests_are_computed_in_the_same_pass(backend: str) -> None:
+    engine = engine_of(sharp_model(block_size=BLOCK_SIZE), backend)
+    drive, run, passes = Drive(engine), engine._runner.run, list[int]()
 
-        def watched(tokens: list[int], *rest: Any) -> list[int]:
-            passes.append(len(tokens))
-            return step(tokens, *rest)
+    def watched(chunks: Any) -> Any:
+        passes.append(len(chunks))
+        return run(chunks)
 
-        monkeypatch.setattr(runner._engine, "step", watched)
-    else:
-        assert isinstance(runner, EagerRunner)
-        runner._model.register_forward_pre_hook(lambda _, inputs: passes.append(inputs[0].numel()))
-    drive = Drive(runner, max_sequences=6)
+    engine._runner.run = watched  # type: ignore[method-assign]
     for seed in range(6):
         drive.add("a", max_new_tokens=10, seed=seed)
     drive.finish()
-    assert passes == [6] * 10
-
-
-def test_without_a_compiler_auto_is_pytorch_and_native_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unavailable(*arguments: object) -> None:
-        raise DeviceError("no compiler")
-
-    monkeypatch.setattr("gpt.serving.model_runner.prepare", unavailable)
-    assert isinstance(runner_of(model_of(), "auto"), EagerRunner)
-    with pytest.raises(DeviceError, match="no compiler"):
-        runner_of(model_of(), "native")
+    assert set(passes) == {6}
+    assert len(passes) <= 10
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("backend", "kv_dtype", "arguments", "message"),
     [
-        (("cuda", 4, 64, None, silent), "backend 'cuda': expected one of auto, native, eager"),
-        (("eager", 4, 64, None, silent, "int8"), "only the native backend serves from a cache of int8"),
-        (("native", 4, 64, None, silent, "fp16"), "the native backend needs a cache of fp32, bf16 or int8"),
-        (("auto", 4, 64, None, silent, "fp8"), "kv_dtype 'fp8': expected one of fp32"),
-        (("eager", 4, 64, 3, silent), "3 blocks of 64 positions; one window needs 4"),
+        ("eager", "int8", (4, 64), "only the native backend serves from a cache of int8"),
+        ("eager", "fp32", (4, 64, 3), "3 blocks of 64 positions; one window needs 4"),
+        ("eager", "fp32", (0, 64), "max_sequences is 0, expected at least 1"),
+        ("eager", "fp32", (1, 0), "prefill_chunk is 0, expected at least 1"),
     ],
 )
-def test_what_cannot_be_built_is_refused(arguments: tuple[object, ...], message: str) -> None:
+def test_what_cannot_be_built_is_refused(backend: str, kv_dtype: str, arguments: tuple[int, ...], message: str) -> None:
     with pytest.raises(GenerationError, match=message):
-        build_runner(model_of(), *arguments)  # type: ignore[arg-type]
+        build_runtime(model_of(), DecodeOptions(backend, kv_dtype=kv_dtype)).engine(LETTERS, *arguments)

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from generation.support import BLOCK_SIZE, LETTERS, WINDOW_BLOCKS, Answer, Drive, MemoryRunner, expected_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt.kernels.decoding.layout import BLOCK
-from gpt.serving.scheduler import TURN
-from serving.support import BLOCK_SIZE, LETTERS, WINDOW_BLOCKS, Answer, Drive, MemoryRunner, expected_tokens
+from gpt.generation.runners import BLOCK
+from gpt.generation.scheduler import TURN
 
 PROMPTS = ["abcdefghij" * 20, "abcdefghij" * 13 + "k", "abcdefghij" * 7, "v" * 64, "v" * 65, "ab", "u" * 128]
 
@@ -21,7 +21,7 @@ def expected(answer: Answer) -> list[int]:
 def assert_as_alone(answer: Answer) -> None:
     assert [token.id for token in answer.tokens] == expected(answer)
     assert answer.text == LETTERS.decode(expected(answer))
-    assert [piece.finish for piece in answer.pieces[:-1]] == [None] * (len(answer.pieces) - 1)
+    assert [chunk.finish for chunk in answer.chunks[:-1]] == [None] * (len(answer.chunks) - 1)
     assert answer.finish == "length"
 
 
@@ -39,11 +39,12 @@ schedules = st.lists(
     blocks=st.integers(WINDOW_BLOCKS, 14),
     max_sequences=st.integers(1, 6),
     prefill_chunk=st.sampled_from([5, 40, 64, 100]),
+    ahead=st.sampled_from([1, 1, 3, 64]),
 )
 def test_every_answer_is_the_one_given_alone_whatever_comes_goes_and_gives_way(
-    schedule: list[object], blocks: int, max_sequences: int, prefill_chunk: int
+    schedule: list[object], blocks: int, max_sequences: int, prefill_chunk: int, ahead: int
 ) -> None:
-    drive = Drive(MemoryRunner(blocks), max_sequences, prefill_chunk)
+    drive = Drive(MemoryRunner(blocks, max_sequences, prefill_chunk, ahead))
     answers: list[Answer] = []
     for event in schedule:
         match event:
@@ -66,16 +67,16 @@ def test_every_answer_is_the_one_given_alone_whatever_comes_goes_and_gives_way(
 
 
 def test_sequences_that_do_not_fit_give_way_and_lose_nothing() -> None:
-    drive = Drive(MemoryRunner(WINDOW_BLOCKS + 1), max_sequences=4)
+    drive = Drive(MemoryRunner(WINDOW_BLOCKS + 1, max_sequences=4))
     answers = [drive.add(letter * 30, max_new_tokens=150, seed=seed) for seed, letter in enumerate("abcd")]
     drive.finish()
-    assert drive.core.stats().preemptions > 0
+    assert drive.engine.stats().preemptions > 0
     for answer in answers:
         assert_as_alone(answer)
 
 
 def test_the_oldest_sequence_never_gives_way() -> None:
-    drive = Drive(MemoryRunner(WINDOW_BLOCKS), max_sequences=4, prefill_chunk=64)
+    drive = Drive(MemoryRunner(WINDOW_BLOCKS, max_sequences=4, prefill_chunk=64))
     oldest = drive.add("a" * 60, max_new_tokens=130)
     for letter in "bcd":
         drive.add(letter * 60, max_new_tokens=130)
@@ -88,7 +89,7 @@ def test_the_oldest_sequence_never_gives_way() -> None:
 
 
 def test_requests_are_begun_in_the_order_in_which_they_came() -> None:
-    drive = Drive(MemoryRunner(40), max_sequences=2)
+    drive = Drive(MemoryRunner(40, max_sequences=2))
     answers = [drive.add("abc", max_new_tokens=10 + seed, seed=seed) for seed in range(7)]
     for _ in range(200):
         drive.step()
@@ -110,19 +111,19 @@ def test_a_short_request_does_not_wait_for_long_ones_to_end() -> None:
         drive.step()
     counts = [len(answer.tokens) for answer in long]
     assert max(counts) - min(counts) <= 2 * TURN  # of six, in four places
-    before, steps = drive.core.stats().preemptions, 10 * TURN
+    before, steps = drive.engine.stats().preemptions, 10 * TURN
     for _ in range(steps):
         drive.step()
-    assert drive.core.stats().preemptions - before <= 2 * steps / TURN + 2  # two wait at a time, each for a turn
+    assert drive.engine.stats().preemptions - before <= 2 * steps / TURN + 2  # two wait at a time, each for a turn
     drive.finish()
     for answer in [*long, *short]:
         assert_as_alone(answer)
 
 
 def test_a_long_prompt_does_not_stall_the_others() -> None:
-    runner = MemoryRunner(40)
-    drive = Drive(runner, max_sequences=4, prefill_chunk=16)
-    others = [drive.add("ab", max_new_tokens=100, seed=seed) for seed in range(3)]
+    runner = MemoryRunner(40, max_sequences=4, prefill_chunk=16)
+    drive = Drive(runner)
+    others = [drive.add(letter, max_new_tokens=100) for letter in "abc"]
     drive.step()
     long = drive.add("k" * 190, max_new_tokens=5)
     for _ in range(190 // 16):
@@ -137,8 +138,8 @@ def test_a_long_prompt_does_not_stall_the_others() -> None:
 
 def test_a_new_request_gets_its_first_token_before_the_others_get_their_next_but_not_always() -> None:
     """A batch of 32 takes several times as long as a short prompt, which would wait for all of it."""
-    runner = MemoryRunner(200)
-    drive = Drive(runner, max_sequences=64, prefill_chunk=64)
+    runner = MemoryRunner(200, max_sequences=64, prefill_chunk=64)
+    drive = Drive(runner)
     others = [drive.add("ab", max_new_tokens=100, seed=seed) for seed in range(20)]
     for _ in range(4):
         drive.step()
@@ -154,7 +155,7 @@ def test_a_new_request_gets_its_first_token_before_the_others_get_their_next_but
 
 def test_sequences_whose_windows_move_share_the_budget() -> None:
     """Each moves its window again and again, which costs more than a step has; all get on alike."""
-    drive = Drive(MemoryRunner(64), max_sequences=8, prefill_chunk=16)
+    drive = Drive(MemoryRunner(64, max_sequences=8, prefill_chunk=16))
     answers = [drive.add(letter * 190, max_new_tokens=400) for letter in "abcdefgh"]
     for _ in range(1500):
         drive.step()
@@ -163,33 +164,45 @@ def test_sequences_whose_windows_move_share_the_budget() -> None:
     drive.finish()
 
 
-def test_requests_with_a_common_beginning_use_its_blocks_once() -> None:
-    common, runner = "abcdefghij" * 18, MemoryRunner(200)
-    drive = Drive(runner, max_sequences=32, prefill_chunk=2000)
-    answers = [drive.add(common + letter * 2, max_new_tokens=10) for letter in "klmnopqr" * 4]
+@pytest.mark.parametrize(
+    ("prompts", "computed", "reused", "held"),
+    [
+        # full blocks of a common beginning are there once, and so is all of the same prompt but its last token
+        (["abcdefghij" * 18 + letter * 2 for letter in "klmnopqr"] * 4, 181 + 7 * 53, 7 * 128 + 24 * 181, 2 + 32),
+        (["abcdefghij" * 18] * 32, 179, 31 * 179, 2 + 32),
+        (["ab" * 20] * 8, 39, 7 * 39, 8),
+    ],
+)
+def test_what_prompts_begin_with_is_computed_and_held_once(
+    prompts: list[str], computed: int, reused: int, held: int
+) -> None:
+    runner = MemoryRunner(200, max_sequences=32, prefill_chunk=4000)
+    drive = Drive(runner)
+    answers = [drive.add(prompt, max_new_tokens=10, seed=seed) for seed, prompt in enumerate(prompts)]
     most = 0
-    while drive.core.requests:
+    while drive.engine.requests:
         drive.step()
-        most = max(most, drive.core.stats().blocks_in_use)
-    assert most == 2 + 32  # the full blocks of one prompt, and a tail each
-    assert sum(runner.computed) == 182 + 31 * (182 - 2 * BLOCK) + 32 * 9
-    assert drive.core.stats().prompt_tokens_reused == 31 * 2 * BLOCK
+        most = max(most, drive.engine.stats().blocks_in_use)
+    assert sum(runner.computed) == computed + 10 * len(prompts)
+    assert (most, drive.engine.stats().prompt_tokens_reused) == (held, reused)
     for answer in answers:
         assert_as_alone(answer)
 
 
-def test_32_requests_with_one_prompt_of_200_characters_use_its_blocks_and_a_tail_each() -> None:
-    """The last 8 characters share a block with what each generates, so that block is each request's own."""
-    runner = MemoryRunner(32 * 4)
-    drive = Drive(runner, max_sequences=32, prefill_chunk=128, block_size=256)
-    for seed in range(32):
-        drive.add("abcdefghij" * 20, max_new_tokens=40, seed=seed)
-    most = 0
-    while drive.core.requests:
-        drive.step()
-        most = max(most, drive.core.stats().blocks_in_use)
-    assert most == 200 // BLOCK + 32
-    assert sum(runner.computed) == 200 + 31 * (200 % BLOCK) + 32 * 39
+def test_several_tokens_a_step_are_sampled_where_nobody_waits() -> None:
+    runner = MemoryRunner(40, max_sequences=2, ahead=16)
+    drive = Drive(runner)
+    answers = [drive.add("ab" * 30, max_new_tokens=50, seed=seed) for seed in range(2)]
+    drive.finish()
+    assert len(runner.computed) == 2 + 4
+    waiting = [drive.add("ab" * 30, max_new_tokens=20, seed=seed) for seed in range(3)]
+    runner.computed.clear()
+    drive.step()
+    drive.step()
+    assert {len(answer.tokens) for answer in waiting} <= {0, 1}
+    drive.finish()
+    for answer in [*answers, *waiting]:
+        assert_as_alone(answer)
 
 
 def test_a_prompt_that_was_seen_before_is_not_computed_again() -> None:
@@ -205,16 +218,16 @@ def test_a_prompt_that_was_seen_before_is_not_computed_again() -> None:
 
 
 def test_a_cancelled_request_gives_its_blocks_back_at_once_and_ends_no_other() -> None:
-    drive = Drive(MemoryRunner(40), max_sequences=2)
+    drive = Drive(MemoryRunner(40, max_sequences=2))
     running = [drive.add("ab" * 40, max_new_tokens=90), drive.add("cd" * 40, max_new_tokens=90)]
     queued = [drive.add("ef", max_new_tokens=9), drive.add("gh", max_new_tokens=9)]
     for _ in range(10):
         drive.step()
-    held = drive.core.stats().blocks_in_use
+    held = drive.engine.stats().blocks_in_use
     drive.cancel(running[0])
     drive.cancel(queued[0])
     drive.cancel(queued[0])
-    assert drive.core.stats().blocks_in_use == held // 2
+    assert drive.engine.stats().blocks_in_use == held // 2
     assert (running[0].finish, queued[0].finish, queued[0].tokens) == ("cancelled", "cancelled", [])
     drive.finish()
     assert_as_alone(running[1])
@@ -223,7 +236,7 @@ def test_a_cancelled_request_gives_its_blocks_back_at_once_and_ends_no_other() -
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 127, 128, 129, BLOCK_SIZE - 1, BLOCK_SIZE])
 def test_prompts_of_every_length_go_on_past_the_edge_of_the_window(length: int) -> None:
-    drive = Drive(MemoryRunner(12), prefill_chunk=50)
+    drive = Drive(MemoryRunner(12, prefill_chunk=50))
     answers = [drive.add(("abcdefghij" * 20)[:length], max_new_tokens=300, seed=seed) for seed in range(3)]
     drive.finish()
     for answer in answers:
