@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_overrides(arguments)
     loaded = load_config(Path(arguments.config), arguments.overrides)
 
-    from gpt.data import prepare
+    from gpt.corpora import prepare
     from gpt.training.plan import resolve
 
     config = resolve(loaded, prepare(loaded.config.data, read_settings(), report))

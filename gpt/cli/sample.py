@@ -87,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from gpt.checkpoint import load_trained
     from gpt.cli.interactive import run_interactive
     from gpt.data import CharTokenizer
-    from gpt.data.text import convert_newlines
+    from gpt.data.tokenizers import convert_newlines
     from gpt.device import choose_device, keep_freed_memory
     from gpt.generation.text import encode_prompt
 

@@ -7,7 +7,8 @@ from gpt.accounting.disk import require_disk
 from gpt.accounting.memory_limits import require_training_memory
 from gpt.checkpoint import RunFolder
 from gpt.config import Config, LoadedConfig
-from gpt.data import Dataset, prepare
+from gpt.corpora import prepare
+from gpt.data import Dataset
 from gpt.device import Compute, choose_compute, keep_freed_memory
 from gpt.distributed import World
 from gpt.environment import Settings, expand_home

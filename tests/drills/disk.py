@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drills.forks import Ending, prepare_to_fork, run_forked
-from drills.frame import Break, Drill, Tally
+from drills.frame import Drill, Tally
 from drills.killed_commands import write_texts
 from drills.tiny_run import hidden_files, train_tiny
 from gpt.checkpoint import RunFolder, verify_checkpoint
@@ -230,48 +230,9 @@ def run(folder: Path, full: bool) -> Tally:
     return tally
 
 
-BREAKS = (
-    Break(
-        "free space is not checked at the start",
-        "gpt/accounting/disk.py",
-        "if needed > free:",
-        "if False:",
-    ),
-    Break(
-        "a failed save ends the run",
-        "gpt/training/saving.py",
-        "                if required:\n                    raise\n",
-        "                raise\n",
-    ),
-    Break(
-        "shards that are finished are lost with the disk",
-        "gpt/data/sharding.py",
-        "    except OSError as error:\n        raise DataError(\n",
-        "    except OSError as error:\n        shutil.rmtree(partial)\n        raise DataError(\n",
-    ),
-    Break(
-        "a training that the page goes on with begins anew",
-        "gpt/serving/http/playground/trainings.py",
-        '*target, "--resume", "auto"], is_new=False',
-        "*target], is_new=False",
-    ),
-    Break(
-        "a sweep goes on if its results cannot be written",
-        "gpt/training/sweeps/outcomes.py",
-        '        raise GPTError(f"cannot write the results in {folder}: {error.strerror}") from None\n',
-        "        del error\n",
-    ),
-    Break(
-        "the last save may fail",
-        "gpt/training/saving.py",
-        "                if required:\n                    raise\n",
-        "",
-    ),
-)
 DRILL = Drill(
     "A disk that is full, read-only, limited, slow or loses the run folder costs no checkpoint from before: training "
     "continues with counted warnings, and fails in the end only if the last checkpoint cannot be written. Shards, "
     "sweeps and trainings from the page keep what is finished, and go on when there is room.",
     run,
-    BREAKS,
 )

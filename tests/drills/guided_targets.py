@@ -10,7 +10,7 @@ from pathlib import Path
 
 import atheris
 
-INSTRUMENTED = ("yaml", "gpt.config", "gpt.data", "gpt.generation.text")
+INSTRUMENTED = ("yaml", "gpt.config", "gpt.data", "gpt.corpora", "gpt.generation.text")
 
 with atheris.instrument_imports(include=list(INSTRUMENTED)):
     from drills import fuzz_properties

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from drills.forks import Death, Ending, prepare_to_fork, run_forked
-from drills.frame import Break, Drill, Tally
+from drills.frame import Drill, Tally
 from drills.killed_commands import kill_commands
-from drills.killed_stages import kill_stages
 from drills.killed_sweeps import kill_sweeps
 from drills.leftovers import differing, everything
 from drills.tiny_run import hidden_files
@@ -98,71 +97,18 @@ def _lost(place: Path, ending: Ending, expected: dict[str, object]) -> str:
 
 
 def run(folder: Path, full: bool) -> Tally:
-    """Kill trainings, teachers with students, sweeps, and other commands that write."""
-    tally = Tally("kills", "runs finished", "students finished", "sweeps finished", "commands finished", "lost")
+    """Kill trainings, sweeps, and other commands that write."""
+    tally = Tally("kills", "runs finished", "sweeps finished", "commands finished", "lost")
     prepare_to_fork()
     kill_training(folder / "training", full, tally)
-    kill_stages(folder / "stages", make_folder(folder / "taught"), full, tally)
     kill_commands(folder / "commands", full, tally)
     kill_sweeps(folder / "sweeps", full, tally)
     return tally
 
 
-BREAKS = (
-    Break(
-        "old checkpoints are removed before the new one is written",
-        "gpt/checkpoint/runs.py",
-        "        write_checkpoint(folder, checkpoint)\n",
-        '        shutil.rmtree(self.path / "checkpoints", ignore_errors=True)\n'
-        "        write_checkpoint(folder, checkpoint)\n",
-    ),
-    Break(
-        "files are written in place",
-        "gpt/files.py",
-        "        temporary.write_bytes(content)\n",
-        "        path.write_bytes(content)\n        return\n",
-    ),
-    Break(
-        "dropout goes on from another place",
-        "gpt/training/trainer.py",
-        "if not restore_generator_states(checkpoint.training, self.world, self.compute.device):",
-        "if False:",
-    ),
-    Break(
-        "an evaluation that was not saved is recorded twice",
-        "gpt/training/trainer.py",
-        "self.monitor.start(self.state.step, self.state.evaluated_step == self.state.step)",
-        "self.monitor.start(self.state.step)",
-    ),
-    Break(
-        "a student is taught by a teacher that is not finished",
-        "gpt/training/stages.py",
-        'if plan.point is not None and plan.point.checkpoint.state["step"] >= plan.config.train.max_steps:',
-        "if plan.point is not None:",
-    ),
-    Break(
-        "the journal of shards does not say where in the text the next one begins",
-        "gpt/data/shards.py",
-        "self.finished[-1].block, self.finished[-1].offset) if",
-        "self.finished[-1].block, 0) if",
-    ),
-    Break(
-        "a sweep starts its trials again",
-        "gpt/training/sweeps/sweep.py",
-        '"--resume", "auto", *self._options',
-        "*self._options",
-    ),
-    Break(
-        "downloads are written under their own name",
-        "gpt/data/mirrors.py",
-        "    with temporary_file(path) as temporary:",
-        "    temporary = path\n    if True:",
-    ),
-)
 DRILL = Drill(
     "A run that is killed before any change on disk, at any moment or in any write continues with `--resume auto`, and "
-    "ends as one that was never disturbed, bit for bit; so do a teacher with its student, sweeps, shards, downloads, "
+    "ends as one that was never disturbed, bit for bit; so do sweeps, shards, downloads, "
     "exports and imports.",
     run,
-    BREAKS,
 )

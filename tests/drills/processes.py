@@ -1,24 +1,22 @@
-"""Run drills as processes of their own, on this checkout or on a broken copy of it."""
+"""Run drills as processes of their own, of which one may be broken."""
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from drills.frame import FOLDER, PROGRESS, ROOT, Break, Tally
+from drills.breaks import BREAKS
+from drills.frame import FOLDER, PROGRESS, ROOT, Tally
 from gpt.cli.command import SPINS
 from patience import PATIENCE
 
-COPIED = ("benchmarks", "configs", "gpt", "scripts", "tests")
-COPIED_FILES = ("constraints.txt", "pyproject.toml")
 SILENCE = 3 * PATIENCE
 """Seconds after which a drill that reports no progress hangs; how long all of it takes is not limited."""
 
@@ -35,7 +33,7 @@ class Outcome:
 def run_process(
     name: str,
     full: bool,
-    root: Path = ROOT,
+    defect: int | None = None,
     stop: Callable[[], bool] = lambda: False,
     report: Callable[[str], None] = lambda figures: None,
 ) -> Outcome:
@@ -44,18 +42,19 @@ def run_process(
     Args:
         name: of the drill; several, with commas between their names, share one process and what it imports.
         full: at full scale, otherwise at the small one.
-        root: the checkout that is attacked.
+        defect: number of the drill's break that its process has; None: none.
         stop: returns whether to end early.
         report: called with the figures so far, whenever they have changed.
     """
     with tempfile.TemporaryDirectory(prefix="drill-", ignore_cleanup_errors=True) as folder:
         result, log, progress = (Path(folder) / name for name in ("result.json", "output.txt", PROGRESS))
         command = [sys.executable, "-m", "drills", "--inside", folder, "--drills", name, *([] if full else ["--quick"])]
-        paths = (str(root), str(root / "tests"), *filter(None, [os.environ.get("PYTHONPATH")]))
+        command += [] if defect is None else ["--defect", str(defect)]
+        paths = (str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")]))
         environment = {"GOMP_SPINCOUNT": SPINS, **os.environ, "PYTHONPATH": os.pathsep.join(paths), FOLDER: folder}
         with log.open("w") as output:
             process = subprocess.Popen(
-                command, cwd=root, env=environment, stdout=output, stderr=output, start_new_session=True
+                command, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True
             )
         figures, end = "", time.monotonic() + SILENCE
         try:
@@ -91,8 +90,10 @@ def kill_marked(folder: str) -> None:
                 os.kill(int(path.parent.name), signal.SIGKILL)
 
 
-def run_inside(folder: Path, names: Sequence[str], full: bool) -> int:
+def run_inside(folder: Path, names: Sequence[str], full: bool, defect: int | None) -> int:
     """Run drills in this process; their outcome is written into the folder."""
+    if defect is not None:
+        BREAKS[names[0]][defect].apply()
     from drills.frame import load
 
     tallies: list[Tally] = []
@@ -104,15 +105,3 @@ def run_inside(folder: Path, names: Sequence[str], full: bool) -> int:
     outcome = {"line": "; ".join(tally.line() for tally in tallies), "failures": failures}
     (folder / "result.json").write_text(json.dumps(outcome), encoding="utf-8")
     return 1 if failures else 0
-
-
-@contextmanager
-def broken_checkout(defect: Break) -> Iterator[Path]:
-    """Make a copy of this checkout with a defect, for as long as the context lasts."""
-    with tempfile.TemporaryDirectory(prefix="broken-") as name:
-        for folder in COPIED:
-            shutil.copytree(ROOT / folder, Path(name) / folder, ignore=shutil.ignore_patterns("__pycache__"))
-        for file in COPIED_FILES:
-            shutil.copy(ROOT / file, name)
-        defect.apply(Path(name))
-        yield Path(name)

@@ -10,7 +10,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from drills.forks import Ending, finish, prepare_to_fork, run_forked, start_forked
-from drills.frame import Break, Drill, Tally
+from drills.frame import Drill, Tally
 from drills.killed_commands import COMMANDS, contents, shard, text_server, write_texts
 from drills.killed_sweeps import FOLDER, outcomes, sweep_once, wrong_sweep
 from drills.killed_sweeps import make_folder as make_sweep
@@ -208,29 +208,8 @@ def run(folder: Path, full: bool) -> Tally:
     return tally
 
 
-BREAKS = (
-    Break(
-        "a corpus is deleted before the one that replaces it is there",
-        "gpt/data/encoding.py",
-        "                replace_folder(folder, temporary)\n",
-        "                shutil.rmtree(folder, ignore_errors=True)\n                temporary.rename(folder)\n",
-    ),
-    Break(
-        "a run is not locked",
-        "gpt/checkpoint/runs.py",
-        "            self._lock.acquire(timeout=PROBE_SECONDS)\n",
-        "            pass\n",
-    ),
-    Break(
-        "preparations of one corpus do not wait for each other",
-        "gpt/data/sharding.py",
-        "        lock.acquire()\n",
-        "        pass\n",
-    ),
-)
 DRILL = Drill(
     "Processes that train or sweep one run, write one file, download, shard or compile the same at once, or read a run "
     "while it saves, each end well or are refused in one line, and nothing is corrupt.",
     run,
-    BREAKS,
 )

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from drills.forks import Death, Ending, prepare_to_fork
-from drills.frame import Break, Drill, Tally
+from drills.frame import Drill, Tally
 from drills.leftovers import differing, everything
 from drills.pairs import import_distributed, train_pair
 from drills.tiny_run import hidden_files
@@ -111,23 +111,8 @@ def _hang(rank: int, number: int, own: int, message: int) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-BREAKS = (
-    Break(
-        "the moments of two processes are lost in a checkpoint",
-        "gpt/distributed/sharding.py",
-        "        return full.cpu() if is_main else None\n",
-        "        return full.cpu() * 0 if is_main else None\n",
-    ),
-    Break(
-        "a process that has lost the other ends with a traceback",
-        "gpt/distributed/process_group.py",
-        'isinstance(error, dist.DistError) or "gloo" in str(error) or "Connection" in str(error)',
-        "False",
-    ),
-)
 DRILL = Drill(
     "Of two processes that train together, by DDP or FSDP2, either may be killed at any message to the other or before "
     "any change on disk, or hang: the other ends in one line, and both continue as if nothing had been, bit for bit.",
     run,
-    BREAKS,
 )

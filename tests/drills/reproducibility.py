@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from drills.frame import ROOT, Break, Drill, Tally
+from drills.frame import ROOT, Drill, Tally
 from drills.leftovers import differing, everything
 from gpt.training.signals import Interrupted
 from patience import PATIENCE
@@ -37,33 +37,6 @@ folder = Path(sys.argv[1]); folder.mkdir()
 torch.set_num_threads(1)
 print(json.dumps(record(sys.argv[2], folder, *sys.argv[3:])))
 """
-
-BREAKS = (
-    Break(
-        "the sampler's position is not saved",
-        "gpt/data/batches.py",
-        'self.generator.set_state(state["generator"])',
-        'state["generator"]',
-    ),
-    Break(
-        "dropout's generator is not restored",
-        "gpt/training/training_state.py",
-        '    torch.set_rng_state(states["cpu"])\n',
-        "",
-    ),
-    Break(
-        "the weights before averaging are not restored",
-        "gpt/training/averaging.py",
-        "weight.copy_(shard_like(state[name], weight))",
-        "pass",
-    ),
-    Break(
-        "batches depend on the process",
-        "gpt/data/batches.py",
-        "self.generator = torch.Generator().manual_seed(seed)",
-        "self.generator = torch.Generator().manual_seed(seed + __import__('os').getpid())",
-    ),
-)
 
 
 def compare_curves(folder: Path, tally: Tally, full: bool) -> None:
@@ -156,4 +129,4 @@ def run(folder: Path, full: bool) -> Tally:
 
 
 PROMISE = "A run repeats bit for bit in another process and across a save at any step; threads change rounding only."
-DRILL = Drill(PROMISE, run, BREAKS)
+DRILL = Drill(PROMISE, run)

@@ -13,11 +13,11 @@ import numpy as np
 from drills.frame import Tally
 from drills.killed_commands import BLOCK, contents, shard, write_texts
 from drills.killed_sweeps import FOLDER, make_folder, run_sweep
-from gpt.data import corpus_text, shards
+from gpt.corpora import corpus_text, shards
+from gpt.corpora.shards import JOURNAL
+from gpt.corpora.tasks import Encode
+from gpt.corpora.workers import WorkerLost
 from gpt.data.dataset import open_dataset
-from gpt.data.shards import JOURNAL
-from gpt.data.tasks import Encode
-from gpt.data.workers import WorkerLost
 from gpt.errors import DataError
 from gpt.training.sweeps.outcomes import RESULTS, load_outcomes
 

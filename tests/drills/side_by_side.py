@@ -6,11 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import nullcontext
 from dataclasses import dataclass
 
-from drills.frame import ROOT, Break, load
-from drills.processes import Outcome, broken_checkout, run_process
+from drills.frame import load
+from drills.processes import Outcome, run_process
 
 AT_ONCE = 2
 """More would wait for each other on two cores."""
@@ -34,17 +33,16 @@ class Report:
 
 @dataclass(frozen=True)
 class Task:
-    """A drill that is to be run: at full or small scale, and on a broken copy of the checkout if there is a defect."""
+    """A drill that is to be run: at full or small scale, and with one of its breaks if there is a defect."""
 
     name: str
     full: bool
-    defect: Break | None = None
+    defect: int | None = None
 
     def run(self, stop: Callable[[], bool]) -> tuple[Outcome, float]:
         """Return what came of it, and the seconds that it took."""
         begin = time.monotonic()
-        with nullcontext(ROOT) if self.defect is None else broken_checkout(self.defect) as root:
-            outcome = run_process(self.name, self.full, root, stop, Report(self.name))
+        outcome = run_process(self.name, self.full, self.defect, stop, Report(self.name))
         return outcome, time.monotonic() - begin
 
 

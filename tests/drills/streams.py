@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import gpt
-from drills.frame import Break, Drill, Tally, repeats
+from drills.frame import Drill, Tally, repeats
 from drills.tiny_run import train_tiny
 from drills.traffic import bring, wait_behind_unread_streams
 from gpt.checkpoint import load_trained
@@ -87,28 +87,6 @@ def find_wrong(run: Path, requests: list[dict[str, Any]], answers: list[Any]) ->
             yield number
 
 
-BREAKS = (
-    Break(
-        "text of steps that the stream has not sent yet is lost",
-        "gpt/serving/http/answer.py",
-        "self._text += (piece.text for piece in pieces)",
-        "self._text = [piece.text for piece in pieces]",
-    ),
-    Break(
-        "clients that vanish are not counted",
-        "gpt/serving/http/metrics.py",
-        "        self._requests.labels(status).inc()\n",
-        "        self._requests.labels(status).inc(status == 200)\n",
-    ),
-    Break(
-        "the page is sent the text of another seed",
-        "gpt/serving/http/playground/generate.py",
-        'CompletionRequest(**body.model_dump(exclude={"known"}), **FIXED)',
-        'CompletionRequest(**body.model_dump(exclude={"known", "seed"}), seed=7, **FIXED)',
-    ),
-)
-
-
 def run(folder: Path, full: bool) -> Tally:
     """Ask a server from some processes at a time, and compare every answer with that of `gpt.generate`."""
     tally = Tally("answers", "tokens", "mixed requests", "clients vanished", "wrong")
@@ -133,4 +111,4 @@ PROMISE = (
     "which one in a hundred is left, get the right texts, leave no block in use and less than 64 MiB, and are all "
     "counted; a short one behind 64 unread streams takes less than 2 s."
 )
-DRILL = Drill(PROMISE, run, BREAKS)
+DRILL = Drill(PROMISE, run)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from gpt.checkpoint import Loaded
-from gpt.data.text import convert_newlines
+from gpt.data.tokenizers import convert_newlines
 from gpt.errors import DataError, InputError
 from gpt.inspection.rendering.pages import packed_bytes, page_data
 from gpt.inspection.tracing.activation_cache import Edits

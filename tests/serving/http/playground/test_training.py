@@ -15,7 +15,7 @@ import pytest
 from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder, read_checkpoint
 from gpt.config import load_config
-from gpt.data.corpora import pydocs_text
+from gpt.corpora.locating import pydocs_text
 from gpt.data.tokenizers import CharTokenizer
 from gpt.errors import GPTError
 from gpt.model import GPT

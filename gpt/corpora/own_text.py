@@ -4,8 +4,8 @@ from typing import Any
 
 from gpt.config import DataConfig
 from gpt.config.own_text import LEAST, recipe_for
+from gpt.corpora.preparation import prepare
 from gpt.data.dataset import Dataset
-from gpt.data.preparation import prepare
 from gpt.data.tokenizers import CharTokenizer
 from gpt.environment import Settings
 from gpt.errors import ConfigError

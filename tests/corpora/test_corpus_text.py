@@ -15,10 +15,10 @@ import zstandard
 from pyarrow import parquet
 
 from gpt.config import DataConfig
-from gpt.data import corpus_text, tables, unpacking
-from gpt.data.corpus_text import CorpusText
-from gpt.data.parquet_pages import largest_page
-from gpt.data.source_files import classify
+from gpt.corpora import corpus_text, tables, unpacking
+from gpt.corpora.corpus_text import CorpusText
+from gpt.corpora.parquet_pages import largest_page
+from gpt.corpora.source_files import classify
 from gpt.errors import DataError
 
 ROWS = ["First “row”.", "", None, "Second\nrow.", "é" * 50]

@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from gpt.config import DataConfig
-from gpt.data.download import Download, fetch
-from gpt.data.source_files import SourceFile, classify, find_files, names_several
+from gpt.corpora.download import Download, fetch
+from gpt.corpora.source_files import SourceFile, classify, find_files, names_several
 from gpt.data.tokenizers import require_characters
 from gpt.environment import Settings, expand_home
 from gpt.errors import DataError

@@ -6,8 +6,8 @@ from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gpt.data.parquet_pages import largest_page
-from gpt.data.unpacking import require_package
+from gpt.corpora.parquet_pages import largest_page
+from gpt.corpora.unpacking import require_package
 from gpt.errors import DataError, first_line, quoted
 
 MAX_LINE_BYTES = 64 << 20

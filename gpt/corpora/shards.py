@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
-from gpt.data.corpus_text import BLOCK, Advance, CorpusText
+from gpt.corpora.corpus_text import BLOCK, Advance, CorpusText
+from gpt.corpora.tasks import Encode
+from gpt.corpora.workers import parallel_map
 from gpt.data.dataset import seal, unseal
 from gpt.data.saved_tokenizer import tokenizer_from_dict
-from gpt.data.tasks import Encode
 from gpt.data.tokenizers import Tokenizer, smallest_dtype
-from gpt.data.workers import parallel_map
 from gpt.errors import DataError
 from gpt.files import sha256_of, sync_folder, write_atomic
 from gpt.progress import Report

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt.data import text as text_module
-from gpt.data.text import code_points, distinct_characters, read_pieces
+from gpt.corpora import text as text_module
+from gpt.corpora.text import distinct_characters, read_pieces
+from gpt.data.tokenizers import code_points
 from gpt.errors import DataError
 
 # every length of a character in UTF-8, and line ends of each kind side by side

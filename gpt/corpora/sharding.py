@@ -13,13 +13,13 @@ from filelock import FileLock
 from tqdm import tqdm
 
 from gpt.config import DataConfig
-from gpt.data.corpus_text import CorpusText
+from gpt.corpora.corpus_text import CorpusText
+from gpt.corpora.shards import JOURNAL, Shard, ShardWriter
+from gpt.corpora.vocabulary import build_tokenizer
+from gpt.corpora.workers import WorkerLost
 from gpt.data.dataset import META, seal
-from gpt.data.shards import JOURNAL, Shard, ShardWriter
 from gpt.data.tokenizers import Tokenizer, smallest_dtype
 from gpt.data.tokens import in_pieces
-from gpt.data.vocabulary import build_tokenizer
-from gpt.data.workers import WorkerLost
 from gpt.errors import DataError
 from gpt.files import replace_folder, surely, write_atomic
 from gpt.progress import Report, announced, silent
@@ -126,7 +126,7 @@ def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Toke
 def _splits(folder: Path, shards: list[Shard], tokenizer: Tokenizer, config: DataConfig) -> dict[str, tuple[int, int]]:
     """Return where each split begins and ends, in tokens.
 
-    The fractions are of characters with byte pairs, as in `gpt.data.encoding`, otherwise of tokens.
+    The fractions are of characters with byte pairs, as in `gpt.corpora.encoding`, otherwise of tokens.
     """
     by_characters = config.tokenizer == "bpe"
     total = sum(shard.chars if by_characters else shard.length for shard in shards)

@@ -14,7 +14,7 @@ import requests
 import urllib3
 from tqdm import tqdm
 
-from gpt.data.download import Download, MirrorError, wrong_content
+from gpt.corpora.download import Download, MirrorError, wrong_content
 from gpt.files import sync_folder, temporary_file
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from gpt.config import DataConfig
-from gpt.data import corpora
-from gpt.data.corpora import ARCHIVES, SHAKESPEARE, Archive, corpus_files, locate_corpus
-from gpt.data.corpus_text import CorpusText
-from gpt.data.download import Download
+from gpt.corpora import locating
+from gpt.corpora.corpus_text import CorpusText
+from gpt.corpora.download import Download
+from gpt.corpora.locating import ARCHIVES, SHAKESPEARE, Archive, corpus_files, locate_corpus
 from gpt.environment import Settings
 from gpt.errors import DataError
 
@@ -105,7 +105,7 @@ def test_a_file_whose_hash_cannot_be_read_is_told(text: Path, monkeypatch: pytes
     def refuse(path: Path) -> str:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(corpora, "sha256_of", refuse)
+    monkeypatch.setattr(locating, "sha256_of", refuse)
     assert refusal(source="file", path=str(text), sha256=SHA256) == f"cannot read {text}: Permission denied"
 
 
@@ -147,7 +147,7 @@ def test_a_data_folder_that_cannot_be_made_is_told(text: Path) -> None:
 @pytest.fixture
 def small_shakespeare(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real one is not here to test with."""
-    monkeypatch.setattr(corpora, "SHAKESPEARE", Download(SHAKESPEARE.urls, SHAKESPEARE.filename, SHA256, 1000))
+    monkeypatch.setattr(locating, "SHAKESPEARE", Download(SHAKESPEARE.urls, SHAKESPEARE.filename, SHA256, 1000))
 
 
 @pytest.mark.usefixtures("small_shakespeare")
@@ -196,7 +196,7 @@ def small_text8(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> bytes:
         archive.writestr("../../text8", CONTENT)  # a name that must never become a path
     real = ARCHIVES["text8"].download
     download = Download(real.urls, real.filename, hashlib.sha256(packed.getvalue()).hexdigest(), real.max_bytes)
-    monkeypatch.setitem(corpora.ARCHIVES, "text8", Archive(download, hashlib.md5(CONTENT).hexdigest()))
+    monkeypatch.setitem(locating.ARCHIVES, "text8", Archive(download, hashlib.md5(CONTENT).hexdigest()))
     return packed.getvalue()
 
 

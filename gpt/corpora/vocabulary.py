@@ -1,8 +1,8 @@
 """The tokenizer of a corpus: built from it, loaded, or that of a model with the characters that it lacks."""
 
 from gpt.config import DataConfig
+from gpt.corpora.corpus_text import CorpusText
 from gpt.data.bpe import learn_bpe, load_bpe
-from gpt.data.corpus_text import CorpusText
 from gpt.data.tokenizers import MAX_LISTED, ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.environment import expand_home
 from gpt.errors import DataError

@@ -64,7 +64,7 @@ def fetch(
         if cached:
             report(f"{path} {problem}; downloading it again")
         folder.mkdir(parents=True, exist_ok=True)
-        from gpt.data.mirrors import transfer_from_mirrors  # imports requests, which opens a socket to look for IPv6
+        from gpt.corpora.mirrors import transfer_from_mirrors  # imports requests, which opens a socket to look for IPv6
 
         has_bar = sys.stderr is not None and sys.stderr.isatty()
         with announced(silent if has_bar else report, f"downloading {path.name}"):

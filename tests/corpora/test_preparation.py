@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from gpt.config import DataConfig
-from gpt.data import ByteTokenizer, CharTokenizer, Dataset, dataset, encoding, open_dataset, preparation, prepare
+from gpt.corpora import encoding, preparation, prepare
+from gpt.data import ByteTokenizer, CharTokenizer, Dataset, dataset, open_dataset
 from gpt.data.dataset import seal, unseal
 from gpt.environment import Settings
 from gpt.errors import DataError
@@ -95,7 +96,7 @@ def test_the_vocabulary_is_that_of_the_whole_text(place: Place) -> None:
 
 
 def test_a_text_of_many_pieces_is_one_sequence(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpt.data.text.PIECE", 7)
+    monkeypatch.setattr("gpt.corpora.text.PIECE", 7)
     text = "Ünïcödé €𝄞\r\n" * 50
     place.write(text)
     assert whole(place.prepare(newlines="keep")) == text
@@ -404,7 +405,7 @@ LONG = "".join(f"{number} keys and {number * 7} doors.\n" for number in range(40
 def test_byte_pairs_are_learned_and_both_splits_hold_the_characters_that_they_would_hold_otherwise(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpt.data.text.PIECE", 1000)  # the boundary lies within a piece
+    monkeypatch.setattr("gpt.corpora.text.PIECE", 1000)  # the boundary lies within a piece
     place.write(LONG)
     chars, pairs = place.prepare(), place.prepare(tokenizer="bpe", bpe_vocab_size=300)
     assert pairs.tokenizer.vocab_size == 300

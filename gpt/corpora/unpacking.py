@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from gpt.data.source_files import SourceFile
+from gpt.corpora.source_files import SourceFile
 from gpt.errors import DataError, first_line
 
 WINDOW = 1 << 27

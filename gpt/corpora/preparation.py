@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from gpt.config import DataConfig
-from gpt.data.corpora import corpus_files
-from gpt.data.corpus_text import BLOCK, CorpusText
+from gpt.corpora.corpus_text import BLOCK, CorpusText
+from gpt.corpora.encoding import encode_into
+from gpt.corpora.locating import corpus_files
+from gpt.corpora.sharding import shard_into
+from gpt.corpora.vocabulary import extend_tokenizer
 from gpt.data.dataset import META, Dataset, open_dataset
-from gpt.data.encoding import encode_into
-from gpt.data.sharding import shard_into
 from gpt.data.tokenizers import Tokenizer
-from gpt.data.vocabulary import extend_tokenizer
 from gpt.environment import Settings, expand_home
 from gpt.errors import DataError
 from gpt.files import sha256_of

@@ -13,10 +13,11 @@ import pytest
 from filelock import FileLock
 
 from gpt.config import DataConfig
-from gpt.data import Dataset, corpus_text, prepare, shards
+from gpt.corpora import corpus_text, prepare, shards
+from gpt.corpora.tasks import Encode
+from gpt.corpora.workers import WorkerLost
+from gpt.data import Dataset
 from gpt.data.dataset import seal
-from gpt.data.tasks import Encode
-from gpt.data.workers import WorkerLost
 from gpt.environment import Settings
 from gpt.errors import DataError
 
@@ -119,7 +120,7 @@ def test_the_splits_of_text8_are_of_ninety_five_and_five_percent(text: Place) ->
 
 
 def shards_splits(size: int) -> dict[str, tuple[int, int]]:
-    from gpt.data.sharding import _splits
+    from gpt.corpora.sharding import _splits
     from gpt.data.tokenizers import ByteTokenizer
 
     config = DataConfig(val_fraction=0.05, test_fraction=0.05)

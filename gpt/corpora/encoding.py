@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from gpt.config import DataConfig
-from gpt.data.corpus_text import CorpusText
+from gpt.corpora.corpus_text import CorpusText
+from gpt.corpora.text import read_pieces
+from gpt.corpora.vocabulary import build_tokenizer
 from gpt.data.dataset import META, seal
-from gpt.data.text import read_pieces
 from gpt.data.tokenizers import Tokenizer, smallest_dtype
-from gpt.data.vocabulary import build_tokenizer
 from gpt.errors import DataError
 from gpt.files import replace_folder, sha256_of, sync_file, temporary_folder
 

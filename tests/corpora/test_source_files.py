@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt.data.source_files import classify, find_files, names_several
+from gpt.corpora.source_files import classify, find_files, names_several
 from gpt.errors import DataError
 
 

@@ -3,8 +3,8 @@
 from functools import cached_property
 from typing import Any, Protocol
 
+from gpt.corpora.text import distinct_code_points
 from gpt.data.saved_tokenizer import tokenizer_from_dict
-from gpt.data.text import distinct_code_points
 from gpt.data.tokenizers import Tokenizer
 
 

@@ -13,10 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
-from gpt.data.tasks import Task, task_from_dict
+from gpt.corpora.tasks import Task, task_from_dict
 from gpt.errors import DataError
 
-PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpt.data.workers import serve; serve()"
+PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpt.corpora.workers import serve; serve()"
 DONE, REFUSED = b"+", b"-"
 """First byte of an answer: a result follows, or the message of a DataError."""
 

@@ -8,10 +8,10 @@ from itertools import count, islice
 import numpy as np
 import pytest
 
-from gpt.data import workers
-from gpt.data.tasks import Encode, FindCharacters, task_from_dict
+from gpt.corpora import workers
+from gpt.corpora.tasks import Encode, FindCharacters, task_from_dict
+from gpt.corpora.workers import WorkerLost, parallel_map
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
-from gpt.data.workers import WorkerLost, parallel_map
 from gpt.errors import DataError
 
 BYTES = Encode(ByteTokenizer().to_dict())

@@ -20,7 +20,7 @@ import requests
 import urllib3
 
 from corpus_server import CAP, CONTENT, CRLF, NOISE, SHA256, Handler, Server, closed_port, serve_corpora
-from gpt.data.download import Download, fetch
+from gpt.corpora.download import Download, fetch
 from gpt.errors import ConfigError, DataError
 from patience import PATIENCE
 
@@ -126,7 +126,7 @@ def test_content_is_on_disk_before_it_gets_its_name(
         calls.append("replace")
         replace(*paths)
 
-    monkeypatch.setattr("gpt.data.mirrors.sync_folder", lambda folder: calls.append("sync folder"))
+    monkeypatch.setattr("gpt.corpora.mirrors.sync_folder", lambda folder: calls.append("sync folder"))
     monkeypatch.setattr(os, "fsync", lambda handle: calls.append("sync file"))
     monkeypatch.setattr(os, "replace", watched_replace)
     get(f"{server.url}/good")
@@ -369,7 +369,7 @@ def test_unwritable_folder_and_full_disk_are_errors(
 def test_interrupted_download_leaves_nothing_behind(server: Server, get: Fetch, tmp_path: Path) -> None:
     program = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from pathlib import Path; from gpt.data.download import Download, fetch\n"
+        "from pathlib import Path; from gpt.corpora.download import Download, fetch\n"
         "download = Download((sys.argv[1],), 'corpus.txt', None, 1_000_000)\n"
         "fetch(download, Path(sys.argv[2]), offline=False, report=print, allow_http=True)\n"
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt.data.tokenizers import code_points, convert_newlines
 from gpt.errors import DataError
 
 PIECE = 1 << 20
@@ -78,11 +79,6 @@ def _refuse_wide(path: Path, data: bytes) -> None:
         raise DataError(f"{path} has NUL bytes: it is not UTF-8 text (UTF-16, or a binary file)")
 
 
-def convert_newlines(text: str, newlines: str) -> str:
-    """Return a prompt or other text with the line ends that the corpus has; see `read_pieces`."""
-    return text if newlines == "keep" else text.replace("\r\n", "\n")
-
-
 def checked_newlines(path: Path, text: str, newlines: str) -> str:
     """Return a text of a file with the line ends that the corpus has.
 
@@ -119,8 +115,3 @@ def distinct_code_points(text: str) -> NDArray[np.intp]:
     seen = np.zeros(sys.maxunicode + 1, dtype=bool)
     seen[code_points(text)] = True
     return np.flatnonzero(seen)
-
-
-def code_points(text: str) -> NDArray[np.uint32]:
-    """Return the Unicode code point of each character."""
-    return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)

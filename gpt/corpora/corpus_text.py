@@ -8,12 +8,12 @@ from typing import BinaryIO
 import numpy as np
 
 from gpt.config import DataConfig
-from gpt.data.source_files import SourceFile
-from gpt.data.tables import read_json_lines, read_parquet
-from gpt.data.tasks import FindCharacters
-from gpt.data.text import characters_in, checked_newlines, decode_pieces, distinct_code_points
-from gpt.data.unpacking import open_unpacked
-from gpt.data.workers import parallel_map
+from gpt.corpora.source_files import SourceFile
+from gpt.corpora.tables import read_json_lines, read_parquet
+from gpt.corpora.tasks import FindCharacters
+from gpt.corpora.text import characters_in, checked_newlines, decode_pieces, distinct_code_points
+from gpt.corpora.unpacking import open_unpacked
+from gpt.corpora.workers import parallel_map
 from gpt.errors import DataError
 
 Advance = Callable[[int], object]
