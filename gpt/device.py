@@ -87,10 +87,12 @@ def choose_compute(
     processor = processor or supported_processors()[0]
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    elif launch.local_size > 1:  # torchrun sets OMP_NUM_THREADS to 1
+    elif launch.local_size > 1:
+        # torchrun sets OMP_NUM_THREADS to 1
         torch.set_num_threads(max(1, _usable_cores() // launch.local_size))
     if config.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads only the environment
+        # cuBLAS reads only the environment
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     device = choose_device(config.device if launch.size == 1 else _device_of_rank(config.device, launch))
     if launch.size > 1 and device.type == "cuda":
@@ -139,7 +141,8 @@ def _device_of_rank(name: str, launch: Launch) -> str:
 def _is_default_precision() -> bool:
     try:
         return torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # it was set by `torch.backends.cuda.matmul.fp32_precision`, which does not mix with this
+    except RuntimeError:
+        # it was set by `torch.backends.cuda.matmul.fp32_precision`, which does not mix with this
         return False
 
 
@@ -165,13 +168,15 @@ def available_bytes(device: torch.device) -> int | None:
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     limits = []
-    with suppress(OSError, ValueError):  # the container's limit, if any
+    # the container's limit, if any
+    with suppress(OSError, ValueError):
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     try:
         meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
         sizes = dict(re.findall(r"^(MemAvailable|SwapFree):\s*(\d+) kB$", meminfo, re.MULTILINE))
         limits.append(1024 * sum(map(int, sizes.values())))
-    except OSError:  # not Linux
+    except OSError:
+        # not Linux
         with suppress(AttributeError, ValueError, OSError):
             limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return min(limits, default=None)
@@ -243,7 +248,8 @@ def keep_freed_memory() -> None:
     """
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):  # not glibc
+    except (OSError, AttributeError):
+        # not glibc
         return
     mallopt(M_MMAP_THRESHOLD, 1 << 30)
     mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)

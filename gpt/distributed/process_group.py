@@ -35,9 +35,11 @@ class ProcessGroup(World):
         self._reported: GPTError | None = None
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         try:
-            with handling(WATCHED, signal.SIG_DFL):  # Python would handle signals only when the others are there
+            # Python would handle signals only when the others are there
+            with handling(WATCHED, signal.SIG_DFL):
                 store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
-                if launch.size == launch.local_size:  # the store of one machine has the addresses before a restart
+                # the store of one machine has the addresses before a restart
+                if launch.size == launch.local_size:
                     store = dist.PrefixStore(f"restart-{launch.restarts}", store)  # type: ignore[attr-defined]
                 dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
         except (RuntimeError, ValueError) as error:

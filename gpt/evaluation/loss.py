@@ -24,7 +24,6 @@ class Evaluation:
 
     Attributes:
         loss: mean, in nats per token.
-        tokens: number of predicted tokens.
     """
 
     loss: float
@@ -60,7 +59,6 @@ def summed_loss(model: nn.Module, inputs: Tensor, targets: Tensor, compute: Comp
         model: token ids (B, T) -> logits (B, T, V).
         inputs: (B, T).
         targets: (B, T); `IGNORE` on padding.
-        compute: device and dtype.
     """
     with compute.autocast():
         logits = model(to_device(inputs, compute.device))
@@ -75,7 +73,6 @@ def evaluate(
     Args:
         model: token ids (B, T) -> logits (B, T, V).
         batches: inputs and targets, see `gpt.evaluation.windows`.
-        compute: device and dtype.
         poll: called before every batch; an exception from it ends the evaluation.
     """
     losses, tokens = batch_losses(model, batches, compute, poll)

@@ -106,7 +106,6 @@ class CheckpointEvent(Event):
     """A checkpoint was written.
 
     Attributes:
-        folder: the checkpoint.
         is_best: whether its validation loss is the lowest so far.
     """
 
@@ -149,7 +148,6 @@ class CallbackGroup:
 
     Args:
         callbacks: those of rank 0 are called.
-        trainer: the training.
     """
 
     def __init__(self, callbacks: Sequence[Callback], trainer: Trainer) -> None:

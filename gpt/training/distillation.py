@@ -67,9 +67,6 @@ class Distillation:
 
     Up to a constant this is `(1 - weight)` times the cross-entropy of the targets plus `weight` times the
     Kullback-Leibler divergence from the teacher (Hinton et al. 2015, 1503.02531, section 2, at temperature 1).
-
-    Attributes:
-        weight: of the teacher.
     """
 
     weight: float
@@ -114,10 +111,7 @@ def load_teacher(
     Args:
         run: the student's folder; the teacher's is beside it.
         config: the student's, resolved.
-        dataset: its data.
-        compute: device and dtype.
         accelerate: makes the teacher as fast as the student.
-        report: takes lines for the user.
 
     Raises:
         CheckpointError: there is no such run, or it was trained with another tokenizer.
@@ -148,7 +142,6 @@ def predict(model: GPT, tokens: Tokens, batch_size: int, compute: Compute, repor
         model: in eval mode.
         tokens: N of them, at least as many as the block size.
         batch_size: windows at once.
-        compute: device and dtype.
         report: takes lines about how far it is.
     """
     length, ids = model.config.block_size, model.config.vocab_size

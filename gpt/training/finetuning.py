@@ -51,7 +51,8 @@ def with_architecture(loaded: LoadedConfig, base: ResumePoint) -> LoadedConfig:
                     f"has {getattr(theirs, key)}"
                 )
     free = {key: getattr(config.model, key) for key in FREE & config.model.model_fields_set}
-    grows = config.train.init_new_characters == "add"  # otherwise a padded vocabulary stays as large as it is
+    # where no characters are added, a padded vocabulary stays as large as it is
+    grows = config.train.init_new_characters == "add"
     size = None if grows else saved.model.vocab_size
     model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": size, **free})
     return replace(loaded, config=config.model_copy(update={"model": model}))
@@ -64,7 +65,6 @@ def load_pretrained(model: GPT, tokenizer: Tokenizer, base: ResumePoint) -> None
     Args:
         model: a model with the checkpoint's architecture.
         tokenizer: of the model: the checkpoint's, or that with more characters.
-        base: the checkpoint.
 
     Raises:
         CheckpointError: the weights do not fit the model.

@@ -66,7 +66,6 @@ class LossStatistics:
     """Running mean and variance of the losses, and how many incidents there were.
 
     Attributes:
-        count: finite losses so far.
         mean: exponential moving average of the losses, in nats per token.
         variance: that of their squared distances from it.
         spikes: steps reported as spikes so far.
@@ -142,7 +141,7 @@ class LossMonitor:
             statistics.skipped += 1
         else:
             statistics.spikes += loss > limit
-            # a spike counts as no more than the limit: one does not hide the next, and a new level becomes normal
+            # spikes are clipped at the limit, so that one does not mask the next, and a new level becomes normal
             statistics.add(min(loss, limit))
             if loss <= limit:
                 return None

@@ -20,7 +20,6 @@ class MicroBatches:
 
     Args:
         sampler: chooses the windows of a step.
-        sequences: of a step.
         size: sequences of a micro-batch.
         rows: those of a step that are read, (R,) int64; None: all.
         complete: adds what the objective reads to a micro-batch, whose windows begin at the given positions.

@@ -52,7 +52,6 @@ class Muon(Optimizer):
         lr: learning rate; an update has spectral norm of about `lr * sqrt(max(1, rows / columns))`.
         momentum: decay of the moving average of gradients, with Nesterov momentum.
         weight_decay: decoupled; weights shrink by the factor 1 - lr * weight_decay.
-        steps: Newton-Schulz iterations.
         dtype: type of the matmuls in them; bfloat16 suffices.
     """
 

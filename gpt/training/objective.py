@@ -20,7 +20,6 @@ class Objective(Protocol):
         Args:
             forward: token ids (B, T) -> logits (B, T, V).
             batch: on the CPU.
-            compute: device and dtype.
         """
         ...
 

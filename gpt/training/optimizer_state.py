@@ -19,7 +19,6 @@ def check_restorable(name: str, optimizer: Optimizer) -> None:
     """Check that the state of an optimizer can be saved and restored, by two steps on toy parameters.
 
     Args:
-        name: its name in `optim.name`.
         optimizer: stays as it is.
 
     Raises:

@@ -51,7 +51,6 @@ class ProcessStrategy(Strategy):
 
     Args:
         forward: adds communication to the model's passes.
-        world: the processes.
         no_sync: a context whose backward passes do not communicate.
     """
 
@@ -80,16 +79,15 @@ def parallelize(model: GPT, method: str, world: World, compute: Compute) -> Stra
 
     Args:
         model: the same in all processes.
-        method: `ddp` or `fsdp`.
-        world: the processes.
-        compute: device of this process.
     """
     if world.size == 1:
         return Strategy(model.to(compute.device))
     if method == "fsdp":
         return _shard(model, world, compute)
-    renamed = "forward_sync_buffers" in signature(DistributedDataParallel).parameters  # in torch 2.13
-    buffers = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}  # tables, which do not change
+    # in torch 2.13
+    renamed = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
+    # tables, which do not change
+    buffers = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
     replica = DistributedDataParallel(model.to(compute.device), gradient_as_bucket_view=True, **buffers)  # type: ignore[arg-type]
     return ProcessStrategy(replica, world, replica.no_sync)
 

@@ -29,7 +29,6 @@ class Plan:
     Attributes:
         config: resolved: `model.vocab_size` and `run.name` are set, and the schedule fits.
         run: its folder, locked.
-        compute: device and dtype.
         dataset: both splits are long enough.
         point: the checkpoint to resume from, if any; it fits `config` and `dataset`.
         base: the checkpoint of `train.init_from` whose weights a new run begins with, if any.
@@ -55,9 +54,6 @@ def plan_run(
     """Lock a run folder, and check that its run can begin or continue; nothing is written into it.
 
     Args:
-        loaded: the configuration.
-        settings: the environment's settings.
-        report: takes lines for the user.
         resume: see `find_resume_point`.
         allow_config_change: resume even if the configuration differs from the checkpoint's.
         world: the processes that train together; the others take the checkpoint from rank 0.

@@ -39,7 +39,6 @@ def warn_of_copy(folder: Path | None, run: RunFolder, resume: str | None, report
         folder: folder of the configuration file, or None.
         run: the run folder that the configuration names.
         resume: see `find_resume_point`.
-        report: takes lines for the user.
     """
     if resume != AUTO or folder is None or not (folder / "last.json").is_file():
         return
@@ -56,7 +55,6 @@ def find_resume_point(run: RunFolder, resume: str | None, config: Config, report
     Args:
         run: the run folder that the configuration names.
         resume: None, `auto` (the newest readable checkpoint of `run`, if any) or a path.
-        config: configuration of this process.
         report: takes a line for each damaged checkpoint that `auto` skips.
 
     Raises:
@@ -91,7 +89,8 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
         CheckpointError: it does not, and the change is not allowed or impossible.
     """
     saved = point.checkpoint
-    if "data" not in saved.state:  # as gpt.save and import_model.py write it
+    # as gpt.save and import_model.py write it
+    if "data" not in saved.state:
         raise CheckpointError(
             f"{point.folder} holds a model, but no state of a training to resume; begin a new run with it: "
             f"train.init_from={point.folder}"

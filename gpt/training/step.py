@@ -45,12 +45,12 @@ class NonFiniteGuard:
     free, on a GPU only together with other results.
 
     Args:
-        device: where losses are.
         allowed_in_a_row: bad steps in a row that are skipped before training ends.
     """
 
     def __init__(self, device: torch.device, allowed_in_a_row: int = 0) -> None:
-        self.reads_are_free = device.type in ("cpu", "mps")  # MPS has no fused optimizer to read `found_inf`
+        # MPS has no fused optimizer to read `found_inf`
+        self.reads_are_free = device.type in ("cpu", "mps")
         self.allowed_in_a_row = allowed_in_a_row
         self.blocked = torch.zeros((), dtype=torch.float32, device=device)
         self._in_a_row = torch.zeros((), dtype=torch.long, device=device)
@@ -94,12 +94,10 @@ class Stepper:
 
     Args:
         model: in training mode.
-        optimizer: updates the model's parameters.
         compute: device and dtype; with float16 the loss is scaled (Micikevicius et al. 2017, 1710.03740).
         grad_clip: largest global gradient norm; 0 for none.
         allowed_in_a_row: see `NonFiniteGuard`.
         strategy: how the model is called; None: by this process alone.
-        objective: what a step minimizes.
     """
 
     def __init__(
@@ -184,9 +182,11 @@ class Stepper:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the states, but keep the hyperparameters of the present configuration."""
         self.optimizer.load_state_dict(state["optimizer"])
-        if scaler := state["scaler"]:  # empty if the run was not in float16
+        # empty if the run was not in float16
+        if scaler := state["scaler"]:
             if not all(isinstance(value, int | float) for value in scaler.values()):
                 raise ValueError("the loss scale is not a number")
             self.scaler.load_state_dict(scaler)
-        if guard := state.get("guard"):  # missing in checkpoints of old versions
+        # missing in checkpoints of old versions
+        if guard := state.get("guard"):
             self.guard.load_state_dict(guard)

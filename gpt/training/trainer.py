@@ -36,16 +36,8 @@ class Trainer:
         config: resolved: `model.vocab_size` is set.
         model: in training mode, on the device.
         dataset: both splits have at least `block_size + 1` tokens.
-        compute: device and dtype.
-        stepper: updates `model`.
         batches: what each step learns from.
-        validation: evaluates `model`.
-        writer: writes checkpoints into `run`.
         run: the run folder, locked; `run` unlocks it at its end.
-        monitor: receives every metric.
-        meter: measures the speed.
-        signals: ask the run to stop.
-        report: takes lines for the user.
         world: the processes that train the model; only rank 0 writes.
         callbacks: called after steps, evaluations and checkpoints, see `gpt.Callback`.
     """

@@ -29,10 +29,8 @@ class Validation:
     """Evaluates a model with its weights at the time of a call.
 
     Args:
-        config: resolved.
         model: in training mode, which it keeps.
         dataset: its validation split is read.
-        compute: device and dtype.
         poll: called before every batch and after every token; an exception from it ends the evaluation.
         evaluate: computes the loss, as `gpt.evaluation.loss.evaluate`.
         stream: yields the characters of a sample.

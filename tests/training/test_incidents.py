@@ -78,12 +78,6 @@ def test_values_that_are_not_finite_are_counted_and_kept_out_of_the_mean() -> No
     assert watch.counters == {"train/loss_spikes": 0, "train/skipped_steps": 2}
 
 
-def test_a_step_that_never_gave_a_result_was_not_finite() -> None:
-    watch = LossMonitor(6.0)
-    watch.begin(0, torch.tensor([3]))
-    assert [(incident.step, incident.kind, incident.windows) for incident in watch.read()] == [(0, "nonfinite", [3])]
-
-
 def test_what_waits_is_bounded() -> None:
     watch = LossMonitor(6.0)
     for step in range(MAX_PENDING):
@@ -141,13 +135,6 @@ def test_a_run_that_stops_records_the_sequences_of_its_step(tmp_path: Path, star
     assert (incident["step"], incident["kind"]) == (2, "nonfinite")
     assert len(incident["windows"]) == 4
     assert all(0 <= position < len(trainer.dataset.train) - 16 for position in incident["windows"])
-
-
-def test_the_positions_are_those_of_the_batch(tmp_path: Path, start: Start) -> None:
-    trainer = start(tmp_path)
-    ((inputs, _),) = trainer.batches.next()
-    for row, begin in zip(inputs, trainer.batches.starts.tolist(), strict=True):
-        assert row.tolist() == trainer.dataset.train[begin : begin + 16].tolist()
 
 
 def test_a_step_that_is_skipped_changes_nothing_and_the_next_ones_train(tmp_path: Path, start: Start) -> None:

@@ -53,17 +53,6 @@ def test_the_losses_of_a_fixed_recipe_are_those_that_were_recorded(tmp_path: Pat
     )
 
 
-def test_a_repeated_text_is_learned(tmp_path: Path, start: Start) -> None:
-    """A text of 13 distinct letters in a fixed order; once that is known, the loss is almost nothing."""
-    (tmp_path / "corpus.txt").write_text("the quick, dow\n" * 200, encoding="utf-8")
-    state = start(tmp_path, "train.max_steps=150", "train.eval_interval=150", "train.sample_tokens=30").run()
-    assert state.best_val_loss is not None
-    assert state.best_val_loss < 0.3
-    assert rows(tmp_path, "val/loss")[0] > 2.3
-    sample = (tmp_path / "runs" / "run" / "samples" / "step-000150.txt").read_text(encoding="utf-8")
-    assert "the quick, dow\n" in sample
-
-
 def test_accumulation_sees_the_windows_of_the_large_batch(tmp_path: Path, start: Start) -> None:
     start(tmp_path / "one", "train.batch_size=8").run()
     start(tmp_path / "other", "train.batch_size=2", "train.grad_accum_steps=4", "train.eval_batch_size=8").run()
@@ -103,12 +92,6 @@ def test_the_best_checkpoint_is_the_one_of_the_lowest_loss(
     assert folder.name == "step-000002"
     assert read_checkpoint(folder).state["val_loss"] == 1.0
     assert saved_steps(trainer) == [2, 6]
-
-
-def test_without_samples_none_are_written(tmp_path: Path, start: Start) -> None:
-    trainer = start(tmp_path, "train.sample_tokens=0", "train.max_steps=3")
-    trainer.run()
-    assert list(trainer.run_folder.samples.iterdir()) == []
 
 
 @pytest.mark.parametrize(("interval", "drawn"), [(0, []), (1, [0, 2, 4, 5]), (2, [0, 4])])
@@ -230,15 +213,6 @@ def test_the_best_checkpoint_is_the_best_one_that_could_be_saved(
     assert read_checkpoint(best).state["val_loss"] == 1.5
 
 
-def test_patience_counts_from_the_lowest_loss_although_it_could_not_be_saved(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend_losses(monkeypatch, 3.0, 1.0, 0.9, 0.8, 0.7)
-    trainer = start(tmp_path, "train.max_steps=12", "train.patience=1")
-    trainer.monitor = FullBetween(monkeypatch, 2, 4)
-    assert trainer.run().step == 12
-
-
 def test_a_disk_that_is_full_at_the_end_is_an_error(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,15 +288,6 @@ def test_a_signal_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(
 
 
 # --- starting ------------------------------------------------------------------------------------
-
-
-def test_a_finished_run_is_not_overwritten(tmp_path: Path, start: Start) -> None:
-    trainer = start(tmp_path, "train.max_steps=3")
-    trainer.run()
-    before = {path: path.stat().st_mtime_ns for path in trainer.run_folder.path.rglob("*")}
-    with pytest.raises(CheckpointError, match="exists already"):
-        start(tmp_path, "train.max_steps=3")
-    assert {path: path.stat().st_mtime_ns for path in trainer.run_folder.path.rglob("*")} == before
 
 
 def test_a_checkpoint_that_does_not_fit_leaves_the_run_folder_as_it_was(tmp_path: Path, start: Start) -> None:
