@@ -89,9 +89,9 @@ def watched(device: FakeCuda, *methods: tuple[type, str], float32: bool = True) 
         yield
 
 
-def train(device: FakeCuda, dtype: str, *overrides: str, resume: str | None = None) -> Facts:
+def train(device: FakeCuda, name: str, dtype: str, *overrides: str, resume: str | None = None) -> Facts:
     """Train to the end; return where and in what everything is."""
-    loaded = configured(f"run.name={dtype}", f"run.dtype={dtype}", *overrides)
+    loaded = configured(f"run.name={name}", f"run.dtype={dtype}", *overrides)
     trainer = open_session(loaded, read_settings(), print, resume, True, displays=Displays(picture=draw_attention))
     begin = trainer.state.step
     with watched(device, (Stepper, "step"), (WeightAverage, "update"), float32=dtype == "float32"):
@@ -203,14 +203,16 @@ def float32_mlp(forward: Any, mlp: Any, x: Tensor) -> Tensor:
 def fault_scenarios(device: FakeCuda) -> Iterator[tuple[str, Callable[[], Facts]]]:
     """Yield one fault of each kind, planted, with the function in which it is: it is to end with an error."""
     step = (NonFiniteGuard, "observe")
-    run = lambda: train(device, "bfloat16")  # noqa: E731
     read = lambda observe, guard, number, loss, norm: observe(guard, number, loss * float(loss), norm)  # noqa: E731
     copy = lambda observe, guard, number, loss, norm: observe(guard, number, loss.cpu(), norm)  # noqa: E731
     summed = lambda observe, guard, number, loss, norm: observe(guard, number, loss.view(1).cumsum(0)[0], norm)  # noqa: E731
     in_mlp = lambda forward, mlp, x: forward(mlp, x) * float(x.abs().max())  # noqa: E731
-    yield "read in the training step", lambda: with_fault(*step, read, run)
-    yield "copy in the training step", lambda: with_fault(*step, copy, run)
-    yield "float32 in the training step", lambda: with_fault(MLP, "forward", float32_mlp, run)
+    yield "read in the training step", lambda: with_fault(*step, read, lambda: train(device, "read", "bfloat16"))
+    yield "copy in the training step", lambda: with_fault(*step, copy, lambda: train(device, "copy", "bfloat16"))
+    yield (
+        "float32 in the training step",
+        lambda: with_fault(MLP, "forward", float32_mlp, lambda: train(device, "wide", "bfloat16")),
+    )
     for kind in ("eager", "compiled"):
         act = lambda kind=kind: decode(device, DecodeOptions(kind))  # noqa: E731
         yield f"read in a {kind} token", lambda act=act: with_fault(MLP, "forward", in_mlp, act)
@@ -222,12 +224,12 @@ def scenarios(device: FakeCuda) -> dict[str, Callable[[], Facts]]:
     *faults, last = fault_scenarios(device)
     longer = (*EVERYTHING, "train.max_steps=3")
     return {
-        "bfloat16": lambda: train(device, "bfloat16", "train.attention_interval=1", *EVERYTHING),
-        "bfloat16 resumed": lambda: train(device, "bfloat16", *longer, resume="auto"),
-        "float16": lambda: train(device, "float16", *EVERYTHING),
-        "float16 resumed": lambda: train(device, "float16", *longer, resume="auto"),
-        "adamw": lambda: train(device, "auto", "model.attention=reference", "model.position=learned"),
-        "float32": lambda: train(device, "float32"),
+        "bfloat16": lambda: train(device, "bfloat16", "bfloat16", "train.attention_interval=1", *EVERYTHING),
+        "bfloat16 resumed": lambda: train(device, "bfloat16", "bfloat16", *longer, resume="auto"),
+        "float16": lambda: train(device, "float16", "float16", *EVERYTHING),
+        "float16 resumed": lambda: train(device, "float16", "float16", *longer, resume="auto"),
+        "adamw": lambda: train(device, "adamw", "auto", "model.attention=reference", "model.position=learned"),
+        "float32": lambda: train(device, "float32", "float32"),
         "evaluate": lambda: evaluated(device),
         "moved": lambda: moved(device),
         "tried": lambda: tried(device),
@@ -235,7 +237,7 @@ def scenarios(device: FakeCuda) -> dict[str, Callable[[], Facts]]:
         "compiled": lambda: decode(device, DecodeOptions("compiled"), position="rope", n_kv_head=2),
         "int8 cache": lambda: decode(device, DecodeOptions("eager", kv_dtype="int8", prefill_chunk=3)),
         **dict(faults),
-        "deterministic run": lambda: train(device, "bfloat16", "run.deterministic=true", *EVERYTHING),
+        "deterministic run": lambda: train(device, "deterministic", "bfloat16", "run.deterministic=true", *EVERYTHING),
         "variants": lambda: variants(device),
         **dict([last]),
         "names": lambda: {"names": NAMES},
