@@ -27,16 +27,12 @@ import gpt
 names = [module.name for module in pkgutil.walk_packages(gpt.__path__, "gpt.") if not module.name.endswith("__main__")]
 guilty = {}
 for name in names:
-    if name == "gpt.corpora.mirrors":
-        continue
     calls.clear()
     import_module(name)
     if calls:
         guilty[name] = sorted(set(calls))
 print(json.dumps([len(names), guilty, sorted({name.partition(".")[0] for name in sys.modules})]))
 """
-"""`gpt.corpora.mirrors` is imported to download only: requests, which it needs, opens a socket to look for IPv6."""
-
 CALLERS_HOME = {"transformers", "huggingface_hub", "wandb", "openai", "sentry_sdk", "posthog", "datasets", "analytics"}
 """Packages that call their makers or a hub by default; they are for tests and benchmarks."""
 FORBIDDEN = {
@@ -132,8 +128,8 @@ def _problems(tree: ast.AST, name: str) -> Iterator[str]:
         for module in names:
             if module.partition(".")[0] in CALLERS_HOME:
                 yield f"imports {module}"
-            if (module in NETWORK or module.partition(".")[0] in NETWORK) and name != "gpt/corpora/mirrors.py":
-                yield f"imports {module}, which is for gpt/corpora/mirrors.py"
+            if (module in NETWORK or module.partition(".")[0] in NETWORK) and name != "gpt/corpora/download.py":
+                yield f"imports {module}, which is for gpt/corpora/download.py"
 
 
 def run(folder: Path, full: bool) -> Tally:
