@@ -58,14 +58,19 @@ test-native: setup ## run the kernels' tests under the address and undefined beh
 test-arm: setup ## run the kernels' tests for aarch64 under emulation (Debian; says what it needs)
 	tests/arm/run.sh $(BIN)/python
 
+CPP = $(shell find gpt/kernels/src tests/kernels -name "*.h" -o -name "*.cpp")
+
 lint: setup ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CPP)
+	$(BIN)/clang-tidy --quiet $(filter gpt/%.cpp,$(CPP)) -- -std=c++17 -DGPT_LANES=16 -DGPT_BFLOAT16
 
 format: setup ## fix style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
 
 schema: setup ## regenerate configs/schema.json, for editors
 	$(BIN)/python scripts/train.py --print-schema > configs/schema.json
