@@ -63,8 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_overrides(arguments)
     loaded = load_config(Path(arguments.config), arguments.overrides)
 
-    from gpt.data import prepare
-    from gpt.training.setup import resolve
+    from gpt.corpora import prepare
+    from gpt.training.plan import resolve
 
     config = resolve(loaded, prepare(loaded.config.data, read_settings(), report))
     facts, rates = describe("train step", arguments, config.run), measure_rates(config, arguments.matmul_sizes)

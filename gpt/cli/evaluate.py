@@ -89,7 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _score_file(arguments: argparse.Namespace, loaded: "Loaded", stride: int) -> dict[str, Any]:
     """Compute the probability of one text, in float32."""
-    from gpt.data.text import convert_newlines
+    from gpt.data.tokenizers import convert_newlines
     from gpt.evaluation.scoring import score_text
 
     text = convert_newlines(read_text(arguments.text_file), loaded.config.data.newlines)

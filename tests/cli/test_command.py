@@ -1,6 +1,5 @@
 import errno
 import os
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
