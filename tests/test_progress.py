@@ -78,7 +78,7 @@ def test_a_short_wait_and_one_that_fails_are_not() -> None:
             marks=needs_compiler,
         ),
         (
-            "gpt.training.setup.find_resume_point",
+            "gpt.training.plan.find_resume_point",
             lambda: gpt.train(config="tiny.yaml", resume="auto"),
             "reading the checkpoint",
         ),
