@@ -11,8 +11,8 @@ import pytest
 
 from gpt.checkpoint import Loaded
 from gpt.errors import CheckpointError
-from gpt.serving.http.errors import APIError
 from gpt.serving.http.models import COPIES, Models
+from gpt.serving.http.protocol import APIError
 from http_server import ManualEngine, Serve, Served, real_engine
 from patience import PATIENCE
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpt.generation import SampledToken
-from http_server import Served
+from http_server import Served, post_bytes
 from patience import PATIENCE
 
 OK = {"prompt": "It was", "max_tokens": 30}
@@ -17,18 +17,8 @@ OK = {"prompt": "It was", "max_tokens": 30}
 
 def ask(served: Served, stream: bool) -> socket.socket:
     """Send a request, and wait until the engine has it."""
-    connection = send({**OK, "stream": stream}, served)
+    connection = served.connect(post_bytes(**OK, stream=stream))
     served.engine.wait_for_request()
-    return connection
-
-
-def send(body: dict, served: Served) -> socket.socket:
-    content = json.dumps(body).encode()
-    connection = socket.create_connection(("127.0.0.1", served.port), PATIENCE)
-    connection.sendall(
-        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b"Content-Length: %d\r\n\r\n%s" % (len(content), content)
-    )
     return connection
 
 
@@ -61,7 +51,7 @@ def test_a_client_that_goes_away_is_cancelled_at_once(manual: Served, stream: bo
 
 
 def test_the_first_token_and_the_end_do_not_wait_for_a_chunk(manual: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpt.serving.http.events.CHUNK_SECONDS", 1000.0)
+    monkeypatch.setattr("gpt.serving.http.completions.CHUNK_SECONDS", 1000.0)
     connection = ask(manual, True)
     manual.engine.say("a")
     chunks = events(connection)
@@ -76,7 +66,7 @@ def test_the_first_token_and_the_end_do_not_wait_for_a_chunk(manual: Served, mon
 
 def test_many_sequences_have_fewer_chunks(manual: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside millions of sequences, the chunk after the first waits for the end."""
-    monkeypatch.setattr("gpt.serving.http.answer.Answer.running_beside", 8 * 10**6)  # at least 30,000 s
+    monkeypatch.setattr("gpt.serving.http.responses.Response.running_beside", 8 * 10**6)  # at least 30,000 s
     connection = ask(manual, True)
     manual.engine.say("a")
     chunks = events(connection)
@@ -97,13 +87,13 @@ def test_prompts_are_not_scored_for_a_client_that_has_gone(manual: Served, monke
         assert go_on.wait(PATIENCE)
         return [SampledToken(index) for index in ids]
 
-    monkeypatch.setattr("gpt.serving.http.completions.prompt_logprobs", score)
-    connection = send({"prompt": ["It was"] * 64, "echo": True, "logprobs": 1}, manual)
+    monkeypatch.setattr("gpt.serving.http.prompts.prompt_logprobs", score)
+    connection = manual.connect(post_bytes(prompt=["It was"] * 64, echo=True, logprobs=1))
     assert begun.wait(PATIENCE)
     vanish(connection)
     manual.wait_until(lambda: not manual.connections)
     go_on.set()
-    manual.wait_until(lambda: not manual.drain.active)
+    manual.wait_until(lambda: not manual.responses.active)
     assert len(scored) == 1
     assert manual.engine.requests == []
 
@@ -182,4 +172,4 @@ def test_many_clients_that_vanish_leave_nothing_behind(manual: Served) -> None:
     for _ in connections:
         manual.engine.wait_for_cancel(PATIENCE)
     assert set(map(id, manual.engine.cancelled)) == set(map(id, manual.engine.requests))
-    manual.wait_until(lambda: not manual.drain.active)
+    manual.wait_until(lambda: not manual.responses.active)

@@ -1,15 +1,19 @@
-"""The document at `/`, which has everything inside and asks nobody but this server."""
+"""The document at `/`, which has everything inside and asks nobody but this server, and what it says of a model."""
 
 import base64
 import hashlib
 import json
 from importlib import resources
 from string import Template
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, Field
 
+from gpt.accounting.parameters import count_parameters
+from gpt.config.filter_fields import with_filter_fields
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.inspection.rendering.pages import (
     VIEW_SCRIPTS,
     VIEW_STYLES,
@@ -18,6 +22,7 @@ from gpt.inspection.rendering.pages import (
     read_part,
     read_templates,
 )
+from gpt.serving.http.registry import Services
 
 SHARED_STYLES = (*VIEW_STYLES, "controls.css", "shell.css", "write.css")
 SHARED_SCRIPTS = (
@@ -37,12 +42,7 @@ TEMPLATES = ("runs", "training")
 
 
 def add_page(app: FastAPI, facts: dict[str, Any]) -> None:
-    """Add `GET /`.
-
-    Args:
-        app: the server's application.
-        facts: values that the scripts find in `data`.
-    """
+    """Add `GET /`, whose scripts find `facts` in `data`."""
     document, policy = build_page(facts)
     headers = {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
 
@@ -73,3 +73,50 @@ def _read(*names: str) -> str:
 
 def _hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+Kind = Literal["character", "byte", "token"]
+KINDS: dict[type[Tokenizer], Kind] = {CharTokenizer: "character", ByteTokenizer: "byte"}
+
+
+@with_filter_fields(after="temperature")
+class SampleFacts(BaseModel):
+    """How the model's configuration samples."""
+
+    temperature: float
+
+
+class ModelFacts(BaseModel):
+    """What a model is."""
+
+    model: str
+    parameters: int
+    n_layer: int
+    n_head: int
+    block_size: int = Field(description="Tokens that it sees at a time.")
+    vocab_size: int
+    token: Kind = Field(description="What a token is.")
+    sample: SampleFacts
+
+
+def add_model_info(app: FastAPI, services: Services) -> None:
+    """Add `GET /api/models/{name}`: what a reader is told about a model, and what its form starts with."""
+
+    async def describe(name: str) -> ModelFacts:
+        """Describe a model, which is loaded for it."""
+        services.responses.check()
+        async with services.models.use(name) as served:
+            loaded = served.loaded
+            config, sample = loaded.model.config, loaded.config.sample
+            return ModelFacts(
+                model=name,
+                parameters=count_parameters(config).total,
+                n_layer=config.n_layer,
+                n_head=config.n_head,
+                block_size=config.block_size,
+                vocab_size=loaded.tokenizer.vocab_size,
+                token=KINDS.get(type(loaded.tokenizer), "token"),
+                sample=SampleFacts.model_validate(sample, from_attributes=True),
+            )
+
+    app.add_api_route("/api/models/{name:path}", describe)

@@ -15,9 +15,8 @@ from gpt.generation import SampledToken
 from gpt.generation.sampling import next_token_probabilities
 from gpt.inspection.views.tokens import labels_of
 from gpt.model import GPT
-from gpt.serving.http.playground.tokens import MAX_FED, DetailStream
-from http_server import Served
-from patience import PATIENCE
+from gpt.serving.http.playground.generate import MAX_FED, DetailStream
+from http_server import Served, assert_is_error, post_bytes
 
 SETTINGS = {"temperature": 0.7, "top_k": 6, "top_p": 0.9}
 FIXED = {"min_p": 0.0, "repetition_penalty": 1.0, "overflow": "slide", "long_prompt": "crop"}
@@ -130,10 +129,8 @@ def test_bytes_that_begin_a_character_have_no_text_of_their_own(
     ],
 )
 def test_what_is_wrong_is_named(server: Served, wrong: dict[str, Any], param: str) -> None:
-    with server.http() as client:
-        answer = client.post("/api/generate", json={"prompt": "It", **wrong})
-    assert answer.status_code == (404 if param == "model" else 400)
-    assert answer.json()["error"]["param"] == param
+    answer = server.post("/api/generate", **{"prompt": "It", **wrong})
+    assert_is_error(answer, 404 if param == "model" else 400, param)
 
 
 def test_a_slow_reader_holds_ten_alternatives_a_token_and_no_vocabulary(
@@ -179,12 +176,7 @@ def test_a_vocabulary_may_be_smaller_than_the_list(size: int) -> None:
 
 
 def ask(served: Served) -> socket.socket:
-    body = json.dumps({"prompt": "It was", "max_tokens": 30}).encode()
-    connection = socket.create_connection(("127.0.0.1", served.port), PATIENCE)
-    connection.sendall(
-        b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
-    )
+    connection = served.connect(post_bytes("/api/generate", prompt="It was", max_tokens=30))
     served.engine.wait_for_request()
     return connection
 
