@@ -49,8 +49,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_while_a_teacher_is_trained_its_run_is_shown(site: Site, waiting: None) -> None:
-    site.post("/start", {"recipe": "endless", "text": TEXT, "name": "mine"})
-    shown = site.wait_for(lambda training: training["state"] != "idle")["run"]["name"]
+    shown = site.post("/start", {"recipe": "endless", "text": TEXT, "name": "mine"}).json()["training"]["run"]["name"]
     RunFolder(site.place / "runs" / "mine-teacher").create(load_config(site.place / "configs" / "endless.yaml").config)
     taught = site.wait_for(lambda training: training["run"]["name"] != "mine")["run"]["name"]
     site.post("/stop", {"name": "mine"})
@@ -94,9 +93,7 @@ def test_a_training_to_its_end_is_an_ordinary_run(site: Site) -> None:
     config = run.config()
     assert config is not None
     assert config.data.path == str(site.place / "data" / "books" / "keys.txt")
-    refused = site.post("/resume", {"name": "tiny-1"})
-    assert refused.status_code == 409
-    assert "all its 6 steps" in refused.json()["error"]["message"]
+    assert_is_error(site.post("/resume", {"name": "tiny-1"}), 409, None, "all its 6 steps")
 
 
 def test_a_training_that_cannot_begin_says_why_and_leaves_nothing(site: Site) -> None:
@@ -161,12 +158,10 @@ def test_only_one_trains_at_a_time_wherever_it_was_started(site: Site, place: Pa
     other = RunFolder(place / "runs" / "elsewhere")
     other.lock()
     other.create(load_config(place / "configs" / "tiny.yaml").config)
-    refused = site.post("/start", {"recipe": "tiny", "text": TEXT})
-    assert refused.status_code == 409
-    assert "elsewhere is being trained" in refused.json()["error"]["message"]
+    assert_is_error(site.post("/start", {"recipe": "tiny", "text": TEXT}), 409, None, "elsewhere is being trained")
     training = site.get().json()["training"]
     assert (training["run"]["name"], training["state"], training["can_stop"]) == ("elsewhere", "training", False)
-    assert "Ctrl-C where it was" in site.post("/stop", {"name": "elsewhere"}).json()["error"]["message"]
+    assert_is_error(site.post("/stop", {"name": "elsewhere"}), 409, None, "Ctrl-C where it was")
     other.unlock()
     assert site.post("/start", {"recipe": "tiny", "text": TEXT}).status_code == 200
     site.wait_for(lambda training: "ready" in training["lines"])  # before, the signal itself would end it
