@@ -75,8 +75,10 @@ def test_the_first_nine_tenths_of_the_characters_are_for_training_also_as_byte_p
     ("text", "tokenizer", "dtype"),
     [
         (TEXT, "byte", "u1"),
-        ("".join(chr(0x4E00 + index) for index in range(256)), "char", "u1"),
-        ("".join(chr(0x4E00 + index) for index in range(257)), "char", "u2"),
+        *(
+            ("".join(chr(0x4E00 + index) for index in range(size)), "char", f"u{1 + size // 257}")
+            for size in (256, 257)
+        ),
         ("".join(chr(0x10000 + index) for index in range(65_537)), "char", "u4"),
     ],
     ids=["byte", "256 characters", "257 characters", "65537 characters"],

@@ -20,7 +20,7 @@ from gpt.cli import train
 from gpt.data.batches import build_sampler
 from gpt.device import Compute
 from gpt.distributed import World, joined
-from gpt.distributed.process_group import ProcessGroup, told_once
+from gpt.distributed.process_group import ProcessGroup, report_once
 from gpt.environment import Launch, read_launch
 from gpt.errors import DeviceError, GPTError
 from gpt.evaluation.loss import summed_loss
@@ -92,7 +92,7 @@ def signal_to_one(folder: Path, world: World) -> dict[str, list[int]]:
         start_session(folder / f"straight-{method}", *recipe, world=world).run()
         trainer = start_session(folder / f"stopped-{method}", *recipe, world=world)
         stopped[method] = _run_until_signal(trainer, world)
-        world.on_main(lambda: _copy(folder / f"stopped-{method}", folder / f"left-{method}"))  # noqa: B023
+        world.rank_zero(lambda: _copy(folder / f"stopped-{method}", folder / f"left-{method}"))  # noqa: B023
         torch.manual_seed(0)  # another process has other numbers in its generators
         start_session(folder / f"stopped-{method}", *recipe, world=world, resume="auto").run()
     return stopped
@@ -139,9 +139,13 @@ def failed_saves(folder: Path, world: World) -> list[Any]:
     return []
 
 
-def not_finite(folder: Path, world: World) -> list[Any]:
-    """A loss that is not finite in rank 1 stops both in the same step."""
-    trainer = start_session(folder / "bad", world=world)
+def not_finite(folder: Path, world: World) -> dict[str, list[Any]]:
+    """A loss that is not finite in rank 1 stops both in the same step, or is left out by both."""
+    return {mode: _spoil_a_step(folder / f"bad-{mode}", world, mode) for mode in ("stop", "skip")}
+
+
+def _spoil_a_step(folder: Path, world: World, mode: str) -> list[Any]:
+    trainer = start_session(folder, f"train.on_nonfinite={mode}", world=world)
 
     def bad_loss(*arguments: Any) -> Any:
         is_bad = trainer.state.step == 2 and world.rank == 1
@@ -152,7 +156,8 @@ def not_finite(folder: Path, world: World) -> list[Any]:
             trainer.run()
         except GPTError as error:
             return [trainer.state.step, error.exit_code]
-    return []
+    finite = all(bool(torch.isfinite(weight).all()) for weight in trainer.model.parameters())
+    return [trainer.state.step, trainer.watch.statistics.skipped, finite]
 
 
 def counted(folder: Path, world: World) -> dict[str, Any]:
@@ -170,13 +175,10 @@ def error_of_one(folder: Path, world: World) -> str:
     """Rank 1 has no device, and is the one to say so."""
     assert isinstance(world, ProcessGroup)
 
-    def choose() -> None:
-        if world.rank == 1:
-            raise DeviceError("there is none")
-
     try:
-        with told_once(world):
-            world.agreed(choose)
+        with report_once(world), world.together():
+            if world.rank == 1:
+                raise DeviceError("there is none")
     except GPTError as error:
         return type(error).__name__
     return ""
@@ -205,7 +207,7 @@ def commands(folder: Path, world: World) -> dict[str, list[Any]]:
 def _call(arguments: list[str], world: ProcessGroup) -> list[Any]:
     @contextlib.contextmanager
     def joined_before(launch: Launch) -> Iterator[ProcessGroup]:
-        with told_once(world):
+        with report_once(world):
             yield world
 
     patched = patch("gpt.cli.train.joined", joined_before)

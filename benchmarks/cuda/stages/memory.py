@@ -19,7 +19,7 @@ from gpt.data.batches import BatchSampler
 from gpt.device import Compute, choose_compute
 from gpt.model import GPT
 from gpt.training.optimizers import CombinedOptimizer, build_optimizer
-from gpt.training.setup import resolve
+from gpt.training.plan import resolve
 from gpt.training.step import Stepper
 
 RECIPES = ("shakespeare", "shakespeare_baby_gpt", "shakespeare_gpu")
