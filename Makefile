@@ -5,7 +5,11 @@ BIN := .venv/bin
 EXTRAS ?= dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample serve tensorboard test browser drills test-native test-arm lint format schema docs licenses bench bench-check cuda clean
+<<<<<<< HEAD
+.PHONY: help setup demo train sample serve tensorboard test browser drills test-native test-arm lint format web schema docs licenses bench bench-check cuda clean
+=======
+.PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format schema docs licenses bench bench-check cuda clean
+>>>>>>> main
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -38,7 +42,10 @@ serve: setup ## serve the newest run: a playground and the OpenAI protocol at ht
 tensorboard: setup ## show the curves of all runs in a browser
 	$(BIN)/tensorboard --logdir runs
 
-test: setup ## run the tests, a worker on each core; the processes that they start have one thread
+test: setup ## run the quick tests in some 3 minutes, a worker on each core; they need no browser, compiler or network
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --hypothesis-profile quick -m "not slow and not browser and not compiler"
+
+test-all: setup ## run all tests; what is missing here, such as Chromium, is skipped with the reason
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 browser: setup ## install Chromium, in which the tests open pages (Debian; says what to install elsewhere)
@@ -62,10 +69,17 @@ lint: setup ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@if [ -d node_modules ]; then npm run --silent lint; else echo "the JavaScript was not checked: make web installs what checks it"; fi
 
 format: setup ## fix style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+web: ## check the JavaScript and CSS of gpt/web, and bundle them into gpt/web/built (needs Node and npm)
+	npm ci --silent
+	npm run --silent format
+	npm run --silent lint
+	npm run --silent build
 
 schema: setup ## regenerate configs/schema.json, for editors
 	$(BIN)/python scripts/train.py --print-schema > configs/schema.json
@@ -77,7 +91,7 @@ docs: setup ## regenerate the pages of docs/ that a tiny run on the license text
 	$(BIN)/python scripts/explain.py mathematics --output docs/mathematics.md
 
 licenses: setup ## regenerate docs/dependencies.md: every package, its version and its license
-	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m drills.dependencies
+	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m dependencies
 
 bench: setup ## measure a training run against nanoGPT: make bench NANOGPT=path/to/checkout
 	$(BIN)/python scripts/bench.py train race --config configs/shakespeare_nanogpt_cpu.yaml --nanogpt "$(NANOGPT)"

@@ -14,7 +14,7 @@ PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
     {"errors", "progress", "signals", "files", "filters", "parts", "torch_defaults"},
-    {"environment", "config", "processor"},
+    {"environment", "config", "processor", "web"},
     {"device", "model", "data", "cache", "distributed", "plugins"},
     {"kernels", "evaluation", "checkpoint", "corpora"},
     {"accounting", "generation"},

@@ -74,8 +74,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     device = str(choose_device(arguments.device))  # checked first, since pydantic's message would be longer
     compute = choose_compute(RunConfig(device=device, dtype="float32"), report)
-    with announced(report, "loading the model"):
-        loaded = load_trained(arguments.checkpoint, arguments.runs, compute.device, arguments.weights)
+    loaded = load_trained(arguments.checkpoint, arguments.runs, compute.device, arguments.weights)
     windows = Windows(arguments.protocol, arguments.batch_size, arguments.stride, arguments.batches, arguments.seed)
     if arguments.text_file is not None:
         summary = _score_file(arguments, loaded, windows.stride_for(loaded.config.model.block_size))

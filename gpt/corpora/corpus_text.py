@@ -21,7 +21,7 @@ Advance = Callable[[int], object]
 BLOCK = 1 << 20
 """Characters that are encoded at a time, wherever the text comes from: the ids are a function of the text alone."""
 IN_ONE_FILE = 64 << 20
-"""Bytes up to which a text file is encoded in one process, into one file for each split."""
+"""Bytes up to which a text file is encoded in one process."""
 SAMPLE = 16 << 20
 """Bytes, as they are on disk, that byte pairs of a larger corpus are learned from; more would take minutes."""
 MAX_SAMPLED = 64

@@ -8,9 +8,8 @@ from typing import Any
 
 from gpt.config import DataConfig
 from gpt.corpora.corpus_text import BLOCK, CorpusText
-from gpt.corpora.encoding import encode_into
 from gpt.corpora.locating import corpus_files
-from gpt.corpora.sharding import shard_into
+from gpt.corpora.sharding import encode_into, is_whole
 from gpt.corpora.vocabulary import extend_tokenizer
 from gpt.data.dataset import META, Dataset, open_dataset
 from gpt.data.tokenizers import Tokenizer
@@ -50,18 +49,10 @@ def prepare(
         tokenizer = None if base is None else extend_tokenizer(base, corpus, add_characters)
         folder = expand_home(config.dir, "data.dir") / "tokens" / _fingerprint(config, corpus, tokenizer)
     if force or not (folder / META).is_file():
-        if _needs_shards(config, corpus):
-            shard_into(folder, corpus, config, tokenizer, report, force)
-        else:
-            with announced(report, f"encoding {corpus.name}, {corpus.size / 1e6:,.0f} MB"):
-                encode_into(folder, corpus, config, tokenizer, force)
+        encode_into(folder, corpus, config, tokenizer, report, force)
         report(f"encoded {corpus.name} into {folder}")
     with announced(report, f"verifying {folder}"):
         return open_dataset(folder)
-
-
-def _needs_shards(config: DataConfig, corpus: CorpusText) -> bool:
-    return not corpus.fits_one_file or config.shard_tokens is not None or config.test_fraction > 0
 
 
 def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | None) -> str:
@@ -75,7 +66,7 @@ def _fingerprint(config: DataConfig, corpus: CorpusText, tokenizer: Tokenizer | 
         parts += [config.separator, config.column]
     if config.test_fraction > 0:
         parts.append({"test": config.test_fraction})
-    if config.tokenizer == "bpe" and _needs_shards(config, corpus):
+    if config.tokenizer == "bpe" and not is_whole(corpus, config):
         parts.append({"block": BLOCK})  # a word that two blocks share is two words
     if tokenizer is not None:
         parts.append(tokenizer.to_dict())

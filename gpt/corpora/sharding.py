@@ -1,11 +1,14 @@
-"""Prepare a large corpus: its tokenizer, its shards, where the splits begin, and the description of all of it."""
+"""Encode a corpus: its tokenizer, its shards, where the splits begin, and the description of all of it."""
 
 import json
 import shutil
+import sys
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
+from functools import partial as bind
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +16,11 @@ from filelock import FileLock
 from tqdm import tqdm
 
 from gpt.config import DataConfig
-from gpt.corpora.corpus_text import CorpusText
+from gpt.corpora.corpus_text import Advance, CorpusText
 from gpt.corpora.shards import JOURNAL, Shard, ShardWriter
+from gpt.corpora.tasks import Encode
 from gpt.corpora.vocabulary import build_tokenizer
-from gpt.corpora.workers import WorkerLost
+from gpt.corpora.workers import WorkerLost, parallel_map
 from gpt.data.dataset import META, seal
 from gpt.data.tokenizers import Tokenizer, smallest_dtype
 from gpt.data.tokens import in_pieces
@@ -27,12 +31,17 @@ from gpt.progress import Report, announced, silent
 SHARD_TOKENS = 100_000_000
 
 
+def is_whole(corpus: CorpusText, config: DataConfig) -> bool:
+    """Return whether a corpus is encoded at once, in this process and into one shard."""
+    return corpus.fits_one_file and config.shard_tokens is None and config.test_fraction == 0
+
+
 def unfinished(folder: Path) -> Path:
     """Return where the shards of a folder are until all are finished."""
     return folder.with_name(f"{folder.name}.partial")
 
 
-def shard_into(
+def encode_into(
     folder: Path,
     corpus: CorpusText,
     config: DataConfig,
@@ -58,17 +67,17 @@ def shard_into(
     try:
         partial.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder, report):
-            if force and partial.exists():
+            if partial.exists() and (force or is_whole(corpus, config)):
                 shutil.rmtree(partial)
             if (folder / META).is_file() and not force:  # another process was faster
                 return
             partial.mkdir(exist_ok=True)
             try:
                 _write(partial, corpus, config, tokenizer, report)
-            except WorkerLost:
-                raise
-            except DataError:
-                shutil.rmtree(partial)
+            except BaseException as error:
+                is_kept = isinstance(error, WorkerLost) or not isinstance(error, DataError)
+                if is_whole(corpus, config) or not is_kept:
+                    surely(bind(shutil.rmtree, partial, ignore_errors=True))
                 raise
             replace_folder(folder, partial)
     except OSError as error:
@@ -95,7 +104,7 @@ def _locked(folder: Path, report: Report) -> Iterator[None]:
 
 def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Tokenizer | None, report: Report) -> None:
     before = [file.path.stat() for file in corpus.files]
-    writer = ShardWriter(folder, config.shard_tokens or SHARD_TOKENS)
+    writer = ShardWriter(folder, sys.maxsize if is_whole(corpus, config) else config.shard_tokens or SHARD_TOKENS)
     if writer.damaged:
         report(f"{folder / writer.damaged} is damaged; encoding again from there")
     if writer.finished:
@@ -105,7 +114,7 @@ def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Toke
     with tqdm(total=corpus.size, unit="B", unit_scale=True, desc="encoding", disable=None, leave=False) as bar:
         tell = report if bar.disable else silent
         with announced(tell, f"encoding {corpus.name}, {corpus.size / 1e6:,.0f} MB"):
-            writer.write(corpus, tokenizer, config.processes, bar.update, tell)
+            boundary = _write_shards(writer, corpus, config, tokenizer, bar.update, tell)
     for file, old in zip(corpus.files, before, strict=True):
         new = file.path.stat()
         if (new.st_size, new.st_mtime_ns) != (old.st_size, old.st_mtime_ns):
@@ -117,17 +126,53 @@ def _write(folder: Path, corpus: CorpusText, config: DataConfig, tokenizer: Toke
         "dtype": smallest_dtype(tokenizer.vocab_size).str,
         "sources": [{"file": str(file.path), "bytes": file.path.stat().st_size} for file in corpus.files],
         "shards": [asdict(shard) for shard in writer.finished],
-        "splits": _splits(folder, writer.finished, tokenizer, config),
+        "splits": _splits(folder, writer.finished, tokenizer, config)
+        if boundary is None
+        else {"train": (0, boundary), "val": (boundary, writer.length)},
     }
     write_atomic(folder / META, json.dumps(seal(meta)).encode())
     (folder / JOURNAL).unlink()
 
 
-def _splits(folder: Path, shards: list[Shard], tokenizer: Tokenizer, config: DataConfig) -> dict[str, tuple[int, int]]:
-    """Return where each split begins and ends, in tokens.
+def _write_shards(
+    writer: ShardWriter,
+    corpus: CorpusText,
+    config: DataConfig,
+    tokenizer: Tokenizer,
+    advance: Advance,
+    report: Report,
+) -> int | None:
+    """Encode what is not finished; return where a text was cut between its splits, in tokens, None where it was not.
 
-    The fractions are of characters with byte pairs, as in `gpt.corpora.encoding`, otherwise of tokens.
+    Byte pairs of a whole text are those of each split by itself, so that no token is in both. Splits of the same
+    characters make losses in bits per character comparable between tokenizers.
     """
+    if not is_whole(corpus, config):
+        blocks = islice(corpus.blocks(advance), writer.position[0], None)
+        dtype = smallest_dtype(tokenizer.vocab_size)
+        with closing(parallel_map(Encode(tokenizer), blocks, config.processes)) as encoded:
+            writer.write((np.frombuffer(ids, dtype) for ids in encoded), tokenizer, report)
+        return None
+    if config.tokenizer != "bpe":
+        writer.write(map(tokenizer.encode_narrow, corpus.pieces(advance)), tokenizer, silent)
+        return None
+    end = int(sum(map(len, corpus.pieces())) * (1 - config.val_fraction))
+    writer.write(map(tokenizer.encode_narrow, _between(corpus.pieces(advance), 0, end)), tokenizer, silent)
+    boundary = writer.length
+    writer.write(map(tokenizer.encode_narrow, _between(corpus.pieces(), end, sys.maxsize)), tokenizer, silent)
+    return boundary
+
+
+def _between(pieces: Iterator[str], begin: int, end: int) -> Iterator[str]:
+    """Yield the characters from `begin` to `end` of a text that comes in pieces."""
+    for piece in pieces:
+        if part := piece[max(0, begin) : max(0, end)]:
+            yield part
+        begin, end = begin - len(piece), end - len(piece)
+
+
+def _splits(folder: Path, shards: list[Shard], tokenizer: Tokenizer, config: DataConfig) -> dict[str, tuple[int, int]]:
+    """Return where each split begins and ends, in tokens: fractions of characters with byte pairs, else of tokens."""
     by_characters = config.tokenizer == "bpe"
     total = sum(shard.chars if by_characters else shard.length for shard in shards)
     test = round(total * config.test_fraction)

@@ -1,25 +1,20 @@
-"""Write a corpus as shards: files of equally many tokens, encoded by several processes, kept when they are finished."""
+"""Write token ids as shards: files of equally many tokens, kept when they are finished."""
 
 import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
-from gpt.corpora.corpus_text import BLOCK, Advance, CorpusText
-from gpt.corpora.tasks import Encode
-from gpt.corpora.workers import parallel_map
+from gpt.corpora.corpus_text import BLOCK
 from gpt.data.dataset import seal, unseal
 from gpt.data.saved_tokenizer import tokenizer_from_dict
-from gpt.data.tokenizers import Tokenizer, smallest_dtype
+from gpt.data.tokenizers import Ids, Tokenizer
 from gpt.errors import DataError
 from gpt.files import sha256_of, sync_folder, write_atomic
 from gpt.progress import Report
@@ -67,32 +62,38 @@ class ShardWriter:
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """Return the tokenizer of the finished shards, None where nothing has begun."""
+        """That of the finished shards, None where nothing has begun."""
         return tokenizer_from_dict(self._header["tokenizer"]) if self._header else None
 
-    def write(self, corpus: CorpusText, tokenizer: Tokenizer, processes: int, advance: Advance, report: Report) -> None:
-        """Encode what is not finished.
+    @property
+    def position(self) -> tuple[int, int]:
+        """The block of text in which what is not finished begins, and the tokens of it that are finished."""
+        return (self.finished[-1].block, self.finished[-1].offset) if self.finished else (0, 0)
+
+    @property
+    def length(self) -> int:
+        """Tokens that are finished."""
+        return sum(shard.length for shard in self.finished)
+
+    def write(self, encoded: Iterable[Ids], tokenizer: Tokenizer, report: Report) -> None:
+        """Write the ids of the blocks from `position` on.
 
         Raises:
             DataError: the text cannot be read or encoded.
             OSError: the folder cannot be written.
         """
         self._begin(tokenizer)
-        block, offset = (self.finished[-1].block, self.finished[-1].offset) if self.finished else (0, 0)
-        blocks = islice(corpus.blocks(advance), block, None)
-        with closing(parallel_map(Encode(tokenizer.to_dict()), blocks, processes)) as encoded:
-            for shard in self._cut(encoded, tokenizer, block, offset):
-                self.finished.append(shard)
-                self._append(shard)
-                report(f"{self.folder / shard.file}: {shard.length:,} tokens")
+        for shard in self._cut(encoded, tokenizer):
+            self.finished.append(shard)
+            self._append(shard)
+            report(f"{self.folder / shard.file}: {shard.length:,} tokens")
 
-    def _cut(self, encoded: Iterable[bytes], tokenizer: Tokenizer, block: int, offset: int) -> Iterator[Shard]:
+    def _cut(self, encoded: Iterable[Ids], tokenizer: Tokenizer) -> Iterator[Shard]:
         """Write files of `shard_tokens` tokens, and yield each when it is on disk."""
-        dtype = smallest_dtype(tokenizer.vocab_size)
+        block, offset = self.position
         file = self._next_file()
         try:
-            for data in encoded:
-                ids = np.frombuffer(data, dtype)
+            for ids in encoded:
                 while offset < len(ids):
                     part = ids[offset : offset + self.shard_tokens - file.length]
                     file.write(part, tokenizer.count_chars(part))
@@ -183,7 +184,7 @@ class _ShardFile:
         self._digest = hashlib.sha256()
         self.length = self._chars = 0
 
-    def write(self, ids: NDArray[Any], chars: int) -> None:
+    def write(self, ids: Ids, chars: int) -> None:
         data = ids.tobytes()
         self._file.write(data)
         self._digest.update(data)

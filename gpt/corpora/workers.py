@@ -1,7 +1,8 @@
 """Do a task with many texts in processes of their own, in order and with bounded memory.
 
 A worker is a fresh interpreter that talks over its standard input and output: it imports nothing of the caller's, such
-as torch, and ends when the caller does, however that ends.
+as torch or an unguarded main module, and ends when the caller does, however that ends. Processes of multiprocessing
+would import the main module, read pickles, and outlive a caller that is killed.
 """
 
 import json
@@ -50,7 +51,8 @@ def parallel_map(task: Task, texts: Iterable[str], processes: int) -> Generator[
                 continue
             worker = busy.popleft()
             result = worker.receive()
-            worker.send(text)  # before the caller does something with the result
+            # before the caller does something with the result
+            worker.send(text)
             busy.append(worker)
             yield result
         while busy:
@@ -60,11 +62,12 @@ def parallel_map(task: Task, texts: Iterable[str], processes: int) -> Generator[
 class _Worker:
     def __init__(self, task: Task) -> None:
         root = str(Path(__file__).parents[2])
+        # in a session of its own, since Ctrl-C is for the caller, which ends this process
         self._process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, root],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the caller, which ends this process
+            start_new_session=True,
         )
         self.send(json.dumps(task.to_dict()))
 
@@ -116,7 +119,8 @@ def serve() -> None:
                 answer = REFUSED + str(error).encode()
             _write(answer, outgoing)
     except BrokenPipeError:
-        sys.stdout = None  # what is left of an answer cannot be written at exit either
+        # what is left of an answer cannot be written at exit either
+        sys.stdout = None
 
 
 def _write(message: bytes, stream: IO[bytes]) -> None:

@@ -125,7 +125,10 @@ def _open(folder: Path) -> Dataset:
 
 
 def _layout(meta: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, tuple[int, int]]]:
-    """Return the token files in order, and where each split begins and ends, counted in tokens of all files."""
+    """Return the token files in order, and where each split begins and ends, counted in tokens of all files.
+
+    Old versions wrote a file for each split of a text that was not in shards.
+    """
     if "shards" in meta:
         return meta["shards"], {name: (begin, end) for name, (begin, end) in meta["splits"].items()}
     train, val = ({"file": f"{split}.bin", **meta[split]} for split in ("train", "val"))

@@ -118,7 +118,7 @@ def load_teacher(
     """
     runs = run.path.parent
     folder = find_checkpoint(runs / f"{run.path.name}{TEACHER_SUFFIX}", runs, prefer="last")
-    teacher = load_trained(folder, runs, compute.device)
+    teacher = load_trained(folder, runs, compute.device, report=report)
     _check_tokenizer(teacher.tokenizer, dataset, folder)
     report(f"{folder} predicts the training split")
     accelerate(teacher.model)

@@ -14,7 +14,7 @@ from gpt.distributed import World
 from gpt.environment import Settings, expand_home
 from gpt.errors import ConfigError
 from gpt.processor import supported_processors
-from gpt.progress import Report
+from gpt.progress import Report, announced
 from gpt.training.distillation import require_probabilities_memory
 from gpt.training.finetuning import resolve_init_from, with_architecture
 from gpt.training.parallel import check_parallel
@@ -109,8 +109,9 @@ def _find_start(
 ) -> tuple[ResumePoint | None, ResumePoint | None]:
     """Return the checkpoint to resume from, or else the one to begin with, if any."""
     warn_of_copy(loaded.folder, run, resume, report)
-    point = find_resume_point(run, resume, loaded.config, report)
-    return point, resolve_init_from(loaded.config, run.path.parent) if point is None else None
+    with announced(report, "reading the checkpoint"):
+        point = find_resume_point(run, resume, loaded.config, report)
+        return point, resolve_init_from(loaded.config, run.path.parent) if point is None else None
 
 
 def _preparation(

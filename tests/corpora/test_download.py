@@ -126,7 +126,7 @@ def test_content_is_on_disk_before_it_gets_its_name(
         calls.append("replace")
         replace(*paths)
 
-    monkeypatch.setattr("gpt.corpora.mirrors.sync_folder", lambda folder: calls.append("sync folder"))
+    monkeypatch.setattr("gpt.corpora.download.sync_folder", lambda folder: calls.append("sync folder"))
     monkeypatch.setattr(os, "fsync", lambda handle: calls.append("sync file"))
     monkeypatch.setattr(os, "replace", watched_replace)
     get(f"{server.url}/good")

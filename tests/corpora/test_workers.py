@@ -14,7 +14,7 @@ from gpt.corpora.workers import WorkerLost, parallel_map
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.errors import DataError
 
-BYTES = Encode(ByteTokenizer().to_dict())
+BYTES = Encode(ByteTokenizer())
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -24,7 +24,7 @@ def test_results_come_in_order(processes: int) -> None:
 
 
 def test_a_task_survives_its_description() -> None:
-    encode = task_from_dict(Encode(CharTokenizer("abc").to_dict()).to_dict())
+    encode = task_from_dict(Encode(CharTokenizer("abc")).to_dict())
     assert encode("cab") == bytes((2, 0, 1))
     assert np.frombuffer(task_from_dict(FindCharacters().to_dict())("aé\ud800a"), "<u4").tolist() == [97, 0xE9, 0xD800]
 

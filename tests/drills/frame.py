@@ -11,34 +11,14 @@ import gpt
 
 ROOT = Path(gpt.__file__).resolve().parents[1]
 """The checkout that is attacked."""
-
 FOLDER = "GPT_DRILL_FOLDER"
 """Variable of the environment of a drill's process and of those that it starts: the drill's folder."""
 COUNT = "GPT_DRILL_COUNT"
 """Another variable: how often a drill that can be asked for that repeats its attack."""
 PROGRESS = "progress.txt"
 """File in that folder: the figures so far."""
-
-NAMES = (
-    "kill",
-    "ranks",
-    "signals",
-    "disk",
-    "rot",
-    "hostile",
-    "numbers",
-    "network",
-    "races",
-    "fuzz",
-    "soak",
-    "reproducibility",
-    "supply",
-    "server",
-    "streams",
-    "memory",
-    "decoding",
-    "exports",
-)
+NAMES = ("kill", "ranks", "signals", "disk", "rot", "hostile", "fuzz", "soak", "server", "memory")
+NAMES += ("decoding", "exports")
 """The modules of this folder with a `DRILL`, in the order of the page."""
 
 
@@ -68,6 +48,11 @@ class Tally:
         if not holds:
             self.failures.append(failure)
         return holds
+
+    def outcome(self, done: str, wrong: str, what: str) -> None:
+        """Count an attack as `done`, or as lost with what is `wrong`; an empty text is nothing wrong."""
+        self.count("lost" if wrong else done)
+        self.check(not wrong, f"{what}: {wrong}")
 
     def line(self) -> str:
         """Return the figures as `200 kills, 200 resumed, 0 lost`."""

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 from drills.frame import Drill, Tally
-from drills.fuzz_checkpoints import spoil_checkpoint
 from drills.fuzz_commands import (
     COMMANDS,
     attack_command,
@@ -21,7 +20,7 @@ from drills.fuzz_commands import (
     nothing_slow,
     write_inputs,
 )
-from drills.fuzz_files import Shards, attack_outcomes, attack_space, attack_tokenizer
+from drills.fuzz_files import Shards, attack_outcomes, attack_space, attack_tokenizer, spoil_checkpoint
 from drills.fuzz_guided import guide
 from drills.fuzz_properties import PROPERTIES
 from drills.fuzz_server import ask_server

@@ -10,10 +10,9 @@ import numpy as np
 
 from drills.forks import prepare_to_fork
 from drills.frame import Drill, Tally
-from drills.pairs import import_distributed, train_pair
-from drills.ranks import RUN, make_folder, recipe
+from drills.ranks import import_distributed, recipe, train_pair
 from drills.rot_corpora import attack_shards, attack_sweep
-from drills.tiny_run import train_tiny
+from drills.tiny_run import make_folder, train_tiny
 from gpt.checkpoint import RunFolder, find_checkpoint, read_checkpoint
 from gpt.data.dataset import META, open_dataset
 from gpt.errors import GPTError
@@ -166,7 +165,7 @@ def _attack_pair(folder: Path, flips: int, cuts: int, tally: Tally) -> None:
     make_folder(folder)
     endings = train_pair(folder, recipe("fsdp", 6))
     assert [ending.code for ending in endings] == [0, 0], endings
-    attack_checkpoint(folder / RUN, flips, cuts, tally)
+    attack_checkpoint(folder / "runs" / "tiny", flips, cuts, tally)
 
 
 DRILL = Drill(

@@ -13,9 +13,8 @@ from drills.frame import Drill, Tally
 from drills.interrupted import converse, try_case
 from drills.interrupted_cases import SESSION, chosen, make_original
 from drills.killed_commands import INCOMPLETE, contents, undisturbed
-from drills.leftovers import differing, everything
+from drills.leftovers import differing, everything, hidden_files
 from drills.terminals import adopt_orphans
-from drills.tiny_run import hidden_files
 from gpt.checkpoint import RunFolder
 from gpt.cli import train
 from tiny import CORPUS, TINY

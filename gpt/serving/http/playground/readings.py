@@ -46,7 +46,7 @@ class ReadingRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    text: str = Field(description="What the model reads.")
+    text: str = Field(description="What the model reads.", json_schema_extra={"minLength": 1})
     model: str | None = Field(None, description="One of /v1/models; left out: the server's first.")
     ablate: list[Head] | None = Field(None, description="Heads whose output is set to zero, each [layer, head].")
 
