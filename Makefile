@@ -5,7 +5,11 @@ BIN := .venv/bin
 EXTRAS ?= dev
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help setup demo train sample serve tensorboard test browser drills test-native test-arm lint format web schema docs licenses bench bench-check cuda clean
+=======
+.PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format schema docs licenses bench bench-check cuda clean
+>>>>>>> main
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -38,7 +42,10 @@ serve: setup ## serve the newest run: a playground and the OpenAI protocol at ht
 tensorboard: setup ## show the curves of all runs in a browser
 	$(BIN)/tensorboard --logdir runs
 
-test: setup ## run the tests, a worker on each core; the processes that they start have one thread
+test: setup ## run the quick tests in some 3 minutes, a worker on each core; they need no browser, compiler or network
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --hypothesis-profile quick -m "not slow and not browser and not compiler"
+
+test-all: setup ## run all tests; what is missing here, such as Chromium, is skipped with the reason
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 browser: setup ## install Chromium, in which the tests open pages (Debian; says what to install elsewhere)
@@ -84,7 +91,7 @@ docs: setup ## regenerate the pages of docs/ that a tiny run on the license text
 	$(BIN)/python scripts/explain.py mathematics --output docs/mathematics.md
 
 licenses: setup ## regenerate docs/dependencies.md: every package, its version and its license
-	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m drills.dependencies
+	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m dependencies
 
 bench: setup ## measure a training run against nanoGPT: make bench NANOGPT=path/to/checkout
 	$(BIN)/python scripts/bench.py train race --config configs/shakespeare_nanogpt_cpu.yaml --nanogpt "$(NANOGPT)"

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     config, peer = load_config(Path(arguments.config), arguments.overrides).config, arguments.nanogpt
 
     from benchmarks.nanogpt import prepare_nanogpt
-    from gpt.data import prepare
+    from gpt.corpora import prepare
 
     facts = describe("train race" if peer else "train recipe", arguments, config.run)
     dataset, window = prepare(config.data, read_settings(), report), config.model.block_size

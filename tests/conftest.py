@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 from browser import Browser, Page
 from gpt.cli import train
 from gpt.model import GPT
+from patience import PATIENCE
 from plugin_files import unload
 from programs import find_browser
 from tiny import CORPUS, TINY, tiny_config
@@ -24,6 +26,39 @@ NOT_COLLECTED = {
 """Folders of tests that cannot run here, and why: said at the end of a run."""
 collect_ignore = list(NOT_COLLECTED)
 
+TESTS = Path(__file__).parent
+MARKED = {
+    "slow": (
+        *("benchmarks/test_cli.py", "cache/test_paged.py", "checkpoint/test_failed_writing.py", "cli/test_scripts.py"),
+        *("cli/test_serve_training.py", "distributed", "drills", "generation/backends/test_window.py"),
+        *(
+            "generation/test_sampling_against_transformers.py",
+            "generation/test_speculative.py",
+            "inspection/test_notebook.py",
+        ),
+        *(
+            "interop/test_gguf_file.py",
+            "interop/test_html.py",
+            "interop/test_hugging_face.py",
+            "interop/test_onnx_file.py",
+        ),
+        *("interop/test_tokenizer_json.py", "serving/http/test_many_clients.py", "test_starts.py", "training/sweeps"),
+        *("training/test_exact_resume.py", "serving/http/playground/test_training.py"),
+    ),
+    "compiler": ("boundary", "fake_cuda", "kernels", "test_edits.py", "training/test_compiling.py"),
+}
+"""Folders and files of tests that `make test` leaves to `make test-all`; tests that use `browser` have its mark."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        path = item.path.relative_to(TESTS).as_posix()
+        for mark, places in MARKED.items():
+            if path.startswith(places):
+                item.add_marker(mark)
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
+
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for folder, reason in NOT_COLLECTED.items():
@@ -35,6 +70,7 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
     return argname if isinstance(val, bytes) and not val.decode("latin-1").isprintable() else None
 
 
+settings.register_profile("quick", max_examples=20)  # of `make test`
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored, which runs respect
 torch.set_num_threads(1)  # tiny models, and other processes may want the other cores
 
@@ -47,11 +83,12 @@ def _quick_beginnings() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No test sees the user's environment or leaves torch's generator moved for the next."""
+    """No test sees the user's environment, or leaves torch's generator moved for the next."""
     monkeypatch.delenv("GPT_DATA_DIR", raising=False)
     monkeypatch.delenv("GPT_OFFLINE", raising=False)
     monkeypatch.delenv("GPT_PROCESSOR", raising=False)
     monkeypatch.delenv("GPT_API_KEY", raising=False)
+    monkeypatch.setattr("gpt.progress.SILENCE", PATIENCE)  # a slow machine says no more than a fast one
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield

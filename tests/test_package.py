@@ -13,7 +13,7 @@ FLOORS = [
     {"errors", "progress", "signals", "filters", "parts", "torch_defaults"},
     {"environment", "files", "config", "processor", "web"},
     {"device", "model", "data", "cache", "distributed", "plugins"},
-    {"kernels", "evaluation"},
+    {"kernels", "evaluation", "corpora"},
     {"accounting"},
     {"checkpoint", "generation"},
     {"inspection"},

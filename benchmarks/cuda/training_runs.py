@@ -15,7 +15,8 @@ from benchmarks.training_runs import NAME, loss_of, train_command
 from gpt.checkpoint import load_trained
 from gpt.cli.command import report
 from gpt.config import load_config
-from gpt.data import Dataset, prepare
+from gpt.corpora import prepare
+from gpt.data import Dataset
 from gpt.environment import read_settings
 
 CONFIGS = ROOT / "configs"

@@ -18,6 +18,7 @@ from benchmarks.hugging_face import hugging_face
 from benchmarks.serving.load import Answer, Load, to_json
 from gpt.checkpoint import Loaded, load_trained
 from gpt.cli.command import report
+from gpt.cli.shared_options import load_given_plugins
 from gpt.config import SamplingParams
 from gpt.device import keep_freed_memory
 from gpt.errors import GPTError
@@ -88,6 +89,7 @@ def main() -> None:
     kind, checkpoint, kv_dtype = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints is not an answer
+    load_given_plugins(sys.argv[4:])
     keep_freed_memory()  # as the server does
     loaded = load_trained(checkpoint, Path("runs"), torch.device("cpu"))
     run = engine(loaded, kv_dtype) if kind == "engine" else hugging_face_generate(loaded)

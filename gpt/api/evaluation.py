@@ -7,7 +7,8 @@ from typing import Any
 
 from gpt.accounting.memory_limits import require_forward_memory
 from gpt.checkpoint import Loaded
-from gpt.data import Dataset, prepare
+from gpt.corpora import prepare
+from gpt.data import Dataset
 from gpt.data.tokens import Tokens
 from gpt.device import Compute
 from gpt.environment import Settings

@@ -13,8 +13,8 @@ from gpt.api.run import Run
 from gpt.config import LoadedConfig
 from gpt.config.composing import Source, compose_config
 from gpt.config.loading import to_name
-from gpt.data.corpora import store_text
-from gpt.data.own_text import fit_recipe
+from gpt.corpora.locating import store_text
+from gpt.corpora.own_text import fit_recipe
 from gpt.device import require_own_threads
 from gpt.distributed import joined
 from gpt.environment import Settings, expand_home, read_launch, read_settings

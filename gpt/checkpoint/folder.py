@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from gpt.accounting.memory_limits import available_bytes
-from gpt.config import Config, dump_config, parse_config
+from gpt.config import Config, dump_config, parse_saved_config
 from gpt.data.ngrams import NgramTable
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
@@ -88,7 +88,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         state = json.loads(files[name])
         require_plugins(state.get("plugins"))
         name = "config.yaml"
-        config = parse_config(files[name].decode("utf-8"), str(folder / name))
+        config = parse_saved_config(files[name].decode("utf-8"), str(folder / name))
         name = "tokenizer.json"
         tokenizer = tokenizer_from_dict(json.loads(files[name]))
         name = NGRAMS

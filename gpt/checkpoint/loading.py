@@ -17,6 +17,7 @@ from gpt.errors import CheckpointError
 from gpt.model import GPT
 from gpt.model.quantized import format_of, quantize, weights_format
 from gpt.model.skeleton import without_memory
+from gpt.progress import Report, announced, print_line
 from gpt.torch_defaults import with_own_defaults
 
 
@@ -43,7 +44,9 @@ class Loaded:
 
 @with_own_defaults
 @torch.inference_mode(False)  # the weights can be trained, wherever they are loaded
-def load_trained(path: Path | None, runs: Path, device: torch.device, weights: str | None = None) -> Loaded:
+def load_trained(
+    path: Path | None, runs: Path, device: torch.device, weights: str | None = None, report: Report = print_line
+) -> Loaded:
     """Load the model of a checkpoint, in eval mode.
 
     Args:
@@ -51,16 +54,18 @@ def load_trained(path: Path | None, runs: Path, device: torch.device, weights: s
         runs: folder of run folders.
         device: device of the model.
         weights: format to convert them to, see `gpt.quantize`; None: as saved.
+        report: takes a line if it takes long.
 
     Raises:
         CheckpointError: there is no checkpoint, it is damaged, or its weights do not fit its configuration.
         InputError: the saved weights have a format that cannot be converted to `weights`.
     """
-    folder, checkpoint = _find_and_read(path, runs)
-    model = build_model(checkpoint, folder)
-    if weights is not None and weights != weights_format(model):
-        model = quantize(model, weights)
-    model = model.to(device).eval()
+    with announced(report, "loading the model"):
+        folder, checkpoint = _find_and_read(path, runs)
+        model = build_model(checkpoint, folder)
+        if weights is not None and weights != weights_format(model):
+            model = quantize(model, weights)
+        model = model.to(device).eval()
     return Loaded(model, checkpoint.tokenizer, checkpoint.config, folder, checkpoint.state, checkpoint.ngrams)
 
 

@@ -14,6 +14,7 @@ from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import add_plugin_option, add_weights_option, load_given_plugins, not_empty, to_path
 from gpt.environment import read_settings
 from gpt.errors import GPTError
+from gpt.progress import announced
 
 if TYPE_CHECKING:
     import socket
@@ -171,8 +172,10 @@ async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limit
     drain, key = Drain(trainings), arguments.api_key or read_settings().api_key
     app = create_app(models, limits, drain, arguments.allow_host, key, trainings)
     try:
-        async with models.use(None):  # loaded now, so that the first request does not wait, nor find out what is wrong
-            pass
+        # loaded now, so that the first request does not wait and what is wrong is said at the start
+        with announced(report, "loading the model"):
+            async with models.use(None):
+                pass
     except APIError as error:
         raise GPTError(error.message) from None
     if arguments.host not in LOOPBACK and key is None:

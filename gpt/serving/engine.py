@@ -11,7 +11,7 @@ from gpt.generation.output import Finish
 from gpt.generation.text import encode_prompt, fit_prompt
 from gpt.model import GPT
 from gpt.model.gpt import outside_vocabulary
-from gpt.progress import Report, silent
+from gpt.progress import Report, print_line
 from gpt.serving.engine_core import Delivery, EngineCore, EngineStats
 from gpt.serving.model_runner import build_runner
 from gpt.serving.request import EngineClosedError, QueueFullError, Request
@@ -35,7 +35,7 @@ class ServingEngine:
         backend: "native" is the C++ engine, on a CPU; "eager" is PyTorch; "auto" is native where it is available.
         prefill_chunk: most prompt tokens computed in a step; with fewer, others wait less for a long prompt.
         kv_dtype: type of keys and values: fp32, bf16, int8 (native) or fp16 (PyTorch); narrower is faster in a batch.
-        report: receives a line when something is compiled.
+        report: receives a line when something is compiled, or takes long.
 
     Raises:
         DeviceError: the native backend was asked for, and is not available.
@@ -53,7 +53,7 @@ class ServingEngine:
         backend: str = "auto",
         prefill_chunk: int = 128,
         kv_dtype: str = "fp32",
-        report: Report = silent,
+        report: Report = print_line,
     ) -> None:
         for name, value in (("max_sequences", max_sequences), ("prefill_chunk", prefill_chunk)):
             if value < 1:

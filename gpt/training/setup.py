@@ -10,7 +10,8 @@ from gpt.accounting.disk import require_disk
 from gpt.accounting.memory_limits import require_training_memory
 from gpt.checkpoint import RunFolder, load_weights
 from gpt.config import Config, LoadedConfig
-from gpt.data import Dataset, prepare
+from gpt.corpora import prepare
+from gpt.data import Dataset
 from gpt.data.batches import BatchSampler
 from gpt.device import Compute, choose_compute, keep_freed_memory
 from gpt.distributed import World
@@ -128,10 +129,11 @@ def _find_beginning(
 ) -> tuple[ResumePoint | None, ResumePoint | None]:
     """Return the checkpoint to resume from, and the one to begin with, if any."""
     warn_of_copy(loaded.folder, run, resume, report)
-    point = find_resume_point(run, resume, loaded.config, report)
-    if loaded.config.train.attention_interval:
-        require_matplotlib()
-    return point, find_base(loaded.config, run.path.parent, point)
+    with announced(report, "reading the checkpoint"):
+        point = find_resume_point(run, resume, loaded.config, report)
+        if loaded.config.train.attention_interval:
+            require_matplotlib()
+        return point, find_base(loaded.config, run.path.parent, point)
 
 
 def _create_folder(run: RunFolder, config: Config, point: ResumePoint | None) -> None:

@@ -82,7 +82,7 @@ def load_teacher(
         return None
     runs = expand_home(config.run.dir, "run.dir")
     folder = find_checkpoint(runs / loaded.teacher_name, runs, prefer="last")
-    teacher = load_trained(folder, runs, compute.device)
+    teacher = load_trained(folder, runs, compute.device, report=report)
     _check_tokenizer(teacher.tokenizer, dataset, folder)
     report(f"{folder} predicts the training split")
     accelerate(teacher.model)

@@ -23,7 +23,7 @@ def main() -> int:
     import pytest
     import torch
 
-    from fake_cuda.stand_ins import move
+    from fake_cuda.install import move
 
     torch.utils.rename_privateuse1_backend(NAME)
     facts = {"is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0}

@@ -139,9 +139,13 @@ def failed_saves(folder: Path, world: World) -> list[Any]:
     return []
 
 
-def not_finite(folder: Path, world: World) -> list[Any]:
-    """A loss that is not finite in rank 1 stops both in the same step."""
-    trainer = start_session(folder / "bad", world=world)
+def not_finite(folder: Path, world: World) -> dict[str, list[Any]]:
+    """A loss that is not finite in rank 1 stops both in the same step, or is left out by both."""
+    return {mode: _spoil_a_step(folder / f"bad-{mode}", world, mode) for mode in ("stop", "skip")}
+
+
+def _spoil_a_step(folder: Path, world: World, mode: str) -> list[Any]:
+    trainer = start_session(folder, f"train.on_nonfinite={mode}", world=world)
 
     def bad_loss(*arguments: Any) -> Any:
         is_bad = trainer.state.step == 2 and world.rank == 1
@@ -152,7 +156,8 @@ def not_finite(folder: Path, world: World) -> list[Any]:
             trainer.run()
         except GPTError as error:
             return [trainer.state.step, error.exit_code]
-    return []
+    finite = all(bool(torch.isfinite(weight).all()) for weight in trainer.model.parameters())
+    return [trainer.state.step, trainer.watch.statistics.skipped, finite]
 
 
 def counted(folder: Path, world: World) -> dict[str, Any]:

@@ -2,17 +2,21 @@
 
 import argparse
 import os
+import re
 import sys
-from importlib.util import find_spec
+from collections.abc import Sequence
 from pathlib import Path
 
+from drills.breaks import BREAKS
 from drills.frame import COUNT, NAMES, ROOT, load
-from drills.page import update
-from drills.processes import run_inside
-from drills.side_by_side import Task, run_all
+from drills.processes import Task, run_all, run_inside
+from gpt.processor import supported_processors
 from gpt.signals import unwinding
 
 PAGE = ROOT / "docs" / "reliability.md"
+BEGIN, END = "<!-- written by make drills: begin -->", "<!-- written by make drills: end -->"
+HEAD = ("| drill | what it shows | figures | processor |", "|---|---|---|---|")
+_ROW = re.compile(r"\| ([a-z_]+) \|")
 
 
 def main() -> int:
@@ -25,7 +29,7 @@ def main() -> int:
     if arguments.count is not None:
         os.environ[COUNT] = str(arguments.count)
     if arguments.inside:
-        return run_inside(arguments.inside, names, not arguments.quick)
+        return run_inside(arguments.inside, names, not arguments.quick, arguments.defect)
     with unwinding():  # so that a signal ends the drills too, which have sessions of their own
         return _self_test(names) if arguments.self_test else _run(names, not arguments.quick)
 
@@ -35,8 +39,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--drills", metavar="A,B,...", help=f"some of {', '.join(NAMES)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="at the small scale of tests; the page is not written")
     parser.add_argument("--count", type=int, metavar="N", help="repeat what these drills repeat so often")
-    parser.add_argument("--self-test", action="store_true", help="show that each drill fails on builds that are broken")
-    parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)  # this process is the drill's own
+    parser.add_argument("--self-test", action="store_true", help="show that drills fail where the package is broken")
+    # this process is the drill's own
+    parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--defect", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -46,19 +52,14 @@ def _run(names: list[str], full: bool) -> int:
         failed |= bool(outcome.failures)
         print(f"{task.name}: {outcome.line} ({seconds:.0f} s)", *outcome.failures, sep="\n  FAILED: ", flush=True)
         if full and COUNT not in os.environ and not outcome.failures:
-            row = (load(task.name).promise, outcome.line, _processor())
+            row = (load(task.name).promise, outcome.line, supported_processors()[0].name)
             PAGE.write_text(update(PAGE.read_text(encoding="utf-8"), {task.name: row}, NAMES), encoding="utf-8")
     return int(failed)
 
 
 def _self_test(names: list[str]) -> int:
-    failed, tasks = False, list[Task]()
-    for name in names:
-        for defect in load(name).breaks:
-            if defect.needs is None or find_spec(defect.needs) is not None:
-                tasks.append(Task(name, False, defect))
-            else:
-                print(f"{name}: NOT POSSIBLE HERE without {defect.needs}: {defect.why}", flush=True)
+    failed = False
+    tasks = [Task(name, False, number) for name in names for number in range(len(BREAKS.get(name, ())))]
     for task, outcome, seconds in run_all(tasks):
         found = bool(outcome.failures) and not outcome.crashed
         failed |= not found
@@ -66,14 +67,25 @@ def _self_test(names: list[str]) -> int:
         failure = (outcome.failures or ["no failure"])[0]
         failure = failure[-300:] if outcome.crashed else failure[:200]
         assert task.defect is not None
-        print(f"{task.name}: {what}: {task.defect.why} ({seconds:.0f} s): {failure}", flush=True)
+        print(f"{task.name}: {what}: {BREAKS[task.name][task.defect].why} ({seconds:.0f} s): {failure}", flush=True)
     return int(failed)
 
 
-def _processor() -> str:
-    from gpt.processor import supported_processors
+def update(page: str, rows: dict[str, tuple[str, str, str]], order: Sequence[str]) -> str:
+    """Return the page with new rows in its table; rows of other drills stay.
 
-    return supported_processors()[0].name
+    Args:
+        page: the text of the page, with both markers.
+        rows: promise, figures and processor by the name of the drill.
+        order: names in the order of the table; a row of any other name is dropped.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    table, end, after = rest.partition(END)
+    assert begin, f"the page has no {BEGIN}"
+    assert end, f"the page has no {END}"
+    lines = {match[1]: line for line in table.splitlines() if (match := _ROW.match(line)) and match[1] != "drill"}
+    lines |= {name: f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items()}
+    return "\n".join((before + BEGIN, *HEAD, *(lines[name] for name in order if name in lines), END + after))
 
 
 if __name__ == "__main__":

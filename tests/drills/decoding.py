@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from drills.decoding_caches import Drifts, compare_caches, summarize
-from drills.frame import Break, Drill, Tally, repeats
+from drills.frame import Drill, Tally, repeats
 from gpt.config import SamplingParams
 from gpt.data.ngrams import NgramTable
 from gpt.environment import read_settings
@@ -196,35 +196,9 @@ def run(folder: Path, full: bool) -> Tally:
     return tally
 
 
-BREAKS = (
-    Break(
-        "a draft is accepted whatever was sampled in its place",
-        "gpt/generation/speculative.py",
-        "if proposed != token), len(draft))",
-        "if False), len(draft))",
-    ),
-    Break(
-        "a draft is sampled without a penalty for the drafts before it",
-        "gpt/generation/backends/native.py",
-        "            row[token] = 1\n",
-        "",
-    ),
-    Break(
-        "the caches of hypotheses are mixed up",
-        "gpt/generation/beam.py",
-        "backend.select(rows)",
-        "backend.select(sorted(rows))",
-    ),
-    Break(
-        "the engine rounds 8-bit keys and values down",
-        "gpt/kernels/src/decoding/cache.h",
-        "std::nearbyint(x[d] * inverse)",
-        "std::floor(x[d] * inverse)",
-    ),
-)
 PROMISE = (
     "Caches, the native engine, drafts by n-grams, by the text and by models, and beams give, by random models, greedy "
     "and sampled, the text and the hypotheses of PyTorch without a cache; 8-bit caches of both differ by how their "
     "scales are rounded."
 )
-DRILL = Drill(PROMISE, run, BREAKS)
+DRILL = Drill(PROMISE, run)

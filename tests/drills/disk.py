@@ -10,15 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drills.forks import Ending, prepare_to_fork, run_forked
-from drills.frame import Break, Drill, Tally
-from drills.killed_commands import write_texts
-from drills.tiny_run import hidden_files, train_tiny
+from drills.frame import Drill, Tally
+from drills.killed_commands import contents, shard, write_texts
+from drills.leftovers import all_runs, hidden_files
+from drills.tiny_run import make_folder, sweep_once, train_tiny
 from gpt.checkpoint import RunFolder, verify_checkpoint
 from gpt.cli import export, prepare_data, quantize, train
 from gpt.errors import CheckpointError
-from tiny import CORPUS, TINY
+from gpt.training.sweeps import sweep as sweeps
 
 DISK = Path("disk")
+SMALL = 20
+"""Kibibytes for the first few of the shards."""
 NEW_NAMESPACE, NEW_USER = 0x20000, 0x10000000
 READ_ONLY, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 32, 4096, 16384, 1 << 18
 NO_DISK = 77
@@ -187,15 +190,54 @@ COMMANDS: dict[str, Callable[[], int]] = {
 }
 
 
-def _others() -> dict[str, Callable[[], int]]:
-    from drills.full_disks import shard_on_small_disk, sweep_on_full_disk  # which use this module
-    from drills.full_page import train_from_page
+def shard_on_small_disk() -> int:
+    """Encode a corpus on a disk that is too small, and again when it is larger, in a child; return the first code."""
+    assert shard() == 0
+    expected = contents(Path("sharded"))
+    try:
+        mount_disk(SMALL)
+    except OSError:
+        return NO_DISK
+    code = shard(into="disk")
+    kept = len(list(DISK.rglob("shard-*.bin")))
+    if not kept or list(DISK.rglob("*.tmp")):
+        print(f"MISSING: {kept} shards are kept, and {list(DISK.rglob('*.tmp'))}")
+    call_libc("mount", b"none", str(DISK).encode(), b"tmpfs", REMOUNT, b"size=4000k")
+    again = shard(into="disk")
+    found = {name.replace("disk/", "sharded/"): value for name, value in contents(DISK).items()}
+    if again != 0 or found != expected:
+        print(f"MISSING: it ends with {again}, and with {sorted(set(found) ^ set(expected))}")
+    return code
 
-    return {
-        "shards on a small disk": shard_on_small_disk,
-        "a sweep on a full disk": sweep_on_full_disk,
-        "a training from the page": train_from_page,
-    }
+
+def sweep_on_full_disk() -> int:
+    """Sweep on a disk that is full when the second trial is recorded, and again when there is room, in a child."""
+    assert sweep_once("run.dir=whole") == 0
+    expected = all_runs(Path("whole"))["rows"]
+    try:
+        mount_disk(4000)
+    except OSError:
+        return NO_DISK
+    saves, save = 0, sweeps.save_outcomes
+
+    def faulty_save(*arguments: object) -> None:
+        nonlocal saves
+        saves += 1
+        if saves == 3:  # there is one at the start, and one for each trial
+            fill()
+        save(*arguments)  # type: ignore[arg-type]
+
+    sweeps.save_outcomes = faulty_save
+    code = sweep_once("run.dir=disk/runs")
+    sweeps.save_outcomes = save
+    make_room()
+    again = sweep_once("run.dir=disk/runs")
+    if again != 0 or all_runs(DISK / "runs")["rows"] != expected:
+        print(f"MISSING: the sweep ends with {again}")
+    return code
+
+
+OTHERS = {"shards on a small disk": shard_on_small_disk, "a sweep on a full disk": sweep_on_full_disk}
 
 
 def run(folder: Path, full: bool) -> Tally:
@@ -204,10 +246,7 @@ def run(folder: Path, full: bool) -> Tally:
     prepare_to_fork()
     train_tiny(folder)
     for fault in FAULTS if full else FAULTS[:3]:
-        place = folder / fault.name.replace(" ", "-")
-        place.mkdir()
-        (place / "tiny.yaml").write_text(TINY, encoding="utf-8")
-        (place / "corpus.txt").write_text(CORPUS * 30, encoding="utf-8")
+        place = make_folder(folder / fault.name.replace(" ", "-"))
         ending = run_forked(lambda fault=fault: train_on(fault), place)
         if ending.code == NO_DISK:
             tally.count("not possible here")
@@ -215,7 +254,7 @@ def run(folder: Path, full: bool) -> Tally:
             check(fault, ending, tally)
     write_texts(folder / "texts")
     commands = {name: lambda call=call: command_on_full_disk(call) for name, call in COMMANDS.items() if full}
-    for name, call in (commands | _others()).items():
+    for name, call in (commands | OTHERS).items():
         ending = run_forked(call, folder)
         if ending.code == NO_DISK:
             tally.count("not possible here")
@@ -230,48 +269,9 @@ def run(folder: Path, full: bool) -> Tally:
     return tally
 
 
-BREAKS = (
-    Break(
-        "free space is not checked at the start",
-        "gpt/accounting/disk.py",
-        "if needed > free:",
-        "if False:",
-    ),
-    Break(
-        "a failed save ends the run",
-        "gpt/training/saving.py",
-        "                if required:\n                    raise\n",
-        "                raise\n",
-    ),
-    Break(
-        "shards that are finished are lost with the disk",
-        "gpt/data/sharding.py",
-        "    except OSError as error:\n        raise DataError(\n",
-        "    except OSError as error:\n        shutil.rmtree(partial)\n        raise DataError(\n",
-    ),
-    Break(
-        "a training that the page goes on with begins anew",
-        "gpt/serving/http/playground/trainings.py",
-        '*target, "--resume", "auto"], is_new=False',
-        "*target], is_new=False",
-    ),
-    Break(
-        "a sweep goes on if its results cannot be written",
-        "gpt/training/sweeps/outcomes.py",
-        '        raise GPTError(f"cannot write the results in {folder}: {error.strerror}") from None\n',
-        "        del error\n",
-    ),
-    Break(
-        "the last save may fail",
-        "gpt/training/saving.py",
-        "                if required:\n                    raise\n",
-        "",
-    ),
-)
 DRILL = Drill(
     "A disk that is full, read-only, limited, slow or loses the run folder costs no checkpoint from before: training "
-    "continues with counted warnings, and fails in the end only if the last checkpoint cannot be written. Shards, "
-    "sweeps and trainings from the page keep what is finished, and go on when there is room.",
+    "continues with counted warnings, and fails in the end only if the last checkpoint cannot be written. Shards and "
+    "sweeps keep what is finished, and go on when there is room.",
     run,
-    BREAKS,
 )

@@ -12,7 +12,7 @@ from typing import Any
 import onnxruntime
 import torch
 
-from drills.frame import Break, Drill, Tally, repeats
+from drills.frame import Drill, Tally, repeats
 from gpt.config import SamplingParams
 from gpt.data.bpe import learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
@@ -158,29 +158,8 @@ def run(folder: Path, full: bool) -> Tally:
     return tally
 
 
-BREAKS = (
-    Break(
-        "a GGUF file has keys in another order than queries",
-        "gpt/interop/gguf_file.py",
-        'if "q_proj" in name or "k_proj" in name:',
-        'if "q_proj" in name:',
-    ),
-    Break(
-        "an ONNX file has a tokenizer that lacks a letter",
-        "gpt/interop/onnx_file.py",
-        "json.dumps(to_tokenizer_json(tokenizer), ensure_ascii=False)",
-        "json.dumps(to_tokenizer_json(tokenizer), ensure_ascii=False).replace('\"W\"', '\"Q\"')",
-    ),
-    Break(
-        "a page gives every query head the first keys",
-        "gpt/web/src/engine/model.js",
-        "const shared = Math.floor((head * kvHeads) / heads);",
-        "const shared = 0;",
-    ),
-)
 DRILL = Drill(
     "Models of every choice that a format has, exported as ONNX, as a page and as GGUF, write their greedy texts when "
     "the programs of these formats open the files.",
     run,
-    BREAKS,
 )

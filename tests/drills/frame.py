@@ -1,4 +1,4 @@
-"""What a drill is: an attack on a promise, its figures, and broken builds on which it has to fail."""
+"""What a drill is: an attack on a promise, and its figures."""
 
 import os
 import time
@@ -10,35 +10,15 @@ from pathlib import Path
 import gpt
 
 ROOT = Path(gpt.__file__).resolve().parents[1]
-"""The checkout that is attacked; in a self-test a copy of it, so drills use no other path to `scripts/`."""
-
+"""The checkout that is attacked."""
 FOLDER = "GPT_DRILL_FOLDER"
 """Variable of the environment of a drill's process and of those that it starts: the drill's folder."""
 COUNT = "GPT_DRILL_COUNT"
 """Another variable: how often a drill that can be asked for that repeats its attack."""
 PROGRESS = "progress.txt"
 """File in that folder: the figures so far."""
-
-NAMES = (
-    "kill",
-    "ranks",
-    "signals",
-    "disk",
-    "rot",
-    "hostile",
-    "numbers",
-    "network",
-    "races",
-    "fuzz",
-    "soak",
-    "reproducibility",
-    "supply",
-    "server",
-    "streams",
-    "memory",
-    "decoding",
-    "exports",
-)
+NAMES = ("kill", "ranks", "signals", "disk", "rot", "hostile", "fuzz", "soak", "server", "memory")
+NAMES += ("decoding", "exports")
 """The modules of this folder with a `DRILL`, in the order of the page."""
 
 
@@ -69,6 +49,11 @@ class Tally:
             self.failures.append(failure)
         return holds
 
+    def outcome(self, done: str, wrong: str, what: str) -> None:
+        """Count an attack as `done`, or as lost with what is `wrong`; an empty text is nothing wrong."""
+        self.count("lost" if wrong else done)
+        self.check(not wrong, f"{what}: {wrong}")
+
     def line(self) -> str:
         """Return the figures as `200 kills, 200 resumed, 0 lost`."""
         shown = (f"{value:,}" if isinstance(value, int) else value for value in self.figures.values())
@@ -81,37 +66,6 @@ def repeats(full: bool, at_full: int, at_small: int) -> int:
 
 
 @dataclass(frozen=True)
-class Break:
-    """A defect that a drill has to find: a piece of a file that is replaced by another.
-
-    Attributes:
-        why: the defect, in a few words.
-        file: path below the checkout.
-        old: stands in the file exactly once.
-        new: takes its place.
-        needs: a package without which it is not looked for; None: none.
-    """
-
-    why: str
-    file: str
-    old: str
-    new: str
-    needs: str | None = None
-
-    def apply(self, root: Path) -> None:
-        """Break the copy of the checkout at `root`.
-
-        Raises:
-            ValueError: the file has changed, and the break has to follow it.
-        """
-        path = root / self.file
-        text = path.read_text(encoding="utf-8")
-        if text.count(self.old) != 1:
-            raise ValueError(f"the break {self.why!r} does not apply: {self.file} has its text {text.count(self.old)}x")
-        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
-
-
-@dataclass(frozen=True)
 class Drill:
     """An attack.
 
@@ -120,13 +74,11 @@ class Drill:
         run: attacks in an empty folder; the second argument is False at the small scale of tests and self-tests, at
             which it has to find every break within seconds. Failures are returned; an exception is a defect of the
             drill.
-        breaks: each is found at the small scale.
         alone: it measures, so no other drill may run beside it.
     """
 
     promise: str
     run: Callable[[Path, bool], Tally]
-    breaks: tuple[Break, ...]
     alone: bool = False
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from drills.frame import Break, Drill, Tally
-from drills.fuzz_checkpoints import spoil_checkpoint
+from drills.frame import Drill, Tally
 from drills.fuzz_commands import (
     COMMANDS,
     attack_command,
@@ -21,7 +20,7 @@ from drills.fuzz_commands import (
     nothing_slow,
     write_inputs,
 )
-from drills.fuzz_files import Shards, attack_outcomes, attack_space, attack_tokenizer
+from drills.fuzz_files import Shards, attack_outcomes, attack_space, attack_tokenizer, spoil_checkpoint
 from drills.fuzz_guided import guide
 from drills.fuzz_properties import PROPERTIES
 from drills.fuzz_server import ask_server
@@ -37,48 +36,6 @@ FIGURES += ("texts through tokenizers, YAML and stop strings", "guided by covera
 FIGURES += ("tracebacks", "hangs")
 PATIENCE, HANG = 3.0, 20.0
 """Seconds after which Ctrl-C comes, as from somebody who has waited enough; and after which something hangs."""
-YAML = "gpt/config/strict_yaml.py"
-BREAKS = (
-    Break("a wrong number is a traceback", YAML, "(yaml.YAMLError, ValueError, ", "(yaml.YAMLError, "),
-    Break(
-        "foreign JSON is a traceback",
-        "gpt/checkpoint/folder.py",
-        "except Exception as error:  # foreign bytes make an unpickler raise anything",
-        "except OSError as error:",
-    ),
-    Break("half a stop string is shown", "gpt/generation/text.py", "range(min(len(text), len(stop) - 1), 0, -1)", "()"),
-    Break(
-        "half a character is lost",
-        "gpt/data/tokenizers.py",
-        'codecs.getincrementaldecoder("utf-8")(errors="replace")',
-        'codecs.getincrementaldecoder("utf-8")(errors="ignore")',
-    ),
-    Break(
-        "an edited journal of shards gives other tokens",
-        "gpt/data/shards.py",
-        "    return unseal(sealed)",
-        "    return dict(sealed)",
-    ),
-    Break(
-        "a huge number in a search space is a traceback",
-        "gpt/training/sweeps/space.py",
-        "    except OverflowError:",
-        "    except ZeroDivisionError:",
-    ),
-    Break(
-        "a mistake that is typed ends the session",
-        "gpt/cli/interactive.py",
-        "        except GPTError as error:",
-        "        except ZeroDivisionError as error:",
-    ),
-    Break(
-        "JSON that is nested too deeply is a traceback",
-        "gpt/files.py",
-        "    except RecursionError:",
-        "    except ZeroDivisionError:",
-    ),
-    Break("a tag builds objects, or is a traceback", YAML, " or event.tag is not None", "", needs="atheris"),
-)
 
 
 @dataclass(frozen=True)
@@ -194,4 +151,4 @@ def _attack(tally: Tally, target: Target, chance: random.Random) -> None:
 
 
 PROMISE = "Input that nobody expects is refused in one line, or works; there is no traceback and no hang."
-DRILL = Drill(PROMISE, run, BREAKS)
+DRILL = Drill(PROMISE, run)

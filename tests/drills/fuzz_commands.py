@@ -1,11 +1,9 @@
 """Command lines that nobody expects, of every command, and lines typed into the interactive prompt."""
 
 import contextlib
-import io
 import os
 import random
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,8 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from unittest.mock import patch
 
-from drills.nasty import command_line, edit, options_of, text, written_value
-from drills.offline import call
+from drills.nasty import call, command_line, edit, options_of, text, written_value
 from gpt.config import Config, SamplingParams
 from training.sessions import quick_beginnings
 
@@ -208,5 +205,4 @@ def attack_import(chance: random.Random) -> None:
 
 
 def _run(module: str, line: list[str], typed: bytes = b"") -> tuple[int, str, str]:
-    with patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8")):
-        return call(import_module(module).main, line)
+    return call(import_module(module).main, line, typed)

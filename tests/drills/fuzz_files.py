@@ -1,6 +1,7 @@
-"""JSON and YAML that someone has edited: tokenizers, descriptions of shards, search spaces and results of sweeps."""
+"""JSON and YAML that someone has edited: tokenizers, descriptions of shards, search spaces, sweeps, checkpoints."""
 
 import contextlib
+import hashlib
 import json
 import random
 import shutil
@@ -8,20 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from drills.nasty import mutate_bytes, mutate_json, value
-from gpt.config import parse_config
+from drills.nasty import edit, mutate_bytes, mutate_json, value
+from gpt.checkpoint import load_trained, read_checkpoint
+from gpt.config import load_config, parse_config
+from gpt.corpora.corpus_text import BLOCK
+from gpt.corpora.preparation import prepare
+from gpt.corpora.sharding import unfinished
+from gpt.corpora.shards import JOURNAL
 from gpt.data.bpe import learn_bpe
-from gpt.data.corpus_text import BLOCK
 from gpt.data.dataset import META, Dataset, open_dataset, seal, unseal
-from gpt.data.preparation import prepare
 from gpt.data.saved_tokenizer import tokenizer_from_dict
-from gpt.data.sharding import unfinished
-from gpt.data.shards import JOURNAL
 from gpt.environment import read_settings
 from gpt.errors import GPTError
 from gpt.progress import silent
+from gpt.training.setup import open_session
 from gpt.training.sweeps.outcomes import RESULTS, load_outcomes
 from gpt.training.sweeps.space import read_space
 from gpt.training.sweeps.trials import plan_trials
@@ -139,3 +143,46 @@ class Shards:
     @staticmethod
     def _all_tokens(dataset: Dataset) -> NDArray[Any]:
         return np.concatenate([np.asarray(dataset.train), np.asarray(dataset.val)])
+
+
+INSIDE = ("state.json", "tokenizer.json", "manifest.json", "config.yaml")
+OUTSIDE = ("best.json", "last.json", "config.yaml")
+
+
+def spoil_checkpoint(run: Path, copy: Path, chance: random.Random) -> None:
+    """Edit one file of a copy of a run, then load it, resume it and look for its checkpoints."""
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(run, copy / run.name)
+    spoiled = copy / run.name
+    checkpoint = sorted((spoiled / "checkpoints").iterdir())[-1]
+    if chance.random() < 0.75:
+        edit(checkpoint / chance.choice(INSIDE), chance)
+        _hash_again(checkpoint)
+    else:
+        edit(spoiled / chance.choice(OUTSIDE), chance)
+    for use in (
+        lambda: read_checkpoint(checkpoint),
+        lambda: load_trained(spoiled, copy, torch.device("cpu")),
+        lambda: _resume(spoiled),
+    ):
+        with contextlib.suppress(GPTError):
+            use()
+
+
+def _hash_again(checkpoint: Path) -> None:
+    """Write the hashes of all files into the manifest, unless that is what was edited."""
+    path = checkpoint / "manifest.json"
+    try:
+        manifest = json.loads(path.read_bytes())
+        for name, entry in manifest["files"].items():
+            content = (checkpoint / name).read_bytes()
+            entry.update(sha256=hashlib.sha256(content).hexdigest(), size=len(content))
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
+        return
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def _resume(run: Path) -> None:
+    loaded = load_config(Path("tiny.yaml"), [f"run.dir={json.dumps(str(run.parent))}", f"run.name={run.name}"])
+    trainer = open_session(loaded, read_settings(offline=True), lambda line: None, resume="auto")
+    trainer.run_folder.unlock()

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drills.frame import ROOT
+from drills.leftovers import hidden_files
 from drills.terminals import ECHO, TerminalProcess, descendants, end_orphans
-from drills.tiny_run import hidden_files
 from gpt.checkpoint import RunFolder, read_checkpoint
 from server_process import request
 

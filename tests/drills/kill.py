@@ -2,19 +2,17 @@
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from drills.forks import Death, Ending, prepare_to_fork, run_forked
-from drills.frame import Break, Drill, Tally
-from drills.killed_commands import kill_commands
-from drills.killed_stages import kill_stages
-from drills.killed_sweeps import kill_sweeps
-from drills.leftovers import differing, everything
-from drills.tiny_run import hidden_files
+from drills.forks import Death, prepare_to_fork, run_forked
+from drills.frame import Drill, Tally, repeats
+from drills.killed_commands import kill_commands, make_old
+from drills.leftovers import all_runs, lost
+from drills.tiny_run import make_folder, sweep_once
 from gpt.cli import train
-from gpt.errors import GPTError
-from tiny import CORPUS
 
 RECIPE = """
 run: {name: run, device: cpu, dtype: float32, compile: false, kernels: torch, threads: 1}
@@ -31,27 +29,57 @@ train:
   sample_tokens: 4
   keep_last: 2
 """
-RUN = Path("runs/run")
 EARLIER = "runs/run/checkpoints/step-000002"
-MAX_DEATHS = 3
-"""How often one run is killed before it may finish."""
 
 
-def make_folder(folder: Path) -> Path:
-    """Return a folder with recipe.yaml and corpus.txt."""
-    folder.mkdir()
-    (folder / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
-    (folder / "corpus.txt").write_text(CORPUS * 20, encoding="utf-8")
+@dataclass(frozen=True)
+class Subject:
+    """What is killed, and continued by the same command.
+
+    Attributes:
+        name: its figure.
+        call: starts or continues it, in a child.
+        deaths: how it is killed at full scale and at the small one, given how many changes it makes on disk.
+        in_a_row: how often one run is killed at most before it may finish.
+        make: makes the folder that it works in.
+        is_aged: whether what a killed process leaves has to be old before it is removed.
+    """
+
+    name: str
+    call: Callable[[], int]
+    deaths: Callable[[bool, int], Iterator[Death]]
+    in_a_row: int = 1
+    make: Callable[[Path], Path] = make_folder
+    is_aged: bool = False
+
+
+def resume(*options: str) -> int:
+    """Train, or continue."""
+    return train.main(["--config", "tiny.yaml", "--resume", "auto", *options])
+
+
+def resume_from_earlier() -> int:
+    """Continue a finished run from an earlier checkpoint, or that; the checkpoints after it are replaced."""
+    mark = Path("begun")
+    if mark.exists():
+        return resume()
+    mark.touch()
+    return train.main(["--config", "tiny.yaml", "--resume", EARLIER])
+
+
+def make_recipe(folder: Path) -> Path:
+    """Return a folder with a recipe that has dropout and an average of the weights."""
+    return make_folder(folder, RECIPE)
+
+
+def make_finished(folder: Path) -> Path:
+    """Return a folder with a finished run that has all its checkpoints."""
+    ending = run_forked(partial(resume, "train.keep_last=9"), make_recipe(folder))
+    assert ending.code == 0, ending.output
     return folder
 
 
-def resume(folder: Path, death: Death = Death(), point: str = "auto", keep: int = 2) -> Ending:  # noqa: B008
-    """Start or continue the run in a child."""
-    arguments = ["--config", "recipe.yaml", "--resume", point, f"train.keep_last={keep}"]
-    return run_forked(lambda: train.main(arguments), folder, death)
-
-
-def deaths(full: bool, changes: int) -> Iterator[Death]:
+def everywhere(full: bool, changes: int) -> Iterator[Death]:
     """Yield a death before every second change on disk, at random moments, and in writes of random files."""
     chance = random.Random(0)
     yield from (Death(changes=number) for number in range(1, changes + 1, 2 if full else changes // 7))
@@ -59,110 +87,55 @@ def deaths(full: bool, changes: int) -> Iterator[Death]:
     yield from (Death(file_bytes=chance.randrange(50_000)) for _ in range(40 if full else 1))
 
 
-def kill_training(folder: Path, full: bool, tally: Tally) -> None:
-    """Kill runs, each up to three times, and compare each in the end with one that was never disturbed."""
+def spread(count: int, full: bool, changes: int) -> Iterator[Death]:
+    """Yield so many deaths before changes on disk, as far from each other as can be, and one at the small scale."""
+    number = repeats(full, count, 1)
+    yield from (Death(changes=1 + (2 * index + 1) * changes // (2 * number)) for index in range(number))
+
+
+SUBJECTS = (
+    Subject("runs finished", resume, everywhere, 3, make_recipe),
+    Subject("runs finished", resume_from_earlier, partial(spread, 20), 1, make_finished),
+    Subject("students finished", partial(resume, "train.teacher_share=0.5"), partial(spread, 50), 1, make_recipe),
+    Subject("sweeps finished", sweep_once, partial(spread, 96), is_aged=True),
+)
+
+
+def kill(subject: Subject, folder: Path, full: bool, tally: Tally) -> None:
+    """Kill it in every way, continue it, and compare what it leaves with what it leaves undisturbed."""
     folder.mkdir()
-    undisturbed = make_folder(folder / "undisturbed")
-    ending = resume(undisturbed, keep=9)
+    undisturbed = subject.make(folder / "undisturbed")
+    ending = run_forked(subject.call, undisturbed)
     assert ending.code == 0, ending.output
-    expected = everything(undisturbed / RUN)
-    waiting = list(deaths(full, ending.changes))
+    expected = all_runs(undisturbed / "runs")
+    waiting = list(subject.deaths(full, ending.changes))
     random.Random(1).shuffle(waiting)
     while waiting:
-        dying = [waiting.pop() for _ in range(min(MAX_DEATHS if full else 1, len(waiting)))]
-        place = make_folder(folder / f"run{len(waiting)}")
-        again = len(waiting) % 4 == 3
-        if again:  # another pass over a finished run replaces its checkpoints
-            shutil.copytree(undisturbed, place, dirs_exist_ok=True)
-        for number, death in enumerate(dying):
-            ending = resume(place, death, EARLIER if again and number == 0 else "auto")
+        place = subject.make(folder / "place")
+        dying = [waiting.pop() for _ in range(min(subject.in_a_row if full else 1, len(waiting)))]
+        for death in dying:
+            ending = run_forked(subject.call, place, death)
             tally.count("kills", ending.was_killed)
             tally.check(ending.was_killed or ending.code == 0, f"{dying}: {ending}")
-        ending = resume(place)
-        lost = _lost(place, ending, expected)
-        tally.count("runs finished", not lost)
-        tally.count("lost", bool(lost))
-        tally.check(not lost, f"{dying}: {lost}")
+            if subject.is_aged:
+                make_old(place)
+        tally.outcome(subject.name, lost(place, run_forked(subject.call, place), expected), f"{dying}")
         shutil.rmtree(place)
-
-
-def _lost(place: Path, ending: Ending, expected: dict[str, object]) -> str:
-    """Return what a run that was killed and resumed lacks or has too much; empty if nothing."""
-    if ending.code != 0:
-        return ending.output[-500:]
-    try:
-        differences = differing(everything(place / RUN), expected)
-    except (AssertionError, GPTError, OSError, ValueError) as error:
-        return repr(error)
-    return ", ".join([*differences, *hidden_files(place / "runs")])
 
 
 def run(folder: Path, full: bool) -> Tally:
     """Kill trainings, teachers with students, sweeps, and other commands that write."""
-    tally = Tally("kills", "runs finished", "students finished", "sweeps finished", "commands finished", "lost")
+    tally = Tally("kills", *dict.fromkeys(subject.name for subject in SUBJECTS), "commands finished", "lost")
     prepare_to_fork()
-    kill_training(folder / "training", full, tally)
-    kill_stages(folder / "stages", make_folder(folder / "taught"), full, tally)
+    for number, subject in enumerate(SUBJECTS):
+        kill(subject, folder / str(number), full, tally)
     kill_commands(folder / "commands", full, tally)
-    kill_sweeps(folder / "sweeps", full, tally)
     return tally
 
 
-BREAKS = (
-    Break(
-        "old checkpoints are removed before the new one is written",
-        "gpt/checkpoint/runs.py",
-        "        write_checkpoint(folder, checkpoint)\n",
-        '        shutil.rmtree(self.path / "checkpoints", ignore_errors=True)\n'
-        "        write_checkpoint(folder, checkpoint)\n",
-    ),
-    Break(
-        "files are written in place",
-        "gpt/files.py",
-        "        temporary.write_bytes(content)\n",
-        "        path.write_bytes(content)\n        return\n",
-    ),
-    Break(
-        "dropout goes on from another place",
-        "gpt/training/trainer.py",
-        "if not restore_generator_states(checkpoint.training, self.world, self.compute.device):",
-        "if False:",
-    ),
-    Break(
-        "an evaluation that was not saved is recorded twice",
-        "gpt/training/trainer.py",
-        "self.monitor.start(self.state.step, self.state.evaluated_step == self.state.step)",
-        "self.monitor.start(self.state.step)",
-    ),
-    Break(
-        "a student is taught by a teacher that is not finished",
-        "gpt/training/stages.py",
-        'if found is None or found[1].state["step"] < loaded.config.train.teacher_steps:',
-        "if found is None:",
-    ),
-    Break(
-        "the journal of shards does not say where in the text the next one begins",
-        "gpt/data/shards.py",
-        "self.finished[-1].block, self.finished[-1].offset) if",
-        "self.finished[-1].block, 0) if",
-    ),
-    Break(
-        "a sweep starts its trials again",
-        "gpt/training/sweeps/sweep.py",
-        '"--resume", "auto", *self._options',
-        "*self._options",
-    ),
-    Break(
-        "downloads are written under their own name",
-        "gpt/data/mirrors.py",
-        "    with temporary_file(path) as temporary:",
-        "    temporary = path\n    if True:",
-    ),
-)
 DRILL = Drill(
     "A run that is killed before any change on disk, at any moment or in any write continues with `--resume auto`, and "
     "ends as one that was never disturbed, bit for bit; so do a teacher with its student, sweeps, shards, downloads, "
     "exports and imports.",
     run,
-    BREAKS,
 )

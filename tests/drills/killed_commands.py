@@ -10,19 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from itertools import count
 from pathlib import Path
 
 import zstandard
 
 from drills.forks import Death, run_forked
 from drills.frame import Tally
-from drills.tiny_run import hidden_files, train_tiny
+from drills.leftovers import hidden_files
+from drills.tiny_run import train_tiny
 from gpt.cli import export, import_model, prepare_data, quantize
 from gpt.cli.command import run_command
-from gpt.data import corpus_text, shards
-from gpt.data.download import Download, fetch
-from gpt.data.workers import _Worker
+from gpt.corpora import corpus_text, shards
+from gpt.corpora.download import Download, fetch
 from gpt.progress import silent
 from tiny import CORPUS
 
@@ -64,36 +63,15 @@ BLOCK = 1500
 """Characters that are encoded at a time: several shards to a block and several blocks to a corpus."""
 
 
-def shard(*options: str, into: str = "sharded", workers: int = 1, tokens: int = 600) -> int:
+def shard(into: str = "sharded") -> int:
     """Encode a compressed corpus into shards of some tokens."""
-    changes = ["data.path=texts", f"data.dir={into}", f"data.shard_tokens={tokens}", f"data.workers={workers}"]
-    return prepare_data.main(["--config", "tiny.yaml", *changes, *options])
+    changes = ["data.path=texts", f"data.dir={into}", "data.shard_tokens=600", "data.workers=1"]
+    return prepare_data.main(["--config", "tiny.yaml", *changes])
 
 
-def _shard_small_blocks(workers: int = 1) -> int:
+def _shard_small_blocks() -> int:
     corpus_text.BLOCK = shards.BLOCK = BLOCK  # in a child, which ends
-    return shard(workers=workers)
-
-
-def _shard_and_lose(number: int) -> int:
-    """Shard by two workers, of which one is stopped before it is sent something and killed before it answers."""
-    send, receive, sent = _Worker.send, _Worker.receive, count()
-    lost: list[_Worker] = []
-
-    def stop_and_send(worker: _Worker, text: str) -> None:
-        if next(sent) == number:
-            os.kill(worker._process.pid, signal.SIGSTOP)
-            os.waitpid(worker._process.pid, os.WUNTRACED)
-            lost.append(worker)
-        send(worker, text)
-
-    def kill_and_receive(worker: _Worker) -> bytes:
-        if worker in lost:
-            worker._process.kill()
-        return receive(worker)
-
-    _Worker.send, _Worker.receive = stop_and_send, kill_and_receive  # type: ignore[method-assign]
-    return _shard_small_blocks(workers=2)
+    return shard()
 
 
 def write_texts(folder: Path) -> None:
@@ -164,9 +142,6 @@ def kill_commands(folder: Path, full: bool, tally: Tally) -> None:
         deaths = [Death(changes=number) for number in (range(1, changes + 1) if full else (1, changes // 2 + 1))]
         for death in (*deaths, *(Death(file_bytes=size) for size in ((0, 1000, 10_000) if full else (1000,)))):
             _kill(command, folder, death, expected, tally)
-        if command.name == "shard" and full:
-            for number in range(8):  # each worker is sent its task, and six blocks are: three, read twice
-                _lose_worker(folder, number, expected, tally)
 
 
 def _kill(command: Command, folder: Path, death: Death, expected: dict[str, str], tally: Tally) -> None:
@@ -175,32 +150,18 @@ def _kill(command: Command, folder: Path, death: Death, expected: dict[str, str]
     shutil.rmtree(output) if output.is_dir() else output.unlink()
     first = run_forked(command.run, folder, death)
     tally.count("kills", first.was_killed)
-    good = tally.check(first.was_killed or first.code == 0, f"{command.name}, {death}: {first}")
+    wrong = "" if first.was_killed or first.code == 0 else f"{first}"
     if not output.exists() or command.output in INCOMPLETE:
         make_old(folder)
         again = run_forked(command.run, folder)
-        good &= tally.check(again.code == 0, f"{command.name} after {death}: {again}")
-    good &= tally.check(contents(output) == expected, f"{command.name} after {death} has written something else")
+        wrong += "" if again.code == 0 else f"{again}"
+    wrong += "" if contents(output) == expected else "something else is written"
     make_old(folder)
     if hidden_files(folder):  # they are removed when the same thing is written again
         shutil.rmtree(output) if output.is_dir() else output.unlink()
         run_forked(command.run, folder)
-        good &= tally.check(not hidden_files(folder), f"{command.name} after {death} left {hidden_files(folder)}")
-    tally.count("commands finished", good)
-    tally.count("lost", not good)
-
-
-def _lose_worker(folder: Path, number: int, expected: dict[str, str], tally: Tally) -> None:
-    """Kill one worker of a preparation, and run that again."""
-    shutil.rmtree(folder / "sharded")
-    first = run_forked(lambda: _shard_and_lose(number), folder)
-    again = run_forked(_shard_small_blocks, folder)
-    good = first.code == 2 and "a worker process was ended by signal 9" in first.output
-    good &= again.code == 0 and contents(folder / "sharded") == expected
-    tally.check(good, f"worker lost at message {number}: {first}, {again}")
-    tally.count("kills")
-    tally.count("commands finished", good)
-    tally.count("lost", not good)
+        wrong += ", ".join(hidden_files(folder))
+    tally.outcome("commands finished", wrong, f"{command.name} after {death}")
 
 
 def contents(path: Path) -> dict[str, str]:

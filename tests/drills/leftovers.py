@@ -8,17 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from drills.forks import Ending
 from gpt.checkpoint import RunFolder, read_checkpoint
+from gpt.errors import GPTError
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """The tensors and values of nested dicts and lists, by path."""
-    if isinstance(tree, dict):
-        for key, value in tree.items():
+    if isinstance(tree, dict | list):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
             yield from leaves(value, f"{path}/{key}")
-    elif isinstance(tree, list):
-        for index, value in enumerate(tree):
-            yield from leaves(value, f"{path}/{index}")
     else:
         yield path, tree
 
@@ -54,3 +53,31 @@ def everything(run: Path) -> Leftovers:
     for name in ("best", "last"):
         found[name] = json.loads((run / f"{name}.json").read_text(encoding="utf-8"))
     return Leftovers(found | {path.name: path.read_text(encoding="utf-8") for path in (run / "samples").iterdir()})
+
+
+def all_runs(runs: Path) -> Leftovers:
+    """Read the leftovers of every run below a folder, and the results of a sweep without their times."""
+    found = Leftovers()
+    for last in runs.rglob("last.json"):
+        found |= {f"{last.parent.name}/{key}": value for key, value in everything(last.parent).items()}
+    for results in runs.rglob("results.json"):
+        rows = json.loads(results.read_text(encoding="utf-8"))["trials"]
+        lines = len(results.with_suffix(".csv").read_text(encoding="utf-8").splitlines())
+        found |= {"rows": [{**row, "seconds": 0} for row in rows], "lines of the table": lines}
+    return found
+
+
+def hidden_files(folder: Path) -> list[str]:
+    """Return the names that begin with a dot below a folder: what an interrupted write left there."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob(".*"))
+
+
+def lost(place: Path, ending: Ending, expected: Leftovers) -> str:
+    """Return what the runs in `place` lack or have too much once they have ended; empty if nothing."""
+    if ending.code != 0 or "Traceback" in ending.output:
+        return f"exit code {ending.code}: {ending.output[-500:]}"
+    try:
+        differences = differing(all_runs(place / "runs"), expected)
+    except (AssertionError, GPTError, OSError, ValueError) as error:
+        return repr(error)
+    return ", ".join([*differences[:9], *hidden_files(place / "runs")])

@@ -1,36 +1,22 @@
 """Values, texts and command lines that nobody expects."""
 
+import contextlib
 import copy
+import io
 import json
 import random
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-from drills.offline import call
+from unittest.mock import patch
 
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 2, 7, 1.5, -0.0, 1e-308, 1e308, float("nan"), float("inf"), -float("inf")),
-    *(
-        2**31,
-        2**32,
-        2**63 - 1,
-        2**63,
-        2**64,
-        10**30,
-        10**400,
-        -(2**63),
-        "",
-        "x",
-        "0",
-        "nan",
-        "null",
-        "true",
-        "\0",
-        "a\nb",
-    ),
-    *("\ud800", "\N{GRINNING FACE}", "../../x", "x" * 300, "y" * 5000, [], {}, [[]], {"": None}, [0] * 40, {"a": {}}),
+    *(2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**30, 10**400, -(2**63), "", "x", "0", "nan", "null", "true", "\0"),
+    *("a\nb", "\ud800", "\N{GRINNING FACE}", "../../x", "x" * 300, "y" * 5000, [], {}, [[]], {"": None}, [0] * 40),
+    {"a": {}},
 )
 TEXTS = (
     *("", " ", "0", "-1", "1", "2", "3", "0.5", "1e400", "nan", "inf", "-inf", "1e-400", "1_000", "0x10", "9" * 30),
@@ -104,6 +90,21 @@ def edit(path: Path, chance: random.Random) -> None:
     else:
         content = mutate_bytes(content, chance)
     path.write_bytes(content)
+
+
+def call(main: Callable[[list[str]], int], arguments: list[str], typed: bytes = b"") -> tuple[int, str, str]:
+    """Return the exit code of a command that is given an input, and what it printed on both streams."""
+    output, error = io.StringIO(), io.StringIO()
+    with (
+        patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8")),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(error),
+    ):
+        try:
+            code = main(arguments)
+        except SystemExit as exit_:
+            code = exit_.code if isinstance(exit_.code, int) else 1
+    return code, output.getvalue(), error.getvalue()
 
 
 def options_of(main: Callable[[list[str]], int], *view: str) -> list[str]:

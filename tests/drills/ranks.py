@@ -3,21 +3,31 @@
 import os
 import shutil
 import signal
+import socket
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from drills.forks import Death, Ending, prepare_to_fork
-from drills.frame import Break, Drill, Tally
-from drills.leftovers import differing, everything
-from drills.pairs import import_distributed, train_pair
-from drills.tiny_run import hidden_files
-from gpt.errors import GPTError
-from tiny import CORPUS, TINY
+from drills.forks import Child, Death, Ending, finish, prepare_to_fork, start_forked
+from drills.frame import Drill, Tally
+from drills.leftovers import Leftovers, all_runs, lost
+from drills.tiny_run import make_folder
+from gpt.cli import train
+from gpt.distributed import process_group
+from gpt.distributed.process_group import ProcessGroup
+from patience import PATIENCE
 
-RUN = Path("runs/tiny")
-ENDED = (1, 2)
-"""Exit codes of the process that is left: it lost the other, or never met it."""
+MESSAGES = ("on_main", "agreed", "gather", "sum", "max", "mean")
+"""Methods of a process group that wait for the other process."""
+ENDED = (0, 1, 2)
+"""Exit codes of the process that is left: it was done, lost the other, or never met it."""
+Fault = Callable[[int, int], None]
+"""Called with the rank and the number of a message before that is sent."""
+Pair = tuple[Ending, Ending]
 
 
 def recipe(method: str, steps: int) -> list[str]:
@@ -27,12 +37,77 @@ def recipe(method: str, steps: int) -> list[str]:
     return ["--config", "tiny.yaml", "--resume", "auto", *changes]
 
 
-def make_folder(folder: Path) -> Path:
-    """Return a folder with tiny.yaml and corpus.txt."""
-    folder.mkdir()
-    (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
-    (folder / "corpus.txt").write_text(CORPUS * 30, encoding="utf-8")
-    return folder
+def import_distributed() -> None:
+    """Import what ranks need before they are forked."""
+    import torch.distributed.device_mesh
+    import torch.distributed.fsdp
+    import torch.nn.parallel.distributed  # noqa: F401
+
+
+def train_pair(
+    folder: Path,
+    arguments: list[str],
+    deaths: tuple[Death, Death] = (Death(), Death()),
+    fault: Fault = lambda rank, message: None,
+    patience: float = PATIENCE,
+) -> Pair:
+    """Train in two processes, as torchrun starts them, which ends both where one ends.
+
+    Args:
+        folder: working directory.
+        arguments: of the train command.
+        deaths: of rank 0 and rank 1.
+        fault: see `Fault`.
+        patience: seconds that they wait for each other; in use, an hour.
+    """
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    pair = [
+        start_forked(lambda rank=rank: _run_rank(rank, port, arguments, fault, patience), folder, death, str(rank))
+        for rank, death in enumerate(deaths)
+    ]
+    _end_those_that_hang(pair, patience)
+    return finish(pair[0]), finish(pair[1])
+
+
+def _run_rank(rank: int, port: int, arguments: list[str], fault: Fault, patience: float) -> int:
+    """Train as one of two processes, in a child."""
+    place = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in place.items()}, MASTER_ADDR="127.0.0.1")
+    process_group.TIMEOUT = timedelta(seconds=patience)
+    count = 0
+
+    def faulty(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            nonlocal count
+            count += 1
+            fault(rank, count)
+            return method(*arguments)
+
+        return call
+
+    for name in MESSAGES:
+        setattr(ProcessGroup, name, faulty(getattr(ProcessGroup, name)))
+    return train.main(arguments)
+
+
+def _end_those_that_hang(pair: list[Child], patience: float) -> None:
+    """Kill what still runs a while after the other has ended, as torchrun does."""
+    while all(_runs(child) for child in pair):
+        time.sleep(0.01)
+    end = time.monotonic() + patience
+    while any(_runs(child) for child in pair):
+        if time.monotonic() > end:
+            for child in pair:
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _runs(child: Child) -> bool:
+    """Return whether a child has not ended; it stays to be waited for."""
+    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 def run(folder: Path, full: bool) -> Tally:
@@ -45,55 +120,37 @@ def run(folder: Path, full: bool) -> Tally:
         undisturbed = make_folder(folder / method)
         endings = train_pair(undisturbed, arguments, fault=partial(_note, undisturbed))
         assert [ending.code for ending in endings] == [0, 0], endings
-        expected = everything(undisturbed / RUN)
         counts = [len((undisturbed / f"messages{rank}").read_bytes()) for rank in (0, 1)]
-        killed = _attack(folder / "place", arguments, expected, tally)
+        attack = partial(_attack, folder / "place", arguments, all_runs(undisturbed / "runs"), tally)
         for number in range(1, endings[0].changes, 12) if full else (endings[0].changes * 2 // 3,):
-            killed(f"{method}: rank 0 before change {number}", deaths=(Death(changes=number), Death()))
+            attack(f"{method}: rank 0 before change {number}", deaths=(Death(changes=number), Death()))
         for rank in (0, 1) if full else ():
             for number in range(1, counts[rank] + 1, 7):
-                killed(f"{method}: rank {rank} before message {number}", fault=partial(_die, rank, number))
+                fault = partial(_send, signal.SIGKILL, rank, number)
+                attack(f"{method}: rank {rank} before message {number}", fault=fault)
         if full:
-            hang = partial(_hang, 1, counts[1] // 2)
-            killed(f"{method}: rank 1 hangs", fault=hang, patience=5.0)
+            hang = partial(_send, signal.SIGSTOP, 1, counts[1] // 2)
+            attack(f"{method}: rank 1 hangs", fault=hang, patience=5.0)
     return tally
 
 
-def _attack(place: Path, arguments: list[str], expected: dict[str, object], tally: Tally) -> Callable[..., None]:
-    def attack(name: str, **how: object) -> None:
-        make_folder(place)
-        endings = train_pair(place, arguments, **how)  # type: ignore[arg-type]
-        tally.count("kills", any(ending.was_killed for ending in endings))
-        wrong = _wrong_ending(endings)
-        endings = train_pair(place, arguments)
-        wrong = wrong or _lost(place, endings, expected)
-        tally.check(not wrong, f"{name}: {wrong}")
-        tally.count("runs finished", not wrong)
-        tally.count("lost", bool(wrong))
-        shutil.rmtree(place)
-
-    return attack
+def _attack(place: Path, arguments: list[str], expected: Leftovers, tally: Tally, name: str, **how: Any) -> None:
+    make_folder(place)
+    endings = train_pair(place, arguments, **how)
+    tally.count("kills", any(ending.was_killed for ending in endings))
+    wrong = _wrong_ending(endings)
+    first, second = train_pair(place, arguments)
+    wrong += "" if second.code == 0 else f"it does not continue: {second}"
+    tally.outcome("runs finished", wrong + lost(place, first, expected), name)
+    shutil.rmtree(place)
 
 
-def _wrong_ending(endings: tuple[Ending, Ending]) -> str:
+def _wrong_ending(endings: Pair) -> str:
     """Return what is wrong with how the process that is left ended."""
     for ending in endings:
-        if not ending.was_killed and (ending.code not in (0, *ENDED) or "Traceback" in ending.output):
+        if not ending.was_killed and (ending.code not in ENDED or "Traceback" in ending.output):
             return f"the other ended with {ending.code}: {ending.output[-500:]}"
-    if sum(ending.was_killed for ending in endings) == 2:
-        return "the other did not end by itself"
-    return ""
-
-
-def _lost(place: Path, endings: tuple[Ending, Ending], expected: dict[str, object]) -> str:
-    """Return what the run that was continued lacks or has too much."""
-    if [ending.code for ending in endings] != [0, 0]:
-        return f"it does not continue: {[(ending.code, ending.output[-400:]) for ending in endings]}"
-    try:
-        differences = differing(everything(place / RUN), expected)
-    except (AssertionError, GPTError, OSError, ValueError) as error:
-        return repr(error)
-    return ", ".join([*differences, *hidden_files(place / "runs")])
+    return "the other did not end by itself" if all(ending.was_killed for ending in endings) else ""
 
 
 def _note(folder: Path, rank: int, message: int) -> None:
@@ -101,33 +158,13 @@ def _note(folder: Path, rank: int, message: int) -> None:
         file.write(b".")
 
 
-def _die(rank: int, number: int, own: int, message: int) -> None:
+def _send(signum: signal.Signals, rank: int, number: int, own: int, message: int) -> None:
     if (own, message) == (rank, number):
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signum)
 
 
-def _hang(rank: int, number: int, own: int, message: int) -> None:
-    if (own, message) == (rank, number):
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-
-BREAKS = (
-    Break(
-        "the moments of two processes are lost in a checkpoint",
-        "gpt/training/sharding.py",
-        "        return full.cpu() if is_main else None\n",
-        "        return full.cpu() * 0 if is_main else None\n",
-    ),
-    Break(
-        "a process that has lost the other ends with a traceback",
-        "gpt/distributed/process_group.py",
-        'isinstance(error, dist.DistError) or "gloo" in str(error) or "Connection" in str(error)',
-        "False",
-    ),
-)
 DRILL = Drill(
     "Of two processes that train together, by DDP or FSDP2, either may be killed at any message to the other or before "
     "any change on disk, or hang: the other ends in one line, and both continue as if nothing had been, bit for bit.",
     run,
-    BREAKS,
 )

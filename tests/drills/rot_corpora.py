@@ -10,14 +10,15 @@ from unittest.mock import patch
 
 import numpy as np
 
+from drills.forks import run_forked
 from drills.frame import Tally
 from drills.killed_commands import BLOCK, contents, shard, write_texts
-from drills.killed_sweeps import FOLDER, make_folder, run_sweep
-from gpt.data import corpus_text, shards
+from drills.tiny_run import SWEEP, make_folder, sweep_once
+from gpt.corpora import corpus_text, shards
+from gpt.corpora.shards import JOURNAL
+from gpt.corpora.tasks import Encode
+from gpt.corpora.workers import WorkerLost
 from gpt.data.dataset import open_dataset
-from gpt.data.shards import JOURNAL
-from gpt.data.tasks import Encode
-from gpt.data.workers import WorkerLost
 from gpt.errors import DataError
 from gpt.training.sweeps.outcomes import RESULTS, load_outcomes
 
@@ -95,9 +96,9 @@ def _changed_digits(content: bytes, number: int) -> Iterator[tuple[str, bytes]]:
 def attack_sweep(folder: Path, attack: Attack) -> None:
     """Damage the results of a sweep, and the states of a trial that they are compared with."""
     make_folder(folder)
-    ending = run_sweep(folder)
+    ending = run_forked(sweep_once, folder)
     assert ending.code == 0, ending.output
-    sweep = folder / FOLDER
+    sweep = folder / SWEEP
     right = load_outcomes(sweep)
     assert len(right) == 2
 

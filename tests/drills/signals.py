@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 
 from drills.forks import Death, Ending, finish, prepare_to_fork, run_forked, start_forked
-from drills.frame import Break, Drill, Tally
+from drills.frame import Drill, Tally
 from drills.interrupted import converse, try_case
 from drills.interrupted_cases import SESSION, chosen, make_original
 from drills.killed_commands import INCOMPLETE, contents, undisturbed
-from drills.leftovers import differing, everything
+from drills.leftovers import differing, everything, hidden_files
 from drills.terminals import adopt_orphans
-from drills.tiny_run import hidden_files
 from gpt.checkpoint import RunFolder
 from gpt.cli import train
 from tiny import CORPUS, TINY
@@ -132,24 +131,9 @@ def run(folder: Path, full: bool) -> Tally:
     return tally
 
 
-BREAKS = (
-    Break(
-        "a run that was stopped is taken for a failed one",
-        "gpt/cli/train.py",
-        "        return stopped.exit_code\n",
-        "        return 1\n",
-    ),
-    Break("a signal that is sent twice does not save", "gpt/signals.py", "ECHO_SECONDS = 0.5", "ECHO_SECONDS = -1.0"),
-    Break("a closed terminal is not noticed", "gpt/signals.py", '"SIGTERM", "SIGHUP")', '"SIGTERM")'),
-    Break("compilers are orphans", "gpt/signals.py", "        end_children()\n", ""),
-    Break("no command but train cleans up", "gpt/cli/command.py", "with unwinding(), _torch", "with _torch"),
-    Break("an import has a traceback", "gpt/cli/start.py", "signal.signal(signal.SIGINT, signal.SIG_DFL)", "pass"),
-    Break("temporary files stay", "gpt/files.py", "        remove()\n    except", "        pass\n    except"),
-)
 DRILL = Drill(
     "SIGTERM, SIGINT and SIGHUP at any moment of a training save it within a step, and end every other command, with "
     "exit codes 143, 130 and 129; a later one ends it at once. No process, temporary file or changed terminal is left, "
     "and a run ends as one that was never interrupted, bit for bit.",
     run,
-    BREAKS,
 )

@@ -1,41 +1,21 @@
-"""The frame of the drills, and that every break still applies to the code."""
-
-from pathlib import Path
+"""The frame of the drills, and that the name of every break is still there."""
 
 import pytest
 
-from drills.frame import COUNT, NAMES, ROOT, Break, Drill, Tally, load, repeats
-from drills.page import BEGIN, END, update
-from drills.processes import broken_checkout
-
-BREAKS = [pytest.param(defect, id=f"{name}: {defect.why}") for name in NAMES for defect in load(name).breaks]
+from drills.__main__ import BEGIN, END, update
+from drills.breaks import BREAKS, Break
+from drills.frame import COUNT, NAMES, Drill, Tally, load, repeats
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_drill_has_a_break_that_it_finds(name: str) -> None:
-    drill = load(name)
-    assert isinstance(drill, Drill)
-    assert drill.breaks
+def test_a_drill_is_found_by_its_name(name: str) -> None:
+    assert isinstance(load(name), Drill)
 
 
-@pytest.mark.parametrize("defect", BREAKS)
-def test_a_break_applies_and_is_python(defect: Break, tmp_path: Path) -> None:
-    copy = tmp_path / defect.file
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    intact = (ROOT / defect.file).read_bytes()
-    copy.write_bytes(intact)
-    defect.apply(tmp_path)
-    assert copy.read_bytes() != intact
-    if copy.suffix == ".py":
-        compile(copy.read_text(encoding="utf-8"), defect.file, "exec")
-
-
-def test_a_break_whose_text_is_gone_is_an_error() -> None:
-    with (
-        pytest.raises(ValueError, match="does not apply"),
-        broken_checkout(Break("nothing", "gpt/errors.py", "no such text", "")),
-    ):
-        pass
+@pytest.mark.parametrize("defect", [pytest.param(one, id=one.why) for every in BREAKS.values() for one in every])
+def test_what_a_break_replaces_is_there(defect: Break) -> None:
+    owner, name = defect.find()
+    assert defect.broken(getattr(owner, name)) is not getattr(owner, name)
 
 
 def test_figures_are_a_line() -> None:

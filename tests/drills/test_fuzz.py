@@ -17,5 +17,5 @@ def test_what_is_not_possible_here_is_counted(tmp_path: Path) -> None:
     tally = Tally(*FIGURES)
     with patch("drills.fuzz_guided.find_spec", lambda name: None):
         fuzz_guided.guide(tmp_path, tally, 10)
-    assert tally.figures["kinds of them not possible here"] == len(fuzz_guided.NAMES)
+    assert tally.figures["kinds of them not possible here"] == len(fuzz_guided.TARGETS)
     assert tally.figures["guided by coverage"] == 0

@@ -2,11 +2,11 @@
 
 import pytest
 
-from drills.processes import run_process
+from drills.processes import Task
 
 
 @pytest.mark.parametrize("names", ["kill", "signals", "rot,hostile"])
 def test_nothing_fails(names: str) -> None:
-    outcome = run_process(names, False)
+    outcome, _ = Task(names, False).run()
     assert outcome.failures == []
     assert not outcome.crashed

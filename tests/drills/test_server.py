@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from drills.server import run
+
+pytestmark = pytest.mark.slow
 
 
 def test_attacks_pass_and_leave_nothing_behind(tmp_path: Path) -> None:

@@ -1,21 +1,36 @@
-"""A trained run to attack, in half a second."""
+"""A folder to work in, and a trained run to attack, in half a second."""
 
 import contextlib
 from pathlib import Path
 
-from gpt.cli import train
+from gpt.cli import sweep, train
+from gpt.training.sweeps import sweep as sweeps
 from tiny import CORPUS, TINY
+from training.sweeps.in_process import InProcess
+
+GRID = "optim: {learning_rate: [1e-3, 1e-2]}\n"
+SWEEP = Path("runs/tiny-grid")
+
+
+def make_folder(folder: Path, recipe: str = TINY) -> Path:
+    """Return a new folder with tiny.yaml, grid.yaml and corpus.txt."""
+    folder.mkdir(exist_ok=True)
+    (folder / "tiny.yaml").write_text(recipe, encoding="utf-8")
+    (folder / "grid.yaml").write_text(GRID, encoding="utf-8")
+    (folder / "corpus.txt").write_text(CORPUS * 30, encoding="utf-8")
+    return folder
 
 
 def train_tiny(folder: Path, *overrides: str) -> Path:
-    """Write tiny.yaml and corpus.txt into a folder, train runs/tiny there, and return its path."""
-    (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
-    (folder / "corpus.txt").write_text(CORPUS * 30, encoding="utf-8")
-    with contextlib.chdir(folder):
+    """Train runs/tiny in such a folder, and return its path."""
+    with contextlib.chdir(make_folder(folder)):
         assert train.main(["--config", "tiny.yaml", *overrides]) == 0
     return folder / "runs" / "tiny"
 
 
-def hidden_files(folder: Path) -> list[str]:
-    """Return the names that begin with a dot below a folder: what an interrupted write left there."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob(".*"))
+def sweep_once(*changes: str) -> int:
+    """Run the sweep `SWEEP`, or continue it, in a child; one kill ends it and its trial."""
+    sweeps.TrialProcess = InProcess  # type: ignore[assignment, misc]
+    sweeps.POLL_SECONDS = 0
+    usual = ["run.threads=1", "run.kernels=torch", "train.max_steps=4", "train.eval_interval=2"]
+    return sweep.main(["--config", "tiny.yaml", "grid.yaml", *usual, "train.sample_tokens=0", *changes])

@@ -8,7 +8,6 @@ within `FakeCuda.refusing`. What CUDA refuses under `torch.use_deterministic_alg
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -42,31 +41,18 @@ class Float32Matmul(AssertionError):
     """A matmul ran in float32 where autocast was meant."""
 
 
-@dataclass(frozen=True)
-class Event:
-    """Something that makes the CPU wait for the device.
-
-    Attributes:
-        what: read, copy to host, blocking copy to device, or size that depends on values.
-        place: function of the package that asked for it, or "" where none is on the stack.
-    """
-
-    what: str
-    place: str
-
-
 class FakeCuda(TorchDispatchMode):
     """The device, while it is entered.
 
     Attributes:
-        waits: what made the CPU wait, in order.
+        waits: functions of the package that made the CPU wait, "" where none is on the stack, in order.
         pageable: functions that copied to it from memory that is not pinned, which may wait too.
         matmuls: type, place and torch's float32 precision of every matmul on the device, in order.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.waits: list[Event] = []
+        self.waits: list[str] = []
         self.pageable: list[str] = []
         self.matmuls: list[tuple[torch.dtype, str, str]] = []
         self._fake = FakeTensorMode()
@@ -83,15 +69,11 @@ class FakeCuda(TorchDispatchMode):
             self._refuses_waits, self._refuses_float32 = before
 
     def wait(self, what: str) -> None:
-        """Note that the device is waited for.
-
-        Raises:
-            HiddenSync: it must not be here.
-        """
+        """Note that the device is waited for, or raise HiddenSync where it must not be."""
         place = _place()
         if self._refuses_waits:
             raise HiddenSync(f"{what} in {place or 'torch'}")
-        self.waits.append(Event(what, place))
+        self.waits.append(place)
 
     def forget(self) -> None:
         """Begin the records anew."""

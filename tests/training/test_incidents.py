@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from gpt.distributed import World
 from gpt.errors import NonFiniteError
 from gpt.training.incidents import MAX_PENDING, MAX_SKIPPED, MEMORY, Incident, LossStatistics, StepWatch
+from gpt.training.saving import CheckpointWriter
 from gpt.training.trainer import Trainer
 
 Start = Callable[..., Trainer]
@@ -167,6 +169,15 @@ def test_a_step_that_is_skipped_changes_nothing_and_the_next_ones_train(tmp_path
     assert sum("not finite at step" in line for line in lines) == 3
     rows = [json.loads(line) for line in (tmp_path / "runs/run/metrics.jsonl").read_text().splitlines()]
     assert [row.get("train/skipped_steps") for row in rows if "train/loss" in row][-1] == 3
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, start: Start) -> None:
+    """The loss may be finite although one is not, as where it is multiplied by 0."""
+    trainer = start(tmp_path)
+    writer = CheckpointWriter(trainer.config, trainer.dataset, trainer.run_folder, World(), print)
+    with pytest.raises(NonFiniteError, match=r"the weights w are not finite at step 0; nothing was saved"):
+        writer.write({"w": torch.tensor([1.0, math.inf])}, {}, trainer.state, best=True, required=False)
+    assert trainer.run_folder.checkpoints() == []
 
 
 def test_too_many_in_a_row_end_a_run_that_skips(tmp_path: Path, start: Start) -> None:

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from native_support import PROCESSORS_HERE, needs_compiler
 
 from gpt.checkpoint import read_checkpoint
-from gpt.errors import CheckpointError, DeviceError
+from gpt.errors import CheckpointError, DeviceError, NonFiniteError
 from gpt.model.gpt import Block
 from gpt.training.trainer import Trainer
 
@@ -30,6 +31,32 @@ def test_a_run_by_native_kernels_says_so_and_learns(tmp_path: Path, start: Start
     first = trainer.run()
     assert first.val_loss is not None
     assert first.val_loss < 3.3
+
+
+@needs_compiler
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("place", ["loss", "gradient", "weight"])
+def test_a_step_that_is_not_finite_changes_nothing(tmp_path: Path, start: Start, place: str, optimizer: str) -> None:
+    trainer = start(tmp_path, *NATIVE, f"optim.name={optimizer}", "train.eval_interval=1000")
+    weight = trainer.model.h[0].attn.c_proj.weight
+    seen: list[list[torch.Tensor]] = []
+    step = trainer.stepper.step
+
+    def spoiled(number: int, *arguments: Any) -> Any:
+        if number == 2 and place == "weight":
+            weight.data[0, 0] = torch.inf
+        seen.append([parameter.detach().clone() for parameter in trainer.model.parameters()])
+        return step(number, *arguments)
+
+    def spoil(name: str, value: torch.Tensor) -> torch.Tensor:
+        return value * torch.nan if place == name and trainer.state.step == 2 else value
+
+    trainer.stepper.step = spoiled  # type: ignore[method-assign]
+    trainer.model.register_forward_hook(lambda module, inputs, logits: spoil("loss", logits))
+    weight.register_hook(lambda gradient: spoil("gradient", gradient))
+    with pytest.raises(NonFiniteError, match="step 2"):
+        trainer.run()
+    assert all(torch.equal(*pair) for pair in zip(seen[-1], trainer.model.parameters(), strict=True))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from gpt.kernels.decoding.weights import check_native_support, lay_out_weights
 from gpt.model import GPT
 from gpt.model.gpt import outside_vocabulary
 from gpt.processor import supported_processors
-from gpt.progress import Report
+from gpt.progress import Report, announced
 
 Version = tuple[ModelConfig, Settings, int]
 """What a prepared engine depends on; the number is a checksum of the weights."""
@@ -66,7 +66,7 @@ def prepare(model: GPT, settings: Settings, report: Report) -> Prepared:
     Args:
         model: on the CPU.
         settings: say where compiled code is kept, and for which processor.
-        report: takes a line if the engine has to be compiled.
+        report: takes a line if the engine has to be compiled, or if this takes long.
 
     Raises:
         DeviceError: the engine is not available here, or does not compute this model.
@@ -77,8 +77,10 @@ def prepare(model: GPT, settings: Settings, report: Report) -> Prepared:
     if kept is not None and kept[0] == version:
         return kept[1]
     processor = supported_processors(settings.processor)[0]
-    prepared = Prepared(load_engine(settings.cache_dir, report, processor), lay_out_weights(model, processor))
-    check_logits(model, Engine(prepared.library, prepared.weights, sequences=1))
+    library = load_engine(settings.cache_dir, report, processor)
+    with announced(report, "copying the weights for the native engine, and comparing it with the model"):
+        prepared = Prepared(library, lay_out_weights(model, processor))
+        check_logits(model, Engine(library, prepared.weights, sequences=1))
     _KEPT[model] = version, prepared
     return prepared
 

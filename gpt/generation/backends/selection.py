@@ -22,7 +22,7 @@ from gpt.generation.speculative import MAX_DRAFTS, SpeculativeDecoder
 from gpt.kernels.decoding.engine import KV_KINDS, Engine
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
-from gpt.progress import Report, silent
+from gpt.progress import Report, print_line, silent
 from gpt.torch_defaults import with_own_defaults
 
 MakeDrafter = Callable[[SamplingParams], Drafter]
@@ -122,7 +122,7 @@ class NativeRuntime(Runtime):
         model: on the CPU.
         options: cache options.
         settings: say where compiled code is kept.
-        report: receives a line when something is compiled.
+        report: receives lines; None: only what takes long is said, on standard error.
         make_drafter: for speculative decoding; None: plain decoding.
 
     Raises:
@@ -134,13 +134,13 @@ class NativeRuntime(Runtime):
         model: GPT,
         options: DecodeOptions,
         settings: Settings,
-        report: Report,
+        report: Report | None,
         make_drafter: MakeDrafter | None = None,
     ) -> None:
         super().__init__(model, "native", options)
         self._make_drafter = make_drafter
         tokens = 1 if make_drafter is None else 1 + MAX_DRAFTS
-        self._prepared, self._report = prepare(model, settings, report), report
+        self._prepared, self._report = prepare(model, settings, report or print_line), report or silent
         self._make_engine = partial(
             Engine,
             self._prepared.library,
@@ -170,7 +170,7 @@ def build_runtime(
     model: GPT,
     options: DecodeOptions | None = None,
     settings: Settings | None = None,
-    report: Report = silent,
+    report: Report | None = None,
     make_drafter: MakeDrafter | None = None,
 ) -> Runtime:
     """Prepare a model for decoding on this machine.
@@ -179,23 +179,24 @@ def build_runtime(
         model: the model to decode.
         options: None: the fastest, with a cache.
         settings: None: those of the environment.
-        report: receives lines about compilation, and why a native engine that could be here is not.
+        report: receives lines about compilation, and why a native engine that could be here is not; None: only what
+            takes long is said, on standard error.
         make_drafter: for speculative decoding, by the native engine; None: plain decoding.
 
     Raises:
         DeviceError: native or compiled was asked for by name and is not available.
     """
-    options = options or DecodeOptions()
+    options, hint = options or DecodeOptions(), report or silent
     if options.backend in ("eager", "compiled") or options.needs_eager:
-        return _build_eager(model, options, report, make_drafter)
+        return _build_eager(model, options, hint, make_drafter)
     try:
         return NativeRuntime(model, options, settings or read_settings(), report, make_drafter)
     except DeviceError as error:
         if options.backend == "native":
             raise DeviceError(f"no native backend: {error}; take backend auto or eager") from None
         if next(model.parameters()).device.type == "cpu":
-            report(f"no native backend, which is several times faster: {error}")
-        return _build_eager(model, options, report, make_drafter)
+            hint(f"no native backend, which is several times faster: {error}")
+        return _build_eager(model, options, hint, make_drafter)
 
 
 def _check_threads() -> None:

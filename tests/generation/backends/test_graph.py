@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import recorded_graph
-from fake_cuda.torch_cuda import Stream, on_stream
+from fake_cuda.install import Stream, on_stream
 from gpt.config import SamplingParams
 from gpt.generation.backends.compiled import CompiledBackend, captured
 from gpt.generation.backends.eager import CachedBackend, UncachedBackend

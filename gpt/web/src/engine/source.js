@@ -66,6 +66,7 @@ export class LocalSource {
   write({ prompt, count, seed, known = 0, ablate = [], signal, ...settings }, onTokens) {
     return this.inTurn("writing", async () => {
       const ids = typeof prompt === "string" ? this.encode(prompt) : prompt;
+      settings.ids = this.tokenizer.size;
       this.text.keepBeginningOf(ids, this.ablatedHeads(ablate));
       const show = this.tokenizer.stream();
       const generator = new Twister(seed);
@@ -183,7 +184,7 @@ export class LocalSource {
 
   /** How surprised the model is by each character, and what it expected, before and after the sampling settings. */
   surprisal(request) {
-    const settings = { temperature: 1, topK: 0, topP: 1, ...this.sampling };
+    const settings = { temperature: 1, topK: 0, topP: 1, ...this.sampling, ids: this.tokenizer.size };
     return this.read(request, 2, (ids) => {
       const [bits, before, after] = [[null], [[]], [[]]];
       const possible = (probabilities) => this.mostLikely(probabilities).map(([, ...entry]) => entry);

@@ -26,6 +26,11 @@ export class Tokenizer {
     return (id) => decoder.decode(bytesOf(id), { stream: true });
   }
 
+  /** Ids that have a text; the model's vocabulary may be larger. */
+  get size() {
+    return (this.chars ?? this.pairs?.tokens)?.length ?? 256;
+  }
+
   /** Where an empty prompt starts: after a line end, or, where there is none, after id 0. */
   get first() {
     return this.encode("\n").ids[0] ?? 0;

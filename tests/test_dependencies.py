@@ -1,0 +1,143 @@
+"""What this package stands on: pins, licenses, and that its code runs and calls nobody without being asked."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from packaging.version import Version
+
+from dependencies import ROOT, closure, pins, requirements
+from patience import PATIENCE
+
+IMPORTER = """
+import json, pkgutil, sys
+from importlib import import_module
+calls = []
+def watch(event, arguments):
+    if event.startswith("socket.") or event in ("subprocess.Popen", "os.system", "urllib.Request"):
+        calls.append(event)
+sys.addaudithook(watch)
+import gpt
+names = [module.name for module in pkgutil.walk_packages(gpt.__path__, "gpt.") if not module.name.endswith("__main__")]
+guilty = {}
+for name in names:
+    if name == "gpt.data.mirrors":
+        continue
+    calls.clear()
+    import_module(name)
+    if calls:
+        guilty[name] = sorted(set(calls))
+print(json.dumps([guilty, sorted({name.partition(".")[0] for name in sys.modules})]))
+"""
+"""`gpt.data.mirrors` is imported to download only: requests, which it needs, opens a socket to look for IPv6."""
+
+CALLERS_HOME = {"transformers", "huggingface_hub", "wandb", "openai", "sentry_sdk", "posthog", "datasets", "analytics"}
+"""Packages that call their makers or a hub by default; they are for tests and benchmarks."""
+FORBIDDEN = {
+    **dict.fromkeys(("eval", "exec", "compile", "__import__"), "runs text as code"),
+    **dict.fromkeys(("pickle.load", "pickle.loads", "marshal.loads", "shelve.open", "dill.load"), "runs what it reads"),
+    **dict.fromkeys(("os.system", "os.popen"), "goes through a shell"),
+    **dict.fromkeys(("yaml.unsafe_load", "yaml.full_load", "yaml.load_all"), "builds objects from YAML"),
+    **dict.fromkeys(("numpy.load", "np.load"), "reads pickles"),
+    "tempfile.mktemp": "gives a name that another process may take",
+}
+ASKED_FOR = {("plugins.py", "compile"), ("plugins.py", "exec")}
+"""A plugin is code that its user names."""
+NETWORK = {"requests", "urllib3", "httpx", "aiohttp", "urllib.request", "http.client", "ftplib", "smtplib", "telnetlib"}
+OUTSIDE = re.compile(
+    r"""(?:src|href)\s*=\s*["']https?:|url\(\s*["']?https?:|fetch\(\s*["'`]https?:|@import\s+["']https?:"""
+)
+FILES = sorted((ROOT / "gpt").rglob("*"))
+
+
+def problems(tree: ast.AST, name: str) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called, keywords = ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
+            if called in FORBIDDEN and (name, called) not in ASKED_FOR:
+                yield f"{called} {FORBIDDEN[called]}"
+            if called == "torch.load" and keywords.get("weights_only") != "True":
+                yield "torch.load without weights_only"
+            if called == "yaml.load" and keywords.get("Loader") != "_Loader":
+                yield "yaml.load without the strict loader"
+            if keywords.get("shell") == "True":
+                yield "a shell"
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for module in names:
+            if module.partition(".")[0] in CALLERS_HOME:
+                yield f"imports {module}"
+            if {module, module.partition(".")[0]} & NETWORK and name != "data/mirrors.py":
+                yield f"imports {module}, which is for data/mirrors.py"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *("exec(text)", "np.load(file)", "torch.load(file)", "torch.load(file, None)", "yaml.load(text, Loader=Full)"),
+        *("run(command, shell=True)", "import huggingface_hub", "from urllib.request import urlopen"),
+    ],
+)
+def test_dangerous_code_is_seen(code: str) -> None:
+    assert len(list(problems(ast.parse(code), "files.py"))) == 1
+
+
+def test_no_code_runs_what_it_reads_or_reaches_the_network() -> None:
+    found = {
+        name: list(problems(ast.parse(path.read_text(encoding="utf-8")), name))
+        for path in FILES
+        if path.suffix == ".py" and (name := path.relative_to(ROOT / "gpt").as_posix())
+    }
+    assert len(found) > 150
+    assert not any(found.values()), {name: every for name, every in found.items() if every}
+
+
+def test_no_page_loads_anything_from_elsewhere() -> None:
+    assert OUTSIDE.search('<script src="https://cdn.example/x.js">')
+    pages = [path for path in FILES if path.suffix in (".html", ".js", ".css")]
+    assert len(pages) > 20
+    assert [path for path in pages if OUTSIDE.search(path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.slow
+def test_importing_any_module_calls_nobody() -> None:
+    command = [sys.executable, "-c", IMPORTER]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    guilty, loaded = json.loads(result.stdout.splitlines()[-1])
+    assert guilty == {}
+    assert not CALLERS_HOME & set(loaded)
+
+
+def test_every_package_is_pinned_and_every_pin_is_needed() -> None:
+    pinned, needed = pins(), closure(requirements())
+    assert [name for name, each in needed.items() if name not in pinned and not each.is_exact] == []
+    if all(each.installed for each in needed.values()):  # otherwise what they need in turn is unknown here
+        assert sorted(pinned.keys() - needed.keys()) == []
+
+
+def test_what_is_installed_is_what_is_pinned_under_a_known_license() -> None:
+    pinned = pins()
+    for name, each in closure(requirements()).items():
+        if each.installed is not None:
+            assert each.unknown_licenses == [], (name, each.license)
+            version = Version(each.installed.version).public
+            assert Version(pinned.get(name, version)) == Version(version), name
+
+
+def test_a_license_that_nobody_has_looked_at_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    tqdm = closure(requirements())["tqdm"]
+    assert tqdm.unknown_licenses == []
+    monkeypatch.setattr(type(tqdm), "license", "MIT OR Proprietary")
+    assert tqdm.unknown_licenses == ["Proprietary"]
+
+
+def test_the_page_of_dependencies_has_the_pinned_versions() -> None:
+    lines = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8").splitlines()
+    listed = dict(line.strip("| ").split(" | ")[:2] for line in lines if line.startswith("| ") and "==" not in line)
+    del listed["package"]
+    assert len(listed) > 80
+    assert listed.items() <= pins().items(), "run make licenses"
