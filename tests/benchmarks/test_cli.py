@@ -34,6 +34,8 @@ COMMANDS = [
     "train step",
     "train race",
     "train search",
+    "train equality",
+    "train memory",
     "decode",
     "serve",
     "start",
