@@ -101,7 +101,7 @@ def run_all(commands: Commands, names: Sequence[str], output: Path) -> int:
 
 
 def run_command(command: Sequence[str], limit: float) -> tuple[str, str]:
-    """Run Python with some arguments; return what it printed but for JSON, and why it failed in one line, or nothing."""
+    """Run Python with some arguments; return what it printed but for JSON, and why it failed in one line, if it did."""
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     process = subprocess.Popen(
         [sys.executable, *command],
