@@ -5,7 +5,11 @@ BIN := .venv/bin
 EXTRAS ?= dev
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
+.PHONY: help setup demo train sample serve tensorboard test browser drills test-native test-arm lint format web schema docs licenses bench bench-check cuda clean
+=======
 .PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format schema docs licenses bench bench-check cuda clean
+>>>>>>> main
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -65,10 +69,17 @@ lint: setup ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@if [ -d node_modules ]; then npm run --silent lint; else echo "the JavaScript was not checked: make web installs what checks it"; fi
 
 format: setup ## fix style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+web: ## check the JavaScript and CSS of gpt/web, and bundle them into gpt/web/built (needs Node and npm)
+	npm ci --silent
+	npm run --silent format
+	npm run --silent lint
+	npm run --silent build
 
 schema: setup ## regenerate configs/schema.json, for editors
 	$(BIN)/python scripts/train.py --print-schema > configs/schema.json

@@ -15,6 +15,7 @@ from benchmarks import (
     training_step,
 )
 from gpt.cli.command import CommandParser, add_command, run_command
+from gpt.cli.shared_options import load_given_plugins
 
 EXAMPLE = "python scripts/bench.py train step --config configs/shakespeare.yaml --variants native,torch"
 
@@ -25,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    load_given_plugins(argv)
     parser = CommandParser("Measure speed. Each measurement ends with one line of JSON.", EXAMPLE)
     kinds = parser.add_subparsers(required=True, metavar="WHAT", title="what to measure (each has its own --help)")
     train = add_command(kinds, "train", "Measure training.", EXAMPLE)

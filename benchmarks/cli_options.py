@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from gpt.cli.command import add_command
+from gpt.cli.shared_options import add_plugin_option
 from gpt.errors import ConfigError
 
 
 def add_measurement(subparsers: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:
-    """Add a subcommand with `--json`; those of `train` also get `--config` and overrides."""
+    """Add a subcommand with `--json` and `--plugin`; those of `train` also get `--config` and overrides."""
     parser = add_command(subparsers, name.split()[-1], summary, f"python scripts/bench.py {name} {example}".rstrip())
     parser.add_argument("--json", type=json_file, metavar="FILE", help="also write the line of JSON to this file")
+    add_plugin_option(parser)
     if name.startswith("train"):
         parser.add_argument("--config", required=True, metavar="FILE", help="YAML file of the run to measure")
         parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")

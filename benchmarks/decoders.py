@@ -17,7 +17,7 @@ from gpt.checkpoint import Loaded, load_trained
 from gpt.cli.command import report
 from gpt.cli.decoding_options import make_drafter_of
 from gpt.config import ModelConfig, SamplingParams
-from gpt.generation import DecodeOptions, Runtime, build_runtime, generate_tokens
+from gpt.generation import Batch, DecodeOptions, Runtime, build_runtime, generate_tokens
 from gpt.generation.text import encode_prompt
 from gpt.model import GPT
 from gpt.model.quantized import NAMES, matrix_bytes, quantize, weights_format
@@ -86,9 +86,9 @@ def stepwise(runtime: Runtime) -> Decode:
 
     def decode(idx: Tensor, params: SamplingParams) -> list[float]:
         ticks = [time.perf_counter()]
-        decoder = runtime.decoder(idx.tolist(), params, range(params.seed, params.seed + len(idx)))
+        batch = Batch(runtime, idx.tolist(), params, range(params.seed, params.seed + len(idx)))
         for _ in range(params.max_new_tokens):
-            assert len(decoder.step()) == len(idx)
+            assert len(batch.step()) == len(idx)
             ticks.append(time.perf_counter())
         return [*ticks, time.perf_counter()]
 

@@ -85,7 +85,7 @@ def compare_texts(folder: Path, device: str, backend: str, arguments: argparse.N
     import torch
 
     from gpt.checkpoint import load_trained
-    from gpt.data import prepare
+    from gpt.corpora import prepare
     from gpt.generation import DecodeOptions, build_runtime, complete
 
     loaded = load_trained(folder / "cpu", folder, torch.device("cpu"))

@@ -39,9 +39,9 @@ def add_parsers(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure both; return 1 where a ratio is out of bounds."""
-    from gpt.data import prepare
+    from gpt.corpora import prepare
     from gpt.device import choose_compute
-    from gpt.training.setup import resolve
+    from gpt.training.plan import resolve
 
     check_overrides(arguments)
     loaded = load_config(Path(arguments.config), arguments.overrides)

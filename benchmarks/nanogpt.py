@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from benchmarks.processes import time_process
 from benchmarks.step_timer import StepTimer
 from gpt.config import LoadedConfig
-from gpt.data import Dataset, prepare
+from gpt.corpora import prepare
+from gpt.data import Dataset
 from gpt.data.batches import BatchSampler
 from gpt.device import choose_device
 from gpt.environment import read_settings
 from gpt.errors import DataError, GPTError
 from gpt.progress import silent
-from gpt.training.setup import resolve
+from gpt.training.plan import resolve
 
 OUT = "out-shakespeare-char"
 """Folder of the run, which nanoGPT's configuration names."""

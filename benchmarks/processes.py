@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpt.errors import GPTError
+from gpt.plugins import plugin_options
 from gpt.progress import Report, silent
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,8 +30,8 @@ class Line(NamedTuple):
 
 
 def script_command(name: str) -> list[str]:
-    """Return the command that starts `scripts/<name>.py`."""
-    return [sys.executable, str(ROOT / "scripts" / f"{name}.py")]
+    """Return the command that starts `scripts/<name>.py`, with the plugins of this process."""
+    return [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *plugin_options()]
 
 
 def environment(caches: Path | None = None, threads: int | None = None) -> dict[str, str]:

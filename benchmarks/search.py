@@ -99,7 +99,7 @@ class Search:
     """
 
     def __init__(self, config: str, overrides: Sequence[str], results: Path, folder: Path) -> None:
-        from gpt.data import prepare
+        from gpt.corpora import prepare
 
         self.config, self.overrides, self.results = config, list(overrides), results
         self.recipe = load_config(Path(config), overrides).config
@@ -110,7 +110,7 @@ class Search:
 
     def result(self, overrides: Sequence[str], seed: int, share: float) -> Row:
         """Return the result of one run; train only if the file does not have it."""
-        from gpt.data import prepare
+        from gpt.corpora import prepare
 
         settings = [*self.overrides, *overrides]
         key = {"config": self.config, "overrides": settings, "seed": seed, "share": share}

@@ -16,6 +16,7 @@ from benchmarks.processes import Ask, json_process
 from gpt.cli.command import report
 from gpt.config import ModelConfig
 from gpt.errors import ConfigError
+from gpt.plugins import plugin_options
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
@@ -153,7 +154,7 @@ def start_systems(arguments: argparse.Namespace, loaded: "Loaded", folder: Path,
 
     def client(name: str, *words: str) -> Ask:
         return stack.enter_context(
-            json_process(name, [sys.executable, "-m", f"benchmarks.serving.{words[0]}", *words[1:]])
+            json_process(name, [sys.executable, "-m", f"benchmarks.serving.{words[0]}", *words[1:], *plugin_options()])
         )
 
     def server(name: str, command_for: Callable[[int], list[str]], model: str | None = None) -> Ask:

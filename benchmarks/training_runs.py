@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     config, peer = load_config(Path(arguments.config), arguments.overrides).config, arguments.nanogpt
 
     from benchmarks.nanogpt import prepare_nanogpt
-    from gpt.data import prepare
+    from gpt.corpora import prepare
     from gpt.device import choose_device
 
     facts = describe("train race" if peer else "train recipe", arguments, config.run)

@@ -16,6 +16,7 @@ from gpt.cli.command import report
 from gpt.cli.tables import human_bytes, human_count
 from gpt.config import Config, ModelConfig, load_config
 from gpt.environment import read_settings
+from gpt.plugins import plugin_options
 
 EAGER = ("run.kernels=torch", "run.compile=false")
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -62,8 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_overrides(arguments)
     loaded = load_config(Path(arguments.config), arguments.overrides)
 
-    from gpt.data import prepare
-    from gpt.training.setup import resolve
+    from gpt.corpora import prepare
+    from gpt.training.plan import resolve
 
     config = resolve(loaded, prepare(loaded.config.data, read_settings(), report))
     facts, rates = describe("train step", arguments, config.run), measure_rates(config, arguments.matmul_sizes)
@@ -116,7 +117,7 @@ def start_workers(jobs: Mapping[str, Row], arguments: argparse.Namespace, stack:
     workers, shared = {}, {name: getattr(arguments, name) for name in ("config", "warmup", "steps")}
     for name, job in jobs.items():
         report(f"warming up {name}")
-        command = [sys.executable, "-m", "benchmarks.training_worker", json.dumps({**job, **shared})]
+        command = [sys.executable, "-m", "benchmarks.training_worker", json.dumps({**job, **shared}), *plugin_options()]
         workers[name] = stack.enter_context(json_process(name, command))
         workers[name]()
     return workers

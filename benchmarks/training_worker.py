@@ -1,7 +1,7 @@
 """A process that trains for `train step`: warm-up steps at the first request, then a number of steps for each.
 
 Its argument is a job as JSON: `trainer` (gpt or nanogpt), `config`, `overrides`, `warmup`, `steps`, and
-for nanoGPT `dtype` and `checkout`.
+for nanoGPT `dtype` and `checkout`. What follows it is `--plugin` with a file, or nothing.
 """
 
 import json
@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks.nanogpt import train_nanogpt
 from benchmarks.step_timer import StepTimer
 from gpt.cli.command import report
+from gpt.cli.shared_options import load_given_plugins
 from gpt.config import LoadedConfig, load_config
 from gpt.environment import read_settings
 from gpt.errors import GPTError
@@ -42,6 +43,7 @@ def main() -> int:
     """Train until the input ends."""
     job, answers = json.loads(sys.argv[1]), os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever else is printed is not an answer
+    load_given_plugins(sys.argv[2:])
     sys.stdin.readline()
     timer = StepTimer(job["warmup"], job["steps"], answers)
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as folder:

@@ -13,6 +13,7 @@ from hypothesis import settings
 from browser import Browser, Page
 from gpt.cli import train
 from gpt.model import GPT
+from patience import PATIENCE
 from plugin_files import unload
 from programs import find_browser
 from tiny import CORPUS, TINY, tiny_config
@@ -80,11 +81,12 @@ def _quick_beginnings() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No test sees the user's environment or leaves torch's generator moved for the next."""
+    """No test sees the user's environment, or leaves torch's generator moved for the next."""
     monkeypatch.delenv("GPT_DATA_DIR", raising=False)
     monkeypatch.delenv("GPT_OFFLINE", raising=False)
     monkeypatch.delenv("GPT_PROCESSOR", raising=False)
     monkeypatch.delenv("GPT_API_KEY", raising=False)
+    monkeypatch.setattr("gpt.progress.SILENCE", PATIENCE)  # a slow machine says no more than a fast one
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield

@@ -15,7 +15,7 @@ import uvicorn
 from gpt.checkpoint import Loaded
 from gpt.config import Config, SamplingParams
 from gpt.data.tokenizers import Tokenizer
-from gpt.generation import Piece, SampledToken
+from gpt.generation import SampledToken, TextChunk
 from gpt.model import GPT
 from gpt.serving import EngineStats, QueueFullError, Request, ServingEngine
 from gpt.serving.http.app import create_app
@@ -36,7 +36,7 @@ class ManualEngine:
         self.cancelled: list[Request] = []
         self.arrived, self.left = threading.Semaphore(0), threading.Semaphore(0)
 
-    def submit(self, prompt: str, params: SamplingParams, on_pieces: Callable[[list[Piece]], None]) -> Request:
+    def submit(self, prompt: str, params: SamplingParams, on_pieces: Callable[[list[TextChunk]], None]) -> Request:
         if len(self.requests) >= self.room:
             raise QueueFullError("1 requests are waiting already")
         self.requests.append(Request(prompt, [0], params, on_pieces))
@@ -45,12 +45,12 @@ class ManualEngine:
 
     def cancel(self, request: Request) -> None:
         self.cancelled.append(request)
-        request.on_pieces([Piece(0, "", None, "cancelled")])
+        request.on_chunks([TextChunk(0, "", None, "cancelled")])
         self.left.release()
 
     def say(self, text: str, finish: Any = None, request: int = 0) -> None:
         """Give a request one more piece."""
-        self.requests[request].on_pieces([Piece(0, text, SampledToken(0), finish)])
+        self.requests[request].on_chunks([TextChunk(0, text, SampledToken(0), finish)])
 
     def wait_for_request(self) -> None:
         assert self.arrived.acquire(timeout=PATIENCE)

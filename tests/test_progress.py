@@ -1,12 +1,23 @@
 """What takes long is announced; what does not is not."""
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
+from native_support import needs_compiler
 
+import gpt
+from gpt.errors import GPTError
 from gpt.progress import announced, counted
+from gpt.serving import ServingEngine
 from patience import PATIENCE
+from tiny import tiny_config
+
+LETTERS = gpt.CharTokenizer("abcdefghijklmnopqrstuvw")
+COPYING = "copying the weights for the native engine, and comparing it with the model"
 
 
 def test_a_long_wait_is_announced_again_and_again_while_it_lasts() -> None:
@@ -47,3 +58,47 @@ def test_a_short_wait_and_one_that_fails_are_not() -> None:
     with pytest.raises(KeyboardInterrupt), announced(said.append, "counting", seconds=30):
         raise KeyboardInterrupt
     assert said == []
+
+
+@pytest.mark.parametrize(
+    ("slow", "action", "line"),
+    [
+        ("gpt.checkpoint.loading.build_model", lambda: gpt.load("runs/tiny"), "loading the model"),
+        ("gpt.checkpoint.loading.build_model", lambda: gpt.Run("runs/tiny").model, "loading the model"),
+        pytest.param(
+            "gpt.generation.backends.native.check_logits",
+            lambda: gpt.generate(gpt.GPT(tiny_config()), LETTERS, "a"),
+            COPYING,
+            marks=needs_compiler,
+        ),
+        pytest.param(
+            "gpt.generation.backends.native.check_logits",
+            lambda: ServingEngine(gpt.GPT(tiny_config()), LETTERS),
+            COPYING,
+            marks=needs_compiler,
+        ),
+        (
+            "gpt.training.setup.find_resume_point",
+            lambda: gpt.train(config="tiny.yaml", resume="auto"),
+            "reading the checkpoint",
+        ),
+    ],
+)
+def test_no_public_function_is_silent_for_long(
+    slow: str, action: Callable[[], Any], line: str, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = Event()
+
+    def write(said: str, file: object) -> None:
+        if said == line:
+            heard.set()
+
+    def wait_for_the_line(*given: Any, **named: Any) -> None:
+        raise GPTError("it was said" if heard.wait(PATIENCE) else "nothing was said")
+
+    monkeypatch.chdir(trained)
+    monkeypatch.setattr("gpt.progress.SILENCE", 0.0)
+    monkeypatch.setattr("gpt.progress.tqdm.write", write)
+    monkeypatch.setattr(slow, wait_for_the_line)
+    with pytest.raises(GPTError, match="it was said"):
+        action()

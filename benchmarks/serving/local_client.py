@@ -18,10 +18,11 @@ from benchmarks.hugging_face import hugging_face
 from benchmarks.serving.load import Answer, Load, to_json
 from gpt.checkpoint import Loaded, load_trained
 from gpt.cli.command import report
+from gpt.cli.shared_options import load_given_plugins
 from gpt.config import SamplingParams
 from gpt.device import keep_freed_memory
 from gpt.errors import GPTError
-from gpt.generation import Piece
+from gpt.generation import TextChunk
 from gpt.serving import ServingEngine
 
 Run = Callable[[Load], list[Answer]]
@@ -39,7 +40,7 @@ def engine(loaded: Loaded, kv_dtype: str) -> Run:
             answer = Answer(due)
             answers.append(answer)
 
-            def take(pieces: list[Piece]) -> None:
+            def take(pieces: list[TextChunk]) -> None:
                 answer.arrived.append((time.perf_counter(), len(pieces)))
                 if (finish := pieces[-1].finish) is not None:
                     failures.extend([] if finish == "length" else [finish])
@@ -88,6 +89,7 @@ def main() -> None:
     kind, checkpoint, kv_dtype = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints is not an answer
+    load_given_plugins(sys.argv[4:])
     keep_freed_memory()  # as the server does
     loaded = load_trained(checkpoint, Path("runs"), torch.device("cpu"))
     run = engine(loaded, kv_dtype) if kind == "engine" else hugging_face_generate(loaded)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpt.api.evaluation import Windows, evaluate_corpus
 from gpt.api.metrics import read_metrics
 from gpt.checkpoint import Loaded, find_checkpoint, load_trained, read_state
-from gpt.config import Config, RunConfig, load_config
+from gpt.config import Config, RunConfig, load_saved_config
 from gpt.data import Tokenizer
 from gpt.device import choose_compute, choose_device
 from gpt.environment import read_settings
@@ -64,7 +64,7 @@ class Run:
     @property
     def config(self) -> Config:
         """Return the configuration of the run, every value of it."""
-        return load_config(self.folder / "config.yaml").config
+        return load_saved_config(self.folder / "config.yaml")
 
     @property
     def model(self) -> GPT:

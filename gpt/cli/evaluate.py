@@ -74,8 +74,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     device = str(choose_device(arguments.device))  # checked first, since pydantic's message would be longer
     compute = choose_compute(RunConfig(device=device, dtype="float32"), report)
-    with announced(report, "loading the model"):
-        loaded = load_trained(arguments.checkpoint, arguments.runs, compute.device, arguments.weights)
+    loaded = load_trained(arguments.checkpoint, arguments.runs, compute.device, arguments.weights)
     windows = Windows(arguments.protocol, arguments.batch_size, arguments.stride, arguments.batches, arguments.seed)
     if arguments.text_file is not None:
         summary = _score_file(arguments, loaded, windows.stride_for(loaded.config.model.block_size))
@@ -90,7 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _score_file(arguments: argparse.Namespace, loaded: "Loaded", stride: int) -> dict[str, Any]:
     """Compute the probability of one text, in float32."""
-    from gpt.data.text import convert_newlines
+    from gpt.data.tokenizers import convert_newlines
     from gpt.evaluation.scoring import score_text
 
     text = convert_newlines(read_text(arguments.text_file), loaded.config.data.newlines)

@@ -65,8 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from gpt.checkpoint import load_trained
 
-    with announced(report, "loading the model"):
-        loaded = load_trained(arguments.checkpoint, arguments.runs, torch.device("cpu"))
+    loaded = load_trained(arguments.checkpoint, arguments.runs, torch.device("cpu"))
     try:
         require_replaceable(output)
         with temporary_folder(output) as folder:

@@ -39,7 +39,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from gpt.data.own_text import fit_recipe, unit_of
+    from gpt.corpora.own_text import fit_recipe, unit_of
     from gpt.files import write_atomic
 
     output: Path = arguments.output or Path(f"{to_name(Path(arguments.text).name.split('.')[0])}.yaml")

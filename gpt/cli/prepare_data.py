@@ -28,7 +28,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(arguments: argparse.Namespace) -> int:
     config = read_config(arguments).config
-    from gpt.data import prepare
+    from gpt.corpora import prepare
 
     settings = read_settings(arguments.offline)
     dataset = prepare(config.data, settings, report, arguments.force)

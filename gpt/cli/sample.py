@@ -87,13 +87,12 @@ def _run(arguments: argparse.Namespace) -> int:
     from gpt.checkpoint import load_trained
     from gpt.cli.interactive import run_interactive
     from gpt.data import CharTokenizer
-    from gpt.data.text import convert_newlines
+    from gpt.data.tokenizers import convert_newlines
     from gpt.device import choose_device, keep_freed_memory
     from gpt.generation.text import encode_prompt
 
     keep_freed_memory()
-    with announced(report, "loading the model"):
-        loaded = load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device), arguments.weights)
+    loaded = load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device), arguments.weights)
     if arguments.checkpoint is None:
         report(f"using {loaded.folder}")
     params = with_options(loaded.config.sample, given)
@@ -178,9 +177,9 @@ def _sample(
         meter = Meter(len(starts))
         for piece in meter.watch(batch):
             writer.take(piece)
-            meter.cache_bytes = max(meter.cache_bytes, batch.cache_bytes)
         if arguments.stats:
-            accepted = "" if batch.acceptance is None else f"; {batch.acceptance:.0%} of drafts accepted"
+            meter.cache_bytes, share = batch.cache_bytes, batch.speculation and batch.speculation.acceptance
+            accepted = "" if share is None else f"; {share:.0%} of drafts accepted"
             report(f"{runtime.name}: {meter}{accepted}")
 
 

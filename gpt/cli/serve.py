@@ -14,6 +14,7 @@ from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import add_plugin_option, add_weights_option, load_given_plugins, not_empty, to_path
 from gpt.environment import read_settings
 from gpt.errors import GPTError
+from gpt.progress import announced
 
 if TYPE_CHECKING:
     import socket
@@ -126,9 +127,8 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 
 def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":
-    from gpt.accounting.memory_limits import available_bytes
     from gpt.checkpoint import Loaded, load_trained
-    from gpt.device import choose_device
+    from gpt.device import available_bytes, choose_device
     from gpt.serving import ServingEngine
     from gpt.serving.http.models import Models
 
@@ -171,8 +171,10 @@ async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limit
     drain, key = Drain(trainings), arguments.api_key or read_settings().api_key
     app = create_app(models, limits, drain, arguments.allow_host, key, trainings)
     try:
-        async with models.use(None):  # loaded now, so that the first request does not wait, nor find out what is wrong
-            pass
+        # loaded now, so that the first request does not wait and what is wrong is said at the start
+        with announced(report, "loading the model"):
+            async with models.use(None):
+                pass
     except APIError as error:
         raise GPTError(error.message) from None
     if arguments.host not in LOOPBACK and key is None:

@@ -1,6 +1,13 @@
 """Typed configuration: sections, strict YAML, overrides, dumping."""
 
-from gpt.config.loading import LoadedConfig, dump_config, load_config, parse_config
+from gpt.config.loading import (
+    LoadedConfig,
+    dump_config,
+    load_config,
+    load_saved_config,
+    parse_config,
+    parse_saved_config,
+)
 from gpt.config.sections import Config, DataConfig, ModelConfig, OptimConfig, RunConfig, SamplingParams, TrainConfig
 
 __all__ = [
@@ -14,5 +21,7 @@ __all__ = [
     "TrainConfig",
     "dump_config",
     "load_config",
+    "load_saved_config",
     "parse_config",
+    "parse_saved_config",
 ]

@@ -18,7 +18,7 @@ from gpt.errors import DataError, explained
 from gpt.files import release_cached_pages, sha256_of
 
 PATIENCE = 1.0
-"""Seconds for which a folder may be neither there nor damaged: another process is replacing it."""
+"""Seconds for which a folder may be missing, while another process replaces it."""
 META = "dataset.json"
 """Lengths, hashes and tokenizer, written last. Folders without it, such as those of old versions, are encoded again."""
 
@@ -92,8 +92,10 @@ def open_dataset(folder: Path) -> Dataset:
         try:
             return _open(folder)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError) as error:
-            is_being_replaced = before is None or _identity(folder) != before  # by another process, as with --force
-            if not is_being_replaced or time.monotonic() > end:
+            now = _identity(folder)
+            if now != before:  # another process is replacing it, as with --force
+                end = time.monotonic() + PATIENCE
+            elif now is not None or time.monotonic() > end:
                 name = getattr(error, "filename", None)
                 reason = f"{Path(name).name}: {explained(error)}" if name else explained(error)
                 raise DataError(
@@ -123,7 +125,10 @@ def _open(folder: Path) -> Dataset:
 
 
 def _layout(meta: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, tuple[int, int]]]:
-    """Return the token files in order, and where each split begins and ends, counted in tokens of all files."""
+    """Return the token files in order, and where each split begins and ends, counted in tokens of all files.
+
+    Old versions wrote a file for each split of a text that was not in shards.
+    """
     if "shards" in meta:
         return meta["shards"], {name: (begin, end) for name, (begin, end) in meta["splits"].items()}
     train, val = ({"file": f"{split}.bin", **meta[split]} for split in ("train", "val"))

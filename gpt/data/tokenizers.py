@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.data.text import PIECE, code_points
+from gpt.data.tokens import in_pieces
 from gpt.errors import DataError
 
 Ids = NDArray[np.integer[Any]]
@@ -165,8 +165,7 @@ class ByteTokenizer:
 
     def count_chars(self, ids: Ids) -> int:
         """Count the bytes that are not of the form 10xxxxxx, which only continue a character (RFC 3629)."""
-        pieces = (ids[begin : begin + PIECE] for begin in range(0, len(ids), PIECE))
-        return sum(int(np.count_nonzero((piece & 0xC0) != 0x80)) for piece in pieces)
+        return sum(int(np.count_nonzero((piece & 0xC0) != 0x80)) for piece in in_pieces(ids))
 
     def to_dict(self) -> dict[str, Any]:
         return {"type": "byte"}
@@ -209,3 +208,13 @@ def require_characters(text: str) -> bytes:
 def smallest_dtype(vocab_size: int) -> np.dtype[Any]:
     """Return the smallest unsigned integer type that holds ids below `vocab_size`."""
     return np.min_scalar_type(vocab_size - 1)
+
+
+def convert_newlines(text: str, newlines: str) -> str:
+    """Return a prompt or other text with the line ends that the corpus has, whose `data.newlines` this is."""
+    return text if newlines == "keep" else text.replace("\r\n", "\n")
+
+
+def code_points(text: str) -> NDArray[np.uint32]:
+    """Return the Unicode code point of each character."""
+    return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)

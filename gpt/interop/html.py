@@ -2,8 +2,6 @@
 
 import base64
 from collections.abc import Iterator
-from importlib import resources
-from string import Template
 from typing import Any
 
 import torch
@@ -14,27 +12,20 @@ from gpt.data.bpe import BPETokenizer
 from gpt.data.token_bytes import byte_symbols
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
-from gpt.inspection.rendering.pages import (
-    VIEW_SCRIPTS,
-    VIEW_STYLES,
-    VIEW_TEMPLATES,
-    fill_page,
-    read_part,
-    read_templates,
-)
 from gpt.inspection.views.tokens import labels_of
 from gpt.interop.coverage import require_covered
 from gpt.interop.tokenizer_json import merges_of, splits_as_gpt2
 from gpt.interop.verification import TOLERANCE, logits_of, window_of
 from gpt.model import GPT
 from gpt.model.quantized import QuantizedLinear, quantize, weights_format
+from gpt.web.document import MODEL, render_document
 
 WEIGHTS = ("fp16", "int8", "float32")
 """Formats of the weights in a page; with int8, the blocks' linear layers are int8 and the rest is fp16."""
 MAX_BYTES = 2**29 // 4 * 3 - 2**20
 """Bytes of weights that a page holds in base64; a string of Chromium has at most 2^29 characters."""
 COVERED = ("n_kv_head", "bias", "tie_weights", "qk_norm", "logit_softcap", "mlp_conv")
-"""Keys of `ModelConfig` that `page/model.js` computes, with any value."""
+"""Keys of `ModelConfig` that `gpt/web/src/engine/model.js` computes, with any value."""
 NAMES = {
     "position": ("learned", "sinusoidal", "rope"),
     "norm": ("layernorm", "rmsnorm"),
@@ -47,20 +38,6 @@ PROBE_TOKENS = 16
 PROBE_LOGITS = 8
 PROBE_TOLERANCE = 10
 """Largest difference of a logit at which a page still works, in multiples of `page_tolerance`."""
-ENGINE = ("kernel.js", "weights.js", "model.js", "probe.js", "sampling.js", "tokenizer.js", "text.js", "source.js")
-"""The parts that compute, in order; they use no document, so that they run outside a browser too."""
-STYLES = (*VIEW_STYLES, "controls.css", "shell.css", "write.css")
-SCRIPTS = (
-    "shared.js",
-    "shell.js",
-    "passage.js",
-    "write.js",
-    "reading_form.js",
-    *VIEW_SCRIPTS,
-    "reading_views.js",
-)
-TEMPLATES = ("passage", "write", "reading_form", *VIEW_TEMPLATES)
-"""Scripts that the page shares with others, in `gpt/inspection/rendering/pages`."""
 
 
 def render_model_page(
@@ -109,17 +86,7 @@ def render_model_page(
             "seed": params.seed,
         },
     }
-    encoded = base64.b64encode(content).decode()
-    body = Template(_read("body.html")).substitute(templates=read_templates(*TEMPLATES), weights=encoded)
-    return fill_page(
-        title,
-        note,
-        body,
-        data,
-        script=read_part(*SCRIPTS) + read_engine() + _read("page.js"),
-        style=read_part(*STYLES) + _read("page.css"),
-        script_source="'wasm-unsafe-eval'",  # allows WebAssembly, but no code other than the page's own
-    )
+    return render_document(MODEL, data, title=title, note=note, weights=base64.b64encode(content).decode())
 
 
 def as_in_page(model: GPT, weights: str) -> tuple[GPT, dict[str, Tensor]]:
@@ -174,15 +141,6 @@ def _page_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
         "merges": merges_of(content),
         "added": literal,
     }
-
-
-def read_engine() -> str:
-    """Return the JavaScript of the parts that compute."""
-    return "".join(map(_read, ENGINE))
-
-
-def _read(name: str) -> str:
-    return resources.files(__package__).joinpath("page", name).read_text(encoding="utf-8")
 
 
 def _pack(model: GPT, weights: str) -> tuple[list[dict[str, Any]], bytes]:

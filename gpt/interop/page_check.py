@@ -10,7 +10,7 @@ import torch
 
 from gpt.errors import InputError, quoted
 from gpt.interop.coverage import require_as_configured
-from gpt.interop.html import as_in_page, page_tolerance, read_engine
+from gpt.interop.html import as_in_page, page_tolerance
 from gpt.interop.verification import logits_of, require_same, window_of
 from gpt.model import GPT
 
@@ -18,10 +18,11 @@ MIN_NODE = 18
 """Version of Node that knows the page's JavaScript."""
 MAX_SECONDS = 600.0
 PROGRAM = """
-const page = require("fs").readFileSync(process.argv[2], "utf8");
-const part = (id) => page.match(new RegExp(`id="${id}">([^<]*)<`))[1];
-const data = JSON.parse(part("data"));
-const model = new Model(data, decodeBase64(part("weights")));
+const written = require("fs").readFileSync(process.argv[2], "utf8");
+const part = (opening) => written.split(opening).at(-1).split("</script>")[0];
+const { Model, decodeBase64, findProblem, logitsAfter } = new Function(part("<script>") + "; return page;")();
+const data = JSON.parse(part('id="data">'));
+const model = new Model(data, decodeBase64(part('id="weights">')));
 const rows = logitsAfter(model, JSON.parse(process.argv[3])).map((row) => Buffer.from(row.buffer));
 const logits = Buffer.concat(rows).toString("base64");
 console.log(JSON.stringify({ logits, problem: findProblem(model, data.probe) }));
@@ -64,7 +65,7 @@ def check_page(path: Path, model: GPT, weights: str, node: str) -> float:
     try:
         ended = subprocess.run(
             command,
-            input="".join((read_engine(), PROGRAM)),
+            input=PROGRAM,
             capture_output=True,
             encoding="utf-8",
             timeout=MAX_SECONDS,

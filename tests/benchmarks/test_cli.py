@@ -16,6 +16,8 @@ from patience import PATIENCE
 from programs import find_browser
 
 HF = ["--hf"] if find_spec("transformers") else []
+MISH = "import torch.nn.functional as F\nACTIVATIONS = {'mish': F.mish}\n"
+PARTS = ["model.mlp=mish", "run.kernels=torch"]
 QUICK = ["--warmup", "1", "--steps", "2", "--rounds", "1", "--matmul-sizes", "32"]
 
 
@@ -133,20 +135,24 @@ def test_a_variant_that_cannot_run_here_is_one_line(workplace: Path, capsys: pyt
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: native: run.kernels is native, but ")
 
 
+@pytest.mark.usefixtures("no_plugins")
 def test_a_recipe_is_timed_and_judged(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["train", "recipe", "--config", "tiny.yaml", "train.max_steps=4", "--seeds", "5", "--json", "out.json"]
-    assert main(command) == 0
+    (workplace / "my_parts.py").write_text(MISH, encoding="utf-8")
+    command = ["train", "recipe", "--config", "tiny.yaml", "--plugin", "my_parts.py", "--json", "out.json"]
+    assert main([*command, "train.max_steps=4", *PARTS, "--seeds", "5"]) == 0
     found = last_line(capsys)
     assert found == json.loads((workplace / "out.json").read_text())
-    assert found["overrides"] == ["train.max_steps=4"]
+    assert found["overrides"] == ["train.max_steps=4", *PARTS]
     assert [one["seed"] for one in found["runs"]["gpt"]] == [5]
     assert 0 < found["total"]["gpt"]["loss"]["mean"] < 5
     assert not (workplace / "runs").exists()
 
 
+@pytest.mark.usefixtures("no_plugins")
 def test_a_step_is_timed_beside_its_peers(workplace: Path, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (workplace / "my_parts.py").write_text(MISH, encoding="utf-8")
     command = ["--config", "tiny.yaml", "--variants", "torch", "--nanogpt", str(checkout), *QUICK]
-    assert main(["train", "step", *command]) == 0
+    assert main(["train", "step", *command, "--plugin", "my_parts.py"]) == 0
     found = last_line(capsys)
     assert list(found["variants"]) == ["torch", "nanoGPT float32", "nanoGPT bfloat16"]
     for row in found["variants"].values():

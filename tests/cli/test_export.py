@@ -13,7 +13,6 @@ from gpt.cli import export, quantize
 from gpt.config import SamplingParams
 from gpt.interop import page_check as export_node
 from gpt.model.gpt import Block
-from patience import PATIENCE
 from programs import find_node
 
 
@@ -145,9 +144,8 @@ def test_a_folder_for_transformers_is_written(
 
 
 def test_an_onnx_file_is_written_and_a_quantized_checkpoint_is_named(
-    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gpt.progress.SILENCE", PATIENCE)  # it may take seconds
     options = ["--checkpoint", str(trained / "runs/tiny"), "--output", str(tmp_path / "tiny.onnx")]
     assert export.main(["--to", "onnx", *options]) == 0
     printed = capfd.readouterr()

@@ -3,12 +3,14 @@
 import json
 import signal
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from cli.serving import started
 from gpt.cli import sample, serve
+from gpt.errors import CheckpointError
 from patience import PATIENCE
 from server_process import insist
 
@@ -86,6 +88,21 @@ def test_a_checkpoint_that_is_missing_is_named(trained: Path, monkeypatch, capsy
     monkeypatch.chdir(trained)
     assert serve.main(["--checkpoint", "runs/tiny", "--checkpoint", "runs/none"]) == 2
     assert "runs/none: no such run or checkpoint" in capsys.readouterr().err
+
+
+def test_a_model_that_takes_long_to_load_is_announced(trained: Path, monkeypatch) -> None:
+    said, lines = threading.Event(), []
+
+    def load(*arguments: object) -> None:
+        assert said.wait(PATIENCE)
+        raise CheckpointError("damaged")
+
+    monkeypatch.chdir(trained)
+    monkeypatch.setattr("gpt.progress.SILENCE", 0.0)
+    monkeypatch.setattr("gpt.checkpoint.load_trained", load)
+    monkeypatch.setattr(serve, "report", lambda line: (lines.append(line), said.set()))
+    assert serve.main(["--port", "0"]) == 2
+    assert lines == ["loading the model"]
 
 
 def test_a_port_that_is_taken_is_one_line(trained: Path, monkeypatch, capsys) -> None:

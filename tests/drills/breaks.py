@@ -150,7 +150,7 @@ BREAKS: dict[str, tuple[Break, ...]] = {
     "ranks": (
         Break(
             "the moments of two processes are lost in a checkpoint",
-            "gpt.training.sharding:gather_on_main",
+            "gpt.distributed.sharding:gather_to_rank_zero",
             lambda gather: (
                 lambda tree, is_main: torch.utils._pytree.tree_map(
                     lambda leaf: leaf * 0 if isinstance(leaf, torch.Tensor) and leaf.dim() else leaf,
@@ -214,10 +214,10 @@ BREAKS: dict[str, tuple[Break, ...]] = {
         Break("a run follows links out of its folder", "pathlib:Path.is_symlink", constant(lambda path: False)),
         Break(
             "a zip file may be compressed by any method",
-            "gpt.data.unpacking:_only_member",
+            "gpt.corpora.unpacking:_only_member",
             constant(lambda archive, path: archive.infolist()[0]),
         ),
-        Break("a line of JSON may have any number of values", "gpt.data.tables:MAX_VALUES", constant(1 << 60)),
+        Break("a line of JSON may have any number of values", "gpt.corpora.tables:MAX_VALUES", constant(1 << 60)),
         Break("names of files may steer the terminal", "unicodedata:category", constant(lambda char: "Ll")),
     ),
     "fuzz": (

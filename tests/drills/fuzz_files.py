@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from drills.nasty import edit, mutate_bytes, mutate_json, value
 from gpt.checkpoint import load_trained, read_checkpoint
 from gpt.config import load_config, parse_config
+from gpt.corpora.corpus_text import BLOCK
+from gpt.corpora.preparation import prepare
+from gpt.corpora.sharding import unfinished
+from gpt.corpora.shards import JOURNAL
 from gpt.data.bpe import learn_bpe
-from gpt.data.corpus_text import BLOCK
 from gpt.data.dataset import META, Dataset, open_dataset, seal, unseal
-from gpt.data.preparation import prepare
 from gpt.data.saved_tokenizer import tokenizer_from_dict
-from gpt.data.sharding import unfinished
-from gpt.data.shards import JOURNAL
 from gpt.environment import read_settings
 from gpt.errors import GPTError
 from gpt.progress import silent

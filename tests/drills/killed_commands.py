@@ -20,8 +20,8 @@ from drills.leftovers import hidden_files
 from drills.tiny_run import train_tiny
 from gpt.cli import export, import_model, prepare_data, quantize
 from gpt.cli.command import run_command
-from gpt.data import corpus_text, shards
-from gpt.data.download import Download, fetch
+from gpt.corpora import corpus_text, shards
+from gpt.corpora.download import Download, fetch
 from gpt.progress import silent
 from tiny import CORPUS
 

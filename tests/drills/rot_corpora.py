@@ -14,11 +14,11 @@ from drills.forks import run_forked
 from drills.frame import Tally
 from drills.killed_commands import BLOCK, contents, shard, write_texts
 from drills.tiny_run import SWEEP, make_folder, sweep_once
-from gpt.data import corpus_text, shards
+from gpt.corpora import corpus_text, shards
+from gpt.corpora.shards import JOURNAL
+from gpt.corpora.tasks import Encode
+from gpt.corpora.workers import WorkerLost
 from gpt.data.dataset import open_dataset
-from gpt.data.shards import JOURNAL
-from gpt.data.tasks import Encode
-from gpt.data.workers import WorkerLost
 from gpt.errors import DataError
 from gpt.training.sweeps.outcomes import RESULTS, load_outcomes
 

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 from fake_cuda.device import FakeCuda
 from fake_cuda.install import GENERATOR_STATE, install
 from fake_cuda.refusals import NAMES
+from gpt.api.displays import draw_attention
 from gpt.cli import evaluate
 from gpt.config import OptimConfig, SamplingParams, load_config
 from gpt.data import CharTokenizer
@@ -39,9 +40,10 @@ from gpt.model.gpt import Block
 from gpt.model.layers import MLP
 from gpt.training.averaging import WeightAverage
 from gpt.training.compiling import compile_blocks
-from gpt.training.objective import Distillation, TaughtBatch, cross_entropy
+from gpt.training.distillation import Distillation, DistillBatch
+from gpt.training.objective import cross_entropy
 from gpt.training.optimizers import build_optimizer
-from gpt.training.setup import open_session
+from gpt.training.setup import Displays, open_session
 from gpt.training.step import NonFiniteGuard, Stepper
 from recorded_graph import RecordedGraph
 from tiny import CORPUS, tiny_config
@@ -60,7 +62,7 @@ DEVICE = torch.device("cuda:0")
 TOKENIZER = CharTokenizer("\nabcdefghijklmnopqrstuv")
 FILTERS = {"top_k": 5, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1}
 IDX = torch.arange(32).view(2, 16) % 23
-BATCHES = ((IDX, IDX), TaughtBatch(IDX, IDX, torch.full((2, 16, 23), 1 / 23)))
+BATCHES = ((IDX, IDX), DistillBatch(IDX, IDX, torch.full((2, 16, 23), 1 / 23)))
 Facts = dict[str, Any]
 
 
@@ -90,7 +92,7 @@ def watched(device: FakeCuda, *methods: tuple[type, str], float32: bool = True) 
 def train(device: FakeCuda, name: str, dtype: str, *overrides: str, resume: str | None = None) -> Facts:
     """Train to the end; return where and in what everything is."""
     loaded = configured(f"run.name={name}", f"run.dtype={dtype}", *overrides)
-    trainer = open_session(loaded, read_settings(), print, resume, allow_config_change=True)
+    trainer = open_session(loaded, read_settings(), print, resume, True, displays=Displays(picture=draw_attention))
     begin = trainer.state.step
     with watched(device, (Stepper, "step"), (WeightAverage, "update"), float32=dtype == "float32"):
         state = trainer.run()

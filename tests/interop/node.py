@@ -1,17 +1,31 @@
-"""The JavaScript of an exported page under Node, from the file as it was written."""
+"""The modules that an exported page's script is bundled from, under Node, on the page as it was written."""
 
 import json
 import subprocess
+from pathlib import Path
 from typing import Any
 
-from gpt.interop.html import read_engine
+import gpt
 from patience import PATIENCE
 from programs import find_node
 
+SOURCES = Path(gpt.__file__).parent / "web" / "src"
+MODULES = {
+    "engine/model.js": ("Model",),
+    "engine/probe.js": ("findProblem",),
+    "engine/sampling.js": ("Twister", "bitsOf"),
+    "engine/source.js": ("LocalSource",),
+    "engine/text.js": ("Text",),
+    "engine/tokenizer.js": ("Tokenizer",),
+    "engine/weights.js": ("decodeBase64",),
+    "views/heads.js": ("Heads",),
+    "views/parting.js": ("markParting",),
+}
 READER = """
-const page = require("fs").readFileSync(0, "utf8");
-const part = (id) => page.match(new RegExp(`id="${id}">([^<]*)<`))[1];
-const data = JSON.parse(part("data"));
+import { readFileSync } from "node:fs";
+const page = readFileSync(0, "utf8");
+const part = (id) => page.match(new RegExp(`id="${id}">([^<]*)<`))?.[1];
+const data = JSON.parse(part("data") ?? "null");
 const newModel = (useWasm) => new Model(data, decodeBase64(part("weights")), useWasm);
 const newSource = (useWasm, sampling) =>
   new LocalSource(newModel(useWasm), new Tokenizer(data.tokenizer), data.labels, sampling);
@@ -19,12 +33,12 @@ const newSource = (useWasm, sampling) =>
 
 
 def run_page(page: str, code: str) -> Any:
-    """Return what `code`, which sees the constants above and the page's classes, makes of a page."""
-    ending = f"(async () => {{ {code} }})().then((found) => console.log(JSON.stringify(found)));"
-    program = f"{read_engine()}\n{READER}\n{ending}"
-    result = subprocess.run(
-        [find_node(), "-e", program], input=page, capture_output=True, encoding="utf-8", timeout=PATIENCE, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stderr == ""
+    """Return what `code`, which sees the constants above and what the modules export, makes of a page."""
+    imports = [
+        f"import {{ {', '.join(names)} }} from '{(SOURCES / file).as_uri()}';" for file, names in MODULES.items()
+    ]
+    program = "\n".join([*imports, READER, f"console.log(JSON.stringify(await (async () => {{ {code} }})()));"])
+    command = [find_node(), "--input-type=module", "--eval", program]
+    result = subprocess.run(command, input=page, capture_output=True, encoding="utf-8", timeout=PATIENCE, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
     return json.loads(result.stdout)

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import random
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.errors import InputError
 from gpt.generation import build_runtime, generate_tokens
 from gpt.generation.backends.selection import DecodeOptions
-from gpt.inspection.rendering.pages import read_part
 from gpt.inspection.views.attention import attention_patterns, summarize_head
 from gpt.interop import html
 from gpt.interop.html import render_model_page
@@ -204,15 +202,13 @@ def test_weights_quantized_to_another_format_are_written_as_floats(format: str) 
 @torch.no_grad()
 def test_summaries_of_attention_are_those_of_the_package() -> None:
     model = sharp_model(n_kv_head=2, position="rope")
-    begin = read_part("attention_weights.js").partition("/**\n * Fills")[0]
     code = f"""
-    {begin}
     const text = {IDS[:9]}.map((id) => data.tokenizer.chars[id]).join("");
-    return summarizeHeads(await newSource(true).attention({{ text }}));
+    return new Heads(await newSource(true).attention({{ text }})).summarize(1 * 4 + 2);
     """
-    summaries = run_page(page_of(model), code)
+    summary = run_page(page_of(model), code)
     expected = attention_patterns(model, torch.tensor(IDS[:9]))
-    assert summaries[1][2] == pytest.approx(dataclasses.asdict(summarize_head(expected[1, 2])), abs=1e-5)
+    assert summary == pytest.approx(dataclasses.asdict(summarize_head(expected[1, 2])), abs=1e-5)
 
 
 def test_text_goes_to_ids_and_back() -> None:
@@ -259,11 +255,3 @@ def test_weights_that_a_format_cannot_hold_are_named(value: float) -> None:
         model.h[1].mlp.c_fc.weight[0, 0] = value
     with pytest.raises(InputError, match=r"h\.1\.mlp\.c_fc\.weight has values that are not finite in fp16"):
         page_of(model, "fp16")
-
-
-def test_a_file_of_the_package_is_installed_with_it() -> None:
-    import tomllib
-
-    root = Path(__file__).resolve().parents[2]
-    packaged = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    assert "interop/page/*" in packaged["package-data"]["gpt"]

@@ -185,6 +185,24 @@ def test_a_token_has_its_probability_and_its_alternatives() -> None:
         assert_same([p for _, _, p in token["sampled"]], (logit.topk(4).values / 0.5).softmax(-1).tolist())
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_ids_that_the_tokenizer_does_not_have_are_not_sampled(temperature: float) -> None:
+    model = sharp_model(vocab_size=40)
+    code = f"""
+    const tokens = [];
+    const request = {{ prompt: "the ", count: 60, seed: 5, temperature: {temperature} }};
+    await source.write(request, (more) => tokens.push(...more));
+    const {{ after }} = await newSource(true, {{ temperature: {temperature} }}).surprisal({{ text }});
+    return [tokens, after];
+    """
+    tokens, after = ask(model, code)
+    params: dict[str, Any] = {"temperature": temperature, "top_k": 0, "max_new_tokens": 60, "seed": 5}
+    assert "".join(token["text"] for token in tokens) == "the " + generate(model, CHARS, "the ", **params)
+    assert any("#" in label for token in tokens for _, label, _ in token["own"])
+    assert all(id < 23 for token in tokens for id, _, _ in token["sampled"])
+    assert_same(after, surprisal_view(model, CHARS, IDS, SamplingParams(**params), 10)["after"])
+
+
 def test_a_text_without_a_head_is_another_and_the_next_one_is_whole_again() -> None:
     model = sharp_model(std=0.1)
     code = """

@@ -16,7 +16,7 @@ from gpt.config import LoadedConfig, parse_config
 from gpt.data.batches import BatchSampler
 from gpt.device import Compute
 from gpt.errors import DeviceError
-from gpt.training.teacher import Teacher, predict, require_probabilities_memory, teacher_config
+from gpt.training.distillation import Teacher, predict, require_probabilities_memory, teacher_config
 from gpt.training.trainer import Trainer
 from tiny import TINY, sharp_model
 
@@ -60,14 +60,14 @@ def test_a_batch_gets_the_predictions_for_its_own_positions() -> None:
     tokens = np.arange(40) % 23
     teacher = Teacher(torch.nn.functional.one_hot(torch.as_tensor(np.append(tokens[1:], 0)), 23).half())
     sampler = BatchSampler(tokens.astype(np.uint16), 16, seed=0)
-    batch = teacher.teach(sampler.get_batch(3), sampler.starts)
-    assert torch.equal(batch.probabilities.argmax(-1), batch.targets)
+    batch = teacher.with_soft_targets(sampler.get_batch(3), sampler.starts)
+    assert torch.equal(batch.soft_targets.argmax(-1), batch.targets)
 
 
 def test_probabilities_that_do_not_fit_into_memory_are_refused(start: Start, tmp_path: Path) -> None:
     trainer = start(tmp_path)
     with (
-        patch("gpt.accounting.memory_limits.available_bytes", lambda device: 10),
+        patch("gpt.device.available_bytes", lambda device: 10),
         pytest.raises(DeviceError, match=r"teacher's probabilities.*train\.teacher_share"),
     ):
         require_probabilities_memory(trainer.dataset, trainer.config)

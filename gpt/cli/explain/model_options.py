@@ -5,13 +5,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpt.cli.command import load_torch, report
+from gpt.cli.command import load_torch
 from gpt.cli.shared_options import add_checkpoint_options, check_overrides, to_path
 from gpt.config import Config, TrainConfig, dump_config, load_config
 from gpt.config.loading import parse_config
 from gpt.config.sections import DEVICE_PATTERN
 from gpt.errors import ConfigError, DeviceError
-from gpt.progress import announced
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
@@ -77,8 +76,7 @@ def load_model(arguments: argparse.Namespace) -> "Loaded":
     from gpt.checkpoint import load_trained
     from gpt.device import choose_device
 
-    with announced(report, "loading the model"):
-        return load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device))
+    return load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device))
 
 
 def check_device(arguments: argparse.Namespace) -> None:

@@ -57,7 +57,7 @@ def read_ids(arguments: argparse.Namespace, loaded: "Loaded", fewest: int = 1) -
     """
     import torch
 
-    from gpt.data.text import convert_newlines
+    from gpt.data.tokenizers import convert_newlines
 
     prompt = read_text(STANDARD_INPUT) if arguments.prompt == "-" else arguments.prompt
     prompt = convert_newlines(prompt, loaded.config.data.newlines)

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 from gpt.config import SamplingParams
 from gpt.errors import explained
-from gpt.generation import Piece, SampledToken
+from gpt.generation import SampledToken, TextChunk
+from gpt.generation.request import EngineClosedError, QueueFullError, Request
 from gpt.serving.engine import ServingEngine
 from gpt.serving.http.delivery import Delivery
 from gpt.serving.http.errors import APIError
-from gpt.serving.request import EngineClosedError, QueueFullError, Request
 
 REASONS = {"length": "length", "window": "length", "stop": "stop", "end": "stop"}
 """The protocol's `finish_reason` for each reason why a sequence ended."""
@@ -59,7 +59,7 @@ class Choice:
         if self.logprobs is not None:
             self.logprobs.feed(tokens)
 
-    def add(self, pieces: Sequence[Piece]) -> None:
+    def add(self, pieces: Sequence[TextChunk]) -> None:
         """Receive pieces from the engine."""
         sampled = [piece.token for piece in pieces if piece.token is not None]
         self.tokens += len(sampled)
@@ -119,7 +119,7 @@ class Answer:
             GPTError: the prompt does not fit, see `ServingEngine.submit`.
         """
 
-        def take(pieces: list[Piece]) -> None:
+        def take(pieces: list[TextChunk]) -> None:
             choice.add(pieces)
             self.first = self.first or time.monotonic()
             self.changed.set()

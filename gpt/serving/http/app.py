@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -67,4 +68,13 @@ def create_app(
     add_playground(app, models, limits, answers, heavy, ERRORS, needs_key=api_key is not None)
     add_runs(app, Runs(models.runs), ERRORS)
     TrainingEndpoints(trainings, drain, heavy).add_to(app)
+    if api_key is not None:
+        _document_key(app.openapi())
     return app
+
+
+def _document_key(document: dict[str, Any]) -> None:
+    """Say in an OpenAPI document which endpoints need the key."""
+    document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"key": []}]
+    document["paths"]["/health"]["get"]["security"] = []

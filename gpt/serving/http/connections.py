@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 import math
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +27,10 @@ HEADER_BYTES = 32 << 10
 """Most bytes of the headers of a request."""
 STALL_BYTES = 16 << 10
 """Least bytes that a client reads of what waits for it in `Limits.stall_seconds`, unless it reads all of it."""
+_ENCODED_CHUNKS = re.compile(
+    rb"^transfer-encoding:[ \t]*(?!chunked)\w[^,\r\n]*,[^\r\n]*\bchunked[ \t]*\r?$", re.I | re.M
+)
+"""A body whose end is certain, in an encoding that the server does not know."""
 
 
 def build_config(app: Any, limits: Limits, log_level: str = "error", **options: Any) -> uvicorn.Config:
@@ -82,6 +87,7 @@ class Connection(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._unread = math.inf
+        self._head = b""
 
     def connection_made(self, transport: Any) -> None:
         """Accept a connection; where there are too many, close the one that has been idle longest, or else this one."""
@@ -104,6 +110,7 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what the client sends."""
+        self._head = self._head + data if self.conn.their_state is h11.IDLE else b""
         super().data_received(data)
         self._note_progress()
 
@@ -115,7 +122,9 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP, in the shape of all errors, by the status of the error that is being handled."""
         error = sys.exception()
-        self._refuse(error.error_status_hint if isinstance(error, h11.ProtocolError) else 400, msg)
+        status = error.error_status_hint if isinstance(error, h11.ProtocolError) else 400
+        # h11 says 501 of every encoding that is not "chunked", also where the end of the body is not certain
+        self._refuse(400 if status == 501 and not _ENCODED_CHUNKS.search(self._head) else status, msg)
 
     def close_now(self) -> None:
         """Close the connection, whatever waits to be read."""

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 from threading import Lock
 
-from gpt.generation import Piece
-from gpt.serving.request import OnPieces
+from gpt.generation import TextChunk
+from gpt.generation.request import OnChunks
 
-Receiver = Callable[[list[Piece]], None]
+Receiver = Callable[[list[TextChunk]], None]
 """Receives pieces, on the event loop."""
 
 
@@ -20,13 +20,13 @@ class Delivery:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop, self._lock = loop, Lock()
-        self._waiting: list[tuple[Receiver, list[Piece]]] = []
+        self._waiting: list[tuple[Receiver, list[TextChunk]]] = []
 
-    def to(self, receiver: Receiver) -> OnPieces:
+    def to(self, receiver: Receiver) -> OnChunks:
         """Return a callback for the engine that makes the event loop call `receiver`."""
         return lambda pieces: self._put(receiver, pieces)
 
-    def _put(self, receiver: Receiver, pieces: list[Piece]) -> None:
+    def _put(self, receiver: Receiver, pieces: list[TextChunk]) -> None:
         with self._lock:
             self._waiting.append((receiver, pieces))
             if len(self._waiting) > 1:

@@ -6,8 +6,9 @@ its own that it lets resolve to 127.0.0.1 (DNS rebinding). Its requests name the
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Collection, Mapping
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -20,6 +21,9 @@ SAFE_METHODS = ("GET", "HEAD")
 """That change nothing; what they return, a browser keeps from pages of another origin."""
 OPEN_PATHS = ("/", "/health")
 """That need no API key: the playground's page, which asks its reader for the key, and what watches over the server."""
+_HOST = re.compile(r"(?:[\w.~%!$&'()*+,;=-]+|\[[\da-f:.]+\])(?::\d*)?", re.ASCII | re.IGNORECASE)
+"""A name or an address, with or without a port (RFC 3986, 3.2.2)."""
+_URL = re.compile(rb"http://([^/]*)(/.*)?", re.IGNORECASE | re.DOTALL)
 
 
 class Guard:
@@ -52,6 +56,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, see ASGI."""
         if scope["type"] == "http":
+            scope = _as_to_an_origin(scope)
             headers = Headers(scope=scope)
             wrong = _framing_problem(scope, headers)
             error = wrong or self._problem(scope["method"], scope["path"], headers)
@@ -112,13 +117,28 @@ class Guard:
         return True
 
 
+def _as_to_an_origin(scope: Scope) -> Scope:
+    """Return a request for a whole URL, as a proxy is asked, as one for its path at its host (RFC 9112, 3.2.2)."""
+    url = _URL.fullmatch(scope["raw_path"])
+    if url is None:
+        return scope
+    path = url[2] or b"/"
+    headers = [(b"host", url[1]), *((name, value) for name, value in scope["headers"] if name != b"host")]
+    return {**scope, "raw_path": path, "path": unquote(path.decode("ascii")), "headers": headers}
+
+
 def _framing_problem(scope: Scope, headers: Headers) -> APIError | None:
-    """Return why it is not certain what belongs to a request (RFC 9112, 2.3 and 6), or is too much of it, or None."""
+    """Return why it is not certain what a request is (RFC 9112, 2.3, 3.2 and 6), why it is too long, or None."""
     if not scope["http_version"].startswith("1."):
         return APIError(505, "this server speaks HTTP/1.1")
     if "transfer-encoding" in headers and ("content-length" in headers or scope["http_version"] == "1.0"):
         return APIError(400, "Transfer-Encoding excludes Content-Length and HTTP/1.0")
-    size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(a) + len(b) + 4 for a, b in headers.raw)
+    target, query = scope["raw_path"], scope["query_string"]
+    if b"#" in target + query or not (target.startswith(b"/") or (scope["method"], target) == ("OPTIONS", b"*")):
+        return APIError(400, "the target is neither a path nor a URL that begins with http://")
+    if _HOST.fullmatch(headers.get("host", "")) is None:
+        return APIError(400, "the Host is neither a name nor an address, with or without a port")
+    size = len(scope["method"]) + len(target) + len(query) + sum(len(a) + len(b) + 4 for a, b in headers.raw)
     if size > HEADER_BYTES:  # what comes in one piece is not limited below
         return APIError(431, f"the headers have more than the {HEADER_BYTES} bytes that this server accepts")
     return None

@@ -3,7 +3,7 @@
 from typing import Any
 
 from fastapi import FastAPI, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse
 
 from gpt.errors import explained
 from gpt.serving.http.drain import Drain
@@ -30,7 +30,8 @@ def add_information(app: FastAPI, models: Models, drain: Drain, metrics: Metrics
     app.add_api_route("/v1/models", information.list_models, responses=errors)
     app.add_api_route("/v1/models/{name:path}", information.get_model, responses=errors)
     app.add_api_route("/health", information.health, responses=errors)
-    app.add_api_route("/metrics", information.read_metrics, response_class=Response)
+    text: Responses = {200: {"content": {"text/plain": {}}}}
+    app.add_api_route("/metrics", information.read_metrics, response_class=Response, responses={**text, **errors})
     app.add_api_route("/docs", information.docs, include_in_schema=False)
 
 
@@ -51,13 +52,13 @@ class Information:
             raise APIError(404, f"there is no model {name!r}; /v1/models lists them", "model", "model_not_found")
         return _model(name, created)
 
-    async def health(self) -> JSONResponse:
+    async def health(self) -> dict[str, str]:
         """Say whether requests are accepted."""
         self._drain.check()
         for name, served in self._models.loaded.items():
             if served.engine.failure is not None:
                 raise APIError(503, f"the engine of {name!r} has failed: {explained(served.engine.failure)}")
-        return JSONResponse({"status": "ok"})
+        return {"status": "ok"}
 
     async def read_metrics(self) -> Response:
         """Return counts and times in Prometheus's text format."""

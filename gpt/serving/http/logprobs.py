@@ -9,8 +9,8 @@ import torch
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation import SampledToken
-from gpt.generation.decoder import describe
 from gpt.generation.text import TextStream
+from gpt.generation.tokens import to_sampled_tokens
 from gpt.model import GPT
 
 
@@ -91,4 +91,4 @@ def prompt_logprobs(model: GPT, ids: Sequence[int], params: SamplingParams) -> l
     if len(ids) == 1:
         return first
     inputs = torch.tensor([ids[:-1]], device=next(model.parameters()).device)
-    return first + describe(ids[1:], model(inputs)[0], params)
+    return first + to_sampled_tokens(ids[1:], model(inputs)[0], params)

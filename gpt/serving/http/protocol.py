@@ -47,7 +47,9 @@ class CompletionRequest(_Body):
     overflow: Literal["slide", "stop"] | None = Field(None, description="When the window is full: slide it, or stop.")
     long_prompt: Literal["refuse", "crop"] | None = Field(None, description="A prompt longer than the window.")
     user: str | None = Field(None, description="Accepted and not used.")
-    best_of: int | None = Field(None, description="Not supported beyond the value of n.")
+    best_of: int | None = Field(
+        None, description="Not supported beyond the value of n.", json_schema_extra={"minimum": 1}
+    )
     suffix: str | None = Field(None, description="Not supported.", json_schema_extra={"maxLength": 0})
     logit_bias: dict[str, float] | None = Field(
         None, description="Not supported.", json_schema_extra={"maxProperties": 0}

@@ -153,6 +153,27 @@ def test_small_packets_are_sent_at_once(serve: Serve) -> None:
 
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n"
+NO_HOSTS = (
+    b"",
+    b"ada@localhost",
+    b"localhost/health",
+    b"localhost, other",
+    b"localhost:x",
+    b"[",
+    b"[localhost]",
+    b"a b",
+)
+NO_TARGETS = (b"*", b"health", b"localhost:80", b"ftp://localhost/health", b"/health#end", b"/health?a#end")
+ENDLESS_CODINGS = (
+    b"identity",
+    b"chunked, identity",
+    b"chunked, chunked",
+    b", chunked",
+    b"chunked,",
+    b"",
+    b"chunked;a=b",
+)
+"""That do not say with certainty where a body ends."""
 
 
 @pytest.mark.parametrize(
@@ -162,10 +183,14 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n"
         (b"GET / HTTP/1.1\r\n\r\n", 400),  # no Host
         (GET + b"Host: other\r\n\r\n", 400),
         (b"GET /\r\n\r\n", 400),
+        (b"GET /health HTTP/1.0\r\n\r\n", 400),  # of an unknown host
+        *((GET.replace(b"localhost", host) + b"\r\n", 400) for host in NO_HOSTS),
+        *((GET.replace(b"/health", target) + b"\r\n", 400) for target in NO_TARGETS),
         (b"GET /health HTTP/3.0\r\nHost: localhost\r\n\r\n", 505),
         (GET + b"X: a\r\n" * HEADER_BYTES, 431),
         (GET + b"X: " + b"a" * HEADER_BYTES + b"\r\n\r\n", 431),  # in one piece, with its end
         (b"GET /" + b"a" * HEADER_BYTES + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 431),
+        (b"G" * HEADER_BYTES + b" / HTTP/1.1\r\nHost: localhost\r\n\r\n", 431),
         (GET + b"X : a\r\n\r\n", 400),
         (GET + b"X Y: a\r\n\r\n", 400),
         (GET + b"X: a\0b\r\n\r\n", 400),
@@ -178,10 +203,9 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n"
         (CHUNKED + b"Content-Length: 5\r\n\r\n0\r\n\r\n", 400),
         (HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         (CHUNKED.replace(b"HTTP/1.1", b"HTTP/1.0") + b"\r\n0\r\n\r\n", 400),
-        (CHUNKED + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 501),
+        (CHUNKED + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         (HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 501),
-        (HEAD + b"Transfer-Encoding: identity\r\n\r\n", 501),
-        (HEAD + b"Transfer-Encoding: chunked, identity\r\n\r\n", 501),
+        *((HEAD + b"Transfer-Encoding: %s\r\n\r\n" % coding, 400) for coding in ENDLESS_CODINGS),
         (HEAD + b"Transfer-Encoding: \x0bchunked\r\n\r\n", 400),
         (HEAD + b"Transfer_Encoding: chunked\r\nTransfer-Encoding : chunked\r\n\r\n", 400),
         (HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n", 400),
@@ -202,6 +226,23 @@ def test_what_is_no_http_is_refused_in_the_shape_of_all_errors(server: Served, s
         assert answer.startswith(b"HTTP/1.1 %d " % status)
         assert answer.count(b"HTTP/1.1 ") == 1
         assert error_of(answer)
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        (b"http://localhost/health", b"evil.example", 200),
+        (b"HTTP://localhost:1", b"localhost", 200),
+        (b"http://localhost/health?a=b", b"localhost", 200),
+        (b"http://evil.example/health", b"localhost", 403),
+        (b"http://ada@localhost/health", b"localhost", 400),
+        (b"http:///health", b"localhost", 400),
+    ],
+)
+def test_a_request_for_a_whole_url_is_one_to_its_host(server: Served, target: bytes, host: bytes, status: int) -> None:
+    sent = b"GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (target, host)
+    with connect(server, sent) as connection:
+        assert read_all(connection).startswith(b"HTTP/1.1 %d " % status)
 
 
 def test_every_answer_is_counted_by_its_status(serve: Serve) -> None:

@@ -9,9 +9,7 @@ from patience import PATIENCE
 OK = {"prompt": "It was", "max_tokens": 3}
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "localhost.evil.example", "[", "a b", "1.2.3.4.evil"]
-)
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example", "1.2.3.4.evil"])
 def test_a_name_that_was_made_to_resolve_to_this_machine_is_refused(server: Served, host: str) -> None:
     with server.http() as client:
         assert client.get("/v1/models", headers={"Host": host}).status_code == 403
@@ -73,3 +71,14 @@ def test_the_key_is_needed_for_everything_but_health(serve: Serve) -> None:
             wrong.completions.create(model="second", prompt="It")
         right = openai.OpenAI(base_url=f"{served.url}/v1", api_key="sesame", max_retries=0, timeout=PATIENCE)
         assert right.completions.create(model="second", prompt="It").choices[0].text
+
+
+def test_the_openapi_document_says_what_needs_the_key(serve: Serve) -> None:
+    with serve(real_engine, api_key="sesame") as served, served.http() as client:
+        document = client.get("/openapi.json", headers={"Authorization": "Bearer sesame"}).json()
+    (name,) = document["components"]["securitySchemes"]
+    assert document["security"] == [{name: []}]
+    needs_none = [
+        path for path, operations in document["paths"].items() if operations.get("get", {}).get("security") == []
+    ]
+    assert needs_none == ["/health"]

@@ -13,7 +13,9 @@ def test_the_openapi_document_names_every_endpoint_and_only_this_shape_of_error(
     for operations in document["paths"].values():
         for operation in operations.values():
             assert operation["description"]
-            assert set(operation["responses"]) <= {"200", "default"}
+            assert set(operation["responses"]) == {"200", "default"}
+            assert operation["responses"]["200"]["content"]
+    assert document["components"]["schemas"]["ReadingRequest"]["properties"]["text"]["minLength"] == 1
 
 
 def test_the_page_documents_every_field_and_needs_nothing_from_elsewhere(server: Served) -> None:

@@ -1,10 +1,8 @@
 """The page at `/`: a playground in front of the models, and the endpoints that it asks.
 
-A view is a file in `static/` that adds itself to the page's list, `views.push({ name, title, sentence, show })`, see
-`shell.js` among the shared pages; its elements may be in an HTML file, which the page holds as `NAME-template`. Both
-are named in `page.py`. What it asks of the server is a method of `ServerSource`, and an endpoint in a module here,
-which has a function that `add_playground` calls. Code that the exported page can use too lies in
-`gpt/inspection/rendering/pages`. Heavy work goes to `heavy`, an executor of one thread.
+A view is a module of `gpt/web/src` that `playground.js` gives to `startShell`; what it asks of the server is a method
+of `ServerSource` there, and an endpoint in a module here, which has a function that `add_playground` calls. Heavy work
+goes to `heavy`, an executor of one thread.
 """
 
 from concurrent.futures import Executor

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from gpt.data.corpora import SHAKESPEARE, pydocs_text
+from gpt.corpora.locating import SHAKESPEARE, pydocs_text
 from gpt.errors import DataError
 from gpt.files import write_atomic
 

@@ -1,7 +1,9 @@
 """The process of a training: the ordinary train command, in a session of its own, which may outlive the server."""
 
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +24,8 @@ LAUNCHED = "launched.json"
 """In the run folder: the process and its command, for a server that is started later."""
 LINES, LINE_CHARACTERS = 30, 300
 """Of the console that are shown."""
+FULL_BYTES = 1 << 16
+"""With less space left, a console may lack its last lines."""
 COMMAND = (sys.executable, "-P", "-m", "gpt.cli.train")
 
 
@@ -112,10 +116,18 @@ class Launcher:
         folder = self._runs / name
         lines = last_lines(folder / CONSOLE)
         if name == self.name and self._process is not None and not self.running:
-            self._last_lines = self._last_lines or lines
+            self._last_lines = self._last_lines or [*lines, *self._full_disk(lines)]
             _remove_unless_begun(folder)
             return self._last_lines
         return lines
+
+    def _full_disk(self, lines: Sequence[str]) -> list[str]:
+        """Return why a training failed that could not say it, since the disk that takes its console is full."""
+        reason = os.strerror(errno.ENOSPC)
+        if not self.exit_code or any(reason in line for line in lines[-1:]):
+            return []
+        is_full = shutil.disk_usage(self._runs).free < FULL_BYTES
+        return [f"error: the disk of {self._runs} is full: {reason}; make room, and go on"] if is_full else []
 
 
 def launched_process(folder: Path) -> int | None:

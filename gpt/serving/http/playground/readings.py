@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from gpt.checkpoint import Loaded
-from gpt.data.text import convert_newlines
+from gpt.data.tokenizers import convert_newlines
 from gpt.errors import DataError, InputError
 from gpt.inspection.rendering.pages import packed_bytes, page_data
 from gpt.inspection.tracing.activation_cache import Edits
@@ -46,7 +46,7 @@ class ReadingRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    text: str = Field(description="What the model reads.")
+    text: str = Field(description="What the model reads.", json_schema_extra={"minLength": 1})
     model: str | None = Field(None, description="One of /v1/models; left out: the server's first.")
     ablate: list[Head] | None = Field(None, description="Heads whose output is set to zero, each [layer, head].")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder
-from gpt.config import Config, ModelConfig, load_config
+from gpt.config import Config, ModelConfig, load_saved_config
 from gpt.errors import ConfigError
 from gpt.files import parse_json
 from gpt.serving.http.errors import APIError
@@ -199,7 +199,7 @@ def read_config(folder: RunFolder) -> Config:
 
 @lru_cache(maxsize=1024)
 def _read_config(file: Path, changed: int, size: int) -> Config:
-    return load_config(file).config
+    return load_saved_config(file)
 
 
 def _is_run(folder: Path) -> bool:

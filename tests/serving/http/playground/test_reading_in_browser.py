@@ -24,13 +24,18 @@ IDLE = "document.querySelector('.view .status').textContent === ''"
 def read(page: Page, view: str, text: str = TEXT) -> None:
     """Open a view, type a text, and let the model of `char_model` read it, by keyboard."""
     page.wait_for("document.querySelector('#model option') !== null")
-    page.run("chooseModel('second')")
+    choose_model(page, "second")
     page.run(f"location.hash = '#{view}'")
     page.wait_for(f"document.querySelector('.view-{view} textarea') !== null")
     page.run(f"document.querySelector('.view-{view} textarea').select()")
     page.type(text)
     page.press("Enter", CONTROL)
     page.wait_for(f"document.querySelector('.view-{view} .reading-body').children.length > 1 && {IDLE}")
+
+
+def choose_model(page: Page, name: str) -> None:
+    model = "document.getElementById('model')"
+    page.run(f"{model}.value = '{name}'; {model}.dispatchEvent(new Event('change'))")
 
 
 def text_of(page: Page, selector: str) -> str:
@@ -161,7 +166,7 @@ def test_another_model_reads_the_same_text(open_page: Open) -> None:
     page = open_page("surprisal")
     read(page, "surprisal")
     first = text_of(page, "#mean")
-    page.run("chooseModel('first')")
+    choose_model(page, "first")
     page.wait_for(f"{IDLE} && document.getElementById('mean').textContent !== '{first}'")
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder, read_checkpoint
 from gpt.config import load_config
-from gpt.data.corpora import pydocs_text
+from gpt.corpora.locating import pydocs_text
 from gpt.data.tokenizers import CharTokenizer
 from gpt.errors import GPTError
 from gpt.model import GPT
@@ -106,6 +107,23 @@ def test_a_training_that_cannot_begin_says_why_and_leaves_nothing(site: Site) ->
     assert "1 distinct characters" in training["lines"][-1]
     assert not (site.place / "runs" / "tiny-1").exists()
     assert "1 distinct characters" in site.get().json()["training"]["lines"][-1]
+
+
+@pytest.mark.parametrize(("code", "free", "says"), [(2, 4096, True), (2, 10**9, False), (0, 4096, False)])
+def test_a_training_whose_console_found_no_room_says_why_it_ended(
+    place: Path, monkeypatch: pytest.MonkeyPatch, code: int, free: int, says: bool
+) -> None:
+    ends = f"import pathlib, sys; pathlib.Path('{place}/runs/a/config.yaml').touch(); sys.exit({code})"
+    monkeypatch.setattr(launcher, "COMMAND", (sys.executable, "-c", ends))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 0, free))  # type: ignore[attr-defined]
+    started = Launcher(place / "runs")
+    started.start("a", [], is_new=True)
+    assert started._process is not None
+    assert started._process.wait(PATIENCE) == code
+    lines = started.lines("a")
+    monkeypatch.undo()
+    assert started.lines("a") == lines  # also once there is room again
+    assert [f"the disk of {place / 'runs'} is full" in line for line in lines] == [True] * says
 
 
 def test_what_can_be_chosen(site: Site) -> None:

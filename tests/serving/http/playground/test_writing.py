@@ -11,6 +11,7 @@ from gpt.checkpoint import Loaded
 from gpt.data.tokenizers import CharTokenizer
 from gpt.model import GPT
 from http_server import Serve, Served, add_run, make_loaded, real_engine, serve_models
+from interop.node import run_page
 from tiny import CORPUS, sharp_model
 
 Open = Callable[..., Page]
@@ -211,13 +212,18 @@ def test_texts_part_where_their_characters_do_whatever_their_tokens_are(
         parting = next(index for index, (one, other) in enumerate(zip(*texts, strict=True)) if one != other)
         assert marked == [parting, parting]
         assert parting >= len("It was")
-        for first, second, expected in (
-            (["It", " was"], ["", "I", "t", " ", "wa", "r"], [1, 5]),
-            (["It", " was"], ["I", "t"], [None, None]),
-        ):
-            passages = [{"tokens": [{"text": text} for text in texts]} for texts in (first, second)]
-            marks = f"{json.dumps(passages)}.map((passage) => ({{ ...passage, mark: (index) => found.push(index) }}))"
-            assert page.run(f"(() => {{ const found = []; markParting({marks}); return found; }})()") == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [(["It", " was"], ["", "I", "t", " ", "wa", "r"], [1, 5]), (["It", " was"], ["I", "t"], [None, None])],
+)
+def test_texts_of_tokens_of_any_length_part_where_their_characters_do(
+    first: list[str], second: list[str], expected: list[int | None]
+) -> None:
+    passages = [{"tokens": [{"text": text} for text in texts]} for texts in (first, second)]
+    marks = f"{json.dumps(passages)}.map((passage) => ({{ ...passage, mark: (index) => found.push(index) }}))"
+    assert run_page("", f"const found = []; markParting({marks}); return found;") == expected
 
 
 def test_a_reload_keeps_the_prompt_and_the_settings(open_page: Open) -> None:

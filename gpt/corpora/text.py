@@ -1,0 +1,91 @@
+"""Read a corpus in pieces, so that it may be larger than memory, and refuse what is not text."""
+
+import codecs
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt.data.tokenizers import code_points, convert_newlines
+from gpt.errors import DataError
+
+PIECE = 1 << 20
+"""Bytes read at a time."""
+
+_WIDE_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+
+
+def decode_pieces(read: Callable[[int], bytes], path: Path, newlines: str) -> Iterator[str]:
+    """Yield the text of a stream of UTF-8 in pieces of about a megabyte; a byte order mark is left out.
+
+    Args:
+        read: returns at most so many of the next bytes; none at the end.
+        path: names the stream in messages.
+        newlines: "strict" refuses CRLF, "lf" reads it as LF, "keep" leaves it.
+
+    Raises:
+        DataError: the bytes are not UTF-8, or have CRLF line ends with "strict".
+    """
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    done, held = 0, ""  # held: a CR at the end of a piece, whose LF may come with the next
+    while data := read(PIECE):
+        if done == 0:
+            _refuse_wide(path, data)
+        text = held + _decode(path, decoder, data, done)
+        done += len(data)
+        held = "\r" if text.endswith("\r") else ""
+        yield checked_newlines(path, text.removesuffix("\r") if held else text, newlines)
+    yield held + _decode(path, decoder, b"", done, final=True)
+
+
+def _decode(path: Path, decoder: codecs.IncrementalDecoder, data: bytes, done: int, final: bool = False) -> str:
+    try:
+        return decoder.decode(data, final)
+    except UnicodeDecodeError as error:
+        offset = done + len(data) - len(error.object) + error.start  # the object begins with pending bytes
+        raise DataError(f"{path} is not UTF-8: byte {offset:,} ({error.reason}); save it as UTF-8 text first") from None
+
+
+def _refuse_wide(path: Path, data: bytes) -> None:
+    for mark, name in _WIDE_MARKS.items():
+        if data.startswith(mark):
+            raise DataError(f"{path} is {name}; save it as UTF-8 first, for example: iconv -f {name} -t UTF-8")
+    if b"\0" in data[:4096]:
+        raise DataError(f"{path} has NUL bytes: it is not UTF-8 text (UTF-16, or a binary file)")
+
+
+def checked_newlines(path: Path, text: str, newlines: str) -> str:
+    """Return a text of a file with the line ends that the corpus has.
+
+    Raises:
+        DataError: it has CRLF line ends, and `newlines` is "strict".
+    """
+    if newlines == "strict" and "\r\n" in text:
+        raise DataError(
+            f"{path} has CRLF (Windows) line ends; "
+            "set data.newlines=lf to read them as LF, or data.newlines=keep to learn them"
+        )
+    return convert_newlines(text, newlines)
+
+
+def characters_in(pieces: Iterable[NDArray[np.integer[Any]]]) -> list[str]:
+    """Return the characters whose code points are in any of several arrays, sorted."""
+    seen = np.zeros(sys.maxunicode + 1, dtype=bool)
+    for codes in pieces:
+        seen[codes] = True
+    return [chr(code) for code in np.flatnonzero(seen)]
+
+
+def distinct_code_points(text: str) -> NDArray[np.intp]:
+    """Return the distinct code points of a text, sorted."""
+    seen = np.zeros(sys.maxunicode + 1, dtype=bool)
+    seen[code_points(text)] = True
+    return np.flatnonzero(seen)

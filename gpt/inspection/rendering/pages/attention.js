@@ -1,1 +1,0 @@
-showAttention(document.querySelector("main"), data);

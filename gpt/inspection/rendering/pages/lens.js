@@ -1,1 +1,0 @@
-showLens(document.querySelector("main"), data);

@@ -1,1 +1,0 @@
-showSurprisal(document.querySelector("main"), data);

@@ -1,1 +1,0 @@
-showTrace(document.querySelector("main"), data);

@@ -1,0 +1,126 @@
+import { fill, recall, remember, say, setOptions } from "./dom.js";
+import { comparing } from "./playground/compare.js";
+import header from "./playground/header.html";
+import main from "./playground/main.html";
+import { RUNS } from "./playground/runs.js";
+import { ServerSource } from "./playground/server.js";
+import { TRAINING } from "./playground/training.js";
+import { startShell } from "./shell.js";
+import { READINGS, readingView } from "./views/reading.js";
+import { fieldOf, WRITE, Writer } from "./views/write.js";
+
+const START = { prompt: "", count: 300, temperature: 0.8, seed: 1337 };
+const UNKNOWN_WINDOW = 64; // characters that are read where a model's facts are not there yet
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const head = document.querySelector("header");
+const parts = { ...fill(head, header), ...fill(document.querySelector("main"), main) };
+head.className = "shell";
+
+const write = {
+  ...WRITE,
+  show: (root, context) => {
+    const written = (text) => {
+      context.text = text;
+      remember("text", text);
+    };
+    return showWriter(root, context, [{ name: () => context.model }], { written });
+  },
+};
+const readings = Object.keys(READINGS).map((name) =>
+  readingView(name, ({ facts }) => facts?.block_size ?? UNKNOWN_WINDOW)
+);
+
+/** Shows the form of `Writer` with what was in it last, here or in another view. */
+function showWriter(root, context, models, events = {}) {
+  const { temperature, ...sample } = context.facts?.sample ?? START;
+  const filters = Object.entries(data.filters).map(([name, { default: off }]) => [fieldOf(name), sample[name] ?? off]);
+  const first = { ...START, temperature: Math.min(2, temperature), ...Object.fromEntries(filters) };
+  const read = () => ({ ...first, ...recall("write", {}) });
+  const start = { ...read(), most: data.mostTokens, filters: data.filters };
+  const changed = (values) => remember("write", values);
+  const writer = new Writer(root, start, context.source, models, { changed, ...events });
+  return () => writer.fill(read());
+}
+
+/** Opens the page: asks for the models, and for the key where the server wants one. */
+async function openPlayground() {
+  const key = recall("key", "");
+  if (data.needsKey && !key) {
+    askForKey("");
+    return;
+  }
+  const source = new ServerSource(key);
+  const context = { source, models: [], model: "", text: recall("text", ""), facts: null, chooseModel };
+  try {
+    context.models = await source.models();
+  } catch (error) {
+    if (error.status !== 401) throw error;
+    askForKey("That key is not the server's.");
+    return;
+  }
+  const { models } = context;
+  context.model = models.includes(recall("model")) ? recall("model") : models[0];
+  await showFacts(context);
+  const views = [write, comparing(showWriter), ...readings, RUNS, TRAINING];
+  const refresh = startShell(parts.views, parts.view, views, context);
+  setOptions(parts.model, models, context.model);
+  parts.model.addEventListener("change", () => {
+    context.model = parts.model.value;
+    remember("model", context.model);
+    showFacts(context).then(refresh); // views read as much as the model can see
+  });
+  addEventListener("hashchange", async () => {
+    context.models = await source.models().catch(() => context.models); // one may have been trained meanwhile
+    setOptions(parts.model, context.models, context.model);
+  });
+  parts.modelLabel.hidden = false;
+}
+
+/** Chooses a model in the head of the page; one that has come since the page was opened is added. */
+function chooseModel(name) {
+  const { model } = parts;
+  if (![...model.options].some(({ value }) => value === name)) model.append(new Option(name, name));
+  model.value = name;
+  model.dispatchEvent(new Event("change"));
+}
+
+/** Says what the chosen model is, and keeps it in `context.facts`; null where it cannot be loaded. */
+async function showFacts(context) {
+  const { model } = context;
+  parts.facts.textContent = `Loading ${model}…`;
+  const answer = await context.source.facts(model).catch((error) => ({ error }));
+  if (context.model !== model) return;
+  context.facts = answer.error ? null : answer;
+  parts.facts.textContent = answer.error ? "" : describeFacts(answer);
+  say(parts.pageStatus, answer.error?.message ?? "", Boolean(answer.error));
+}
+
+function describeFacts({ parameters, n_layer: layers, n_head: heads, block_size: window, vocab_size: size, token }) {
+  const count = (number, name) => `${number.toLocaleString("en")} ${name}${number === 1 ? "" : "s"}`;
+  return (
+    `${count(parameters, "parameter")} in ${count(layers, "layer")} of ${count(heads, "head")}; ` +
+    `it sees ${count(window, token)} at a time, and knows ${size.toLocaleString("en")} different ones.`
+  );
+}
+
+function askForKey(reason) {
+  parts.keyForm.hidden = false;
+  say(parts.pageStatus, reason, true);
+  parts.key.focus();
+}
+
+function start() {
+  openPlayground().catch((error) => {
+    say(parts.pageStatus, `The playground could not be opened: ${error.message}`, true);
+  });
+}
+
+parts.keyForm.addEventListener("submit", (event) => {
+  event.preventDefault();
+  remember("key", parts.key.value);
+  say(parts.pageStatus, "");
+  parts.keyForm.hidden = true;
+  start();
+});
+start();

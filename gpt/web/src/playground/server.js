@@ -1,0 +1,106 @@
+/** Answers what the views ask by asking the server. Its methods throw a ServerError, or an AbortError of a signal. */
+export class ServerSource {
+  constructor(key) {
+    this.key = key;
+    this.attention = this.posting("/api/attention");
+    this.lens = this.posting("/api/lens");
+    this.surprisal = this.posting("/api/surprisal");
+    this.trace = this.posting("/api/trace");
+    this.continuation = this.posting("/api/continue");
+  }
+
+  /** Names of the models, the server's first one at the head. */
+  async models() {
+    return (await this.get("/v1/models")).data.map(({ id }) => id);
+  }
+
+  /** What the page says about a model. */
+  facts(model) {
+    return this.get(`/api/models/${model.split("/").map(encodeURIComponent).join("/")}`);
+  }
+
+  async write({ count, ...request }, onTokens) {
+    const snakeCase = (name) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+    const named = Object.fromEntries(Object.entries(request).map(([name, value]) => [snakeCase(name), value]));
+    const body = { ...named, max_tokens: count };
+    for await (const { tokens } of this.events("/api/generate", body)) onTokens(tokens);
+  }
+
+  runs() {
+    return this.get("/api/runs");
+  }
+
+  run({ name, after = -1 }) {
+    return this.get(`/api/runs/${encodeURIComponent(name)}?after=${after}`);
+  }
+
+  sample({ name, step }) {
+    return this.get(`/api/runs/${encodeURIComponent(name)}/samples/${step}`);
+  }
+
+  training() {
+    return this.get("/api/training");
+  }
+
+  /** `text` has its number of `characters`, and `vocabulary`, the number of distinct ones, or else `corpus`, its name. */
+  trainingChoices(text) {
+    return this.get(`/api/training/choices?${new URLSearchParams(text)}`);
+  }
+
+  /** Changes what is trained: `action` is "start", "stop" or "resume"; `token` is that of `training()`. */
+  async changeTraining(action, token, body) {
+    return (await this.send(`/api/training/${action}`, body, null, { "X-Training-Token": token })).json();
+  }
+
+  async get(path) {
+    return (await this.ask(path)).json();
+  }
+
+  /** A function from a request, which may have a signal, to its answer. */
+  posting(path) {
+    return async ({ signal, ...body }) => (await this.send(path, body, signal)).json();
+  }
+
+  /** Yields the JSON of server-sent events that answer a POST, up to the one called [DONE]. */
+  async *events(path, { signal, ...body }) {
+    const reader = (await this.send(path, body, signal)).body.pipeThrough(new TextDecoderStream()).getReader();
+    let pending = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) throw new ServerError(0, "the connection to the server was lost");
+      const [...complete] = (pending + value).split("\n\n");
+      pending = complete.pop();
+      for (const event of complete) {
+        const content = event.replace(/^data: /, "");
+        if (content === "[DONE]") return;
+        const answer = JSON.parse(content);
+        if (answer.error) throw new ServerError(500, answer.error.message);
+        yield answer;
+      }
+    }
+  }
+
+  send(path, body, signal = null, headers = {}) {
+    const json = { "Content-Type": "application/json", ...headers };
+    return this.ask(path, { method: "POST", body: JSON.stringify(body), headers: json, signal });
+  }
+
+  /** @param {string} path @param {RequestInit} options */
+  async ask(path, options = {}) {
+    const key = this.key ? { Authorization: `Bearer ${this.key}` } : {};
+    const response = await fetch(path, { ...options, headers: { ...options.headers, ...key } }).catch((error) => {
+      throw error.name === "AbortError" ? error : new ServerError(0, "the server does not answer");
+    });
+    if (response.ok) return response;
+    const { error } = await response.json().catch(() => ({}));
+    throw new ServerError(response.status, error?.message ?? response.statusText);
+  }
+}
+
+/** What the server refused; `status` is that of HTTP, 0 where there was no answer. */
+class ServerError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}

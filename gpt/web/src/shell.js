@@ -1,0 +1,50 @@
+import { create } from "./dom.js";
+
+/**
+ * Opens views by the address's hash in `root`, with links to them in `nav`. Returns `refresh`, which tells the open view
+ * that the context has changed. Only the open view is in the document. Each view has
+ * - `name`: of its address, `#name`; no element of the page has it as its id, or else the page would scroll there;
+ * - `title`: in the navigation; in lower case, with dashes, it is an address too;
+ * - `sentence`: what to look for in it;
+ * - `show(root, context)`: fills `root`, an element that only this view uses, when the view is first opened. `context`
+ *   has `source`, which computes, `models`, the names of all, `model`, that of the chosen one, and `text`, the one
+ *   written last. It may return a function, which is called when the view is opened again, and when another model is
+ *   chosen while it is open.
+ */
+export function startShell(nav, root, views, context) {
+  const opened = new Map();
+  const { title } = document;
+  const links = views.map(({ name, title }) => Object.assign(create("a", "", title), { href: `#${name}` }));
+  const addresses = views.map(({ name, title }) => [name, title.toLowerCase().replaceAll(" ", "-")]);
+  nav.replaceChildren(...links);
+
+  function open() {
+    const asked = location.hash.slice(1).toLowerCase();
+    const view =
+      views[
+        Math.max(
+          0,
+          addresses.findIndex((names) => names.includes(asked))
+        )
+      ];
+    for (const link of links) link.removeAttribute("aria-current");
+    links[views.indexOf(view)].setAttribute("aria-current", "page");
+    document.body.dataset.view = view.name;
+    document.title = `${view.title} · ${title}`;
+    const known = opened.get(view);
+    const place = known ?? { section: createSection(view), refresh: null };
+    opened.set(view, place);
+    if (!place.section.isConnected) root.replaceChildren(place.section); // else it would lose the focus
+    if (known) place.refresh?.();
+    else place.refresh = view.show(place.section.lastChild, context);
+  }
+
+  addEventListener("hashchange", open);
+  open();
+  return open;
+}
+
+function createSection({ name, title, sentence }) {
+  const parts = [create("h1", "", title), create("p", "guide", sentence), create("div", "view-body")];
+  return create("section", `view view-${name}`, ...parts);
+}

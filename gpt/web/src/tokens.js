@@ -1,0 +1,113 @@
+import { create, keyIn } from "./dom.js";
+
+export function quoted(label) {
+  return `'${label}'`;
+}
+
+/** Three decimals, and no zero for what is merely small. */
+export function decimals(value) {
+  return value > 0 && value < 0.0005 ? "<0.001" : value.toFixed(3);
+}
+
+/** A bar of a share from 0 to 1. */
+export function createBar(className, share) {
+  const bar = create("span", className);
+  bar.style.width = `${100 * share}%`;
+  return bar;
+}
+
+/** Fills a list with pairs of a name and a probability; `classOf(index)` is "came", "chosen" or nothing. */
+export function drawBars(list, entries, classOf) {
+  const items = entries.map(([name, probability], index) =>
+    create(
+      "li",
+      classOf(index),
+      create("span", "name", name),
+      create("span", "bar", createBar("fill", probability)),
+      create("span", "value", decimals(probability))
+    )
+  );
+  list.replaceChildren(...items);
+}
+
+/** Writes tokens as running text that wraps after white space, and returns an element for each. */
+export function writeText(container, labels, role = "button") {
+  return labels.map((label) => {
+    const item = create("span", "token", label);
+    if (role) item.setAttribute("role", role);
+    container.append(item);
+    if (label === "␣") container.append(create("wbr"));
+    if (label === "⏎") container.append(create("br"));
+    return item;
+  });
+}
+
+/**
+ * Makes the items of a grid choosable: by click, and by arrow keys, Home and End with one of them in the tab order.
+ * `choose(index)` follows each choice; `preview(index or null)`, where there is one, follows the mouse.
+ * Returns a function that chooses an item, and hands what else it is given to `choose`.
+ */
+export function makeChoosable(container, items, columns, choose, preview = null) {
+  let chosen = 0;
+  items.forEach((item, index) => {
+    item.dataset.index = index;
+    item.tabIndex = -1;
+  });
+  const pick = (index, ...details) => {
+    if (chosen in items) {
+      items[chosen].tabIndex = -1;
+      items[chosen].removeAttribute("aria-current");
+    }
+    chosen = index;
+    items[chosen].tabIndex = 0;
+    items[chosen].setAttribute("aria-current", "true");
+    choose(index, ...details);
+  };
+  const indexAt = (event) => {
+    const item = event.target.closest("[data-index]");
+    return item ? Number(item.dataset.index) : null;
+  };
+  container.addEventListener("click", (event) => {
+    const index = indexAt(event);
+    if (index === null) return;
+    pick(index);
+    items[index].focus({ preventScroll: true });
+  });
+  container.addEventListener("keydown", (event) => {
+    const next = keyIn(neighbors(chosen, columns), event);
+    if (!(next in items)) return;
+    event.preventDefault();
+    pick(next);
+    items[next].focus();
+  });
+  if (preview) {
+    container.addEventListener("pointerover", (event) => {
+      if (event.pointerType === "mouse") preview(indexAt(event));
+    });
+    container.addEventListener("pointerleave", () => preview(null));
+  }
+  return pick;
+}
+
+/** Makes items choosable; `show(index)` follows the one under the mouse, or else the chosen one. */
+export function makeReadable(container, items, columns, show) {
+  let chosen = 0;
+  const choose = (index) => {
+    chosen = index;
+    show(index);
+  };
+  return makeChoosable(container, items, columns, choose, (index) => show(index ?? chosen));
+}
+
+/** Where each key leads from a place in a grid. */
+function neighbors(place, columns) {
+  const column = place % columns;
+  return {
+    ArrowLeft: column > 0 ? place - 1 : place,
+    ArrowRight: column < columns - 1 ? place + 1 : place,
+    ArrowUp: place - columns,
+    ArrowDown: place + columns,
+    Home: place - column,
+    End: place - column + columns - 1,
+  };
+}

@@ -1,0 +1,236 @@
+"""Every kind of file gives its text, a piece at a time, or a line that says what is wrong with it."""
+
+import gzip
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow
+import pytest
+import zstandard
+from pyarrow import parquet
+
+from gpt.config import DataConfig
+from gpt.corpora import corpus_text, tables, unpacking
+from gpt.corpora.corpus_text import CorpusText
+from gpt.corpora.parquet_pages import largest_page
+from gpt.corpora.source_files import classify
+from gpt.errors import DataError
+
+ROWS = ["First “row”.", "", None, "Second\nrow.", "é" * 50]
+ROWS_TEXT = "First “row”.\n\nSecond\nrow.\n\n" + "é" * 50
+TEXT = "".join(f"{number} keys and doors.\n" for number in range(5000))
+
+
+def zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(data)
+
+
+def zipped(*contents: bytes, method: int = zipfile.ZIP_DEFLATED, name: str = "txt") -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", method) as archive:
+        for number, content in enumerate(contents):
+            archive.writestr(f"{number}.{name}", content)
+    return packed.getvalue()
+
+
+def json_lines(rows: list[Any], column: str = "text") -> bytes:
+    return "".join(json.dumps({"id": 1, column: row}) + "\n" for row in rows).encode()
+
+
+def table(rows: list[Any], column: str = "text") -> bytes:
+    out = io.BytesIO()
+    parquet.write_table(pyarrow.table({"id": list(range(len(rows))), column: rows}), out, row_group_size=2)
+    return out.getvalue()
+
+
+def read(folder: Path, name: str, content: bytes, **keys: Any) -> str:
+    path = folder / name
+    path.write_bytes(content)
+    config = DataConfig.model_validate({"source": "file", "path": str(path), **keys})
+    return "".join(CorpusText([classify(path)], config).pieces())
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.txt", TEXT.encode()),
+        ("a.txt.gz", gzip.compress(TEXT.encode())),
+        ("two.gz", gzip.compress(TEXT[:999].encode()) + gzip.compress(TEXT[999:].encode())),
+        ("a.zst", zstd(TEXT.encode())),
+        ("two.zst", zstd(TEXT[:999].encode()) + zstd(TEXT[999:].encode())),
+        ("a.zip", zipped(TEXT.encode())),
+        ("a.jsonl", json_lines([TEXT])),
+        ("a.jsonl.zst", zstd(json_lines([TEXT]))),
+        ("a.ndjson.gz", gzip.compress(json_lines([TEXT]))),
+        ("a.parquet", table([TEXT])),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_kind_of_file_gives_its_text(name: str, content: bytes, tmp_path: Path) -> None:
+    assert read(tmp_path, name, content) == TEXT
+
+
+@pytest.mark.parametrize(("name", "pack"), [("a.jsonl", json_lines), ("a.parquet", table)])
+def test_rows_are_documents_of_the_column_that_was_named(name: str, pack: Callable[..., bytes], tmp_path: Path) -> None:
+    assert read(tmp_path, name, pack(ROWS)) == ROWS_TEXT
+    assert read(tmp_path, name, pack(ROWS, "body"), column="body", separator="|") == ROWS_TEXT.replace("\n\n", "|")
+    with pytest.raises(DataError, match=r"has the columns id, body, and data\.column is 'text'"):
+        read(tmp_path, name, pack(ROWS, "body"))
+    with pytest.raises(DataError, match=r"has (a )?int(64)? in column 'text', expected text"):
+        read(tmp_path, name, pack([5, 7]))
+    with pytest.raises(DataError, match="CRLF"):
+        read(tmp_path, name, pack(["a\r\nb"]))
+    assert read(tmp_path, name, pack(["a\r\nb"]), newlines="lf") == "a\nb"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("a.gz", gzip.compress(TEXT.encode())[:-50], "cannot be unpacked: Compressed file ended"),
+        ("a.gz", b"plain text", "cannot be unpacked: Not a gzipped file"),
+        ("a.gz", gzip.compress(TEXT.encode())[:50] + b"xxxxx" * 99, "cannot be unpacked: "),
+        ("a.zst", zstd(TEXT.encode())[:-50], "cannot be unpacked: it ends too early"),
+        ("a.zst", zstd(TEXT.encode())[:3], "cannot be unpacked: it ends too early"),
+        ("a.zst", b"plain text", "cannot be unpacked: "),
+        ("a.zst", zstd(b"x") + b"plain text", "cannot be unpacked: "),
+        ("a.zip", zipped(TEXT.encode())[:-50], "cannot be unpacked: File is not a zip file"),
+        ("a.zip", zipped(b"a", b"b"), "holds 2 files; unpack it"),
+        ("a.zip", zipped(), "holds 0 files; unpack it"),
+        ("a.parquet", b"plain text", "cannot be read as Parquet: "),
+        ("a.parquet", table(ROWS)[:-20], "cannot be read as Parquet: "),
+        ("a.jsonl", b"plain text", "a.jsonl:1 is not a JSON object in UTF-8"),
+        ("a.jsonl", b'{"text": "a"}\n\n[1]', "a.jsonl:3 is not a JSON object"),
+        ("a.jsonl", b'{"text": "caf\xe9"}', "a.jsonl:1 is not a JSON object in UTF-8"),
+        ("a.jsonl", b"[" * 100_000, "a.jsonl:1 is not a JSON object"),
+        ("a.jsonl", b"[" * 5_000_000, "a.jsonl:1 has more than 4,194,304 values"),
+        ("a.jsonl", b'{"\\u001b[2J\\n": 1}', r"has the columns \x1b[2J\n, and"),
+        ("a.jsonl", json.dumps({"k" * 99: 1}).encode(), "has the columns " + "k" * 40 + "..., and"),
+        ("a.zip", zipped(TEXT.encode(), method=zipfile.ZIP_LZMA), "is not compressed by deflate"),
+        ("a.zip", zipped(TEXT.encode(), name="é").replace("é".encode(), b"\xc3\xff"), "a name in it is not UTF-8"),
+        ("a.zip", zipped(*[b""] * 30_000), "the list of what is in it has more than 1,048,576 bytes"),
+        ("a.jsonl", b'{"text": "\\ud800"}', "row 1 has half of a surrogate pair"),
+        ("a.jsonl", b"{}", "has no columns, and data.column is 'text'"),
+        ("a.txt.gz", gzip.compress(b"caf\xe9"), "is not UTF-8: byte 3"),
+        ("a.txt.gz", gzip.compress("x".encode("utf-16")), "is UTF-16"),
+    ],
+)
+def test_what_is_damaged_or_something_else_is_refused(name: str, content: bytes, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, name, content)
+    assert problem in str(caught.value)
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "package"), [("a.zst", "zstandard"), ("a.parquet", "pyarrow")])
+def test_a_package_that_is_not_installed_is_named(
+    name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacking, "find_spec", lambda name: None)
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, name, b"")
+    assert str(caught.value) == f"{tmp_path / name} needs the {package} package: pip install 'gpt[corpora]'"
+
+
+@pytest.mark.parametrize(("name", "pack"), [("a.gz", gzip.compress), ("a.zst", zstd), ("a.zip", zipped)])
+def test_a_file_that_expands_beyond_what_is_allowed_is_stopped_early(
+    name: str, pack: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    bomb = pack(b"a" * (40 << 20))
+    assert len(bomb) < 100_000
+    with pytest.raises(DataError, match=r"more than data.max_bytes 2,000,000 bytes of text; raise data\.max_bytes"):
+        read(tmp_path, name, bomb, max_bytes=2_000_000)
+
+
+def test_a_line_that_memory_should_not_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MAX_LINE_BYTES", 100)
+    assert read(tmp_path, "a.jsonl", json_lines(["a" * 70])) == "a" * 70
+    with pytest.raises(DataError, match=r"a\.jsonl:2 is longer than 100 bytes"):
+        read(tmp_path, "a.jsonl", json_lines(["a", "a" * 100]))
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_the_largest_page_is_what_was_written(version: str, codec: str, tmp_path: Path) -> None:
+    rows = pyarrow.table({"id": [1] * 40, "text": [("é" * number) or None for number in range(40)]})
+    for dictionary in (True, False):
+        options = {"use_dictionary": dictionary, "compression": codec, "data_page_version": version}
+        parquet.write_table(rows, tmp_path / "a.parquet", row_group_size=20, **options)
+        with (tmp_path / "a.parquet").open("rb") as raw:
+            file = parquet.ParquetFile(raw)
+            chunks = [file.metadata.row_group(group).column(1) for group in (0, 1)]
+            most = max(chunk.total_uncompressed_size for chunk in chunks)
+            assert most - 300 < largest_page(raw, file.metadata, 1) < most  # the rest is its header
+
+
+def test_a_page_and_a_row_that_memory_should_not_hold_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = table(["ab" * 900])
+    monkeypatch.setattr(tables, "MAX_LINE_BYTES", 1000)
+    with pytest.raises(DataError, match=r"row 1 is longer than 1,000 bytes"):
+        read(tmp_path, "a.parquet", content)
+    monkeypatch.setattr(tables, "LARGEST_PAGE", 1500)
+    with pytest.raises(DataError, match=r"has a page of 1,8\d\d bytes, more than 1,500"):
+        read(tmp_path, "a.parquet", content)
+    monkeypatch.setattr(tables, "MAX_FOOTER", 200)
+    with pytest.raises(DataError, match=r"describes itself in [\d,]+ bytes; write it with larger row groups"):
+        read(tmp_path, "a.parquet", content)
+
+
+@pytest.mark.parametrize(
+    "header", [b"", b"\x00", b"\x15\x02\x00", b"\x15", b"\x1c" * 99, b"\x19\xfc\xff\xff\xff\x7f", b"\x1f", b"\x15\xff"]
+)
+def test_what_is_no_header_of_a_page_is_refused(header: bytes) -> None:
+    chunk = SimpleNamespace(data_page_offset=4, has_dictionary_page=False, total_compressed_size=50)
+    group = SimpleNamespace(column=lambda number: chunk)
+    metadata = SimpleNamespace(num_row_groups=1, row_group=lambda number: group)
+    with pytest.raises(ValueError, match="a page"):
+        largest_page(io.BytesIO(b"PAR1" + header), metadata, 0)
+
+
+def test_blocks_are_of_equal_length_whatever_the_pieces_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_text, "BLOCK", 700)
+    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "a.jsonl").write_bytes(json_lines([line + "\n" for line in TEXT.splitlines()]))
+    config = DataConfig(source="file", path="unused", separator="")
+    blocks = [list(CorpusText([classify(tmp_path / name)], config).blocks()) for name in ("a.txt", "a.jsonl")]
+    assert blocks[0] == blocks[1]
+    assert {len(block) for block in blocks[0][:-1]} == {700}
+    assert "".join(blocks[0]) == TEXT
+
+
+def test_progress_adds_up_to_the_size_of_the_files(tmp_path: Path) -> None:
+    files = []
+    for name, content in (("a.txt", TEXT.encode()), ("b.txt.gz", gzip.compress(TEXT.encode()))):
+        (tmp_path / name).write_bytes(content)
+        files.append(classify(tmp_path / name))
+    seen: list[int] = []
+    corpus = CorpusText(files, DataConfig(source="file", path="unused"))
+    list(corpus.pieces(seen.append))
+    assert sum(seen) <= corpus.size
+    assert sum(seen) > 0.9 * corpus.size
+    assert min(seen) >= 0
+
+
+def test_byte_pairs_of_a_large_corpus_are_learned_from_blocks_all_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_text, "BLOCK", 1000)
+    monkeypatch.setattr(corpus_text, "SAMPLE", 20_000)
+    (tmp_path / "a.txt").write_text(TEXT)
+    config = DataConfig(source="file", path="unused")
+    corpus = CorpusText([classify(tmp_path / "a.txt")], config)
+    assert "".join(corpus.sample()) == TEXT
+    monkeypatch.setattr(corpus_text, "IN_ONE_FILE", 1000)
+    monkeypatch.setattr(corpus_text, "SAMPLED", 300)
+    sample = list(corpus.sample())
+    step = -(-len(TEXT) // 20_000)
+    assert "".join(sample) == "".join(list(corpus.blocks())[::step])
+    assert max(map(len, sample)) == 300
+    assert step > 3

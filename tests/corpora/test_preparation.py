@@ -1,0 +1,343 @@
+"""A corpus is encoded once, whole, and split in order."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corpora.place import BPE, OFFLINE, TOKENIZERS, Place, changed, cut, holding, swap, whole
+from gpt.config import DataConfig
+from gpt.corpora import corpus_text, preparation, prepare, sharding, shards
+from gpt.corpora import text as text_module
+from gpt.data import dataset, open_dataset
+from gpt.data.dataset import META, seal, unseal
+from gpt.errors import DataError
+
+TEXT = "Who keeps the keys? asked Ada.\nThe keeper, said Tom.\n" * 20
+LONG = "".join(f"{number} keys and {number * 7} doors.\n" for number in range(400))
+
+
+@pytest.fixture
+def text(place: Place) -> Place:
+    place.write(TEXT)
+    return place
+
+
+@given(
+    text=st.text(st.characters(codec="utf-8", exclude_characters="\r\ufeff\0"), min_size=2, max_size=200).filter(
+        lambda text: len(set(text)) > 1
+    ),
+    keys=st.sampled_from(TOKENIZERS),
+    shard_tokens=st.none() | st.integers(1, 50),
+    block=st.integers(1, 60),
+    piece=st.integers(1, 30),
+    val=st.floats(0.1, 0.9),
+)
+@settings(max_examples=40, deadline=None)
+def test_any_cut_into_pieces_blocks_and_shards_gives_the_same_text_split_at_the_same_place(
+    text: str, keys: dict[str, Any], shard_tokens: int | None, block: int, piece: int, val: float
+) -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(text_module, "PIECE", piece),
+        patch.object(corpus_text, "BLOCK", block),
+        patch.object(shards, "BLOCK", block),
+    ):
+        place = Place(Path(folder))
+        place.write(text)
+        data = place.prepare(**keys, val_fraction=val, shard_tokens=shard_tokens)
+        ids = data.tokenizer.encode(text)
+        assert whole(data) == text
+        if keys["tokenizer"] != "bpe":
+            assert np.concatenate([np.asarray(data.train), np.asarray(data.val)]).tolist() == ids.tolist()
+            assert len(data.train) == int(len(ids) * (1 - val))
+        elif shard_tokens is None:
+            assert data.tokenizer.decode(data.train) == text[: int(len(text) * (1 - val))]
+
+
+@pytest.mark.parametrize("length", [1, 2, 9, 10, 11, 50, 1060])
+def test_the_first_nine_tenths_of_the_characters_are_for_training_also_as_byte_pairs(length: int, place: Place) -> None:
+    place.write(TEXT[:length])
+    data = place.prepare(**BPE)
+    assert data.tokenizer.decode(data.train) == TEXT[: int(0.9 * length)]
+    assert data.tokenizer.decode(data.val) == TEXT[int(0.9 * length) : length]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokenizer", "dtype"),
+    [
+        (TEXT, "byte", "u1"),
+        *(
+            ("".join(chr(0x4E00 + index) for index in range(size)), "char", f"u{1 + size // 257}")
+            for size in (256, 257)
+        ),
+        ("".join(chr(0x10000 + index) for index in range(65_537)), "char", "u4"),
+    ],
+    ids=["byte", "256 characters", "257 characters", "65537 characters"],
+)
+def test_tokens_are_mapped_from_disk_in_the_smallest_type(text: str, tokenizer: str, dtype: str, place: Place) -> None:
+    place.write(text)
+    data = place.prepare(tokenizer=tokenizer)
+    for tokens in (data.train, data.val):
+        assert isinstance(tokens, np.memmap)
+        assert not tokens.flags.writeable
+        assert tokens.dtype == np.dtype(dtype)
+
+
+def test_what_was_prepared_is_not_encoded_again_unless_it_is_forced(text: Place) -> None:
+    first = text.prepare()
+    assert text.reports == [f"encoded {text.text} into {text.folder()}"]
+    assert set(text.written()) == {"shard-000000.bin", META}
+    written = {path: path.stat().st_mtime_ns for path in text.folder().iterdir()}
+    text.text.rename(text.files / "moved.txt")
+    second = text.prepare(path=str(text.files / "moved.txt"), max_bytes=10_000)
+    assert {path: path.stat().st_mtime_ns for path in text.folder().iterdir()} == written
+    assert (second.fingerprint, len(text.reports)) == (first.fingerprint, 1)
+    cut(text.folder() / "shard-000000.bin")
+    assert whole(text.prepare(force=True, path=str(text.files / "moved.txt"))) == TEXT
+    assert len(text.reports) == 2
+
+
+def test_another_text_or_option_gets_other_token_files(text: Place, tmp_path: Path) -> None:
+    others: list[dict[str, Any]] = [{"newlines": "lf"}, {"newlines": "keep"}, {"val_fraction": 0.2}, *TOKENIZERS]
+    prepared = [text.prepare(**keys) for keys in (*others, BPE | {"bpe_vocab_size": 290})]
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(prepared[-1].tokenizer.to_dict()["tokenizer"]), encoding="utf-8")
+    prepared.append(text.prepare(tokenizer="bpe", tokenizer_file=str(file)))
+    np.testing.assert_array_equal(prepared[-1].train, prepared[-2].train)
+    text.write(TEXT.replace("Ada", "Tom"))
+    prepared.append(text.prepare())
+    assert len({data.fingerprint for data in prepared}) == len(prepared)
+    assert whole(prepared[0]) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("text", "tokenizer", "train", "val"),
+    [
+        (TEXT, "char", 1.0, 1.0),
+        ("é𝄞" * 50, "char", 1.0, 1.0),
+        ("é𝄞" * 50, "byte", 2 / 6, 2 / 6),
+        ("a" * 270 + "€" * 10, "byte", 1.0, 1 / 3),
+        ("a" * 260 + "€" * 10, "byte", 1.0, 9 / 29),
+    ],
+    ids=["char", "wide char", "wide byte", "splits differ", "a character across the border"],
+)
+def test_characters_per_token_are_those_of_the_tokens_that_are_read(
+    text: str, tokenizer: str, train: float, val: float, place: Place
+) -> None:
+    place.write(text)
+    data = place.prepare(tokenizer=tokenizer)
+    assert data.chars_per_token(data.train) == pytest.approx(train, abs=0.003)
+    assert data.chars_per_token(data.val) == pytest.approx(val, rel=1e-12)
+
+
+@pytest.mark.parametrize("shard_tokens", [None, 1000])
+@pytest.mark.parametrize(
+    ("content", "keys", "problem"),
+    [
+        (b"", {}, "a.txt is empty"),
+        (b"\xef\xbb\xbf", {}, "a.txt has 0 distinct characters; there is nothing to learn from it"),
+        (b"\xef\xbb\xbf", {"tokenizer": "byte"}, "has no text in it"),
+        (b"a" * 5000, {}, "has 1 distinct characters; there is nothing to learn from it"),
+        (b"ab" * 2000 + b"\r\n", {"tokenizer": "byte"}, "has CRLF (Windows) line ends"),
+        (b"caf\xe9" * 500, {"tokenizer": "byte"}, "is not UTF-8: byte 3"),
+        (b"ab" * 50, {"max_bytes": 99}, "has 100 bytes, more than data.max_bytes 99"),
+    ],
+)
+def test_a_text_that_nothing_can_be_learned_from_is_refused_and_leaves_nothing(
+    content: bytes, keys: dict[str, Any], problem: str, shard_tokens: int | None, place: Place
+) -> None:
+    place.text.write_bytes(content)
+    assert problem in place.refusal(shard_tokens=shard_tokens, **keys)
+    assert place.is_empty()
+
+
+@pytest.mark.parametrize(
+    ("block_size", "problem"),
+    [
+        (5, "the val split has 5 tokens, fewer than block_size + 1 = 6; use more text, a smaller model.block_size"),
+        (1999, "the train split has 45 tokens, fewer than block_size + 1 = 2,000; "),
+    ],
+)
+def test_a_split_shorter_than_one_window_is_refused(block_size: int, problem: str, place: Place) -> None:
+    place.write(TEXT[:50])
+    data = place.prepare()
+    data.check_length(4)
+    with pytest.raises(DataError) as caught:
+        data.check_length(block_size)
+    assert str(caught.value).startswith(problem)
+
+
+def write_as_old_versions_did(folder: Path) -> None:
+    """A file for each split, with hashes of both."""
+    data, meta = open_dataset(folder), unseal(json.loads((folder / META).read_text()))
+    old: dict[str, Any] = {"tokenizer": meta["tokenizer"], "dtype": meta["dtype"]}
+    for split in ("train", "val"):
+        content = np.asarray(getattr(data, split)).tobytes()
+        (folder / f"{split}.bin").write_bytes(content)
+        old[split] = {"length": len(getattr(data, split)), "sha256": shards.hashlib.sha256(content).hexdigest()}
+    (folder / META).write_text(json.dumps(seal(old)))
+    for shard in folder.glob("shard-*"):
+        shard.unlink()
+
+
+OLD_DAMAGES: list[tuple[str, Callable[[Path], object]]] = [
+    *((f"{split}.bin", damage) for split in ("train", "val") for damage in (cut, swap, Path.unlink)),
+    (META, changed(train=3)),
+    (META, changed(train={"length": 3, "sha256": "0"})),
+    (META, changed(train={"length": 3})),
+    (META, changed(val=None)),
+]
+DAMAGES: list[tuple[str, Callable[[Path], object]]] = [
+    *(("shard-000002.bin", damage) for damage in (cut, swap, Path.unlink)),
+    (META, cut),
+    *((META, holding(content)) for content in (b"", b"\xff\xfe", b"[]", b"null")),
+    (META, lambda path: path.write_text(path.read_text().replace('"k"', '"K"'))),
+    *((META, changed(dtype=dtype)) for dtype in (None, "nonsense", ["u1"], "<u4")),
+    *((META, changed(shards=shards)) for shards in (None, [], [{"file": "shard-000000.bin"}])),
+    (META, changed(splits={"train": [0, 10**9], "val": [0, 1]})),
+    *((META, changed(splits=splits)) for splits in ({"train": [0, 10]}, {"train": "ab", "val": "cd"})),
+    *((META, changed(tokenizer=saved)) for saved in (None, {"type": "bpe"}, {"type": "char", "chars": []})),
+]
+
+
+@pytest.mark.parametrize(
+    ("is_old", "name", "damage"), [*((True, *case) for case in OLD_DAMAGES), *((False, *case) for case in DAMAGES)]
+)
+def test_damaged_token_files_are_refused_with_what_to_do(
+    is_old: bool, name: str, damage: Callable[[Path], object], text: Place
+) -> None:
+    keys = {} if is_old else {"shard_tokens": 100}
+    first = text.prepare(**keys)
+    folder = text.folder()
+    if is_old:
+        write_as_old_versions_did(folder)
+        again = text.prepare()
+        np.testing.assert_array_equal(np.asarray(again.train), np.asarray(first.train))
+        np.testing.assert_array_equal(np.asarray(again.val), np.asarray(first.val))
+    damage(folder / name)
+    said = text.refusal(**keys)
+    assert said.startswith(f"the token files in {folder} are damaged (")
+    assert said.endswith("delete that folder and start again")
+    shutil.rmtree(folder)
+    assert whole(text.prepare(**keys)) == TEXT
+
+
+def test_a_folder_without_its_description_is_encoded_again(text: Place) -> None:
+    text.prepare()
+    (text.folder() / META).rename(text.folder() / "meta.json")
+    with pytest.raises(DataError, match=r"are damaged \(dataset.json: No such file"):
+        open_dataset(text.folder())
+    assert whole(text.prepare()) == TEXT
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), OSError(28, "No space left")], ids=repr)
+@pytest.mark.parametrize("force", [False, True])
+def test_a_crash_in_the_middle_leaves_nothing_half_written_and_what_was_there(
+    error: BaseException, force: bool, text: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_off(pieces: Iterator[str], begin: int, end: int) -> Iterator[str]:
+        yield TEXT[:100]
+        raise error
+
+    if force:
+        text.prepare(**BPE)
+    with monkeypatch.context() as context:
+        context.setattr(sharding, "_between", break_off)
+        with pytest.raises(DataError if isinstance(error, OSError) else type(error)) as caught:
+            text.prepare(force, **BPE)
+    assert not isinstance(error, OSError) or str(caught.value).startswith(f"cannot write {text.tokens}")
+    assert len(list(text.tokens.iterdir())) == force
+    assert whole(text.prepare(**BPE)) == TEXT
+
+
+def test_what_another_process_prepares_meanwhile_is_waited_for_and_taken(
+    text: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acquire = sharding.FileLock.acquire
+
+    def overtaken(lock: sharding.FileLock, *arguments: Any) -> Any:
+        monkeypatch.setattr(sharding.FileLock, "acquire", acquire)
+        text.prepare()
+        written.update(path.stat() for path in text.folder().iterdir())
+        return acquire(lock, *arguments)
+
+    written: set[Any] = set()
+    monkeypatch.setattr(sharding.FileLock, "acquire", overtaken)
+    assert whole(text.prepare()) == TEXT
+    assert {path.stat().st_mtime_ns for path in text.folder().iterdir()} == {found.st_mtime_ns for found in written}
+
+
+def test_folders_and_files_that_cannot_be_used_are_told_and_kept(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *_: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    said = text.refusal(dir=str(text.text))
+    assert said.startswith(f"cannot write {text.text / 'tokens'}")
+    assert said.endswith(": Not a directory; set data.dir to another folder")
+    text.prepare()
+    with monkeypatch.context() as context:
+        context.setattr(Path, "rename", refuse)
+        assert "Permission denied" in text.refusal(force=True)
+    assert whole(text.prepare()) == TEXT
+    monkeypatch.setattr(preparation, "sha256_of", refuse)
+    assert text.refusal() == f"cannot read {text.text}: Permission denied"
+
+
+@pytest.mark.parametrize("keys", [{}, {"shard_tokens": 100}], ids=str)
+def test_who_opens_a_corpus_that_is_replaced_meanwhile_gets_one_or_the_other(
+    keys: dict[str, int], text: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, unsealed = text.tokens / text.prepare().fingerprint, dataset.unseal
+    write_as_old_versions_did(folder)
+
+    def replace_after(sealed: dict[str, Any]) -> dict[str, Any]:
+        monkeypatch.setattr(dataset, "unseal", unsealed)
+        text.prepare(force=True, **keys)
+        return unsealed(sealed)
+
+    monkeypatch.setattr(dataset, "unseal", replace_after)
+    monkeypatch.setattr(dataset, "PATIENCE", 0.0)
+    assert whole(open_dataset(folder)) == TEXT
+
+
+def test_pythons_documentation_becomes_a_dataset_without_a_network(place: Place) -> None:
+    data = prepare(DataConfig(source="pydocs", dir=str(place.data)), OFFLINE, place.reports.append)
+    assert whole(data) == next(place.data.glob("pydocs-*.txt")).read_text(encoding="utf-8")
+
+
+def test_byte_pairs_are_learned_and_fewer_than_characters(place: Place) -> None:
+    place.write(LONG)
+    chars, pairs = place.prepare(), place.prepare(**BPE)
+    assert pairs.tokenizer.vocab_size == 300
+    assert len(pairs.train) < 0.7 * len(chars.train)
+    assert pairs.chars_per_token(pairs.val) == len(chars.val) / len(pairs.val)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "cannot read"),
+        *((content, "is not a tokenizer.json") for content in ("{", "[]", "[" * 100_000)),
+        ("{}", "not a tokenizer"),
+    ],
+)
+def test_a_file_that_is_no_tokenizer_is_refused(content: str | None, problem: str, text: Place, tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+    assert problem in text.refusal(tokenizer="bpe", tokenizer_file=str(file))
+    assert text.is_empty()
+
+
+def test_byte_pairs_without_their_library_are_refused(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpt.data.bpe.find_spec", lambda name: None)
+    assert "needs the tokenizers package: pip install 'gpt[bpe]'" in text.refusal(tokenizer="bpe")
