@@ -16,7 +16,7 @@ from gpt.cache import KVCache
 from gpt.data.token_ids import TextOrIds, to_batch
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
-from gpt.inspection.tracing.model_copy import plain_copy
+from gpt.inspection.tracing.model_copy import unfused_copy
 from gpt.inspection.tracing.operation_descriptions import describe
 from gpt.inspection.tracing.recorder import Operation, Recorder
 from gpt.model import GPT
@@ -263,7 +263,7 @@ class Probe:
 def _record(
     model: GPT, idx: Tensor, cache: KVCache | None, observe: Callable[[Tensor], Any] | None = None
 ) -> list[Operation]:
-    copy = plain_copy(model)
+    copy = unfused_copy(model)
     for block in copy.h:
         assert isinstance(block, Block)
         block.attn.core = ReferenceCore(model.config.weights_dropout).train(block.attn.training)
