@@ -23,7 +23,7 @@ from gpt.config import ModelConfig
 from gpt.inspection.tracing.hooks import with_hooks
 from gpt.kernels.decoding.weights import lay_out_weights
 from gpt.model import GPT
-from gpt.model.skeleton import without_memory
+from gpt.model.meta import meta_device
 
 CONFIGS = [
     ModelConfig(n_layer=1, n_head=2, n_embd=16, block_size=8, vocab_size=5, position=position)
@@ -31,7 +31,7 @@ CONFIGS = [
 ]
 
 def build_without_memory():
-    with without_memory():
+    with meta_device():
         [GPT(config) for config in CONFIGS]
 
 def lay_out_for_decoding():

@@ -15,8 +15,8 @@ from gpt.data.ngrams import NgramTable
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import CheckpointError
 from gpt.model import GPT
+from gpt.model.meta import meta_device
 from gpt.model.quantized import format_of, quantize, weights_format
-from gpt.model.skeleton import without_memory
 from gpt.progress import Report, announced, print_line
 from gpt.torch_defaults import with_own_defaults
 
@@ -101,9 +101,9 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
         )
     with torch.random.fork_rng(devices=[]):  # the initial weights are discarded; the generator stays as it was
         try:
-            with without_memory():  # wrong sizes in config.yaml allocate nothing
-                skeleton = GPT(config)
-            check_weights(_in_format(skeleton, checkpoint.model), checkpoint.model, folder)
+            with meta_device():  # wrong sizes in config.yaml allocate nothing
+                meta_model = GPT(config)
+            check_weights(_in_format(meta_model, checkpoint.model), checkpoint.model, folder)
         except RuntimeError as error:
             raise CheckpointError(f"{folder / 'config.yaml'} has sizes that no tensor can have: {error}") from None
         require_model_memory(config, torch.device("cpu"))  # of its tables of positions nothing was compared

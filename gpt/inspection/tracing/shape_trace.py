@@ -22,8 +22,8 @@ from gpt.inspection.tracing.recorder import Operation, Recorder
 from gpt.model import GPT
 from gpt.model.attention import ReferenceCore
 from gpt.model.gpt import Block
+from gpt.model.meta import meta_device
 from gpt.model.quantized import weights_format
-from gpt.model.skeleton import without_memory
 from gpt.torch_defaults import with_own_defaults
 
 BATCH, QUERIES, CACHED, HEADS, HALF_HEAD, HIDDEN, VOCABULARY, POSITIONS = (
@@ -209,7 +209,7 @@ class Probe:
         )
         self._queries = QUERIES if queries > 1 else 1
         self._past = CACHED if past else 0
-        with without_memory():
+        with meta_device():
             self.model = GPT(self.config).to(model.wte.weight.dtype).train(model.training)
         self._shapes = {name: tuple(parameter.shape) for name, parameter in self.model.named_parameters()}
         self._letters = self._name_sizes()

@@ -13,13 +13,13 @@ from gpt.kernels.decoding.c_structs import ACTIVATIONS
 from gpt.kernels.decoding.layout import LayerWeights, Matrix, Weights, padded
 from gpt.model import GPT
 from gpt.model.gpt import Block
+from gpt.model.meta import meta_device
 from gpt.model.positions import (
     LearnedPositions,
     Rotary,
     SinusoidalPositions,
 )
 from gpt.model.quantized import BFloat16Linear, QuantizedLinear
-from gpt.model.skeleton import without_memory
 from gpt.processor import Processor
 
 TILES = "-mamx-int8"
@@ -87,7 +87,7 @@ def _configured_modules(config: ModelConfig) -> dict[str, nn.Module]:
     Raises:
         DeviceError: they have parameters that the engine does not know.
     """
-    with without_memory():
+    with meta_device():
         model = GPT(config)
     unknown = unknown_parameter(model, config)
     if unknown is not None:
