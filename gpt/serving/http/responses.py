@@ -30,7 +30,7 @@ class TokenStream(Protocol):
 
 
 class EventLoopBridge:
-    """Carries pieces from the engine's thread to the event loop, and wakes it once for all that have accumulated."""
+    """Carries chunks from the engine's thread to the event loop, and wakes it once for all that have accumulated."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -39,11 +39,11 @@ class EventLoopBridge:
     def to(self, receiver: Receiver) -> OnChunks:
         """Return a callback for the engine that makes the running event loop call `receiver`."""
         loop = asyncio.get_running_loop()
-        return lambda pieces: self._put(loop, receiver, pieces)
+        return lambda chunks: self._put(loop, receiver, chunks)
 
-    def _put(self, loop: asyncio.AbstractEventLoop, receiver: Receiver, pieces: list[TextChunk]) -> None:
+    def _put(self, loop: asyncio.AbstractEventLoop, receiver: Receiver, chunks: list[TextChunk]) -> None:
         with self._lock:
-            self._waiting.append((receiver, pieces))
+            self._waiting.append((receiver, chunks))
             if len(self._waiting) > 1:
                 return
         if not loop.is_closed():
@@ -52,8 +52,8 @@ class EventLoopBridge:
     def _deliver(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, []
-        for receiver, pieces in waiting:
-            receiver(pieces)
+        for receiver, chunks in waiting:
+            receiver(chunks)
 
 
 @dataclass
@@ -83,14 +83,14 @@ class Choice:
         if self.logprobs is not None:
             self.logprobs.feed(tokens)
 
-    def add(self, pieces: Sequence[TextChunk]) -> None:
-        """Receive pieces from the engine."""
-        sampled = [piece.token for piece in pieces if piece.token is not None]
+    def add(self, chunks: Sequence[TextChunk]) -> None:
+        """Receive chunks from the engine."""
+        sampled = [chunk.token for chunk in chunks if chunk.token is not None]
         self.tokens += len(sampled)
         if self.logprobs is not None:
             self.logprobs.feed(sampled)
-        self._text += (piece.text for piece in pieces)
-        self.finish = pieces[-1].finish
+        self._text += (chunk.text for chunk in chunks)
+        self.finish = chunks[-1].finish
 
     def take(self) -> dict[str, Any] | None:
         """Return what is new since the last call, in the protocol's shape; None if nothing is."""
@@ -136,8 +136,8 @@ class Response:
             GPTError: the prompt does not fit, see `ServingEngine.submit`.
         """
 
-        def take(pieces: list[TextChunk]) -> None:
-            choice.add(pieces)
+        def take(chunks: list[TextChunk]) -> None:
+            choice.add(chunks)
             self.first = self.first or time.monotonic()
             self.changed.set()
             if choice.finish is not None and self.finished:
