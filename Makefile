@@ -5,11 +5,7 @@ BIN := .venv/bin
 EXTRAS ?= dev
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help setup demo train sample serve tensorboard test browser drills test-native test-arm lint format web schema docs licenses bench bench-check cuda clean
-=======
-.PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format schema docs licenses bench bench-check cuda clean
->>>>>>> main
+.PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format web schema docs licenses bench bench-check cuda clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -65,15 +61,20 @@ test-native: setup ## run the kernels' tests under the address and undefined beh
 test-arm: setup ## run the kernels' tests for aarch64 under emulation (Debian; says what it needs)
 	tests/arm/run.sh $(BIN)/python
 
+CPP = $(shell find gpt/kernels/src tests/kernels -name "*.h" -o -name "*.cpp")
+
 lint: setup ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CPP)
+	$(BIN)/clang-tidy --quiet $(filter gpt/%.cpp,$(CPP)) -- -std=c++17 -DGPT_LANES=16 -DGPT_BFLOAT16
 	@if [ -d node_modules ]; then npm run --silent lint; else echo "the JavaScript was not checked: make web installs what checks it"; fi
 
 format: setup ## fix style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
 
 web: ## check the JavaScript and CSS of gpt/web, and bundle them into gpt/web/built (needs Node and npm)
 	npm ci --silent

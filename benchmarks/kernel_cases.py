@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpt.config import ModelConfig, SamplingParams
 from gpt.environment import read_settings
-from gpt.generation import DecodeOptions, Runtime, build_runtime
+from gpt.generation import Batch, DecodeOptions, Runtime, build_runtime
 from gpt.kernels.training.bindings import Kernels
 from gpt.kernels.training.functions import Dropout, NormOptions, activate, add_norm, attention, drop_out, linear
 from gpt.kernels.training.short_conv import short_conv
@@ -149,9 +149,9 @@ def _plain_conv(h: Tensor, weight: Tensor) -> Tensor:
 
 
 def _decode(runtime: Runtime, batch: int) -> None:
-    decoder = runtime.decoder([[0]] * batch, SamplingParams(max_new_tokens=DECODED), range(batch))
+    decoding = Batch(runtime, [[0]] * batch, SamplingParams(max_new_tokens=DECODED), range(batch))
     for _ in range(DECODED):
-        decoder.step()
+        decoding.step()
 
 
 @torch.inference_mode()

@@ -21,7 +21,7 @@ from gpt.device import choose_device
 from gpt.environment import read_settings
 from gpt.errors import DataError, GPTError
 from gpt.progress import silent
-from gpt.training.setup import resolve
+from gpt.training.plan import resolve
 
 OUT = "out-shakespeare-char"
 """Folder of the run, which nanoGPT's configuration names."""

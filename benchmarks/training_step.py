@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     loaded = load_config(Path(arguments.config), arguments.overrides)
 
     from gpt.corpora import prepare
-    from gpt.training.setup import resolve
+    from gpt.training.plan import resolve
 
     config = resolve(loaded, prepare(loaded.config.data, read_settings(), report))
     facts, rates = describe("train step", arguments, config.run), measure_rates(config, arguments.matmul_sizes)

@@ -4,8 +4,9 @@ import ctypes
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -18,7 +19,7 @@ from gpt.progress import Report
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt, from its malloc.h."""
 PROCESS = os.getpid()
-"""That imported this module."""
+"""PID at import, to detect a fork."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,12 @@ def choose_compute(
     processor = processor or supported_processors()[0]
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    elif launch.local_size > 1:  # torchrun sets OMP_NUM_THREADS to 1
+    elif launch.local_size > 1:
+        # torchrun sets OMP_NUM_THREADS to 1
         torch.set_num_threads(max(1, _usable_cores() // launch.local_size))
     if config.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads only the environment
+        # cuBLAS reads only the environment
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     device = choose_device(config.device if launch.size == 1 else _device_of_rank(config.device, launch))
     if launch.size > 1 and device.type == "cuda":
@@ -138,7 +141,8 @@ def _device_of_rank(name: str, launch: Launch) -> str:
 def _is_default_precision() -> bool:
     try:
         return torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # it was set by `torch.backends.cuda.matmul.fp32_precision`, which does not mix with this
+    except RuntimeError:
+        # it was set by `torch.backends.cuda.matmul.fp32_precision`, which does not mix with this
         return False
 
 
@@ -158,8 +162,46 @@ def _choose_dtype(name: str, device: torch.device, fast: torch.dtype) -> torch.d
     return torch.float16 if device.type == "cuda" and fast == torch.float32 else fast
 
 
+def available_bytes(device: torch.device) -> int | None:
+    """Return the bytes that can still be allocated; None where the system does not tell."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    limits = []
+    # the container's limit, if any
+    with suppress(OSError, ValueError):
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    try:
+        meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
+        sizes = dict(re.findall(r"^(MemAvailable|SwapFree):\s*(\d+) kB$", meminfo, re.MULTILINE))
+        limits.append(1024 * sum(map(int, sizes.values())))
+    except OSError:
+        # not Linux
+        with suppress(AttributeError, ValueError, OSError):
+            limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(limits, default=None)
+
+
+def require_memory(needed: int, what: str, remedy: str, device: torch.device) -> None:
+    """Raise unless `needed` bytes can be allocated.
+
+    Args:
+        needed: least number of bytes.
+        what: what needs them, for the message.
+        remedy: what to lower.
+        device: where to allocate.
+
+    Raises:
+        DeviceError: there are fewer.
+    """
+    available = available_bytes(device)
+    if available is not None and needed > available:
+        needs, has = (f"{size / 2**30:,.1f} GiB" for size in (needed, available))
+        raise DeviceError(f"{what} needs at least {needs} of memory, and {device} has {has} available; lower {remedy}")
+
+
 def require_own_threads(threads: int, remedy: str) -> None:
-    """Refuse to compute where it would wait for ever for threads that a fork did not copy.
+    """Raise after a fork: torch's thread pool does not survive it, and a computation would wait for ever.
 
     Args:
         threads: those that would compute.
@@ -206,7 +248,8 @@ def keep_freed_memory() -> None:
     """
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):  # not glibc
+    except (OSError, AttributeError):
+        # not glibc
         return
     mallopt(M_MMAP_THRESHOLD, 1 << 30)
     mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)

@@ -10,13 +10,10 @@ from gpt.errors import DeviceError
 
 @dataclass(frozen=True)
 class Processor:
-    """Processors with the same instructions.
+    """Processors with the same instructions; the name is shown to users, and a value of `GPT_PROCESSOR`.
 
-    Attributes:
-        name: shown to users, and a value of `GPT_PROCESSOR`.
-        flags: make GCC and Clang use these instructions and no others.
-        matmul_dtype: type of matmuls in training: bfloat16 if there are instructions for it. Without them torch
-            computes bfloat16 element by element, up to 150 times slower than float32.
+    The flags make GCC and Clang use these instructions and no others. Training multiplies matrices of bfloat16 if there
+    are instructions for that; without them torch computes element by element, up to 150 times slower than in float32.
     """
 
     name: str
@@ -43,10 +40,9 @@ PROCESSORS = {p.name: p for p in (AMX, AVX512_BF16, AVX512, AVX2, NEON, GENERIC)
 
 
 def supported_processors(best: str | None = None) -> list[Processor]:
-    """Return the classes of this machine's processor, the best first; `GENERIC` is always the last.
+    """Return the classes of this machine's processor, from the one named `best` on; None: from the best on.
 
-    Args:
-        best: name of the first class to return, for testing what other processors do; None: all.
+    `GENERIC` is always the last. Other names are for testing what other processors do.
 
     Raises:
         DeviceError: there is no such class, or this processor does not belong to it.

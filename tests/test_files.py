@@ -56,29 +56,42 @@ def assert_untouched(old: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"new", bytes(range(256)) * 10_000])
 def test_the_new_content_replaces_the_old_and_nothing_else_is_left(content: bytes, old: Path) -> None:
-    write_atomic(old, content)
-    assert old.read_bytes() == content
-    assert list(old.parent.iterdir()) == [old]
-
-
-def test_a_new_file_can_be_read_by_others(tmp_path: Path) -> None:
-    write_atomic(tmp_path / "new", b"content")
-    assert (tmp_path / "new").read_bytes() == b"content"
-    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o644
-
-
-def test_who_has_the_old_file_open_reads_it_to_its_end(old: Path) -> None:
     with old.open("rb") as file:
         assert file.read(1) == b"o"
-        write_atomic(old, b"something new")
+        write_atomic(old, content)
+        # who has the old file open reads it to its end
         assert file.read() == b"ld"
-
-
-def test_a_link_is_replaced_and_not_what_it_points_to(old: Path) -> None:
+    for flush in (sync_file, release_cached_pages):
+        flush(old)
+    assert old.read_bytes() == content
+    assert sha256_of(old) == hashlib.sha256(content).hexdigest()
+    assert old.stat().st_mode & 0o777 == 0o644
+    assert list(old.parent.iterdir()) == [old]
     link = old.with_name("link")
     link.symlink_to(old)
-    write_atomic(link, b"new")
-    assert (old.read_bytes(), link.read_bytes(), link.is_symlink()) == (b"old", b"new", False)
+    write_atomic(link, b"of the link")
+    assert (old.read_bytes(), link.read_bytes(), link.is_symlink()) == (content, b"of the link", False)
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda path: None, FileNotFoundError),
+        (lambda path: (path.parent.mkdir(), path.mkdir()), IsADirectoryError),
+        (lambda path: (path.parent.mkdir(), os.mkfifo(path)), OSError),
+    ],
+    ids=["missing folder", "folder", "pipe"],
+)
+def test_what_cannot_be_replaced_stays_as_it_is(make: Any, error: type[OSError], tmp_path: Path) -> None:
+    place = tmp_path / "folder" / "place"
+    make(place)
+    before = [(path, path.stat().st_mode) for path in tmp_path.rglob("*")]
+    with pytest.raises(error):
+        write_atomic(place, b"new")
+    assert [(path, path.stat().st_mode) for path in tmp_path.rglob("*")] == before
+    for flush in (sync_file, sync_folder, release_cached_pages):
+        with pytest.raises(FileNotFoundError):
+            flush(tmp_path / "none")
 
 
 def test_a_disk_that_fills_up_halfway_leaves_the_old_content(old: Path) -> None:
@@ -114,40 +127,6 @@ def test_the_content_is_on_disk_before_it_gets_its_name(old: Path, monkeypatch: 
     assert old.read_bytes() == b"new"
 
 
-def test_a_missing_folder_is_an_error_and_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        write_atomic(tmp_path / "none" / "file", b"new")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_in_the_place_of_the_file_stays(tmp_path: Path) -> None:
-    (tmp_path / "place").mkdir()
-    with pytest.raises(IsADirectoryError):
-        write_atomic(tmp_path / "place", b"new")
-    assert list(tmp_path.iterdir()) == [tmp_path / "place"]
-
-
-@pytest.mark.parametrize("content", [b"", b"abc", b"x" * 1_000_000])
-def test_the_hash_is_that_of_the_whole_content(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(content)
-    assert sha256_of(path) == hashlib.sha256(content).hexdigest()
-
-
-def test_flushing_changes_no_content(old: Path) -> None:
-    sync_file(old)
-    sync_folder(old.parent)
-    release_cached_pages(old)
-    assert_untouched(old)
-
-
-@pytest.mark.parametrize("flush", [sync_file, sync_folder, release_cached_pages])
-def test_flushing_what_is_not_there_is_an_error(flush: Any, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        flush(tmp_path / "none")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     write_folder(tmp_path / "new", {"a": b"1", "b": b"2"})
     assert {file.name: file.read_bytes() for file in (tmp_path / "new").iterdir()} == {"a": b"1", "b": b"2"}
@@ -172,13 +151,6 @@ def test_a_pipe_a_device_or_a_file_that_is_too_long_is_not_read(tmp_path: Path) 
     ):
         with pytest.raises(OSError, match=reason):
             read_file(path, 4)
-
-
-def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="not a regular file"):
-        write_atomic(tmp_path / "pipe", b"1")
-    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_what_a_killed_process_left_is_removed_after_a_day(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from gpt.cli.shared_options import load_given_plugins
 from gpt.config import SamplingParams
 from gpt.device import keep_freed_memory
 from gpt.errors import GPTError
-from gpt.generation import Piece
+from gpt.generation import TextChunk
 from gpt.serving import ServingEngine
 
 Run = Callable[[Load], list[Answer]]
@@ -40,7 +40,7 @@ def engine(loaded: Loaded, kv_dtype: str) -> Run:
             answer = Answer(due)
             answers.append(answer)
 
-            def take(pieces: list[Piece]) -> None:
+            def take(pieces: list[TextChunk]) -> None:
                 answer.arrived.append((time.perf_counter(), len(pieces)))
                 if (finish := pieces[-1].finish) is not None:
                     failures.extend([] if finish == "length" else [finish])

@@ -4,57 +4,16 @@ The checks count the least memory that PyTorch or the native kernels need: sizes
 sizes that are not refused may still not fit.
 """
 
-import contextlib
-import os
-import re
-from pathlib import Path
-
 import torch
 
 from gpt.accounting.flops import matmul_parameters
 from gpt.cache.kv_cache import cache_bytes
 from gpt.config import Config, ModelConfig
-from gpt.device import Compute
+from gpt.device import Compute, require_memory
 from gpt.errors import DeviceError
 
 BLOCK_BYTES = 32 << 10
 """Bytes of a block's Python objects, however small its weights are."""
-
-
-def available_bytes(device: torch.device) -> int | None:
-    """Return the bytes that can still be allocated; None where the system does not tell."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    limits = []
-    with contextlib.suppress(OSError, ValueError):  # the container's limit, if any
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    try:
-        meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
-        sizes = dict(re.findall(r"^(MemAvailable|SwapFree):\s*(\d+) kB$", meminfo, re.MULTILINE))
-        limits.append(1024 * sum(map(int, sizes.values())))
-    except OSError:  # not Linux
-        with contextlib.suppress(AttributeError, ValueError, OSError):
-            limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    return min(limits, default=None)
-
-
-def require_memory(needed: int, what: str, remedy: str, device: torch.device) -> None:
-    """Raise unless `needed` bytes can be allocated.
-
-    Args:
-        needed: least number of bytes.
-        what: what needs them, for the message.
-        remedy: what to lower.
-        device: where to allocate.
-
-    Raises:
-        DeviceError: there are fewer.
-    """
-    available = available_bytes(device)
-    if available is not None and needed > available:
-        needs, has = (f"{size / 2**30:,.1f} GiB" for size in (needed, available))
-        raise DeviceError(f"{what} needs at least {needs} of memory, and {device} has {has} available; lower {remedy}")
 
 
 def model_bytes(config: ModelConfig) -> int:
@@ -104,12 +63,6 @@ def require_countable(config: ModelConfig, batch: int = 1, length: int = 1) -> N
         raise DeviceError("a model or batch of 8 EiB or more cannot be counted; lower its sizes")
     objects = config.n_layer * BLOCK_BYTES
     require_memory(objects, f"a model of {config.n_layer:,} blocks", "model.n_layer", torch.device("cpu"))
-
-
-def require_model_memory(config: ModelConfig, device: torch.device) -> None:
-    """Raise DeviceError unless there is memory for a model; `vocab_size` must be set."""
-    remedy = "model.block_size or the size of the model"
-    require_memory(model_bytes(config) + table_bytes(config), "the model", remedy, device)
 
 
 def require_training_memory(config: Config, compute: Compute, processes: int = 1) -> None:

@@ -9,12 +9,13 @@ from gpt.accounting.memory_limits import require_forward_memory
 from gpt.checkpoint import Loaded
 from gpt.corpora import prepare
 from gpt.data import Dataset
+from gpt.data.batches import BatchSampler
 from gpt.data.tokens import Tokens
 from gpt.device import Compute
 from gpt.environment import Settings
 from gpt.errors import CheckpointError, ConfigError
 from gpt.evaluation.loss import IGNORE, Batch, evaluate
-from gpt.evaluation.windows import random_batches, sliding_batches
+from gpt.evaluation.windows import sliding_batches
 from gpt.progress import Report, counted
 
 
@@ -80,8 +81,11 @@ def evaluate_corpus(
     size = windows.batch_size if is_random else min(windows.batch_size, len(tokens) // stride + 1)
     require_forward_memory(loaded.config.model, size, compute.device)
     if is_random:
+        # nanoGPT's noisy estimate, from random crops
         count, seed = windows.batches or 200, 1337 if windows.seed is None else windows.seed
-        batches, total = random_batches(tokens, block_size, size, count, seed), count * size * block_size
+        sampler = BatchSampler(tokens, block_size, seed)
+        batches: Iterator[Batch] = (sampler.get_batch(size) for _ in range(count))
+        total = count * size * block_size
     else:
         batches, total = sliding_batches(tokens, block_size, size, stride), len(tokens) - 1
     with counted(report, f"evaluating {loaded.folder}", total, "tokens") as advance:

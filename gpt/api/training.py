@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel
 
+from gpt.api.displays import build_displays
 from gpt.api.run import Run
 from gpt.config import LoadedConfig
 from gpt.config.composing import Source, compose_config
@@ -24,7 +25,7 @@ from gpt.progress import Report, print_line, silent
 from gpt.torch_defaults import with_own_defaults
 from gpt.training.callbacks import AnyCallback, as_callbacks
 from gpt.training.signals import Interrupted
-from gpt.training.stages import open_stages
+from gpt.training.stages import open_runs
 from gpt.training.trainer import Trainer
 
 
@@ -75,10 +76,12 @@ def train(
     settings, start = read_settings(offline), None if resume is None else str(resume)
     with joined(read_launch()) as world:
         tell = report if report is not None and world.is_main else silent
-        loaded = world.on_main(lambda: _configure(path, text, config, keywords, settings, tell))
+        loaded = world.rank_zero(lambda: _configure(path, text, config, keywords, settings, tell))
         require_own_threads(loaded.config.run.threads or torch.get_num_threads(), "set run.threads to 1")
-        stages = open_stages(loaded, settings, tell, start, allow_config_change, world, listeners)
-        return _run_stages(stages, tell)
+        with world.together():
+            displays = build_displays(loaded.config.train)
+        runs = open_runs(loaded, settings, tell, start, allow_config_change, world, listeners, displays)
+        return _finish(runs, tell)
 
 
 def _configure(
@@ -124,8 +127,8 @@ def _with_path(keywords: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     return {**keywords, "data": {"url": None, "sha256": None, **data, "source": "file", "path": path}}
 
 
-def _run_stages(stages: Iterator[Trainer], report: Report) -> Run:
-    for trainer in stages:
+def _finish(runs: Iterator[Trainer], report: Report) -> Run:
+    for trainer in runs:
         folder = trainer.run_folder.path
         try:
             trainer.run()

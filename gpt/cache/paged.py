@@ -34,6 +34,11 @@ class BlockPool:
         self._reusable: dict[int, None] = {}  # free blocks that have a prefix, in the order in which they were released
 
     @property
+    def blocks(self) -> int:
+        """Return the number of blocks."""
+        return len(self._references)
+
+    @property
     def free(self) -> int:
         """Return the number of blocks that `allocate` can return."""
         return len(self._empty) + len(self._reusable)
@@ -41,7 +46,7 @@ class BlockPool:
     @property
     def in_use(self) -> int:
         """Return the number of blocks that are referenced."""
-        return len(self._references) - self.free
+        return self.blocks - self.free
 
     def allocate(self) -> int:
         """Return a free block, referenced once.

@@ -29,6 +29,18 @@ class PagedStore:
         inputs = (*shape[:2], 1, config.n_embd if config.mlp_conv is not None else 0)
         self.inputs = torch.zeros(inputs, dtype=dtype, device=device)
 
+    @property
+    def block_bytes(self) -> int:
+        """Return the bytes of a physical block."""
+        return sum(part.nbytes for part in (self.keys, self.values, self.inputs)) // self.blocks
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copy blocks: the first of each pair becomes a copy of the second."""
+        for target, source in copies:
+            for part in (self.keys, self.values, self.inputs):
+                blocks = part.view(len(part), self.blocks, self.block_size, *part.shape[2:])
+                blocks[:, target] = blocks[:, source]
+
     def view(self, tables: Sequence[Sequence[int]], stored: Sequence[int], new: int) -> "PagedView":
         """Return a cache of some sequences, for a pass over the next `new` tokens of each.
 

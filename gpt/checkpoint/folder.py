@@ -18,11 +18,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from gpt.accounting.memory_limits import available_bytes
 from gpt.config import Config, dump_config, parse_saved_config
 from gpt.data.ngrams import NgramTable
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
+from gpt.device import available_bytes
 from gpt.errors import CheckpointError, explained
 from gpt.files import MAX_JSON_BYTES, parse_json, read_file, sync_file, sync_folder, temporary_folder
 from gpt.plugins import require_plugins
@@ -42,7 +42,6 @@ class Checkpoint:
         model: weights by name; a tied weight has one name.
         training: optimizer, scaler and generator states: tensors and plain values.
         state: step, losses and counters, as JSON values.
-        config: the resolved configuration.
         tokenizer: the tokenizer of the weights.
         ngrams: n-gram table of the training text, or None.
     """
@@ -67,7 +66,8 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
             temporary.chmod(0o755)
             _write_files(temporary, _serialize(checkpoint))
             _move_into_place(temporary, folder)
-    except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors raise these on a full disk
+    except (OSError, RuntimeError, SafetensorError) as error:
+        # torch and safetensors raise these on a full disk
         raise CheckpointError(f"cannot write {folder}: {explained(error)}") from error
 
 
@@ -95,7 +95,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         ngrams = NgramTable.from_tensors(safetensors.torch.load(files[name])) if name in files else None
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from None
-    except Exception as error:  # foreign bytes make an unpickler raise anything
+    except Exception as error:
+        # foreign bytes make an unpickler raise anything
         if name not in files:
             raise CheckpointError(f"{folder / MANIFEST} does not list {name}") from None
         raise CheckpointError(f"{folder / name} cannot be read: {explained(error)}") from None
@@ -136,7 +137,8 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 def _move_into_place(temporary: Path, folder: Path) -> None:
     """Rename the folder; an existing one is first moved aside, under a name that readers still find."""
     aside = folder.with_name(folder.name + ".old")
-    if folder.exists():  # otherwise `aside` may be the only copy, left by a crash before the next rename
+    # if there is no folder, `aside` may be the only copy, left by a crash before the next rename
+    if folder.exists():
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
     try:
@@ -207,7 +209,8 @@ def _verified(path: Path, entry: Any) -> bytes:
         if not isinstance(entry, dict) or size != entry.get("size"):
             raise CheckpointError(f"{path} is damaged: it has {size:,} bytes, not the size in the manifest")
         data = read_file(path, size)
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:
+        # ValueError: a name that no file can have
         raise CheckpointError(f"cannot read {path}: {explained(error)}") from None
     if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
         raise CheckpointError(f"{path} is damaged: its sha256 differs from the manifest's")

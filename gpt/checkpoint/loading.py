@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt.accounting.memory_limits import require_model_memory
 from gpt.checkpoint.folder import Checkpoint, read_checkpoint
 from gpt.checkpoint.runs import find_checkpoint
 from gpt.config import Config, DataConfig, SamplingParams
 from gpt.data.ngrams import NgramTable
 from gpt.data.tokenizers import Tokenizer
+from gpt.device import require_memory
 from gpt.errors import CheckpointError
 from gpt.model import GPT
 from gpt.model.quantized import format_of, quantize, weights_format
@@ -27,8 +27,6 @@ class Loaded:
 
     Attributes:
         model: in eval mode.
-        tokenizer: the tokenizer of the model.
-        config: configuration of the run.
         folder: checkpoint folder that was read.
         state: step, losses and counters of the run, and the fingerprint of its dataset, as JSON values.
         ngrams: n-gram table of the training text, or None.
@@ -51,8 +49,6 @@ def load_trained(
 
     Args:
         path: see `find_checkpoint`; None: the newest run.
-        runs: folder of run folders.
-        device: device of the model.
         weights: format to convert them to, see `gpt.quantize`; None: as saved.
         report: takes a line if it takes long.
 
@@ -99,14 +95,18 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
         raise CheckpointError(
             f"{folder}: config.yaml has n_layer {config.n_layer}, model.safetensors {len(blocks)} blocks"
         )
-    with torch.random.fork_rng(devices=[]):  # the initial weights are discarded; the generator stays as it was
+    # the initial weights are discarded; the generator stays as it was
+    with torch.random.fork_rng(devices=[]):
         try:
-            with without_memory():  # wrong sizes in config.yaml allocate nothing
+            # wrong sizes in config.yaml allocate nothing
+            with without_memory():
                 skeleton = GPT(config)
             check_weights(_in_format(skeleton, checkpoint.model), checkpoint.model, folder)
         except RuntimeError as error:
             raise CheckpointError(f"{folder / 'config.yaml'} has sizes that no tensor can have: {error}") from None
-        require_model_memory(config, torch.device("cpu"))  # of its tables of positions nothing was compared
+        # position tables are not in a checkpoint, so nothing was compared with them
+        needed = sum(tensor.nbytes for tensor in (*skeleton.parameters(), *skeleton.buffers()))
+        require_memory(needed, "the model", "model.block_size or the size of the model", torch.device("cpu"))
         model = _in_format(GPT(config), checkpoint.model)
     model.load_state_dict(checkpoint.model, strict=False)
     return model
@@ -130,8 +130,6 @@ def bare_checkpoint(
     """Return a checkpoint of a model that this package's trainer has not trained.
 
     Args:
-        model: on any device.
-        tokenizer: its tokenizer.
         state: values to keep in the state, beside a step of 0.
         end_id: the token that ends a text, if there is one.
     """

@@ -21,7 +21,7 @@ _STEP = re.compile(r"step-(\d+)(\.old)?")
 _CANNOT_LOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 """What network filesystems without locks answer."""
 PROBE_SECONDS = 0.5
-"""What `lock` waits, since `is_being_trained` holds the lock of a run that nobody trains for an instant."""
+"""How long `lock` retries: `is_being_trained` probes by taking the lock for an instant."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,12 @@ class RunFolder:
         if self._lock.is_locked:
             file = Path(self._lock.lock_file)
             with suppress(OSError):
-                file.unlink()  # before the release: filelock checks that the file is still there
+                # before the release: filelock checks that the file is still there
+                file.unlink()
             self._lock.release()
             with suppress(OSError):
-                file.parent.rmdir()  # if the run wrote nothing
+                # if the run wrote nothing
+                file.parent.rmdir()
 
     def is_being_trained(self) -> bool:
         """Return whether a process, this one or another, holds the lock."""
@@ -90,14 +92,16 @@ class RunFolder:
             self._lock.acquire(timeout=0)
         except Timeout:
             return True
-        except OSError:  # a filesystem without locks, on which nothing can be trained
+        except OSError:
+            # a filesystem without locks, on which nothing can be trained
             return False
         self._lock.release()
         return False
 
     @cached_property
     def _lock(self) -> FileLock:
-        folder = self.path.resolve()  # one lock, by whatever name a link gives the folder
+        # one lock, by whatever name a link gives the folder
+        folder = self.path.resolve()
         return FileLock(folder.parent / f".{folder.name}.lock", thread_local=False)
 
     def create(self, config: Config) -> None:
@@ -149,7 +153,8 @@ class RunFolder:
         Raises:
             CheckpointError: it could not be written; existing ones are untouched.
         """
-        if not (self.path / "config.yaml").is_file():  # the folder was deleted during the run
+        # the folder was deleted during the run
+        if not (self.path / "config.yaml").is_file():
             self.create(checkpoint.config)
         step = int(checkpoint.state["step"])
         folder = self.path / "checkpoints" / _folder_name(step)
@@ -176,10 +181,12 @@ class RunFolder:
         try:
             pointer = parse_json(read_file(self.path / f"{name}.json", MAX_JSON_BYTES))
             folder = self.path / "checkpoints" / _folder_name(pointer["step"])
-            is_whole = pointer["checkpoint"] == f"checkpoints/{folder.name}"  # a flipped bit changes one of them
+            # a flipped bit changes one of them
+            is_whole = pointer["checkpoint"] == f"checkpoints/{folder.name}"
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        aside = folder.with_name(f"{folder.name}.old")  # a process was killed while it replaced the folder
+        # a process was killed while it replaced the folder
+        aside = folder.with_name(f"{folder.name}.old")
         return next((found for found in (folder, aside) if is_whole and found.is_dir()), None)
 
     def damaged_pointer(self, name: str) -> str | None:
@@ -251,7 +258,6 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
     Args:
         path: a run folder, a checkpoint folder, or `best` or `last` inside a run folder; None: the
             newest run below `runs`.
-        runs: folder of run folders.
         prefer: `best` or `last`, for a run folder that has both.
 
     Raises:

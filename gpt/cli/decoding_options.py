@@ -1,7 +1,7 @@
 """Options for decoding: backend, key/value cache and speculative decoding."""
 
 import argparse
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,8 @@ from gpt.errors import CheckpointError
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
-    from gpt.generation.backends.selection import MakeDrafter, Runtime
+    from gpt.generation import Runtime
+    from gpt.generation.drafts import MakeDrafter
 
 
 def add_decoding_options(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +87,8 @@ def _model_drafter(path: Path, loaded: "Loaded", runs: Path) -> "MakeDrafter":
 
     from gpt.checkpoint import load_trained
     from gpt.environment import read_settings
-    from gpt.generation.backends.selection import DecodeOptions, NativeRuntime
+    from gpt.generation.backends.native_runtime import NativeRuntime
+    from gpt.generation.backends.selection import DecodeOptions
     from gpt.generation.drafts import ModelDrafter
     from gpt.progress import silent
 
@@ -99,4 +101,4 @@ def _model_drafter(path: Path, loaded: "Loaded", runs: Path) -> "MakeDrafter":
     def runtime() -> NativeRuntime:  # only if the model itself has one
         return NativeRuntime(draft.model, DecodeOptions(), read_settings(), silent)
 
-    return lambda params: ModelDrafter(partial(runtime().backend, params), params)
+    return lambda params: ModelDrafter(runtime().backend(params), params)

@@ -177,9 +177,9 @@ def _sample(
         meter = Meter(len(starts))
         for piece in meter.watch(batch):
             writer.take(piece)
-            meter.cache_bytes = max(meter.cache_bytes, batch.cache_bytes)
         if arguments.stats:
-            accepted = "" if batch.acceptance is None else f"; {batch.acceptance:.0%} of drafts accepted"
+            meter.cache_bytes, share = batch.cache_bytes, batch.speculation and batch.speculation.acceptance
+            accepted = "" if share is None else f"; {share:.0%} of drafts accepted"
             report(f"{runtime.name}: {meter}{accepted}")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from gpt.data import Tokenizer
-from gpt.generation import Piece, SampledToken
+from gpt.generation import SampledToken, TextChunk
 from gpt.generation.text import decode_text
 
 SEPARATOR = "\n" + "-" * 20 + "\n"
@@ -27,7 +27,7 @@ class TextWriter:
         self._row = 0
         self._begin()
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: TextChunk) -> None:
         """Write or keep one more piece of a sequence."""
         self._waiting[piece.row] += piece.text
         self._finished[piece.row] = piece.finish is not None
@@ -71,7 +71,7 @@ class JSONWriter:
         self._texts = ["" for _ in prompts]
         self._sampled: list[list[SampledToken]] = [[] for _ in prompts]
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: TextChunk) -> None:
         """Write or keep one more piece of a sequence."""
         self._texts[piece.row] += piece.text
         if piece.token is not None:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from gpt.generation import Piece
+from gpt.generation import TextChunk
 
 
 class Meter:
@@ -20,7 +20,7 @@ class Meter:
         self._tokens = 0
         self.cache_bytes = 0
 
-    def watch(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+    def watch(self, pieces: Iterable[TextChunk]) -> Iterator[TextChunk]:
         """Yield the same pieces, and record their times."""
         for piece in pieces:
             self._last = self._clock()

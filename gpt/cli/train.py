@@ -52,11 +52,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(argv: Sequence[str] | None) -> int:
     with joined(read_launch()) as world:
-        arguments, loaded = world.on_main(lambda: _read(argv))
+        arguments, loaded = world.rank_zero(lambda: _read(argv))
         if loaded is None:
             return 0
         if arguments.plugin:
-            world.agreed(lambda: load_plugins(arguments.plugin))  # the other processes have not parsed the options
+            # the other processes have not parsed the options
+            with world.together():
+                load_plugins(arguments.plugin)
         return _train(loaded, arguments, world)
 
 
@@ -76,11 +78,15 @@ def _read(argv: Sequence[str] | None) -> tuple[argparse.Namespace, LoadedConfig 
 def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) -> int:
     load_torch()
     from gpt.accounting.flops import run_flops
+    from gpt.api.displays import build_displays
     from gpt.training.signals import Interrupted
-    from gpt.training.stages import open_stages
+    from gpt.training.stages import open_runs
 
     settings, tell = read_settings(arguments.offline), report if world.is_main else silent
-    for trainer in open_stages(loaded, settings, tell, arguments.resume, arguments.allow_config_change, world):
+    with world.together():
+        displays = build_displays(loaded.config.train)
+    change = arguments.allow_config_change
+    for trainer in open_runs(loaded, settings, tell, arguments.resume, change, world, displays=displays):
         folder = trainer.run_folder.path
         try:
             state = trainer.run()

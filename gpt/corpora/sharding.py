@@ -69,7 +69,8 @@ def encode_into(
         with _locked(folder, report):
             if partial.exists() and (force or is_whole(corpus, config)):
                 shutil.rmtree(partial)
-            if (folder / META).is_file() and not force:  # another process was faster
+            # another process was faster
+            if (folder / META).is_file() and not force:
                 return
             partial.mkdir(exist_ok=True)
             try:
@@ -81,10 +82,8 @@ def encode_into(
                 raise
             replace_folder(folder, partial)
     except OSError as error:
-        raise DataError(
-            f"cannot write {partial}: {error.strerror}; start again when that is mended, which keeps what is finished, "
-            "or set data.dir to another folder"
-        ) from None
+        again = "" if is_whole(corpus, config) else "start again when that is mended, which keeps what is finished, or "
+        raise DataError(f"cannot write {partial}: {error.strerror}; {again}set data.dir to another folder") from None
 
 
 @contextmanager

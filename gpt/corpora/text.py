@@ -23,30 +23,13 @@ _WIDE_MARKS = {
 }
 
 
-def read_pieces(path: Path, newlines: str) -> Iterator[str]:
-    """Yield the text of a UTF-8 file in pieces of about a megabyte; a byte order mark is left out.
-
-    Args:
-        path: the file.
-        newlines: "strict" refuses CRLF, "lf" reads it as LF, "keep" leaves it.
-
-    Raises:
-        DataError: the file cannot be read, is not UTF-8, or has CRLF line ends with "strict".
-    """
-    try:
-        with path.open("rb") as file:
-            yield from decode_pieces(file.read, path, newlines)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-
-
 def decode_pieces(read: Callable[[int], bytes], path: Path, newlines: str) -> Iterator[str]:
     """Yield the text of a stream of UTF-8 in pieces of about a megabyte; a byte order mark is left out.
 
     Args:
         read: returns at most so many of the next bytes; none at the end.
         path: names the stream in messages.
-        newlines: see `read_pieces`.
+        newlines: "strict" refuses CRLF, "lf" reads it as LF, "keep" leaves it.
 
     Raises:
         DataError: the bytes are not UTF-8, or have CRLF line ends with "strict".
@@ -91,15 +74,6 @@ def checked_newlines(path: Path, text: str, newlines: str) -> str:
             "set data.newlines=lf to read them as LF, or data.newlines=keep to learn them"
         )
     return convert_newlines(text, newlines)
-
-
-def distinct_characters(path: Path, newlines: str) -> list[str]:
-    """Return the distinct characters of a file, sorted.
-
-    Raises:
-        DataError: see `read_pieces`.
-    """
-    return characters_in(map(distinct_code_points, read_pieces(path, newlines)))
 
 
 def characters_in(pieces: Iterable[NDArray[np.integer[Any]]]) -> list[str]:

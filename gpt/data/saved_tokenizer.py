@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from gpt.data.bpe import BPETokenizer
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.errors import DataError
 
@@ -19,5 +18,8 @@ def tokenizer_from_dict(data: Any) -> Tokenizer:
         case {"type": "char", "chars": [*chars]} if all(isinstance(char, str) and len(char) == 1 for char in chars):
             return CharTokenizer(chars)
         case {"type": "bpe", "tokenizer": dict(content)}:
+            # needs a library of its own, which other tokenizers do without
+            from gpt.data.bpe import BPETokenizer
+
             return BPETokenizer(content)
     raise DataError(f"not a tokenizer: {str(data)[:60]}")

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
+from gpt.distributed.sharding import gather_to_rank_zero
 from gpt.distributed.world import World
 from gpt.environment import Launch
 from gpt.errors import ConfigError, GPTError, PeerError, ProcessLostError, first_line
@@ -19,7 +20,7 @@ from gpt.signals import WATCHED, handling
 T = TypeVar("T")
 
 TIMEOUT = timedelta(hours=1)
-"""What the others wait for rank 0 to download and encode a corpus, and for any other message."""
+"""Of every collective; rank 0 may download and encode a corpus meanwhile."""
 
 
 class ProcessGroup(World):
@@ -31,12 +32,14 @@ class ProcessGroup(World):
 
     def __init__(self, launch: Launch) -> None:
         super().__init__(launch)
-        self._told: GPTError | None = None
+        self._reported: GPTError | None = None
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         try:
-            with handling(WATCHED, signal.SIG_DFL):  # Python would handle signals only when the others are there
+            # Python would handle signals only when the others are there
+            with handling(WATCHED, signal.SIG_DFL):
                 store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
-                if launch.size == launch.local_size:  # the store of one machine has the addresses before a restart
+                # the store of one machine has the addresses before a restart
+                if launch.size == launch.local_size:
                     store = dist.PrefixStore(f"restart-{launch.restarts}", store)  # type: ignore[attr-defined]
                 dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
         except (RuntimeError, ValueError) as error:
@@ -46,7 +49,7 @@ class ProcessGroup(World):
                 f"rank {self.rank} cannot join the others at {launch.address}: {first_line(error)}"
             ) from error
 
-    def on_main(self, work: Callable[[], T]) -> T:
+    def rank_zero(self, work: Callable[[], T]) -> T:
         stopped: GPTError | SystemExit | None = None
         answer: list[Any] = [None, None]
         if self.is_main:
@@ -63,33 +66,37 @@ class ProcessGroup(World):
             raise PeerError(code)
         return result
 
-    def main_first(self, work: Callable[[], T]) -> T:
+    def rank_zero_first(self, work: Callable[[], T]) -> T:
         done: list[T] = []
-        self.on_main(lambda: done.append(work()))
-        return self.agreed(lambda: done[0] if done else work())
+        self.rank_zero(lambda: done.append(work()))
+        with self.together():
+            if not done:
+                done.append(work())
+        return done[0]
 
-    def agreed(self, work: Callable[[], T]) -> T:
-        result, failed = None, None
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        failed = None
         try:
-            result = work()
+            yield
         except GPTError as error:
             failed = error
         codes = self.gather(None if failed is None else failed.exit_code)
         first = next((rank for rank, code in enumerate(codes) if code is not None), None)
         if first is None:
-            return result  # type: ignore[return-value]  # it did not fail
+            return
         if first == self.rank and failed is not None:
-            self._told = failed
+            self._reported = failed
             raise failed
         raise PeerError(codes[first] or 2)
 
-    def sum(self, value: int) -> int:
+    def all_reduce_sum(self, value: int) -> int:
         return self._reduce(value, dist.ReduceOp.SUM)
 
-    def max(self, value: int) -> int:
+    def all_reduce_max(self, value: int) -> int:
         return self._reduce(value, dist.ReduceOp.MAX)
 
-    def mean(self, tensor: Tensor) -> Tensor:
+    def all_reduce_mean(self, tensor: Tensor) -> Tensor:
         total = tensor.clone()
         dist.all_reduce(total)
         return total / self.size
@@ -99,9 +106,12 @@ class ProcessGroup(World):
         dist.all_gather_object(values, value)
         return values
 
+    def gather_to_rank_zero(self, tree: Any) -> Any:
+        return gather_to_rank_zero(tree, self.is_main)
+
     def reports(self, error: GPTError) -> bool:
         """Return whether this process, and no other, tells the user of an error."""
-        return error is self._told or (self.is_main and not isinstance(error, PeerError))
+        return error is self._reported or (self.is_main and not isinstance(error, PeerError))
 
     def _reduce(self, value: int, operation: dist.ReduceOp.RedOpType) -> int:
         total = torch.tensor(value, dtype=torch.int64)
@@ -111,19 +121,19 @@ class ProcessGroup(World):
 
 @contextmanager
 def connected(launch: Launch) -> Iterator[ProcessGroup]:
-    """Connect to the other processes inside this context; see `told_once` for its errors.
+    """Connect to the other processes inside this context; see `report_once` for its errors.
 
     Raises:
         ConfigError: the others cannot be reached.
     """
     group = ProcessGroup(launch)
-    with told_once(group):
+    with report_once(group):
         yield group
     dist.destroy_process_group()
 
 
 @contextmanager
-def told_once(group: ProcessGroup) -> Iterator[None]:
+def report_once(group: ProcessGroup) -> Iterator[None]:
     """Let one process report an error of this context.
 
     Raises:

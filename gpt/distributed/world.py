@@ -1,7 +1,8 @@
 """What a process knows of the other processes of its training: here, that there are none."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpt.environment import Launch
 
@@ -28,7 +29,7 @@ class World:
         """Return whether this is rank 0, which alone downloads, writes and reports."""
         return self.rank == 0
 
-    def on_main(self, work: Callable[[], T]) -> T:
+    def rank_zero(self, work: Callable[[], T]) -> T:
         """Run `work` in rank 0; return its result in all processes.
 
         Raises:
@@ -36,30 +37,34 @@ class World:
         """
         return work()
 
-    def main_first(self, work: Callable[[], T]) -> T:
+    def rank_zero_first(self, work: Callable[[], T]) -> T:
         """Run `work` in rank 0, then in the others, which find the files it has written."""
         return work()
 
-    def agreed(self, work: Callable[[], T]) -> T:
-        """Run `work`, which does not communicate, in all processes, and return only if all succeed.
+    def together(self) -> AbstractContextManager[None]:
+        """Leave this context only if no process failed in it; the work inside does not communicate.
 
         Raises:
-            GPTError: `work` raised it here, and in no lower rank; otherwise a PeerError.
+            GPTError: it was raised here, and in no lower rank; where another process reports its own, a PeerError.
         """
-        return work()
+        return nullcontext()
 
-    def sum(self, value: int) -> int:
+    def all_reduce_sum(self, value: int) -> int:
         """Return the sum of a number over processes."""
         return value
 
-    def max(self, value: int) -> int:
+    def all_reduce_max(self, value: int) -> int:
         """Return the largest of a number over processes."""
         return value
 
-    def mean(self, tensor: "Tensor") -> "Tensor":
+    def all_reduce_mean(self, tensor: "Tensor") -> "Tensor":
         """Return the mean of a tensor over processes."""
         return tensor
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all processes, by rank."""
         return [value]
+
+    def gather_to_rank_zero(self, tree: Any) -> Any:
+        """Gather sharded tensors in nested dicts and lists onto the CPU of rank 0; in the others they become None."""
+        return tree

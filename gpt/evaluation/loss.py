@@ -3,14 +3,12 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.device import Compute
-from gpt.distributed import World
 from gpt.model import eval_mode
 
 IGNORE = -100
@@ -26,7 +24,6 @@ class Evaluation:
 
     Attributes:
         loss: mean, in nats per token.
-        tokens: number of predicted tokens.
     """
 
     loss: float
@@ -62,40 +59,36 @@ def summed_loss(model: nn.Module, inputs: Tensor, targets: Tensor, compute: Comp
         model: token ids (B, T) -> logits (B, T, V).
         inputs: (B, T).
         targets: (B, T); `IGNORE` on padding.
-        compute: device and dtype.
     """
     with compute.autocast():
         logits = model(to_device(inputs, compute.device))
     return summed_cross_entropy(logits, to_device(targets, compute.device))
 
 
-@torch.no_grad()
 def evaluate(
-    model: nn.Module,
-    batches: Iterator[Batch],
-    compute: Compute,
-    poll: Callable[[], None] = lambda: None,
-    world: World = World(),  # noqa: B008  # without state
+    model: nn.Module, batches: Iterator[Batch], compute: Compute, poll: Callable[[], None] = lambda: None
 ) -> Evaluation:
     """Compute the mean loss over some batches; the model is in eval mode meanwhile.
-
-    Processes take turns: each computes whole batches, so that their number does not change the result.
 
     Args:
         model: token ids (B, T) -> logits (B, T, V).
         batches: inputs and targets, see `gpt.evaluation.windows`.
-        compute: device and dtype.
         poll: called before every batch; an exception from it ends the evaluation.
-        world: the processes, each with the same model and batches.
     """
-    sums, count = [], 0
+    losses, tokens = batch_losses(model, batches, compute, poll)
+    return Evaluation(math.fsum(losses) / tokens, tokens)
+
+
+@torch.no_grad()
+def batch_losses(
+    model: nn.Module, batches: Iterator[Batch], compute: Compute, poll: Callable[[], None]
+) -> tuple[list[float], int]:
+    """Return the loss of each batch, summed over positions, and the number of targets in all; see `evaluate`."""
+    losses, tokens = [], 0
     with eval_mode(model):
-        while turn := list(islice(batches, world.size)):
+        for inputs, targets in batches:
             poll()
-            inputs, targets = turn[min(world.rank, len(turn) - 1)]  # the forward pass may need all processes
-            value = summed_loss(model, inputs, targets, compute)
-            sums.append(value if world.rank < len(turn) else torch.zeros_like(value))
-            count += sum(int((targets != IGNORE).sum()) for _, targets in turn)
-    values = torch.stack(sums).tolist()  # read back once, so that a GPU does not wait between batches
-    total = math.fsum(value for values in world.gather(values) for value in values)
-    return Evaluation(total / count, count)
+            losses.append(summed_loss(model, inputs, targets, compute))
+            tokens += int((targets != IGNORE).sum())
+    # read back once, so that a GPU does not wait between batches
+    return torch.stack(losses).tolist(), tokens

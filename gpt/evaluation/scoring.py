@@ -52,8 +52,6 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
 
     Args:
         model: in eval mode.
-        tokenizer: the tokenizer of the model.
-        text: any length.
         stride: tokens between windows, see `sliding_batches`; a small one is slow but gives every token a long
             context. None: `block_size`, for adjacent blocks.
 
@@ -69,7 +67,8 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
     device, block_size = next(model.parameters()).device, model.config.block_size
     found = []
     for inputs, targets in sliding_batches(ids, block_size, 1, min(stride or block_size, block_size)):
-        fresh = (targets[0] != IGNORE).nonzero().squeeze(-1)  # on the CPU, without waiting for a device
+        # on the CPU, without waiting for a device
+        fresh = (targets[0] != IGNORE).nonzero().squeeze(-1)
         logits = model(inputs.to(device))[0, fresh.to(device)]
         logprobs = logits.to(widest_dtype(device)).log_softmax(-1)
         found.append(logprobs.gather(-1, targets[0, fresh, None].to(device)).squeeze(-1).cpu().double())
@@ -78,6 +77,7 @@ def score_text(model: GPT, tokenizer: Tokenizer, text: str, stride: int | None =
         position = int((~torch.isfinite(logprobs)).nonzero()[0])
         raise GenerationError(f"the model's logits after position {position} are not finite; its weights are damaged")
     stream = tokenizer.stream()
-    stream.feed(int(ids[0]))  # what it holds back, a part of a character, the next tokens complete
+    # the first token may be a part of a character, which the next ones complete
+    stream.feed(int(ids[0]))
     chars = sum(len(stream.feed(int(index))) for index in ids[1:]) + len(stream.flush())
     return Score(tuple(logprobs.tolist()), chars)

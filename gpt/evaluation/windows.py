@@ -1,7 +1,7 @@
-"""Three protocols to evaluate a text in windows; their losses are not comparable.
+"""Two protocols to evaluate a text in windows; their losses are not comparable.
 
 `full` reads the text once in order, in blocks of `block_size`: the loss to report. `sliding` overlaps the
-windows, so that every token has a long context. `random` is nanoGPT's noisy estimate from random crops.
+windows, so that every token has a long context.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpt.data.batches import BatchSampler
 from gpt.data.tokens import Tokens, release_pages
 from gpt.evaluation.loss import IGNORE, Batch
 
@@ -22,21 +21,16 @@ def full_batches(tokens: Tokens, block_size: int, batch_size: int) -> Iterator[B
 
 def sliding_batches(tokens: Tokens, block_size: int, batch_size: int, stride: int) -> Iterator[Batch]:
     """Yield windows `stride` apart; each predicts only the tokens after the end of the previous one."""
-    last = len(tokens) - 1  # the last token is only a target
+    # the last token is only a target
+    last = len(tokens) - 1
     starts = range(0, max(1, last - block_size + stride), stride)
-    whole = max(0, (last - block_size) // stride + 1)  # windows that do not reach past the end
+    # the windows that do not reach past the end are computed together, as batches of one shape
+    whole = max(0, (last - block_size) // stride + 1)
     for i in range(0, whole, batch_size):
         yield _windows(tokens, starts[i : min(i + batch_size, whole)], block_size, stride)
         release_pages(tokens)
     for start in starts[whole:]:
         yield _windows(tokens, [start], last - start, stride - (start + block_size - last))
-
-
-def random_batches(tokens: Tokens, block_size: int, batch_size: int, batches: int, seed: int) -> Iterator[Batch]:
-    """Yield batches of random crops, which have a random generator of their own."""
-    sampler = BatchSampler(tokens, block_size, seed)
-    for _ in range(batches):
-        yield sampler.get_batch(batch_size)
 
 
 def _windows(tokens: Tokens, starts: Sequence[int], length: int, fresh: int) -> Batch:

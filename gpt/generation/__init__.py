@@ -2,8 +2,8 @@
 
 from gpt.generation.backends.selection import DecodeOptions, EagerRuntime, Runtime, build_runtime
 from gpt.generation.beam import Hypothesis, beam_search
-from gpt.generation.decoder import SampledToken
 from gpt.generation.generator import (
+    Batch,
     Completion,
     TextBatch,
     complete,
@@ -11,17 +11,19 @@ from gpt.generation.generator import (
     generate_tokens,
     stream,
 )
-from gpt.generation.output import Piece
+from gpt.generation.output import TextChunk
+from gpt.generation.tokens import SampledToken
 
 __all__ = [
+    "Batch",
     "Completion",
     "DecodeOptions",
     "EagerRuntime",
     "Hypothesis",
-    "Piece",
     "Runtime",
     "SampledToken",
     "TextBatch",
+    "TextChunk",
     "beam_search",
     "build_runtime",
     "complete",

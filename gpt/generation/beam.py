@@ -9,7 +9,7 @@ import torch
 from gpt.device import widest_dtype
 from gpt.errors import GenerationError
 from gpt.generation.backends import Backend
-from gpt.generation.decoder import check_finite
+from gpt.generation.tokens import check_finite
 from gpt.torch_defaults import with_own_defaults
 
 

@@ -1,15 +1,14 @@
-"""Drafters of speculative decoding: they propose the next tokens, at little cost."""
+"""Drafters of speculative decoding: each proposes the next tokens of one sequence, at little cost."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
-
-import torch
+from typing import TYPE_CHECKING, Protocol
 
 from gpt.config import SamplingParams
-from gpt.data.ngrams import NgramTable
 from gpt.generation.backends import TokenIds
-from gpt.generation.backends.native import NativeBackend
-from gpt.kernels.decoding.engine import NotFiniteError
+
+if TYPE_CHECKING:
+    from gpt.data.ngrams import NgramTable
+    from gpt.generation.backends.native import NativeBackend
 
 MIN_PROBABILITY = 0.2
 """Least probability that a draft and all before it are accepted: verifying it costs about this share of a token."""
@@ -18,17 +17,20 @@ LOOKUP_LENGTHS = (12, 8, 5, 3)
 
 
 class Drafter(Protocol):
-    """Proposes the next tokens of a sequence."""
+    """Proposes the next tokens of one sequence."""
 
-    def draft(self, index: int, sequence: TokenIds, uniforms: Sequence[float]) -> list[int]:
+    def draft(self, sequence: TokenIds, uniforms: Sequence[float]) -> list[int]:
         """Return tokens that may come next.
 
         Args:
-            index: which sequence.
             sequence: all of it; it only grows between calls.
             uniforms: the numbers that will decide the next tokens, at most one for each draft.
         """
         ...
+
+
+MakeDrafter = Callable[[SamplingParams], Drafter]
+"""Makes the drafter of one sequence."""
 
 
 class NgramDrafter:
@@ -38,11 +40,12 @@ class NgramDrafter:
         table: n-grams over the same vocabulary.
     """
 
-    def __init__(self, table: NgramTable) -> None:
+    def __init__(self, table: "NgramTable") -> None:
         self._table = table
-        _ = table.followers  # built now, so that the first draft is as fast as the others
+        # build the index now, not in the first draft
+        _ = table.followers
 
-    def draft(self, index: int, sequence: TokenIds, uniforms: Sequence[float]) -> list[int]:
+    def draft(self, sequence: TokenIds, uniforms: Sequence[float]) -> list[int]:
         suffix, drafts, probability = list(sequence[-len(self._table.keys) :]), list[int](), 1.0
         for _ in uniforms:
             token, share = self._table.next(suffix) or (0, 0.0)
@@ -61,17 +64,18 @@ class LookupDrafter:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, list[dict[tuple[int, ...], int]]]] = {}
+        self._done = 0
+        self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in LOOKUP_LENGTHS]
 
-    def draft(self, index: int, sequence: TokenIds, uniforms: Sequence[float]) -> list[int]:
-        done, tables = self._seen.get(index, (0, [{} for _ in LOOKUP_LENGTHS]))
-        for end in range(done + 1, len(sequence)):  # suffixes before the present one, and where they end
-            for length, table in zip(LOOKUP_LENGTHS, tables, strict=True):
+    def draft(self, sequence: TokenIds, uniforms: Sequence[float]) -> list[int]:
+        # suffixes before the present one, and where they end
+        for end in range(self._done + 1, len(sequence)):
+            for length, ends in zip(LOOKUP_LENGTHS, self._ends, strict=True):
                 if end >= length:
-                    table[tuple(sequence[end - length : end])] = end
-        self._seen[index] = (max(done, len(sequence) - 1), tables)
-        for length, table in zip(LOOKUP_LENGTHS, tables, strict=True):
-            found = table.get(tuple(sequence[-length:]))
+                    ends[tuple(sequence[end - length : end])] = end
+        self._done = max(self._done, len(sequence) - 1)
+        for length, ends in zip(LOOKUP_LENGTHS, self._ends, strict=True):
+            found = ends.get(tuple(sequence[-length:]))
             if found is not None:
                 return list(sequence[found : found + len(uniforms)])
         return []
@@ -81,24 +85,12 @@ class ModelDrafter:
     """Proposes what a smaller model samples with the same numbers: where both distributions agree, so do the samples.
 
     Args:
-        make_backend: makes a backend of the draft model, for one sequence.
+        model: the smaller model, for this sequence only.
         params: how to sample.
     """
 
-    def __init__(self, make_backend: Callable[[], NativeBackend], params: SamplingParams) -> None:
-        self._make_backend, self._params = make_backend, params
-        self._backends: dict[int, NativeBackend] = {}
+    def __init__(self, model: "NativeBackend", params: SamplingParams) -> None:
+        self._model, self._params = model, params
 
-    def draft(self, index: int, sequence: TokenIds, uniforms: Sequence[float]) -> list[int]:
-        if index not in self._backends:
-            self._backends[index] = self._make_backend()
-        backend = self._backends[index]
-        count = min(len(uniforms), backend.room([sequence]))
-        if count < 1:
-            return []
-        numbers = torch.tensor([uniforms[:count]], dtype=torch.float32)
-        try:
-            sampled, _ = backend.generate([sequence], numbers, self._params, None, keep_logits=False)
-        except NotFiniteError:  # the text does not depend on drafts
-            return []
-        return sampled[0]
+    def draft(self, sequence: TokenIds, uniforms: Sequence[float]) -> list[int]:
+        return self._model.continue_one(sequence, uniforms, self._params) if uniforms else []

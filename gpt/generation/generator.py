@@ -1,5 +1,6 @@
-"""Text from a model: a batch of prompts in, pieces of text out; `generate` and `stream` are wrappers over that."""
+"""Text from a model: a batch of prompts in, chunks of text out; `generate` and `stream` are wrappers over that."""
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
@@ -10,10 +11,14 @@ from gpt.config.sections import SEEDS
 from gpt.data.token_ids import TextOrIds, to_list
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError
+from gpt.generation.backends import TokenIds
 from gpt.generation.backends.selection import Runtime, build_runtime
-from gpt.generation.decoder import SampledToken
-from gpt.generation.output import Finish, Piece, PieceStream, at_edge
-from gpt.generation.text import encode_prompt
+from gpt.generation.engine import NewChunks
+from gpt.generation.output import FinishReason, TextChunk
+from gpt.generation.request import Request
+from gpt.generation.speculative import Speculation
+from gpt.generation.text import check_ids, encode_prompt
+from gpt.generation.tokens import SampledToken
 from gpt.model import GPT
 from gpt.torch_defaults import with_own_defaults
 
@@ -33,7 +38,7 @@ class Completion:
     prompt: str
     text: str
     seed: int
-    finish: Finish = "length"
+    finish: FinishReason = "length"
     tokens: list[SampledToken] = field(default_factory=list)
 
 
@@ -60,16 +65,83 @@ def generate_tokens(
         InputError: an id is outside the vocabulary.
     """
     ids, params = to_list(prompt, tokenizer, "generate_tokens"), params or SamplingParams()
-    decoder = (runtime or build_runtime(model)).decoder([ids], params, [params.seed])
-    for count in range(1, params.max_new_tokens + 1):
-        token = decoder.step()[0].id
-        yield token
-        if token == params.end_id or at_edge(len(ids) + count, model.config.block_size, params):
-            return
+    batch = Batch(runtime or build_runtime(model), [ids], params, [params.seed])
+    while batch.active:
+        token = batch.step()[0].token
+        if token is not None:
+            yield token.id
 
 
-class TextBatch:
-    """Texts after several prompts, generated as one batch; iterating, once, yields their pieces as they come.
+class Batch:
+    """Sequences that are computed side by side: in each step all of them that have not ended get a token.
+
+    Attributes:
+        active: rows of the sequences that have not ended.
+
+    Args:
+        runtime: prepared from the model.
+        prompts: token ids, at least one each.
+        params: sampling parameters of all sequences.
+        seeds: one each.
+        tokenizer: the one the model was trained with; None: ids are wanted, and no text.
+
+    Raises:
+        GenerationError: a prompt is empty.
+        InputError: an id is outside the vocabulary.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        prompts: Sequence[TokenIds],
+        params: SamplingParams,
+        seeds: Sequence[int],
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        for ids in prompts:
+            check_ids(ids, runtime.model.vocab_size)
+        self.active = list(range(len(prompts)))
+        self._queues: list[deque[TextChunk]] = [deque() for _ in prompts]
+        self._engine = runtime.batch_engine(tokenizer, max(1, len(prompts)), params)
+        self._requests = [
+            Request("", list(ids), params, seed=seed, row=row)
+            for row, (ids, seed) in enumerate(zip(prompts, seeds, strict=True))
+        ]
+        for request in self._requests:
+            self._receive(self._engine.add(request))
+
+    @property
+    def cache_bytes(self) -> int:
+        """Return the most bytes of keys and values at a time so far."""
+        return self._engine.cache_bytes
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """Return what was learned of drafts; None without."""
+        return self._engine.speculation
+
+    def step(self) -> dict[int, TextChunk]:
+        """Return the next chunk of every request that has not ended, by its row.
+
+        Raises:
+            GenerationError: the model's logits are not finite.
+        """
+        while not all(self._queues[row] for row in self.active):
+            self._receive(self._engine.step())
+        chunks = {row: self._queues[row].popleft() for row in self.active}
+        for row, chunk in chunks.items():
+            if chunk.finish == "error" and (error := self._requests[row].error) is not None:
+                raise error
+        self.active = [row for row, chunk in chunks.items() if chunk.finish is None]
+        return chunks
+
+    def _receive(self, new: Sequence[NewChunks]) -> None:
+        for request, chunks in new:
+            self._queues[request.row] += chunks
+
+
+class TextBatch(Batch):
+    """Texts after several prompts, generated as one batch; iterating, once, yields their chunks as they come.
 
     Args:
         runtime: prepared from the model.
@@ -93,41 +165,20 @@ class TextBatch:
         params: SamplingParams,
         seeds: Sequence[int] | None = None,
     ) -> None:
-        self._params = params = params.limited_to(tokenizer.vocab_size)
-        block_size = runtime.model.config.block_size
-        ids = [encode_prompt(tokenizer, prompt, params, block_size) for prompt in prompts]
+        params = params.limited_to(tokenizer.vocab_size)
+        ids = [encode_prompt(tokenizer, prompt, params, runtime.model.config.block_size) for prompt in prompts]
         seeds = [params.seed] * len(ids) if seeds is None else seeds
         if len(seeds) != len(ids):
             raise GenerationError(f"{len(seeds)} seeds for {len(ids)} prompts; give one each")
         for seed in seeds:
             if not 0 <= seed < SEEDS:
                 raise GenerationError(f"seed {seed}: expected at least 0 and less than 2^32")
-        self._streams = [PieceStream(tokenizer, params, row, len(prompt), block_size) for row, prompt in enumerate(ids)]
-        self._decoder = runtime.decoder(ids, params, seeds)
-
-    @property
-    def cache_bytes(self) -> int:
-        """Return the bytes of keys and values allocated now."""
-        return self._decoder.cache_bytes
-
-    @property
-    def acceptance(self) -> float | None:
-        """Return the share of draft tokens that were accepted; None without drafts."""
-        return self._decoder.acceptance
+        super().__init__(runtime, ids, params, seeds, tokenizer)
 
     @with_own_defaults
-    def __iter__(self) -> Iterator[Piece]:
-        if self._params.max_new_tokens == 0:
-            yield from (Piece(index, "", None, "length") for index in range(len(self._streams)))
-            return
-        while self._decoder.active:
-            finished = set()
-            for index, token in self._decoder.step().items():
-                piece = self._streams[index].feed(token)
-                if piece.finish is not None:
-                    finished.add(index)
-                yield piece
-            self._decoder.finish(finished)
+    def __iter__(self) -> Iterator[TextChunk]:
+        while self.active:
+            yield from self.step().values()
 
 
 def complete(
@@ -142,19 +193,19 @@ def complete(
     batch = TextBatch(runtime or build_runtime(model), tokenizer, prompts, params, seeds)
     seeds = [params.seed] * len(prompts) if seeds is None else seeds
     completions = [Completion(prompt, "", seed) for prompt, seed in zip(prompts, seeds, strict=True)]
-    for piece in batch:
-        completion = completions[piece.row]
-        completion.text += piece.text
-        completion.finish = piece.finish or completion.finish
-        if piece.token is not None:
-            completion.tokens.append(piece.token)
+    for chunk in batch:
+        completion = completions[chunk.row]
+        completion.text += chunk.text
+        completion.finish = chunk.finish or completion.finish
+        if chunk.token is not None:
+            completion.tokens.append(chunk.token)
     return completions
 
 
 def stream(
     model: GPT, tokenizer: Tokenizer, prompt: str, *, runtime: Runtime | None = None, **params: Any
 ) -> Iterator[str]:
-    """Return an iterator over the text that follows a prompt, in pieces, as it is generated.
+    """Return an iterator over the text that follows a prompt, in chunks, as it is generated.
 
     Dropout is off, whatever mode the model is in. Without a `runtime` the native engine's copy of the weights is kept
     from call to call, and made anew when they have changed; to be sure of that, each call reads all weights once.
@@ -172,7 +223,7 @@ def stream(
         GPTError: see `TextBatch`.
     """
     batch = TextBatch(runtime or build_runtime(model), tokenizer, [prompt], sampling_params(params))
-    return (piece.text for piece in batch if piece.text)
+    return (chunk.text for chunk in batch if chunk.text)
 
 
 @overload

@@ -7,15 +7,8 @@ drafter that is certain of x.
 """
 
 import math
-import time
 from collections.abc import Sequence
 
-from torch import Tensor
-
-from gpt.config import SamplingParams
-from gpt.generation.backends import TokenIds
-from gpt.generation.backends.native import NativeBackend
-from gpt.generation.decoder import MAX_STEPS, MultiStepDecoder, describe, not_finite
 from gpt.generation.drafts import Drafter
 
 MAX_DRAFTS = 5
@@ -30,117 +23,73 @@ FIRST_PLAIN, FIRST_PAUSE = 8, 100
 """Tokens without drafts at first, to measure their speed; and after drafts have lost, then four times as many."""
 
 
-class SpeculativeDecoder(MultiStepDecoder):
-    """`MultiStepDecoder` that tries drafts, and uses them as long as that is faster.
-
-    Whether it is, is measured; the text does not depend on it.
+class Speculation:
+    """Decides by the clock whether drafts are used: as long as that is faster. The text does not depend on it.
 
     Attributes:
         drafted: draft tokens that were verified.
         accepted: how many of them were accepted.
-
-    Args:
-        backend: not used before, with room for `MAX_DRAFTS` more tokens per sequence.
-        drafter: proposes tokens.
-        prompts: token ids, at least one each.
-        params: sampling parameters of all sequences.
-        seeds: one per sequence.
-
-    Raises:
-        GenerationError: a prompt is empty.
     """
 
-    def __init__(
-        self,
-        backend: NativeBackend,
-        drafter: Drafter,
-        prompts: Sequence[TokenIds],
-        params: SamplingParams,
-        seeds: Sequence[int],
-    ) -> None:
-        super().__init__(backend, prompts, params, seeds)
+    def __init__(self) -> None:
         self.drafted = self.accepted = 0
-        self._drafter, self._draft_length = drafter, MAX_DRAFTS
         self._plain_left, self._pause = FIRST_PLAIN, FIRST_PAUSE
-        self._plain_seconds = math.inf  # per token, of the fastest plain call: in others a window moves
-        self._lost = 0.0  # tokens' time
+        # best seconds per token without drafts: in slower calls a window moves
+        self._plain_seconds = math.inf
+        # tokens' time
+        self._lost = 0.0
 
     @property
     def acceptance(self) -> float | None:
+        """Return the share of draft tokens that were accepted; None before the first."""
         return self.accepted / self.drafted if self.drafted else None
 
-    def _refill(self) -> None:
-        start, before = time.perf_counter(), self._total_length()
-        if self._plain_left > 0:
-            super()._refill()
-            tokens = self._total_length() - before
-            seconds, steps = time.perf_counter() - start, tokens // len(self.active)
-            self._plain_seconds = min(self._plain_seconds, seconds / tokens)
-            is_reliable = seconds >= RELIABLE or steps >= MAX_STEPS
-            self._plain_left = max(self._plain_left - steps, 0 if is_reliable else 1)
-        else:
-            verified = self._refill_with_drafts([index for index in self.active if not self._queues[index]])
-            self._weigh(time.perf_counter() - start, verified, self._total_length() - before)
+    @property
+    def is_paused(self) -> bool:
+        """Return whether the next call is to do without drafts."""
+        return self._plain_left > 0
 
-    def _weigh(self, seconds: float, verified: int, tokens: int) -> None:
-        """Count what a pass with drafts has lost or gained, and pause drafting where it has lost too much."""
+    def weigh_plain(self, seconds: float, steps: int, sequences: int, is_long: bool) -> None:
+        """Count a call without drafts that sampled `steps` tokens of each sequence; `is_long`: as many as can be."""
+        self._plain_seconds = min(self._plain_seconds, seconds / (steps * sequences))
+        is_reliable = seconds >= RELIABLE or is_long
+        self._plain_left = max(self._plain_left - steps, 0 if is_reliable else 1)
+
+    def weigh_drafts(self, seconds: float, verified: int, tokens: int) -> None:
+        """Count what a pass has lost or gained, and pause drafting where it has lost too much.
+
+        Args:
+            seconds: that it took.
+            verified: positions in it.
+            tokens: sampled by it.
+        """
         cost = min(seconds / self._plain_seconds, HICCUP * verified)
         self._lost = max(-MAX_LOST, self._lost + cost - tokens)
         if self._lost > MAX_LOST:
             self._plain_left, self._pause, self._lost = self._pause, 4 * self._pause, 0.0
             self._plain_seconds = math.inf
 
-    def _refill_with_drafts(self, indices: Sequence[int]) -> int:
-        """Draft and verify for some sequences; return how many positions went into the pass."""
-        sequences = [self._sequences[index] for index in indices]
-        drafts = [
-            self._drafter.draft(index, self._sequences[index], self._random[index].peek(self._room_for_drafts(index)))
-            for index in indices
-        ]
-        uniforms = [self._random[index].peek(len(draft) + 1) for index, draft in zip(indices, drafts, strict=True)]
-        places = [self.active.index(index) for index in indices]
-        keep_logits = self._params.logprobs is not None
-        results = self._backend.verify(
-            places, sequences, drafts, uniforms, self._params, self._seen(sequences), keep_logits
-        )
-        for index, draft, (sampled, logits) in zip(indices, drafts, results, strict=True):
-            self._accept(index, draft, sampled, logits)
-        return len(indices) + sum(map(len, drafts))
 
-    def _accept(self, index: int, draft: Sequence[int], sampled: Sequence[int], logits: Tensor | None) -> None:
-        """Append the accepted drafts and the token after them.
+class Drafts:
+    """The drafts of one sequence: more where all were accepted, fewer where none was."""
 
-        Raises:
-            GenerationError: the logits after the newest token of the sequence are not finite.
-        """
-        sequence, accepted = self._sequences[index], _count_accepted(draft, sampled)
-        tokens = list(sampled[: 1 + accepted])
-        if tokens[-1] < 0 and len(tokens) == 1:
-            raise not_finite(len(sequence) - 1)
-        if tokens[-1] < 0:  # the next pass says so, if its token is needed
-            tokens.pop()
-        self._random[index].advance(len(tokens))
-        kept = None if logits is None else logits[: len(tokens)]
-        self._queues[index] += describe(tokens, kept, self._params)
-        sequence += tokens
-        self.drafted += len(draft)
-        self.accepted += accepted
-        self._adapt(accepted, len(draft))
+    def __init__(self, drafter: Drafter, speculation: Speculation) -> None:
+        self._drafter, self._speculation, self._length = drafter, speculation, MAX_DRAFTS
 
-    def _room_for_drafts(self, index: int) -> int:
-        sequence = self._sequences[index]
-        left = self._final_lengths[index] - len(sequence)
-        return max(0, min(self._draft_length, left - 1, self._backend.room([sequence]) - 1))
+    def propose(self, sequence: Sequence[int], uniforms: Sequence[float]) -> list[int]:
+        """Return tokens that may come next, at most one for each of the numbers that will decide them."""
+        return self._drafter.draft(sequence, uniforms[: self._length])
 
-    def _adapt(self, accepted: int, drafted: int) -> None:
-        """Draft more where all were accepted, fewer where none was."""
-        if accepted == drafted:
-            self._draft_length = min(self._draft_length + 1, MAX_DRAFTS)
+    def accept(self, draft: Sequence[int], sampled: Sequence[int]) -> int:
+        """Return how many drafts are accepted, of those that were verified by sampling in their places."""
+        accepted = _count_accepted(draft, sampled)
+        self._speculation.drafted += len(draft)
+        self._speculation.accepted += accepted
+        if accepted == len(draft):
+            self._length = min(self._length + 1, MAX_DRAFTS)
         elif accepted == 0:
-            self._draft_length = max(self._draft_length - 1, 1)
-
-    def _total_length(self) -> int:
-        return sum(len(self._sequences[index]) for index in self.active)
+            self._length = max(self._length - 1, 1)
+        return accepted
 
 
 def _count_accepted(draft: Sequence[int], sampled: Sequence[int]) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import DataError, GenerationError
+from gpt.model.gpt import outside_vocabulary
 
 FIRST_TEXT = "\n"
 """Where an empty prompt starts: after a line end, or, where the vocabulary has none, after id 0."""
@@ -40,6 +41,17 @@ def fit_prompt(ids: list[int], tokenizer: Tokenizer, params: SamplingParams, blo
             )
         ids = ids[-block_size:]
     return ids
+
+
+def check_ids(ids: Iterable[int], vocab_size: int) -> None:
+    """Check that a model has all ids; the native engine would read past its embedding.
+
+    Raises:
+        InputError: one is outside the vocabulary.
+    """
+    for index in ids:
+        if not 0 <= index < vocab_size:
+            raise outside_vocabulary(index, vocab_size)
 
 
 def _first_ids(tokenizer: Tokenizer, params: SamplingParams) -> list[int]:

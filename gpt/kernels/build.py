@@ -52,9 +52,14 @@ def load_library(
         raise DeviceError("no C++ compiler was found; install g++ or clang++, or: pip install ziglang")
     macros = ["-DGPT_BFLOAT16"] if processor.matmul_dtype == torch.bfloat16 else []
     command = compiler.arguments([*processor.flags, *macros, *flags])
-    title = f"{source} for {processor.name}"
+    key = f"{Path(source).stem}-{_fingerprint([*command, source, compiler.version], SOURCES / source)}"
+    folder = cache / "kernels"
     try:
-        library = _find_or_compile(command, compiler, source, title, cache / "kernels", report)
+        library = CachedLibrary(folder, key).find()  # perhaps put there by someone else, and read-only
+        if library is None:
+            cached = CachedLibrary(writable_folder(folder), key)
+            title = f"{source} for {processor.name}"
+            library = cached.find() or _compile(command, compiler, source, title, cached, report)
     except OSError as error:
         raise DeviceError(f"{source} cannot be compiled: {error}") from None
     try:
@@ -64,37 +69,24 @@ def load_library(
         raise DeviceError(f"{library} cannot be loaded: {error}; remove it to have it compiled again") from None
 
 
-def _find_or_compile(
-    command: list[str], compiler: Compiler, source: str, title: str, folder: Path, report: Report
+def _compile(
+    command: list[str], compiler: Compiler, source: str, title: str, cached: CachedLibrary, report: Report
 ) -> Path:
-    key = f"{Path(source).stem}-{_fingerprint([*command, source, compiler.version], SOURCES / source)}"
-    library = CachedLibrary(folder, key).find()  # perhaps put there by someone else, and read-only
-    if library is not None:
-        return library
-    cached = CachedLibrary(writable_folder(folder), key)
-    library = cached.find()
-    if library is not None:
-        return library
+    failure = f"the C++ compiler failed on {source}; its messages are in {cached.log}"
     if cached.log.is_file():
-        raise DeviceError(f"{_failure(source, cached)}; it is tried again when that file is gone")
-    damaged = ", which is damaged in the cache" if cached.manifest.exists() else ""
+        raise DeviceError(f"{failure}; it is tried again when that file is gone")
+    damaged = ", which is damaged in the cache" if cached.files() else ""
     report(f"compiling {title}{damaged}: once, by {compiler.name}, {compiler.duration}")
     start = time.monotonic()
-    with announced(report, f"still compiling {title}", seconds=10):
-        library = _compile([*command, str(SOURCES / source)], source, cached)
-    report(f"compiled {title} in {time.monotonic() - start:.1f} s; kept as {library}")
-    return library
-
-
-def _compile(command: list[str], source: str, cached: CachedLibrary) -> Path:
-    with temporary_file(cached.manifest) as built:
-        result = subprocess.run(
-            [*command, "-o", str(built)], capture_output=True, text=True, errors="replace", check=False
-        )
+    with announced(report, f"still compiling {title}", seconds=10), temporary_file(cached.log) as built:
+        command = [*command, str(SOURCES / source), "-o", str(built)]
+        result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if result.returncode != 0:
             cached.log.write_text(result.stdout + result.stderr, encoding="utf-8")
-            raise DeviceError(_failure(source, cached))
-        return cached.store(built)
+            raise DeviceError(failure)
+        library = cached.store(built)
+    report(f"compiled {title} in {time.monotonic() - start:.1f} s; kept as {library}")
+    return library
 
 
 def _share_openmp_of_torch() -> None:
@@ -102,10 +94,6 @@ def _share_openmp_of_torch() -> None:
     package = Path(torch.__file__).parent
     for path in [*package.glob("lib/libgomp*.so*"), *package.parent.glob("torch.libs/libgomp*.so*")]:
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-
-
-def _failure(source: str, cached: CachedLibrary) -> str:
-    return f"the C++ compiler failed on {source}; its messages are in {cached.log}"
 
 
 def _fingerprint(parts: Sequence[str], source: Path) -> str:

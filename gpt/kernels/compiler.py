@@ -19,13 +19,7 @@ FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-shared", "-Wno-psabi")
 
 @dataclass(frozen=True)
 class Compiler:
-    """A compiler that runs.
-
-    Attributes:
-        command: how to call it.
-        version: the compiler's own description.
-        is_zig: whether it is Zig, which spells the names of base architectures in its own way.
-    """
+    """A compiler that runs: how to call it, and its own description; Zig spells base architectures in its own way."""
 
     command: tuple[str, ...]
     version: str
@@ -37,12 +31,9 @@ class Compiler:
 
     @property
     def duration(self) -> str:
-        """Return how long compiling a library takes, in words."""
-        return (
-            "a minute or two with its own C++ library"
-            if self.is_zig
-            else "ten seconds, half a minute on a busy machine"
-        )
+        """How long compiling a library takes, in words."""
+        zig, others = "a minute or two with its own C++ library", "ten seconds, half a minute on a busy machine"
+        return zig if self.is_zig else others
 
     def arguments(self, flags: Sequence[str]) -> list[str]:
         """Return the command for a shared library, up to its source; `flags` are added to those of every library."""

@@ -17,12 +17,7 @@ KEYS = frozenset(
 
 
 def uncovered(config: ModelConfig, mlps: Collection[str]) -> str | None:
-    """Return the first option that the sources do not know; None if they know all.
-
-    Args:
-        config: the architecture.
-        mlps: known values of `model.mlp`.
-    """
+    """Return the first option that the sources do not know, `mlps` being the known values of `model.mlp`; or None."""
     for key, known in (("position", POSITIONS), ("norm", NORMS), ("mlp", mlps)):
         if getattr(config, key) not in known:
             return f"model.{key}={getattr(config, key)}"

@@ -10,44 +10,36 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt.files import sha256_of, write_atomic
+from gpt.files import sha256_of
 
 SUFFIX = ".dll" if sys.platform == "win32" else ".so"
+CHECKSUM = 16
+"""Digits of a checksum in a file's name."""
 
 
 @dataclass(frozen=True)
 class CachedLibrary:
-    """The place of a library in a folder; the library may be missing.
+    """The place of a library in a folder, by a key of everything it is built from; the library may be missing.
 
-    `<key>.sha256` has the file's name and checksum, in the format of sha256sum. The file's name includes the checksum,
-    so that the named file is complete whichever of two processes writes last.
-
-    Attributes:
-        folder: holds the library.
-        key: changes with everything the library is built from.
+    Its file is named by the key and by its checksum, so that of two processes that store different ones neither can
+    damage the other's.
     """
 
     folder: Path
     key: str
 
     @property
-    def manifest(self) -> Path:
-        """Return the path of the file that has its name and checksum."""
-        return self.folder / f"{self.key}.sha256"
-
-    @property
     def log(self) -> Path:
-        """Return the path of the compiler's messages, which exists only after a failure."""
+        """The file of the compiler's messages, which exists only after a failure."""
         return self.folder / f"{self.key}.log"
+
+    def files(self) -> list[Path]:
+        """Return the files of this library, whole or damaged."""
+        return sorted(self.folder.glob(f"{self.key}-*{SUFFIX}"))
 
     def find(self) -> Path | None:
         """Return the library's path; None if it is missing or has changed since it was stored."""
-        try:
-            checksum, name = self.manifest.read_text(encoding="utf-8").split()
-        except (OSError, ValueError):
-            return None
-        library = self.folder / name
-        return library if _has_checksum(library, checksum) else None
+        return next(filter(_is_whole, self.files()), None)
 
     def store(self, built: Path) -> Path:
         """Move a library here and return its path.
@@ -55,18 +47,16 @@ class CachedLibrary:
         Raises:
             OSError: the disk is full, or the folder cannot be written.
         """
-        checksum = sha256_of(built)
-        library = self.folder / f"{self.key}-{checksum[:8]}{SUFFIX}"
-        if not _has_checksum(library, checksum):  # Windows does not replace a library in use
+        library = self.folder / f"{self.key}-{sha256_of(built)[:CHECKSUM]}{SUFFIX}"
+        if not _is_whole(library):  # Windows does not replace a library in use
             os.replace(built, library)
-        write_atomic(self.manifest, f"{checksum}  {library.name}\n".encode())
         self.log.unlink(missing_ok=True)
         return library
 
 
-def _has_checksum(path: Path, checksum: str) -> bool:
+def _is_whole(library: Path) -> bool:
     try:
-        return sha256_of(path) == checksum
+        return library.stem.endswith(f"-{sha256_of(library)[:CHECKSUM]}")
     except OSError:
         return False
 

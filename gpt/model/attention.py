@@ -47,7 +47,8 @@ class SDPACore(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         queries, keys = q.size(-2), k.size(-2)
-        if mask is None and 1 < queries < keys:  # torch aligns its causal mask at the start
+        # torch aligns its causal mask at the start
+        if mask is None and 1 < queries < keys:
             mask = causal_mask(queries, keys, q.device)
         if mask is not None and mask.is_floating_point():
             mask = mask.to(q.dtype)

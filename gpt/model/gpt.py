@@ -119,7 +119,8 @@ class GPT(nn.Module):
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False, dtype=torch.float32)
         self.softcap = build_softcap(config)
         if config.tie_weights:
-            self.lm_head.weight = self.wte.weight  # one storage (Press and Wolf 2016, 1608.05859)
+            # one storage (Press and Wolf 2016, 1608.05859)
+            self.lm_head.weight = self.wte.weight
         init_weights(self, config)
 
     def forward(self, idx: Tensor, attention_mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
@@ -139,7 +140,8 @@ class GPT(nn.Module):
                 is an assertion of the device), the sequence is longer than `block_size`, or both a mask and
                 a cache are given.
         """
-        if not torch.compiler.is_compiling():  # it reads ids back; callers that compile a whole step check first
+        # it reads ids back; callers that compile a whole step check first
+        if not torch.compiler.is_compiling():
             self.check(idx)
         if cache is not None and attention_mask is not None:
             raise InputError("attention_mask is for calls without a cache; a cache knows the length of each sequence")
@@ -166,7 +168,8 @@ class GPT(nn.Module):
             raise InputError(f"token ids must be int64, not {str(idx.dtype).removeprefix('torch.')}; use idx.long()")
         if idx.size(1) > self.config.block_size:
             raise InputError(f"sequence of {idx.size(1)} tokens is longer than block_size {self.config.block_size}")
-        if idx.device.type == "cpu" and idx.numel():  # on CUDA the lookup asserts it, without a synchronization
+        # on CUDA the lookup asserts it, without a synchronization
+        if idx.device.type == "cpu" and idx.numel():
             low, high = (int(bound) for bound in idx.aminmax())
             if low < 0 or high >= self.vocab_size:
                 raise outside_vocabulary(low if low < 0 else high, self.vocab_size)
@@ -197,7 +200,8 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
     projection_std = INIT_STD / math.sqrt(2 * config.n_layer) if config.init == "gpt2" else 0.0
     for name, parameter in model.named_parameters():
         if ".activation." in name:
-            continue  # it knows where to begin
+            # it knows where to begin
+            continue
         if name.endswith(("bias", "mlp_conv.weight")):
             nn.init.zeros_(parameter)
         elif parameter.dim() == 1:
@@ -219,7 +223,8 @@ def _positions_and_mask(idx: Tensor, attention_mask: Tensor | None) -> tuple[Ten
     if attention_mask is None:
         return torch.arange(length, device=idx.device), None
     positions = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
-    itself = torch.eye(length, dtype=torch.bool, device=idx.device)  # so that every softmax has a key
+    # so that every softmax has a key
+    itself = torch.eye(length, dtype=torch.bool, device=idx.device)
     mask = causal_mask(length, length, idx.device) & (attention_mask[:, None, None, :] | itself)
     return positions, mask
 
@@ -228,7 +233,6 @@ def _biased(bias: ScoreBias, positions: Tensor, mask: Tensor | None, from_start:
     """Return attention's mask as numbers to add to the scores: a bias, or -inf where a query attends to no key.
 
     Args:
-        bias: of the scores.
         positions: of the queries, (T,) or (B, T).
         mask: see `gpt.model.attention`.
         from_start: the keys are those of a cache, at positions from 0; otherwise they are at those of the queries.
@@ -240,5 +244,6 @@ def _biased(bias: ScoreBias, positions: Tensor, mask: Tensor | None, from_start:
     if mask is None:
         mask = causal_mask(positions.size(-1), keys.size(-1), positions.device)
     added: Tensor = bias(positions, keys).float()
-    added = added.clamp(min=torch.finfo(added.dtype).min)  # -inf is for the mask, in which convolutions see padding
+    # -inf is for the mask, in which convolutions see padding
+    added = added.clamp(min=torch.finfo(added.dtype).min)
     return (added if added.dim() == 4 else added.unsqueeze(0)).masked_fill(~mask, -math.inf)

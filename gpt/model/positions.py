@@ -123,13 +123,15 @@ def _fixed_table(shape: tuple[int, int], compute: Callable[[], Tensor]) -> Tenso
 
     Arithmetic on that device would import torch's compiler, which takes half a second.
     """
-    if torch.empty(0).is_meta:  # torch.get_default_device() would ask a device that may only be predicted
+    # torch.get_default_device() would ask a device that may only be predicted
+    if torch.empty(0).is_meta:
         return torch.empty(shape, dtype=torch.float32)
     return compute().float()
 
 
 def _sines_and_cosines(angles: Tensor) -> Tensor:
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)  # sine in even columns, cosine in odd
+    # sine in even columns, cosine in odd
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
 def _angles(length: int, width: int, theta: float) -> Tensor:

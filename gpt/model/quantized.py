@@ -47,7 +47,6 @@ class QuantizedLinear(nn.Module):
     Symmetric, rounded to nearest; each group has the one of `TRIED_SCALES` scales with the smallest squared error.
 
     Args:
-        linear: the layer to quantize.
         format: integer format; if its group does not divide the inputs, an output has one scale.
     """
 
@@ -80,11 +79,7 @@ class QuantizedLinear(nn.Module):
 
 
 class BFloat16Linear(nn.Module):
-    """`x W^T + bias` with W rounded to bfloat16; the bias stays as it was.
-
-    Args:
-        linear: the layer to round.
-    """
+    """`x W^T + bias` with W rounded to bfloat16; the bias stays as it was."""
 
     rounded: Tensor
 
@@ -153,7 +148,8 @@ def quantize(model: GPT, weights: str) -> GPT:
         for parent in (block.attn, block.mlp):
             assert isinstance(parent, nn.Module)
             for name, layer in list(parent.named_children()):
-                if type(layer) is nn.Linear:  # a subclass may compute something else
+                # a subclass may compute something else
+                if type(layer) is nn.Linear:
                     if weights == "int4" and layer.in_features % 2:
                         raise InputError(
                             f"int4 needs even widths, and {name} has {layer.in_features} inputs; take int8"

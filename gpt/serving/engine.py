@@ -1,20 +1,20 @@
 """The engine: any thread submits requests, and the engine's own thread computes them."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError, explained
-from gpt.generation import Piece
-from gpt.generation.output import Finish
-from gpt.generation.text import encode_prompt, fit_prompt
+from gpt.generation.backends.selection import DecodeOptions, build_runtime
+from gpt.generation.engine import EngineStats, NewChunks
+from gpt.generation.output import FinishReason, TextChunk
+from gpt.generation.request import EngineClosedError, OnChunks, QueueFullError, Request
+from gpt.generation.text import check_ids, encode_prompt, fit_prompt
 from gpt.model import GPT
-from gpt.model.gpt import outside_vocabulary
 from gpt.progress import Report, print_line
-from gpt.serving.engine_core import Delivery, EngineCore, EngineStats
-from gpt.serving.model_runner import build_runner
-from gpt.serving.request import EngineClosedError, QueueFullError, Request
+
+BACKENDS = ("auto", "native", "eager")
 
 
 class ServingEngine:
@@ -55,32 +55,29 @@ class ServingEngine:
         kv_dtype: str = "fp32",
         report: Report = print_line,
     ) -> None:
-        for name, value in (("max_sequences", max_sequences), ("prefill_chunk", prefill_chunk)):
-            if value < 1:
-                raise GenerationError(f"{name} is {value}, expected at least 1")
+        if backend not in BACKENDS:
+            raise GenerationError(f"backend {backend!r}: expected one of {', '.join(BACKENDS)}")
         self._tokenizer, self._block_size, self._vocab_size = tokenizer, model.config.block_size, model.vocab_size
         self._max_waiting = max_waiting
-        runner = build_runner(model, backend, max_sequences, prefill_chunk, cache_blocks, report, kv_dtype)
-        self._core = EngineCore(runner, tokenizer, self._block_size, max_sequences, prefill_chunk)
+        runtime = build_runtime(model, DecodeOptions(backend, kv_dtype=kv_dtype), report=report)
+        self._engine = runtime.engine(tokenizer, max_sequences, prefill_chunk, cache_blocks)
         self.failure: BaseException | None = None
         self._changed = threading.Condition()  # guards the attributes below
         self._submitted: list[Request] = []
         self._cancelled: list[Request] = []
         self._is_closed = self._is_stopping = False
         self._is_idle = True
-        self._stats = self._core.stats()
+        self._stats = self._engine.stats()
         self._thread = threading.Thread(target=self._run, name="serving-engine", daemon=True)
         self._thread.start()
 
-    def submit(
-        self, prompt: str | Sequence[int], params: SamplingParams, on_pieces: Callable[[list[Piece]], None]
-    ) -> Request:
+    def submit(self, prompt: str | Sequence[int], params: SamplingParams, on_chunks: OnChunks) -> Request:
         """Submit a prompt to be continued; may be called from any thread.
 
         Args:
             prompt: a text, or its token ids; may be empty: it then starts after a line end.
             params: sampling parameters of this request.
-            on_pieces: called from the engine's thread with all new pieces of a step; the last one says why the text
+            on_chunks: called from the engine's thread with all new chunks of a step; the last one says why the text
                 ends. It must not block. If it raises an exception, the request is cancelled and it is not called again.
 
         Returns:
@@ -96,9 +93,10 @@ class ServingEngine:
         if isinstance(prompt, str):
             ids = encode_prompt(self._tokenizer, prompt, params, self._block_size)
         else:
-            ids = fit_prompt(self._checked(prompt), self._tokenizer, params, self._block_size)
+            check_ids(prompt, self._vocab_size)
+            ids = fit_prompt(list(prompt), self._tokenizer, params, self._block_size)
         params = params.limited_to(self._tokenizer.vocab_size)
-        request = Request(prompt, ids, params, on_pieces)
+        request = Request(prompt, ids, params, on_chunks)
         with self._changed:
             if self.failure is not None:
                 raise EngineClosedError(f"the engine has failed: {explained(self.failure)}")
@@ -109,12 +107,6 @@ class ServingEngine:
             self._submitted.append(request)
             self._changed.notify_all()
         return request
-
-    def _checked(self, ids: Sequence[int]) -> list[int]:
-        for index in ids:
-            if not 0 <= index < self._vocab_size:  # the engine would read past its embedding
-                raise outside_vocabulary(index, self._vocab_size)
-        return list(ids)
 
     def cancel(self, request: Request) -> None:
         """End a request before the next step, whether running or waiting; may be called from any thread."""
@@ -140,12 +132,12 @@ class ServingEngine:
         """Compute steps until the engine is closed."""
         try:
             while self._take():
-                self._deliver(self._core.step())
+                self._deliver(self._engine.step())
             self._end_all("cancelled")
         except BaseException as error:
             with self._changed:
                 self.failure = error
-            for request in [*self._core.requests, *self._submitted]:
+            for request in [*self._engine.requests, *self._submitted]:
                 request.error = error
             self._end_all("error")
             raise
@@ -157,31 +149,32 @@ class ServingEngine:
             submitted, self._submitted = self._submitted, []
             cancelled, self._cancelled = self._cancelled, []
             self._is_idle = False
-        delivered: list[Delivery] = []
+        delivered: list[NewChunks] = []
         for request in submitted:
-            delivered += self._core.add(request)
+            delivered += self._engine.add(request)
         for request in cancelled:
-            delivered += self._core.end(request, "cancelled")
+            delivered += self._engine.end(request, "cancelled")
         self._deliver(delivered)
         return not self._is_stopping
 
-    def _deliver(self, delivered: list[Delivery]) -> None:
-        """Publish the current statistics, then pass the pieces to the callbacks of their requests."""
+    def _deliver(self, delivered: list[NewChunks]) -> None:
+        """Publish the current statistics, then pass the chunks to the callbacks of their requests."""
         with self._changed:
-            self._stats = self._core.stats()
-            self._is_idle = not self._core.requests
+            self._stats = self._engine.stats()
+            self._is_idle = not self._engine.requests
             self._changed.notify_all()
-        for request, pieces in delivered:
+        for request, chunks in delivered:
+            assert request.on_chunks is not None
             try:
-                request.on_pieces(pieces)
+                request.on_chunks(chunks)
             except Exception:  # the reader has gone
-                self._core.end(request, "cancelled")
+                self._engine.end(request, "cancelled")
 
-    def _end_all(self, finish: Finish) -> None:
+    def _end_all(self, finish: FinishReason) -> None:
         with self._changed:
             submitted, self._submitted = self._submitted, []
             self._is_closed = True
-        delivered = [(request, [Piece(0, "", None, finish)]) for request in submitted]
-        for request in self._core.requests:
-            delivered += self._core.end(request, finish)
+        delivered = [(request, [TextChunk(0, "", None, finish)]) for request in submitted]
+        for request in self._engine.requests:
+            delivered += self._engine.end(request, finish)
         self._deliver(delivered)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from gpt.training.sharding import local_part, sharded_like
+from gpt.distributed.sharding import shard_like, to_local
 from gpt.training.training_state import check_like
 
 
@@ -21,7 +21,7 @@ class WeightAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._weights = dict(model.named_parameters())
         self._decay = decay
-        self._average = {name: local_part(weight.detach()).clone() for name, weight in self._weights.items()}
+        self._average = {name: to_local(weight.detach()).clone() for name, weight in self._weights.items()}
 
     @torch.no_grad()
     def update(self, step: int) -> None:
@@ -52,12 +52,12 @@ class WeightAverage:
         for name, weight in self._weights.items():
             check_like(name, state[name], weight)
         for name, weight in self._weights.items():
-            self._average[name].copy_(local_part(weight))
-            weight.copy_(sharded_like(state[name], weight))
+            self._average[name].copy_(to_local(weight))
+            weight.copy_(shard_like(state[name], weight))
 
     @property
     def _local_weights(self) -> list[Tensor]:
-        return [local_part(weight) for weight in self._weights.values()]
+        return [to_local(weight) for weight in self._weights.values()]
 
     @torch.no_grad()
     def _swap(self) -> None:

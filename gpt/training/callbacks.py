@@ -106,7 +106,6 @@ class CheckpointEvent(Event):
     """A checkpoint was written.
 
     Attributes:
-        folder: the checkpoint.
         is_best: whether its validation loss is the lowest so far.
     """
 
@@ -149,13 +148,12 @@ class CallbackGroup:
 
     Args:
         callbacks: those of rank 0 are called.
-        trainer: the training.
     """
 
     def __init__(self, callbacks: Sequence[Callback], trainer: Trainer) -> None:
         self._callbacks = callbacks if trainer.world.is_main else ()
         self._trainer, self._world = trainer, trainer.world
-        self._is_used = trainer.world.max(len(callbacks)) > 0
+        self._is_used = trainer.world.all_reduce_max(len(callbacks)) > 0
         self._asked = False
         self._error: Exception | SystemExit | None = None
         self.stopped, self.failed = False, False
@@ -188,7 +186,7 @@ class CallbackGroup:
         """
         if not self._is_used:
             return
-        code = self._world.max(2 if self._error is not None else int(self._asked))
+        code = self._world.all_reduce_max(2 if self._error is not None else int(self._asked))
         self.stopped, self.failed = code > 0, code > 1
         if self.failed and then_raise:
             raise self._error or PeerError(1)

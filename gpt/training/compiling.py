@@ -38,7 +38,6 @@ def compile_blocks(model: GPT, trial: Callable[[], object], required: bool, repo
         model: parameter names stay as they are.
         trial: runs one forward and backward pass; its random numbers and gradients are undone.
         required: whether to raise an error on failure instead of reporting a line.
-        report: takes lines for the user.
 
     Raises:
         DeviceError: compiling is required, but failed.
@@ -50,7 +49,8 @@ def compile_blocks(model: GPT, trial: Callable[[], object], required: bool, repo
             block.compile()
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             trial()
-    except Exception as error:  # a toolchain can raise anything, and the run works without it
+    except Exception as error:
+        # a toolchain can raise anything, and the run works without it
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         if required:
             raise DeviceError(f"torch.compile failed: {reason}; set run.compile=false") from error

@@ -18,19 +18,14 @@ FREE = frozenset({"vocab_size", "dropout", "attention_dropout", "attention", "in
 """Keys of the model that may differ from the checkpoint's: they change no tensor but the embedding and the head."""
 
 
-def find_base(config: Config, runs: Path, point: ResumePoint | None) -> ResumePoint | None:
-    """Return the checkpoint that gives architecture and tokenizer; None where the configuration alone does.
-
-    Args:
-        config: configuration of this run.
-        runs: folder of run folders.
-        point: checkpoint that the run resumes from, if any; it has both too, and the original one may be gone.
+def resolve_init_from(config: Config, runs: Path) -> ResumePoint | None:
+    """Return the checkpoint that `train.init_from` names, below the folder of runs, if it names one.
 
     Raises:
         CheckpointError: there is no such checkpoint, it is damaged, or its weights are quantized.
     """
-    if config.train.init_from is None or point is not None:
-        return point if config.train.init_from is not None else None
+    if config.train.init_from is None:
+        return None
     folder = find_checkpoint(expand_home(config.train.init_from, "train.init_from"), runs)
     base = ResumePoint(folder, read_checkpoint(folder))
     weights = format_of(base.checkpoint.model)
@@ -56,20 +51,20 @@ def with_architecture(loaded: LoadedConfig, base: ResumePoint) -> LoadedConfig:
                     f"has {getattr(theirs, key)}"
                 )
     free = {key: getattr(config.model, key) for key in FREE & config.model.model_fields_set}
-    grows = config.train.init_new_characters == "add"  # otherwise a padded vocabulary stays as large as it is
+    # where no characters are added, a padded vocabulary stays as large as it is
+    grows = config.train.init_new_characters == "add"
     size = None if grows else saved.model.vocab_size
     model = ModelConfig.model_validate({**saved.model.model_dump(), "vocab_size": size, **free})
     return replace(loaded, config=config.model_copy(update={"model": model}))
 
 
 @torch.no_grad()
-def begin_with(model: GPT, tokenizer: Tokenizer, base: ResumePoint) -> None:
+def load_pretrained(model: GPT, tokenizer: Tokenizer, base: ResumePoint) -> None:
     """Copy the weights of a checkpoint into a model; embeddings of characters that it lacks stay as they are.
 
     Args:
         model: a model with the checkpoint's architecture.
         tokenizer: of the model: the checkpoint's, or that with more characters.
-        base: the checkpoint.
 
     Raises:
         CheckpointError: the weights do not fit the model.
@@ -85,8 +80,3 @@ def begin_with(model: GPT, tokenizer: Tokenizer, base: ResumePoint) -> None:
             grown[rows] = weights[name][: len(rows)]
             weights[name] = grown
     load_weights(model, weights, base.folder)
-
-
-def base_tokenizer(base: ResumePoint | None) -> Tokenizer | None:
-    """Return the tokenizer of a checkpoint, if there is one."""
-    return None if base is None else base.checkpoint.tokenizer

@@ -26,7 +26,7 @@ MAX_PENDING = 100
 
 
 @dataclass(frozen=True)
-class Incident:
+class LossAnomaly:
     """A step to look at.
 
     Attributes:
@@ -66,7 +66,6 @@ class LossStatistics:
     """Running mean and variance of the losses, and how many incidents there were.
 
     Attributes:
-        count: finite losses so far.
         mean: exponential moving average of the losses, in nats per token.
         variance: that of their squared distances from it.
         spikes: steps reported as spikes so far.
@@ -93,7 +92,7 @@ class LossStatistics:
         self.variance = (1 - share) * (self.variance + share * distance * distance)
 
 
-class StepWatch:
+class LossMonitor:
     """Finds incidents among the steps, with results that stay on the device until `read`.
 
     Args:
@@ -124,7 +123,7 @@ class StepWatch:
         """Record the result of the step that was begun; `is_bad` where it was not finite and no update was made."""
         self._pending[-1][2].append(torch.stack([loss.double(), gradient_norm.double(), is_bad.double()]))
 
-    def read(self) -> list[Incident]:
+    def read(self) -> list[LossAnomaly]:
         """Return the incidents among the steps since the last call; a step without a result was not finite."""
         pending, self._pending = self._pending, []
         results = [result for _, _, found in pending for result in found]
@@ -132,7 +131,7 @@ class StepWatch:
         found = [self._judge(step, windows, next(values) if done else None) for step, windows, done in pending]
         return [incident for incident in found if incident is not None]
 
-    def _judge(self, step: int, windows: Tensor, result: Sequence[float] | None) -> Incident | None:
+    def _judge(self, step: int, windows: Tensor, result: Sequence[float] | None) -> LossAnomaly | None:
         loss, norm, is_bad = (math.nan, math.nan, 1.0) if result is None else result
         statistics, mean, deviation = self.statistics, self.statistics.mean, self.statistics.deviation
         limit = math.inf
@@ -142,12 +141,12 @@ class StepWatch:
             statistics.skipped += 1
         else:
             statistics.spikes += loss > limit
-            # a spike counts as no more than the limit: one does not hide the next, and a new level becomes normal
+            # spikes are clipped at the limit, so that one does not mask the next, and a new level becomes normal
             statistics.add(min(loss, limit))
             if loss <= limit:
                 return None
         kind = "nonfinite" if is_bad else "spike"
-        return Incident(step, kind, _finite(loss), _finite(norm), mean, deviation, windows.tolist())
+        return LossAnomaly(step, kind, _finite(loss), _finite(norm), mean, deviation, windows.tolist())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the statistics; call `read` before."""

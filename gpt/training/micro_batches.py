@@ -1,50 +1,52 @@
-"""The batches of a training, split into micro-batches and among processes."""
+"""The batches of a training, split into micro-batches."""
 
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from gpt.config import TrainConfig
-from gpt.data.batches import Sampler
-from gpt.distributed import World
 from gpt.evaluation.loss import Batch
-from gpt.training.objective import TaughtBatch
-from gpt.training.parallel import rows_of_process
-from gpt.training.teacher import Teacher
+from gpt.training.objective import StepBatch
+
+if TYPE_CHECKING:  # whoever builds them chooses the sampler
+    from gpt.data.batches import Sampler
 
 
 class MicroBatches:
-    """Reads this process's part of the micro-batches of each step.
-
-    All of them are one large batch, split, so that neither accumulation nor processes change the data.
+    """Reads the micro-batches of each step: one large batch, split, so that accumulation does not change the data.
 
     Args:
         sampler: chooses the windows of a step.
-        train: sizes of batches.
-        world: the processes that share them.
-        teacher: adds what it predicts, if the objective needs it.
+        size: sequences of a micro-batch.
+        rows: those of a step that are read, (R,) int64; None: all.
+        complete: adds what the objective reads to a micro-batch, whose windows begin at the given positions.
     """
 
-    def __init__(self, sampler: Sampler, train: TrainConfig, world: World, teacher: Teacher | None) -> None:
-        self._sampler, self._teacher = sampler, teacher
-        self._sequences = train.batch_size * train.grad_accum_steps
-        self._size = train.batch_size // world.size
-        self._rows = rows_of_process(train, world)
+    def __init__(
+        self,
+        sampler: Sampler,
+        sequences: int,
+        size: int,
+        rows: Tensor | None = None,
+        complete: Callable[[Batch, Tensor], StepBatch] = lambda batch, starts: batch,
+    ) -> None:
+        self._sampler, self._sequences, self._size = sampler, sequences, size
+        self._rows, self._complete = rows, complete
 
     @property
     def starts(self) -> Tensor:
-        """Return the positions of the last step's windows, those of all processes: (B,) int64."""
+        """Return the positions of the last step's windows, in all processes: (B,) int64."""
         return self._sampler.starts
 
-    def next(self) -> list[Batch] | list[TaughtBatch]:
+    def next(self) -> list[StepBatch]:
         """Return the micro-batches of the next step."""
         inputs, targets = self._sampler.get_batch(self._sequences, self._rows)
-        batches = list(zip(torch.split(inputs, self._size), torch.split(targets, self._size), strict=True))
-        if self._teacher is None:
-            return batches
         starts = self.starts if self._rows is None else self.starts[self._rows]
-        return list(map(self._teacher.teach, batches, torch.split(starts, self._size)))
+        parts = zip(*(torch.split(tensor, self._size) for tensor in (inputs, targets, starts)), strict=True)
+        return [self._complete((inputs, targets), starts) for inputs, targets, starts in parts]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the sequence of batches."""

@@ -108,7 +108,8 @@ class MetricsFile(Monitor):
         _drop_lines_after(self._path, step, evaluated)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}  # JSON has no NaN
+        # JSON has no NaN
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **finite}) + "\n")
 
@@ -120,7 +121,8 @@ class IncidentsFile(Monitor):
         self._path = path
 
     def start(self, step: int, evaluated: bool = True) -> None:
-        _drop_lines_after(self._path, step - 1)  # an incident has the number of its step, counted from 0
+        # an incident has the number of its step, counted from 0
+        _drop_lines_after(self._path, step - 1)
 
     def text(self, step: int, name: str, text: str) -> None:
         if name == INCIDENT:
@@ -143,7 +145,6 @@ class TensorBoard(Monitor):
     """Writes event files into the run folder.
 
     Args:
-        folder: the run folder.
         config: shown as text, and its values as hyperparameters.
     """
 
@@ -160,8 +161,10 @@ class TensorBoard(Monitor):
             self._writer.add_text("config", _preformatted(dump_config(self._config)), 0)
             leaves = self._config.leaves().items()
             values = {key: value if isinstance(value, bool | int | float) else str(value) for key, value in leaves}
-            _, *session = hparams(values, {})  # add_hparams would open a second folder
-            for summary in session:  # without the experiment, TensorBoard shows the keys first in which runs differ
+            # add_hparams would open a second folder
+            _, *session = hparams(values, {})
+            # omitting the experiment summary makes TensorBoard list differing keys first
+            for summary in session:
                 self._writer.file_writer.add_summary(summary)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:

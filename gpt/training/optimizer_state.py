@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gpt.distributed.sharding import shard_like
 from gpt.errors import ConfigError, first_line
-from gpt.training.sharding import sharded_like
 from gpt.training.training_state import check_like
 
 
@@ -19,7 +19,6 @@ def check_restorable(name: str, optimizer: Optimizer) -> None:
     """Check that the state of an optimizer can be saved and restored, by two steps on toy parameters.
 
     Args:
-        name: its name in `optim.name`.
         optimizer: stays as it is.
 
     Raises:
@@ -76,7 +75,7 @@ def _restored(
             is_moment = value.shape == toy.shape
             check_like(f"{name} of parameter {number}", entry[name], parameter if is_moment else value)
             if is_moment:
-                restored[name] = sharded_like(entry[name], parameter)
+                restored[name] = shard_like(entry[name], parameter)
         elif type(entry[name]) is not type(value):
             raise TypeError(f"{name} of parameter {number} is {entry[name]!r}, expected {type(value).__name__}")
     return restored

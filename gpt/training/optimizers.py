@@ -8,12 +8,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gpt.config import OptimConfig
+from gpt.distributed.sharding import is_sharded
 from gpt.errors import ConfigError
 from gpt.model import GPT
 from gpt.parts import with_plugins
 from gpt.training.eager_optimizers import AdamW
 from gpt.training.muon import Muon
 from gpt.training.optimizer_state import check_restorable, restore_like
+from gpt.training.sharded_muon import ShardedMuon
 
 
 class CombinedOptimizer:
@@ -68,7 +70,8 @@ class CombinedOptimizer:
     @found_inf.setter
     def found_inf(self, skip: Tensor | None) -> None:
         self._found_inf = skip
-        for optimizer in filter(_reads_found_inf, self.optimizers.values()):  # torch's others refuse to step with it
+        # torch's others refuse to step with it
+        for optimizer in filter(_reads_found_inf, self.optimizers.values()):
             optimizer.found_inf = skip  # type: ignore[attr-defined]
 
     @found_inf.deleter
@@ -93,7 +96,8 @@ class CombinedOptimizer:
         for name, optimizer in self.optimizers.items():
             present = optimizer.state_dict()["param_groups"]
             _check_parameters(present, state[name])
-            rates = [float(group["lr"]) for group in state[name]["param_groups"]]  # the last step's
+            # the last step's
+            rates = [float(group["lr"]) for group in state[name]["param_groups"]]
             entries = restore_like(optimizer, state[name]["state"])
             groups = [{**group, "lr": rate} for group, rate in zip(present, rates, strict=True)]
             optimizer.load_state_dict({"state": entries, "param_groups": groups})
@@ -129,7 +133,8 @@ def build_optimizer(
 
 def decayed(parameters: Iterable[Tensor], config: OptimConfig) -> list[dict[str, Any]]:
     """Return two parameter groups: matrices and embeddings with weight decay, vectors without."""
-    each = list(parameters)  # a tied weight appears once
+    # a tied weight appears once
+    each = list(parameters)
     return [
         {"params": [p for p in each if p.dim() >= 2], "weight_decay": config.weight_decay, "lr_factor": 1.0},
         {"params": [p for p in each if p.dim() < 2], "weight_decay": 0.0, "lr_factor": 1.0},
@@ -153,7 +158,8 @@ def build_muon(model: GPT, config: OptimConfig, device: torch.device, fast_dtype
     matrices = [parameter for parameter in model.h.parameters() if parameter.dim() == 2]
     chosen = {id(matrix) for matrix in matrices}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
-    muon = Muon(matrices, config.muon_rate, config.muon_momentum, config.muon_weight_decay, dtype=fast_dtype)
+    kind = ShardedMuon if is_sharded(matrices[0]) else Muon
+    muon = kind(matrices, config.muon_rate, config.muon_momentum, config.muon_weight_decay, dtype=fast_dtype)
     muon.param_groups[0]["lr_factor"] = config.muon_rate / config.learning_rate
     return {"muon": muon, "adamw": _adamw(rest, config, device)}
 
@@ -170,5 +176,6 @@ def _check_parameters(groups: list[dict[str, Any]], saved: dict[str, Any]) -> No
     numbers = [group["params"] for group in groups]
     if [group["params"] for group in saved["param_groups"]] != numbers:
         raise ValueError("the optimizer has different parameters")
-    if unknown := saved["state"].keys() - set(range(sum(map(len, numbers)))):  # without a gradient there is no state
+    # a parameter without a gradient has no state, but none has more
+    if unknown := saved["state"].keys() - set(range(sum(map(len, numbers)))):
         raise ValueError(f"the optimizer has moments of a parameter {min(unknown)}, which is not there")

@@ -1,9 +1,10 @@
-"""Spread a model over processes: the one place that knows DistributedDataParallel and FSDP2."""
+"""Spread a training over processes: the one place that knows DistributedDataParallel and FSDP2."""
 
+import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from inspect import signature
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,11 @@ from torch.nn.parallel import DistributedDataParallel
 from gpt.config import Config, TrainConfig
 from gpt.device import Compute
 from gpt.distributed import World
+from gpt.distributed.sharding import full_tensor
 from gpt.errors import ConfigError
+from gpt.evaluation.loss import IGNORE, Batch, Evaluation, batch_losses
 from gpt.model import GPT
+from gpt.training.strategy import Strategy
 
 
 def check_parallel(config: Config, world: World) -> None:
@@ -42,20 +46,32 @@ def rows_of_process(config: TrainConfig, world: World) -> Tensor | None:
     return rows.view(config.grad_accum_steps, world.size, -1)[:, world.rank].flatten()
 
 
-@dataclass(frozen=True)
-class ParallelModel:
-    """A model as training calls it.
+class ProcessStrategy(Strategy):
+    """The model as several processes train it.
 
-    Attributes:
-        forward: token ids (B, T) of this process -> logits; its backward pass averages gradients over processes.
-        accumulating: returns a context whose backward passes keep gradients to themselves.
+    Args:
+        forward: adds communication to the model's passes.
+        no_sync: a context whose backward passes do not communicate.
     """
 
-    forward: nn.Module
-    accumulating: Callable[[], AbstractContextManager[None]] = nullcontext
+    def __init__(self, forward: nn.Module, world: World, no_sync: Callable[[], AbstractContextManager[None]]) -> None:
+        super().__init__(forward)
+        self._world, self._no_sync = world, no_sync
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        return self._no_sync()
+
+    def full_tensor(self, tensor: Tensor) -> Tensor:
+        return full_tensor(tensor)
+
+    def all_reduce_mean(self, tensor: Tensor) -> Tensor:
+        return self._world.all_reduce_mean(tensor)
+
+    def mean_count(self, count: int) -> float:
+        return self._world.all_reduce_sum(count) / self._world.size
 
 
-def parallelize(model: GPT, method: str, world: World, compute: Compute) -> ParallelModel:
+def parallelize(model: GPT, method: str, world: World, compute: Compute) -> Strategy:
     """Move a model to the device and let its processes train it together, with the weights of rank 0.
 
     With FSDP2 its parameters become sharded, in place, one block after another. Under DDP (Li et al. 2020,
@@ -63,21 +79,20 @@ def parallelize(model: GPT, method: str, world: World, compute: Compute) -> Para
 
     Args:
         model: the same in all processes.
-        method: `ddp` or `fsdp`.
-        world: the processes.
-        compute: device of this process.
     """
     if world.size == 1:
-        return ParallelModel(model.to(compute.device))
+        return Strategy(model.to(compute.device))
     if method == "fsdp":
         return _shard(model, world, compute)
-    renamed = "forward_sync_buffers" in signature(DistributedDataParallel).parameters  # in torch 2.13
-    buffers = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}  # tables, which do not change
+    # in torch 2.13
+    renamed = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
+    # tables, which do not change
+    buffers = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
     replica = DistributedDataParallel(model.to(compute.device), gradient_as_bucket_view=True, **buffers)  # type: ignore[arg-type]
-    return ParallelModel(replica, replica.no_sync)
+    return ProcessStrategy(replica, world, replica.no_sync)
 
 
-def _shard(model: GPT, world: World, compute: Compute) -> ParallelModel:
+def _shard(model: GPT, world: World, compute: Compute) -> Strategy:
     """Shard the parameters of every block, and those outside blocks (FSDP, Zhao et al. 2023, 2304.11277).
 
     The root is sharded again after its forward pass too: it would otherwise keep whole weights after an evaluation.
@@ -91,9 +106,29 @@ def _shard(model: GPT, world: World, compute: Compute) -> ParallelModel:
     sharded = fully_shard(model, mesh=mesh, reshard_after_forward=True)
 
     @contextmanager
-    def accumulating() -> Iterator[None]:
+    def no_sync() -> Iterator[None]:
         sharded.set_requires_gradient_sync(False)
         yield
         sharded.set_requires_gradient_sync(True)
 
-    return ParallelModel(model, accumulating)
+    return ProcessStrategy(model, world, no_sync)
+
+
+def evaluate_together(
+    world: World, model: nn.Module, batches: Iterator[Batch], compute: Compute, poll: Callable[[], None]
+) -> Evaluation:
+    """Compute what `gpt.evaluation.loss.evaluate` does, each process whole batches of its own.
+
+    Their number does not change the result, to the last bit.
+    """
+    parts = world.gather(batch_losses(model, _share(batches, world), compute, poll))
+    tokens = sum(count for _, count in parts)
+    return Evaluation(math.fsum(loss for losses, _ in parts for loss in losses) / tokens, tokens)
+
+
+def _share(batches: Iterator[Batch], world: World) -> Iterator[Batch]:
+    """Yield every batch whose turn is this process's, and one without targets where the last are too few for all."""
+    while turn := list(islice(batches, world.size)):
+        inputs, targets = turn[min(world.rank, len(turn) - 1)]
+        # the forward pass may need all processes
+        yield inputs, targets if world.rank < len(turn) else torch.full_like(targets, IGNORE)

@@ -6,9 +6,10 @@ from pathlib import Path
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint
 from gpt.config import Config
 from gpt.data import Dataset
-from gpt.errors import CheckpointError
+from gpt.errors import CheckpointError, explained
 from gpt.model.quantized import format_of
 from gpt.progress import Report
+from gpt.training.trainer import Trainer
 
 AUTO = "auto"
 
@@ -38,7 +39,6 @@ def warn_of_copy(folder: Path | None, run: RunFolder, resume: str | None, report
         folder: folder of the configuration file, or None.
         run: the run folder that the configuration names.
         resume: see `find_resume_point`.
-        report: takes lines for the user.
     """
     if resume != AUTO or folder is None or not (folder / "last.json").is_file():
         return
@@ -55,7 +55,6 @@ def find_resume_point(run: RunFolder, resume: str | None, config: Config, report
     Args:
         run: the run folder that the configuration names.
         resume: None, `auto` (the newest readable checkpoint of `run`, if any) or a path.
-        config: configuration of this process.
         report: takes a line for each damaged checkpoint that `auto` skips.
 
     Raises:
@@ -90,7 +89,8 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
         CheckpointError: it does not, and the change is not allowed or impossible.
     """
     saved = point.checkpoint
-    if "data" not in saved.state:  # as gpt.save and import_model.py write it
+    # as gpt.save and import_model.py write it
+    if "data" not in saved.state:
         raise CheckpointError(
             f"{point.folder} holds a model, but no state of a training to resume; begin a new run with it: "
             f"train.init_from={point.folder}"
@@ -115,6 +115,26 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
         raise CheckpointError(f"{point.folder} was trained with another tokenizer: its text had other characters")
     if saved.state.get("data") != dataset.fingerprint and not allow_config_change:
         raise CheckpointError(f"{point.folder} was trained on other data; pass --allow-config-change to continue")
+
+
+def restore(trainer: Trainer, point: ResumePoint) -> None:
+    """Let a trainer continue with the state of a checkpoint.
+
+    Raises:
+        CheckpointError: it does not fit: the configuration has changed, or it is damaged.
+    """
+    try:
+        trainer.restore(point.checkpoint)
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        changes = differences(point.checkpoint.config, trainer.config)
+        if not changes:
+            raise CheckpointError(
+                f"the checkpoint's training state does not fit: {explained(error)}; resume from another checkpoint"
+            ) from None
+        raise CheckpointError(
+            f"the checkpoint's training state does not fit a change of {'; '.join(changes)}: change that back, or "
+            "begin a new run with its weights, train.init_from=RUN run.name=NEW"
+        ) from None
 
 
 def differences(old: Config, new: Config) -> list[str]:

@@ -23,9 +23,7 @@ class CheckpointWriter:
     """Writes checkpoints into a run folder.
 
     Args:
-        config: resolved.
         dataset: its tokenizer and, if wanted, a table of its n-grams are in every checkpoint.
-        run: the run folder.
         world: the processes; only rank 0 writes, and the others wait.
         report: takes a line for every checkpoint that could not be written.
     """
@@ -68,7 +66,7 @@ class CheckpointWriter:
                 )
                 return None
 
-        return self._world.on_main(write_files)
+        return self._world.rank_zero(write_files)
 
     @cached_property
     def _ngrams(self) -> NgramTable | None:

@@ -1,32 +1,34 @@
-"""Set up a trainer from a configuration, fresh or resumed."""
+"""Carry out a plan: device, model, optimizer and run folder, to a trainer that is ready to run."""
 
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from gpt.accounting.disk import require_disk
-from gpt.accounting.memory_limits import require_training_memory
-from gpt.checkpoint import RunFolder, load_weights
+from gpt.accounting.flops import training_flops
+from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
+from gpt.checkpoint import load_weights
 from gpt.config import Config, LoadedConfig
-from gpt.corpora import prepare
 from gpt.data import Dataset
-from gpt.data.batches import BatchSampler
-from gpt.device import Compute, choose_compute, keep_freed_memory
+from gpt.data.batches import BatchSampler, build_sampler
+from gpt.device import Compute
 from gpt.distributed import World
-from gpt.environment import Settings, expand_home
-from gpt.errors import ConfigError, DeviceError
-from gpt.inspection.rendering.pictures import require_matplotlib
+from gpt.environment import Settings
+from gpt.errors import DeviceError
+from gpt.evaluation.loss import evaluate
+from gpt.generation import DecodeOptions, EagerRuntime, TextBatch
 from gpt.kernels.training.block import NativeBlock, use_native_blocks
 from gpt.model import GPT
-from gpt.processor import Processor, supported_processors
-from gpt.progress import Report, announced, in_notebook, silent
+from gpt.processor import supported_processors
+from gpt.progress import Report, announced, silent
 from gpt.training.callbacks import Callback
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
-from gpt.training.finetuning import base_tokenizer, begin_with, find_base, with_architecture
+from gpt.training.distillation import Distillation, Teacher, load_teacher
+from gpt.training.finetuning import load_pretrained
 from gpt.training.incidents import MAX_SKIPPED
-from gpt.training.live_curve import LiveCurve
+from gpt.training.micro_batches import MicroBatches
 from gpt.training.monitor import (
     Console,
     IncidentsFile,
@@ -36,15 +38,36 @@ from gpt.training.monitor import (
     SampleFiles,
     TensorBoard,
 )
-from gpt.training.objective import Distillation, cross_entropy
+from gpt.training.objective import cross_entropy
 from gpt.training.optimizers import build_optimizer
-from gpt.training.parallel import check_parallel, parallelize
-from gpt.training.resume import ResumePoint, check_fits, find_resume_point, warn_of_copy
-from gpt.training.schedule import fit_schedule
+from gpt.training.parallel import evaluate_together, parallelize, rows_of_process
+from gpt.training.plan import Plan, plan_run
+from gpt.training.resume import restore
+from gpt.training.saving import CheckpointWriter
+from gpt.training.signals import SignalWatch
 from gpt.training.step import Stepper
-from gpt.training.teacher import Teacher, load_teacher
+from gpt.training.throughput import SpeedMeter
 from gpt.training.trainer import Trainer
 from gpt.training.training_state import seed_process
+from gpt.training.validation import Picture, Validation
+
+
+def show_progress(name: str, max_steps: int) -> Monitor:
+    """Return what shows the progress of a run on standard error, if there is one."""
+    return Monitor() if sys.stderr is None else Console(max_steps, sys.stderr)
+
+
+@dataclass(frozen=True)
+class Displays:
+    """What shows a training to its user.
+
+    Attributes:
+        progress: makes the monitor that shows a run, from its name and number of steps.
+        picture: draws the attention that `train.attention_interval` asks for; None: it is not drawn.
+    """
+
+    progress: Callable[[str, int], Monitor] = show_progress
+    picture: Picture | None = None
 
 
 def open_session(
@@ -55,140 +78,88 @@ def open_session(
     allow_config_change: bool = False,
     world: World = World(),  # noqa: B008  # without state
     callbacks: Sequence[Callback] = (),
+    displays: Displays = Displays(),  # frozen
 ) -> Trainer:
-    """Prepare data, model and run folder; nothing is written into the run folder until everything is checked.
+    """Plan one run and set it up; a teacher that it asks for has been trained. See `plan_run` for its arguments."""
+    plan = plan_run(loaded, settings, report, resume, allow_config_change, world)
+    return carry_out(plan, settings, report, world, callbacks, displays)
 
-    The run folder stays locked until `Trainer.run` ends.
 
-    Args:
-        loaded: the configuration.
-        settings: the environment's settings.
-        report: takes lines for the user.
-        resume: see `find_resume_point`.
-        allow_config_change: resume even if the configuration differs from the checkpoint's.
-        world: the processes that train together; the others take the checkpoint from rank 0.
-        callbacks: see `Trainer`.
+def carry_out(
+    plan: Plan, settings: Settings, report: Report, world: World, callbacks: Sequence[Callback], displays: Displays
+) -> Trainer:
+    """Return the trainer of a plan; the run folder stays locked until `Trainer.run` ends.
 
     Raises:
-        GPTError: the data, device, run folder or checkpoint cannot be used.
+        GPTError: the teacher is not there, kernels or compiled blocks that are asked for do not work, or the run
+            folder cannot be written.
     """
-    check_parallel(loaded.config, world)
-    run = RunFolder(expand_home(loaded.config.run.dir, "run.dir") / loaded.name)
-    world.on_main(run.lock)
     try:
-        fitted = replace(loaded, config=fit_schedule(loaded.config, report))
-        return _build_trainer(fitted, run, settings, report, resume, allow_config_change, world, callbacks)
+        return _build_trainer(plan, settings, report, world, callbacks, displays)
     except BaseException:
-        run.unlock()
+        plan.run.unlock()
         raise
 
 
 def _build_trainer(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    settings: Settings,
-    report: Report,
-    resume: str | None,
-    allow_config_change: bool,
-    world: World,
-    callbacks: Sequence[Callback],
+    plan: Plan, settings: Settings, report: Report, world: World, callbacks: Sequence[Callback], displays: Displays
 ) -> Trainer:
-    processor = supported_processors(settings.processor)[0]
-    compute = world.agreed(lambda: choose_compute(loaded.config.run, report, processor, world.launch))
-    point, base = world.on_main(lambda: _find_beginning(loaded, run, resume, report))
-    keep_freed_memory()
-    config, dataset = world.main_first(lambda: prepare_run(loaded, base, settings, report))
-    world.agreed(lambda: require_training_memory(config, compute, world.size))
-    if point is not None:
-        check_fits(point, config, dataset, allow_config_change)
-    teacher = load_teacher(
-        loaded, dataset, compute, lambda model: _use_native_blocks(model, config, compute, settings, silent), report
-    )
-    model = _build_model(config, dataset, point, base)
-    world.agreed(lambda: _use_native_blocks(model, config, compute, settings, report))
-    parallel = parallelize(model, config.run.parallel, world, compute)
+    config, dataset, compute = plan.config, plan.dataset, plan.compute
+    with world.together():
+        teacher = _load_teacher(plan, settings, report)
+        model = _build_model(plan)
+        _use_native_blocks(model, config, compute, settings, report)
+    strategy = parallelize(model, config.run.parallel, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
     optimizer.check_restorable()
     skips = MAX_SKIPPED if config.train.on_nonfinite == "skip" else 0
     objective = cross_entropy if teacher is None else Distillation(config.train.teacher_weight)
-    stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, skips, parallel, world, objective)
-    _compile_blocks(stepper, config, dataset, teacher, processor, report)
+    stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, skips, strategy, objective)
+    _compile_blocks(stepper, plan, world, teacher, settings, report)
     if world.rank > 0:
         seed_process(config.run.seed, world.rank)
-    monitor = _build_monitor(run, config, report) if world.is_main else Monitor()
-    trainer = Trainer(config, model, dataset, compute, stepper, run, monitor, report, world, teacher, callbacks)
-    if point is not None:
-        trainer.restore(point.checkpoint)
-    world.on_main(lambda: _create_folder(run, config, point))
-    report(_summary(trainer, point, base))
+    signals = SignalWatch(report, world)
+    trainer = Trainer(
+        config=config,
+        model=model,
+        dataset=dataset,
+        compute=compute,
+        stepper=stepper,
+        batches=_build_batches(config, dataset, world, teacher),
+        validation=_build_validation(plan, model, signals, world, displays),
+        writer=CheckpointWriter(config, dataset, plan.run, world, report),
+        run=plan.run,
+        monitor=_build_monitor(plan, displays, report) if world.is_main else Monitor(),
+        meter=_build_meter(config, compute, world),
+        signals=signals,
+        report=report,
+        world=world,
+        callbacks=callbacks,
+    )
+    if plan.point is not None:
+        restore(trainer, plan.point)
+    world.rank_zero(lambda: _create_folder(plan))
+    report(_summary(trainer, plan))
     return trainer
 
 
-def _find_beginning(
-    loaded: LoadedConfig, run: RunFolder, resume: str | None, report: Report
-) -> tuple[ResumePoint | None, ResumePoint | None]:
-    """Return the checkpoint to resume from, and the one to begin with, if any."""
-    warn_of_copy(loaded.folder, run, resume, report)
-    with announced(report, "reading the checkpoint"):
-        point = find_resume_point(run, resume, loaded.config, report)
-        if loaded.config.train.attention_interval:
-            require_matplotlib()
-        return point, find_base(loaded.config, run.path.parent, point)
+def _load_teacher(plan: Plan, settings: Settings, report: Report) -> Teacher | None:
+    if plan.config.train.teacher_share is None:
+        return None
+    config, compute = plan.config, plan.compute
+    accelerate = partial(_use_native_blocks, config=config, compute=compute, settings=settings, report=silent)
+    return load_teacher(plan.run, config, plan.dataset, compute, accelerate, report)
 
 
-def _create_folder(run: RunFolder, config: Config, point: ResumePoint | None) -> None:
-    require_disk(run.path, config, checkpoints=2 if point is None else 1)
-    run.create(config)
-    if point is not None:
-        run.continue_from(point.folder, point.checkpoint.state)
-
-
-def prepare_run(
-    loaded: LoadedConfig, base: ResumePoint | None, settings: Settings, report: Report
-) -> tuple[Config, Dataset]:
-    """Return the resolved configuration of a run, and its data.
-
-    Args:
-        loaded: the configuration.
-        base: the checkpoint that gives architecture and tokenizer, if any.
-        settings: the environment's settings.
-        report: takes lines for the user.
-
-    Raises:
-        GPTError: the data cannot be used, or the configuration contradicts them or the checkpoint.
-    """
-    if base is not None:
-        loaded = with_architecture(loaded, base)
-    add_characters = loaded.config.train.init_new_characters == "add"
-    dataset = prepare(loaded.config.data, settings, report, False, base_tokenizer(base), add_characters)
-    dataset.check_length(loaded.config.model.block_size)
-    return resolve(loaded, dataset), dataset
-
-
-def _build_model(config: Config, dataset: Dataset, point: ResumePoint | None, base: ResumePoint | None) -> GPT:
+def _build_model(plan: Plan) -> GPT:
     """Build the model on the CPU, with the weights of a checkpoint, if any."""
-    torch.manual_seed(config.run.seed)
-    model = GPT(config.model)
-    if point is not None:
-        load_weights(model, point.checkpoint.model, point.folder)
-    elif base is not None:
-        begin_with(model, dataset.tokenizer, base)
+    torch.manual_seed(plan.config.run.seed)
+    model = GPT(plan.config.model)
+    if plan.point is not None:
+        load_weights(model, plan.point.checkpoint.model, plan.point.folder)
+    elif plan.base is not None:
+        load_pretrained(model, plan.dataset.tokenizer, plan.base)
     return model
-
-
-def resolve(loaded: LoadedConfig, dataset: Dataset) -> Config:
-    """Return the configuration with the vocabulary size and the run's name filled in.
-
-    Raises:
-        ConfigError: `model.vocab_size` is too small for the tokenizer.
-    """
-    config, needed = loaded.config, dataset.tokenizer.vocab_size
-    size = config.model.vocab_size or needed
-    if size < needed:
-        raise ConfigError(f"model.vocab_size is {size}, but the tokenizer has {needed} ids; leave vocab_size out")
-    model = config.model.model_copy(update={"vocab_size": size})
-    run = config.run.model_copy(update={"name": loaded.name})
-    return config.model_copy(update={"model": model, "run": run})
 
 
 def _use_native_blocks(model: GPT, config: Config, compute: Compute, settings: Settings, report: Report) -> None:
@@ -213,48 +184,83 @@ def _use_native_blocks(model: GPT, config: Config, compute: Compute, settings: S
 
 
 def _compile_blocks(
-    stepper: Stepper,
-    config: Config,
-    dataset: Dataset,
-    teacher: Teacher | None,
-    processor: Processor,
-    report: Report,
+    stepper: Stepper, plan: Plan, world: World, teacher: Teacher | None, settings: Settings, report: Report
 ) -> None:
     """Compile the blocks if that is wanted and works, unless native kernels compute them.
 
     Raises:
         DeviceError: it is asked for and does not work.
     """
-    model = stepper.model
+    config, model = plan.config, stepper.model
     if isinstance(model.h[0], NativeBlock):
         return
+    processor = supported_processors(settings.processor)[0]
     if should_compile(config.run.compile, stepper.compute.device, processor, report):
         # from a sampler of its own, so that the run's batches stay the same
-        sampler = BatchSampler(dataset.train, config.model.block_size, seed=0)
-        batch = sampler.get_batch(config.train.batch_size // stepper.world.size)
-        taught = batch if teacher is None else teacher.teach(batch, sampler.starts)
+        sampler = BatchSampler(plan.dataset.train, config.model.block_size, seed=0)
+        batch = sampler.get_batch(config.train.batch_size // world.size)
+        completed = batch if teacher is None else teacher.with_soft_targets(batch, sampler.starts)
         with announced(report, "still compiling", seconds=10):
-            compile_blocks(model, lambda: stepper.gradients([taught]), config.run.compile is True, report)
+            compile_blocks(model, lambda: stepper.gradients([completed]), config.run.compile is True, report)
 
 
-def _build_monitor(run: RunFolder, config: Config, report: Report) -> Monitor:
+def _build_batches(config: Config, dataset: Dataset, world: World, teacher: Teacher | None) -> MicroBatches:
+    train = config.train
+    sampler = build_sampler(config.data.order, dataset.train, config.model.block_size, config.run.seed)
+    sequences, size = train.batch_size * train.grad_accum_steps, train.batch_size // world.size
+    rows = rows_of_process(train, world)
+    if teacher is None:
+        return MicroBatches(sampler, sequences, size, rows)
+    return MicroBatches(sampler, sequences, size, rows, teacher.with_soft_targets)
+
+
+def _build_validation(plan: Plan, model: GPT, signals: SignalWatch, world: World, displays: Displays) -> Validation:
+    config, dataset = plan.config, plan.dataset
+    changes = {"max_new_tokens": config.train.sample_tokens, "empty_prompt": "start"}
+    params = config.sample.model_copy(update=changes)
+
+    def stream() -> Iterator[str]:
+        # a short sample is not worth compiling for
+        runtime = EagerRuntime(model, DecodeOptions())
+        return (piece.text for piece in TextBatch(runtime, dataset.tokenizer, [""], params))
+
+    compute_loss = evaluate if world.size == 1 else partial(evaluate_together, world)
+    picture = displays.picture if world.is_main else None
+    return Validation(config, model, dataset, plan.compute, signals.check, compute_loss, stream, picture)
+
+
+def _build_monitor(plan: Plan, displays: Displays, report: Report) -> Monitor:
+    run, config = plan.run, plan.config
     files = [MetricsFile(run.metrics), IncidentsFile(run.incidents), SampleFiles(run.samples)]
-    display = [] if report is silent else _build_display(run.path.name, config.train.max_steps)
-    return MonitorGroup([*files, TensorBoard(run.path, config), *display], report)
+    shown = [] if report is silent else [displays.progress(run.path.name, config.train.max_steps)]
+    return MonitorGroup([*files, TensorBoard(run.path, config), *shown], report)
 
 
-def _build_display(name: str, max_steps: int) -> list[Monitor]:
-    """Return what shows the progress: a live curve in a notebook, else a bar or lines, if there is a place for them."""
-    if in_notebook():
-        return [LiveCurve(name, max_steps)]
-    return [] if sys.stderr is None else [Console(max_steps, sys.stderr)]
+def _build_meter(config: Config, compute: Compute, world: World) -> SpeedMeter:
+    sequences, length = config.train.batch_size * config.train.grad_accum_steps, config.model.block_size
+    return SpeedMeter(
+        sequences * length,
+        training_flops(config.model, sequences, length),
+        lambda: world.size * measure_matmul_rate(compute.device, compute.dtype),
+        lambda: peak_memory_bytes(compute.device),
+    )
 
 
-def _summary(trainer: Trainer, point: ResumePoint | None, base: ResumePoint | None) -> str:
+def _create_folder(plan: Plan) -> None:
+    plan.run.create(plan.config)
+    if plan.point is not None:
+        plan.run.continue_from(plan.point.folder, plan.point.checkpoint.state)
+
+
+def _summary(trainer: Trainer, plan: Plan) -> str:
     config, dataset, world = trainer.config, trainer.dataset, trainer.world
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     tokens = config.train.batch_size * config.train.grad_accum_steps * config.model.block_size
-    start = f"resuming {point.folder}" if point else f"beginning with {base.folder}" if base else "new run"
+    start = "new run"
+    if plan.point is not None:
+        start = f"resuming {plan.point.folder}"
+    elif plan.base is not None:
+        start = f"beginning with {plan.base.folder}"
     processes = f"{world.size} processes ({config.run.parallel}), each on " if world.size > 1 else ""
     return (
         f"{trainer.run_folder.path}: {start}; {parameters:,} parameters, {len(dataset.train):,} training and "

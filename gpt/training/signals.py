@@ -40,7 +40,8 @@ class SignalWatch:
         self._requests, self._received = Requests(), 0
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # Python lets only the main thread set handlers
+        # Python lets only the main thread set handlers
+        if threading.current_thread() is threading.main_thread():
             watched = [number for number in WATCHED if signal.getsignal(number) is not signal.SIG_IGN]
             self._former = {number: signal.signal(number, self._note) for number in watched}
         return self
@@ -56,7 +57,7 @@ class SignalWatch:
         Raises:
             Interrupted: one has arrived.
         """
-        received = self._world.max(self._received)
+        received = self._world.all_reduce_max(self._received)
         if received:
             self._received = 0
             raise Interrupted(received)
@@ -69,7 +70,8 @@ class SignalWatch:
         if count != 1:
             return
         self._received = signum
-        with suppress(RuntimeError):  # it may have interrupted a line that is being written, as to a stopped terminal
+        # it may have interrupted a line that is being written, as to a stopped terminal
+        with suppress(RuntimeError):
             self._report(f"{signal.Signals(signum).name}: saving after this step; send it again to stop at once")
 
     def _restore(self) -> None:

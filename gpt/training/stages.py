@@ -3,22 +3,21 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gpt.checkpoint import RunFolder
 from gpt.config import LoadedConfig
 from gpt.config.without_effect import options_without_effect
 from gpt.distributed import World
-from gpt.environment import Settings, expand_home
+from gpt.environment import Settings
 from gpt.progress import Report, silent
 from gpt.training.callbacks import Callback
-from gpt.training.finetuning import find_base
-from gpt.training.resume import AUTO, ResumePoint, check_fits, find_resume_point
+from gpt.training.distillation import teacher_config
+from gpt.training.plan import Plan, plan_run
+from gpt.training.resume import AUTO
 from gpt.training.schedule import fit_schedule
-from gpt.training.setup import open_session, prepare_run
-from gpt.training.teacher import require_probabilities_memory, teacher_config
+from gpt.training.setup import Displays, carry_out
 from gpt.training.trainer import Trainer
 
 
-def open_stages(
+def open_runs(
     loaded: LoadedConfig,
     settings: Settings,
     report: Report,
@@ -26,43 +25,49 @@ def open_stages(
     allow_config_change: bool,
     world: World,
     callbacks: Sequence[Callback] = (),
+    displays: Displays = Displays(),  # noqa: B008  # frozen
 ) -> Iterator[Trainer]:
     """Yield the trainer of each run; each has to be finished before the next is asked for.
 
     With `train.teacher_share` the teacher comes first, unless a resumed training has finished it; callbacks
-    are not called for it. Arguments and exceptions are those of `open_session`.
+    are not called for it. Both runs are planned before either begins. See `plan_run` for the arguments.
     """
     for line in options_without_effect(loaded.config):
         report(line)
-    teacher = world.on_main(lambda: _find_unfinished_teacher(loaded, settings, report, resume, allow_config_change))
-    if teacher is not None:
-        report(f"first its teacher, {teacher.config.train.max_steps:,} steps in the run {teacher.name}")
-        resume_teacher = None if resume is None else AUTO
-        yield open_session(teacher, settings, report, resume_teacher, allow_config_change, world)
-    yield open_session(loaded, settings, report, resume, allow_config_change, world, callbacks)
+    lines: list[str] = []
+    notes = report if loaded.config.train.teacher_share is None else lines.append
+    plan = plan_run(loaded, settings, report, resume, allow_config_change, world, notes=notes)
+    try:
+        teacher = _plan_teacher(loaded, plan, settings, report, resume, allow_config_change, world)
+        if teacher is not None:
+            yield carry_out(teacher, settings, report, world, (), displays)
+    except BaseException:
+        plan.run.unlock()
+        raise
+    for line in lines:
+        report(line)
+    yield carry_out(plan, settings, report, world, callbacks, displays)
 
 
-def _find_unfinished_teacher(
-    loaded: LoadedConfig, settings: Settings, report: Report, resume: str | None, allow_config_change: bool
-) -> LoadedConfig | None:
-    """Return the configuration of the teacher if it has to be trained, after checking that the student's run can begin.
-
-    Raises:
-        CheckpointError: the student's run cannot begin or continue, or the teacher is not one for it.
-        DeviceError: there is no memory for the teacher's probabilities.
-    """
+def _plan_teacher(
+    loaded: LoadedConfig,
+    student: Plan,
+    settings: Settings,
+    report: Report,
+    resume: str | None,
+    allow_config_change: bool,
+    world: World,
+) -> Plan | None:
+    """Return the plan of the teacher, if there is one and it has to be trained."""
     if loaded.config.train.teacher_share is None:
         return None
-    loaded = replace(loaded, config=fit_schedule(loaded.config, silent))  # as its run folder will have it
-    runs = expand_home(loaded.config.run.dir, "run.dir")
-    point = find_resume_point(RunFolder(runs / loaded.name), resume, loaded.config, report)
-    config, dataset = prepare_run(loaded, find_base(loaded.config, runs, point), settings, report)
-    if point is not None:
-        check_fits(point, config, dataset, allow_config_change)
-    require_probabilities_memory(dataset, config)
-    found = None if resume is None else RunFolder(runs / loaded.teacher_name).newest_valid()
-    if found is None or found[1].state["step"] < loaded.config.train.teacher_steps:
-        return teacher_config(loaded)
-    taught = fit_schedule(teacher_config(replace(loaded, config=config)).config, silent)
-    check_fits(ResumePoint(*found[:2]), taught, dataset, allow_config_change)
-    return None
+    taught = teacher_config(replace(loaded, config=fit_schedule(loaded.config, silent)))
+    start = None if resume is None else AUTO
+    lines: list[str] = []
+    plan = plan_run(taught, settings, lines.append, start, allow_config_change, world, student.dataset)
+    if plan.point is not None and plan.point.checkpoint.state["step"] >= plan.config.train.max_steps:
+        plan.run.unlock()
+        return None
+    for line in (f"first its teacher, {plan.config.train.max_steps:,} steps in the run {taught.name}", *lines):
+        report(line)
+    return plan

@@ -1,23 +1,25 @@
 """One optimizer step: forward and backward passes, clipping, the check for finite numbers, the update."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from gpt.device import Compute
-from gpt.distributed import World
 from gpt.errors import NonFiniteError
-from gpt.evaluation.loss import IGNORE, Batch
+from gpt.evaluation.loss import IGNORE
 from gpt.model import GPT
-from gpt.training.objective import Objective, TaughtBatch, cross_entropy
-from gpt.training.optimizers import CombinedOptimizer
-from gpt.training.parallel import ParallelModel
-from gpt.training.sharding import whole
+from gpt.training.objective import Objective, StepBatch, cross_entropy
+from gpt.training.strategy import Strategy
+
+if TYPE_CHECKING:  # whoever builds a step chooses the optimizer
+    from gpt.training.optimizers import CombinedOptimizer
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,12 @@ class NonFiniteGuard:
     free, on a GPU only together with other results.
 
     Args:
-        device: where losses are.
         allowed_in_a_row: bad steps in a row that are skipped before training ends.
     """
 
     def __init__(self, device: torch.device, allowed_in_a_row: int = 0) -> None:
-        self.reads_are_free = device.type in ("cpu", "mps")  # MPS has no fused optimizer to read `found_inf`
+        # MPS has no fused optimizer to read `found_inf`
+        self.reads_are_free = device.type in ("cpu", "mps")
         self.allowed_in_a_row = allowed_in_a_row
         self.blocked = torch.zeros((), dtype=torch.float32, device=device)
         self._in_a_row = torch.zeros((), dtype=torch.long, device=device)
@@ -92,13 +94,10 @@ class Stepper:
 
     Args:
         model: in training mode.
-        optimizer: updates the model's parameters.
         compute: device and dtype; with float16 the loss is scaled (Micikevicius et al. 2017, 1710.03740).
         grad_clip: largest global gradient norm; 0 for none.
         allowed_in_a_row: see `NonFiniteGuard`.
-        parallel: the model as several processes call it; None: as it is.
-        world: the processes that train it.
-        objective: what a step minimizes.
+        strategy: how the model is called; None: by this process alone.
     """
 
     def __init__(
@@ -108,17 +107,16 @@ class Stepper:
         compute: Compute,
         grad_clip: float,
         allowed_in_a_row: int = 0,
-        parallel: ParallelModel | None = None,
-        world: World = World(),  # noqa: B008  # without state
+        strategy: Strategy | None = None,
         objective: Objective = cross_entropy,
     ) -> None:
         self.model, self.optimizer, self.compute, self.objective = model, optimizer, compute, objective
-        self.parallel, self.world = parallel or ParallelModel(model), world
+        self.strategy = strategy or Strategy(model)
         self.max_norm = grad_clip or math.inf
         self.scaler = torch.amp.GradScaler(compute.device.type, enabled=compute.dtype == torch.float16)
         self.guard = NonFiniteGuard(compute.device, allowed_in_a_row)
 
-    def step(self, number: int, learning_rate: float, micro_batches: Sequence[Batch | TaughtBatch]) -> StepResult:
+    def step(self, number: int, learning_rate: float, micro_batches: Sequence[StepBatch]) -> StepResult:
         """Do update `number`, counted from 0.
 
         Raises:
@@ -128,12 +126,14 @@ class Stepper:
             group["lr"] = learning_rate * group["lr_factor"]
         loss = self.gradients(micro_batches)
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it needs only groups and step
-        norm = whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm))
-        # a float16 gradient may overflow: the scaler skips that step and lowers the scale
+        norm = self.strategy.full_tensor(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm))
+        # Gradients in float16 may overflow now and then: GradScaler skips such a step itself, and lowers the scale.
+        # The guard then judges the loss alone.
         is_bad = self.guard.observe(number, loss, torch.zeros_like(norm) if self.scaler.is_enabled() else norm)
         if self.guard.reads_are_free:
             self.guard.check()
         elif not self.scaler.is_enabled():
+            # A GPU must not wait for the host to read `is_bad`: the fused optimizer reads this on the device.
             self.optimizer.found_inf = self.guard.blocked
         if not (self.guard.reads_are_free and is_bad):
             self.scaler.step(self.optimizer)  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ class Stepper:
         if self.scaler.is_enabled() and self.scaler.get_scale() < 1:
             raise NonFiniteError("float16 gradients overflow even unscaled; set run.dtype=bfloat16 or float32")
 
-    def gradients(self, micro_batches: Sequence[Batch | TaughtBatch]) -> Tensor:
+    def gradients(self, micro_batches: Sequence[StepBatch]) -> Tensor:
         """Set the gradients to those of several micro-batches, as if they were one batch.
 
         Each loss is divided by the number of tokens of the whole step, not of its micro-batch, so that all tokens
@@ -163,16 +163,16 @@ class Stepper:
             Mean cross-entropy of the targets per token, in nats, detached.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        tokens = self.world.sum(sum(int((batch[1] != IGNORE).sum()) for batch in micro_batches))
-        tokens_per_process = tokens / self.world.size  # gradients are averaged over processes
+        # with several processes this is their mean, since their gradients are averaged
+        tokens = self.strategy.mean_count(sum(int((batch[1] != IGNORE).sum()) for batch in micro_batches))
         losses = []
         with self.compute.training_matmuls():
             for number, batch in enumerate(micro_batches, start=1):
-                with nullcontext() if number == len(micro_batches) else self.parallel.accumulating():
-                    minimized, loss = self.objective(self.parallel.forward, batch, self.compute)
-                    self.scaler.scale(minimized / tokens_per_process).backward()  # type: ignore[no-untyped-call]
-                losses.append(loss / tokens_per_process)
-        return self.world.mean(torch.stack(losses).sum())
+                with nullcontext() if number == len(micro_batches) else self.strategy.no_sync():
+                    minimized, loss = self.objective(self.strategy.forward, batch, self.compute)
+                    self.scaler.scale(minimized / tokens).backward()  # type: ignore[no-untyped-call]
+                losses.append(loss / tokens)
+        return self.strategy.all_reduce_mean(torch.stack(losses).sum())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of optimizer, scaler and guard: tensors and plain values."""
@@ -182,9 +182,11 @@ class Stepper:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the states, but keep the hyperparameters of the present configuration."""
         self.optimizer.load_state_dict(state["optimizer"])
-        if scaler := state["scaler"]:  # empty if the run was not in float16
+        # empty if the run was not in float16
+        if scaler := state["scaler"]:
             if not all(isinstance(value, int | float) for value in scaler.values()):
                 raise ValueError("the loss scale is not a number")
             self.scaler.load_state_dict(scaler)
-        if guard := state.get("guard"):  # missing in checkpoints of old versions
+        # missing in checkpoints of old versions
+        if guard := state.get("guard"):
             self.guard.load_state_dict(guard)

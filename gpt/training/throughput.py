@@ -3,9 +3,6 @@
 import time
 from collections.abc import Callable
 
-from gpt.accounting.flops import training_flops
-from gpt.config import Config
-
 
 class SpeedMeter:
     """Measures the throughput of a run between readings.
@@ -13,8 +10,8 @@ class SpeedMeter:
     Args:
         tokens_per_step: training tokens of one optimizer step.
         flops_per_step: model FLOPs of its forward and backward passes.
-        matmul_rate: FLOP/s of the machine, measured.
-        seconds_before: wall time of the run before this process.
+        matmul_rate: measures the machine's FLOP/s.
+        peak_memory: measures the peak memory of this process in bytes.
         clock: returns the time in seconds.
     """
 
@@ -22,13 +19,17 @@ class SpeedMeter:
         self,
         tokens_per_step: int,
         flops_per_step: int,
-        matmul_rate: float,
-        seconds_before: float = 0.0,
+        matmul_rate: Callable[[], float],
+        peak_memory: Callable[[], int],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._tokens, self._flops, self._rate = tokens_per_step, flops_per_step, matmul_rate
-        self._clock = clock
-        self._begin = clock() - seconds_before
+        self._tokens, self._flops = tokens_per_step, flops_per_step
+        self._matmul_rate, self._peak_memory, self._clock = matmul_rate, peak_memory, clock
+
+    def start(self, seconds_before: float) -> None:
+        """Begin to measure, after so many seconds of the run in earlier processes."""
+        self._rate = self._matmul_rate()
+        self._begin = self._clock() - seconds_before
         self.restart()
 
     @property
@@ -44,18 +45,16 @@ class SpeedMeter:
         """Count one step."""
         self._steps += 1
 
-    def read(self) -> tuple[float, float]:
-        """Return training tokens per second and MFU since the last reading or restart; begin a new interval.
+    def read(self) -> dict[str, float]:
+        """Return the metrics since the last reading or restart, by name, and begin a new interval.
 
-        MFU is the model FLOP/s as a fraction of `matmul_rate` (Chowdhery et al. 2022, 2204.02311, appendix B).
+        MFU is the model FLOP/s as a fraction of the machine's (Chowdhery et al. 2022, 2204.02311, appendix B).
         """
         per_second = self._steps / max(self._clock() - self._interval, 1e-9)
         self.restart()
-        return self._tokens * per_second, self._flops * per_second / self._rate
-
-
-def meter_of(config: Config, matmul_rate: float, seconds_before: float) -> SpeedMeter:
-    """Return the meter of a run, whose steps are those of its resolved configuration."""
-    sequences, length = config.train.batch_size * config.train.grad_accum_steps, config.model.block_size
-    flops = training_flops(config.model, sequences, length)
-    return SpeedMeter(sequences * length, flops, matmul_rate, seconds_before)
+        return {
+            "speed/tokens_per_second": self._tokens * per_second,
+            "speed/mfu": self._flops * per_second / self._rate,
+            "speed/memory_bytes": self._peak_memory(),
+            "speed/seconds": self.total_seconds,
+        }

@@ -6,30 +6,25 @@ from typing import Any
 
 import torch
 
-from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
 from gpt.checkpoint import Checkpoint, RunFolder, weights_of
 from gpt.config import Config
 from gpt.data import Dataset
-from gpt.data.batches import build_sampler
 from gpt.device import Compute
 from gpt.distributed import World
-from gpt.errors import CheckpointError, NonFiniteError, explained
+from gpt.errors import NonFiniteError
 from gpt.model import GPT
 from gpt.progress import Report, announced
 from gpt.torch_defaults import with_own_defaults
 from gpt.training.averaging import WeightAverage
 from gpt.training.callbacks import Callback, CallbackGroup
-from gpt.training.incidents import StepWatch
+from gpt.training.incidents import LossMonitor
 from gpt.training.micro_batches import MicroBatches
 from gpt.training.monitor import INCIDENT, Monitor, weights_and_gradients
-from gpt.training.resume import differences
 from gpt.training.saving import CheckpointWriter
 from gpt.training.schedule import learning_rate
-from gpt.training.sharding import gather_on_main
 from gpt.training.signals import Interrupted, SignalWatch
 from gpt.training.step import Stepper, StepResult
-from gpt.training.teacher import Teacher
-from gpt.training.throughput import SpeedMeter, meter_of
+from gpt.training.throughput import SpeedMeter
 from gpt.training.training_state import TrainingState, gather_generator_states, restore_generator_states, seed_process
 from gpt.training.validation import Validation
 
@@ -41,13 +36,9 @@ class Trainer:
         config: resolved: `model.vocab_size` is set.
         model: in training mode, on the device.
         dataset: both splits have at least `block_size + 1` tokens.
-        compute: device and dtype.
-        stepper: updates `model`.
+        batches: what each step learns from.
         run: the run folder, locked; `run` unlocks it at its end.
-        monitor: receives every metric.
-        report: takes lines for the user.
         world: the processes that train the model; only rank 0 writes.
-        teacher: predicts the training split, if the stepper's objective needs it.
         callbacks: called after steps, evaluations and checkpoints, see `gpt.Callback`.
     """
 
@@ -58,57 +49,55 @@ class Trainer:
         dataset: Dataset,
         compute: Compute,
         stepper: Stepper,
+        batches: MicroBatches,
+        validation: Validation,
+        writer: CheckpointWriter,
         run: RunFolder,
         monitor: Monitor,
+        meter: SpeedMeter,
+        signals: SignalWatch,
         report: Report,
         world: World,
-        teacher: Teacher | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.config, self.model, self.dataset, self.compute = config, model, dataset, compute
-        self.stepper, self.run_folder, self.monitor, self.report = stepper, run, monitor, report
-        self.world = world
+        self.stepper, self.batches, self.run_folder = stepper, batches, run
+        self.monitor, self.report, self.world = monitor, report, world
         self.state = TrainingState()
-        sampler = build_sampler(config.data.order, dataset.train, config.model.block_size, config.run.seed)
-        self.batches = MicroBatches(sampler, config.train, world, teacher)
         decay = config.optim.ema_decay
         self.average = None if decay is None else WeightAverage(model, decay)
-        self.watch = StepWatch(config.train.spike_deviations)
-        self._signals = SignalWatch(report, world)
-        self._validation = Validation(config, model, dataset, compute, self._signals.check, world)
-        self._writer = CheckpointWriter(config, dataset, run, world, report)
+        self.watch = LossMonitor(config.train.spike_deviations)
+        self._validation, self._writer, self._meter, self._signals = validation, writer, meter, signals
         self.callbacks = CallbackGroup(callbacks, self)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore the training state of a checkpoint whose weights the model already has.
 
         Raises:
-            CheckpointError: its training state does not fit this configuration.
+            CheckpointError, AttributeError, KeyError, TypeError, ValueError, RuntimeError: it does not fit.
         """
-        try:
-            self.state = TrainingState.from_dict(checkpoint.state)
-            if self.average is not None:
-                self.average.load_state_dict(checkpoint.training["average"])
-            elif checkpoint.config.optim.ema_decay is not None:
-                self.report("training goes on from the averaged weights; those before averaging are left out")
-            self.stepper.load_state_dict(checkpoint.training)
-            if watch := checkpoint.training.get("watch"):  # missing in checkpoints of old versions
-                self.watch.load_state_dict(watch)
-            if self.state.step > self.watch.statistics.skipped and not self.stepper.optimizer.has_moments:
-                raise ValueError("the optimizer has no moments")
-            self.batches.load_state_dict(checkpoint.training["sampler"])
-            if not restore_generator_states(checkpoint.training, self.world, self.compute.device):
-                seed_process(self.config.run.seed, self.world.rank, self.state.step)
-                if self.config.model.has_dropout:
-                    self.report(
-                        "another number of processes, or a run on another kind of device, saved the checkpoint: "
-                        "dropout has new random numbers"
-                    )
-        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise CheckpointError(_why_not_restored(differences(checkpoint.config, self.config), error)) from None
+        self.state = TrainingState.from_dict(checkpoint.state)
+        if self.average is not None:
+            self.average.load_state_dict(checkpoint.training["average"])
+        elif checkpoint.config.optim.ema_decay is not None:
+            self.report("training goes on from the averaged weights; those before averaging are left out")
+        self.stepper.load_state_dict(checkpoint.training)
+        # missing in checkpoints of old versions
+        if watch := checkpoint.training.get("watch"):
+            self.watch.load_state_dict(watch)
+        if self.state.step > self.watch.statistics.skipped and not self.stepper.optimizer.has_moments:
+            raise ValueError("the optimizer has no moments")
+        self.batches.load_state_dict(checkpoint.training["sampler"])
+        if not restore_generator_states(checkpoint.training, self.world, self.compute.device):
+            seed_process(self.config.run.seed, self.world.rank, self.state.step)
+            if self.config.model.has_dropout:
+                self.report(
+                    "another number of processes, or a run on another kind of device, saved the checkpoint: "
+                    "dropout has new random numbers"
+                )
 
     @with_own_defaults
-    @torch.inference_mode(False)  # and with gradients
+    @torch.inference_mode(False)
     def run(self) -> TrainingState:
         """Train until the last step, early stopping or a signal; return the final state.
 
@@ -119,9 +108,11 @@ class Trainer:
             Exception: a callback's own; a checkpoint was saved.
         """
         try:
-            self._meter = self._start_meter()
+            with announced(self.report, "measuring the rate of matmuls"), self.compute.training_matmuls():
+                self._meter.start(self.state.seconds)
             self.monitor.start(self.state.step, self.state.evaluated_step == self.state.step)
-            with self._signals:  # also while saving: an echo of the signal must not end that
+            # Also while saving: an echo of the signal must not end that.
+            with self._signals:
                 self._run_monitored()
         finally:
             self.run_folder.unlock()
@@ -182,17 +173,13 @@ class Trainer:
         self.stepper.check()
         self._report_incidents()
         loss, norm = float(result.loss), float(result.gradient_norm)
-        tokens_per_second, mfu = self._meter.read()
         self.monitor.scalars(
             self.state.step,
             {
                 "train/loss": loss,
                 "train/learning_rate": rate,
                 "train/grad_norm": norm,
-                "speed/tokens_per_second": tokens_per_second,
-                "speed/mfu": mfu,
-                "speed/memory_bytes": peak_memory_bytes(self.compute.device),
-                "speed/seconds": self._meter.total_seconds,
+                **self._meter.read(),
                 **self.watch.counters,
             },
         )
@@ -232,7 +219,7 @@ class Trainer:
         if sample:
             self.monitor.text(step, "sample", sample)
         if self.config.train.histograms:
-            self.monitor.histograms(step, gather_on_main(weights_and_gradients(self.model), self.world.is_main))
+            self.monitor.histograms(step, self.world.gather_to_rank_zero(weights_and_gradients(self.model)))
 
     def _save(self, best: bool, required: bool) -> None:
         """Write a checkpoint; unless it is `required`, a failure is reported and the run continues.
@@ -244,7 +231,7 @@ class Trainer:
         saved = self.state.as_best() if best else self.state
         training = self._training_tensors()
         with self._averaged_weights():
-            weights = gather_on_main(weights_of(self.model), self.world.is_main)
+            weights = self.world.gather_to_rank_zero(weights_of(self.model))
             folder = self._writer.write(weights, training, saved, best, required)
         if folder is not None:
             self.state = saved
@@ -254,7 +241,7 @@ class Trainer:
         """Return all that a checkpoint has beside weights and counters; that of other processes is on rank 0."""
         average = {} if self.average is None else self.average.state_dict()
         return {
-            **gather_on_main({**self.stepper.state_dict(), "average": average}, self.world.is_main),
+            **self.world.gather_to_rank_zero({**self.stepper.state_dict(), "average": average}),
             "sampler": self.batches.state_dict(),
             "watch": self.watch.state_dict(),
             **gather_generator_states(self.world, self.compute.device),
@@ -262,18 +249,3 @@ class Trainer:
 
     def _averaged_weights(self) -> AbstractContextManager[None]:
         return nullcontext() if self.average is None else self.average.applied()
-
-    def _start_meter(self) -> SpeedMeter:
-        with announced(self.report, "measuring the rate of matmuls"), self.compute.training_matmuls():
-            rate = self.world.size * measure_matmul_rate(self.compute.device, self.compute.dtype)
-        return meter_of(self.config, rate, self.state.seconds)
-
-
-def _why_not_restored(changes: list[str], error: Exception) -> str:
-    """Return the message for a training state that does not fit: the configuration has changed, or it is damaged."""
-    if not changes:
-        return f"the checkpoint's training state does not fit: {explained(error)}; resume from another checkpoint"
-    return (
-        f"the checkpoint's training state does not fit a change of {'; '.join(changes)}: change that back, or begin a "
-        "new run with its weights, train.init_from=RUN run.name=NEW"
-    )

@@ -21,7 +21,6 @@ class TrainingState:
     """The progress of a run, saved as JSON.
 
     Attributes:
-        step: optimizer steps done.
         evaluated_step: step of the last finished evaluation; -1 before the first.
         val_loss: validation loss of that evaluation, in nats per token.
         best_step: step of the checkpoint with the lowest validation loss; -1 before the first.

@@ -30,34 +30,51 @@ VARIANTS: dict[str, dict[str, object]] = {
     "deep": {"n_layer": 3, "n_embd": 64, "vocab_size": 7},
 }
 every_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
-every_shape = pytest.mark.parametrize(("batch", "length"), [(1, 1), (3, 16)])
 
 
-@every_variant
-@every_shape
-def test_forward_flops_are_what_torch_counts(variant: dict[str, object], batch: int, length: int) -> None:
-    config = tiny_config(attention="reference", **variant)
-    model, counter = GPT(config), FlopCounterMode(display=False)
-    with counter, torch.no_grad():
-        model(torch.zeros(batch, length, dtype=torch.long))
-    assert forward_flops(config, batch, length) == counter.get_total_flops()
-
-
-@every_variant
-@every_shape
-def test_training_flops_are_what_torch_counts(variant: dict[str, object], batch: int, length: int) -> None:
-    config = tiny_config(attention="reference", **variant)
-    model, counter = GPT(config), FlopCounterMode(display=False)
+def counted(work: Callable[[], object]) -> FlopCounterMode:
+    counter = FlopCounterMode(display=False)
     with counter:
-        model(torch.zeros(batch, length, dtype=torch.long)).sum().backward()
-    assert training_flops(config, batch, length) == counter.get_total_flops()
+        work()
+    return counter
 
 
 @every_variant
-def test_matmul_parameters_are_those_of_the_linear_layers(variant: dict[str, object]) -> None:
-    config = tiny_config(**variant)
-    linear = [module for module in GPT(config).modules() if isinstance(module, nn.Linear)]
+@pytest.mark.parametrize(("batch", "length"), [(1, 1), (3, 16)])
+def test_each_pass_of_training_is_what_torch_counts(variant: dict[str, object], batch: int, length: int) -> None:
+    config = tiny_config(attention="reference", **variant)
+    model, idx = GPT(config), torch.zeros(batch, length, dtype=torch.long)
+    counter = counted(lambda: model(idx))
+    assert forward_flops(config, batch, length) == counter.get_total_flops()
+    parts = flops_by_part(config, batch, length, length)
+    assert parts["head"] == sum(counter.get_flop_counts()["GPT.lm_head"].values())
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     assert matmul_parameters(config) == sum(layer.weight.numel() for layer in linear)
+    loss = model(idx).sum()
+    assert backward_flops(config, batch, length) == counted(loss.backward).get_total_flops()
+    assert training_flops(config, batch, length) == sum(parts.values()) + backward_flops(config, batch, length)
+
+
+@torch.no_grad()
+@every_variant
+@pytest.mark.parametrize(("prompt", "new", "batch"), [(1, 1, 1), (5, 4, 3), (1, 15, 1)])
+def test_every_pass_of_generating_is_what_torch_counts(
+    variant: dict[str, object], prompt: int, new: int, batch: int
+) -> None:
+    config = tiny_config(attention="reference", **variant)
+    model, cache = GPT(config).eval(), KVCache(config, batch)
+    generation = GenerationFlops(config, prompt, new)
+    idx = torch.zeros(batch, prompt + new, dtype=torch.long)
+
+    def flops(begin: int, end: int, cache: KVCache | None) -> int:
+        return counted(lambda: model(idx[:, begin:end], cache=cache)).get_total_flops()
+
+    assert batch * generation.prefill == flops(0, prompt, cache)
+    for step in range(1, new + 1):
+        length = prompt + step
+        assert batch * generation.cached_step(step) == flops(length - 1, length, cache)
+        assert decode_flops(config, batch, length) == batch * generation.cached_step(step)
+        assert batch * generation.naive_step(step) == flops(0, length, None)
 
 
 def test_flops_of_two_tokens_by_hand() -> None:
@@ -68,60 +85,6 @@ def test_flops_of_two_tokens_by_hand() -> None:
     assert forward_flops(config, 1, 2) == 2 * (2 * 38 + scores + weighted_sum) == 184
     assert forward_flops(config, 5, 2) == 5 * 184
     assert training_flops(config, 1, 2) == 3 * 184
-
-
-@every_variant
-@pytest.mark.parametrize(("prompt", "new"), [(1, 1), (5, 4), (1, 15)])
-def test_every_pass_of_generating_is_what_torch_counts(variant: dict[str, object], prompt: int, new: int) -> None:
-    config = tiny_config(attention="reference", **variant)
-    model, cache = GPT(config).eval(), KVCache(config)
-    generation = GenerationFlops(config, prompt, new)
-    idx = torch.zeros(1, prompt + new, dtype=torch.long)
-    assert generation.prefill == counted(lambda: model(idx[:, :prompt], cache=cache))
-    for step in range(1, new + 1):
-        length = prompt + step
-        assert generation.cached_step(step) == counted(lambda end=length: model(idx[:, end - 1 : end], cache=cache))
-        assert generation.naive_step(step) == counted(lambda end=length: model(idx[:, :end]))
-
-
-def counted(work: Callable[[], object]) -> int:
-    counter = FlopCounterMode(display=False)
-    with counter, torch.no_grad():
-        work()
-    return counter.get_total_flops()
-
-
-@every_variant
-@pytest.mark.parametrize(("batch", "keys"), [(1, 1), (3, 9)])
-def test_a_cached_step_of_several_rows_is_what_torch_counts(variant: dict[str, object], batch: int, keys: int) -> None:
-    config = tiny_config(attention="reference", **variant)
-    model, cache = GPT(config).eval(), KVCache(config, batch)
-    idx = torch.zeros(batch, keys, dtype=torch.long)
-    with torch.no_grad():
-        if keys > 1:
-            model(idx[:, :-1], cache=cache)
-    assert decode_flops(config, batch, keys) == counted(lambda: model(idx[:, -1:], cache=cache))
-
-
-@every_variant
-def test_the_head_counts_at_every_position_of_a_prefill(variant: dict[str, object]) -> None:
-    config = tiny_config(attention="reference", **variant)
-    model = GPT(config).eval()
-    counter = FlopCounterMode(display=False)
-    with counter, torch.no_grad():
-        model(torch.zeros(2, 6, dtype=torch.long), cache=KVCache(config, 2))
-    by_module = counter.get_flop_counts()
-    assert flops_by_part(config, 2, 6, 6)["head"] == sum(by_module["GPT.lm_head"].values())
-    assert forward_flops(config, 2, 6) == counter.get_total_flops()
-
-
-@every_variant
-def test_backward_flops_are_what_torch_counts_after_the_forward_pass(variant: dict[str, object]) -> None:
-    config = tiny_config(attention="reference", **variant)
-    logits, counter = GPT(config)(torch.zeros(2, 7, dtype=torch.long)).sum(), FlopCounterMode(display=False)
-    with counter:
-        logits.backward()
-    assert backward_flops(config, 2, 7) == counter.get_total_flops()
 
 
 @every_variant

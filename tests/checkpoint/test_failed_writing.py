@@ -180,16 +180,6 @@ def written(make_checkpoint: Callable[..., Checkpoint], tmp_path_factory: pytest
     return folder
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-def test_a_file_size_limit_in_the_kernel_keeps_the_old_checkpoint(written: Path, limit: int) -> None:
-    run = RunFolder(written / f"limited-{limit}" / "run")
-    output = (written / f"limited-{limit}" / "output.txt").read_text()
-    assert "cannot write" in output
-    assert "step-000007" in output
-    assert [folder.name for folder in (run.path / "checkpoints").iterdir()] == ["step-000005"]
-    assert read_checkpoint(find_checkpoint(run.path, run.path)).state["step"] == 5
-
-
 @pytest.mark.parametrize("step", STEPS, ids=["replacing the only checkpoint", "after another checkpoint"])
 def test_a_process_killed_anywhere_in_a_save_leaves_a_checkpoint_that_is_found_and_whole(
     written: Path, step: int

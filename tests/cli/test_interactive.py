@@ -9,7 +9,7 @@ import pytest
 
 from cli.sampling import text_of
 from gpt.cli import interactive, sample
-from gpt.generation import Piece, TextBatch
+from gpt.generation import TextBatch, TextChunk
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +140,7 @@ def test_ctrl_c_in_a_text_ends_that_text_only(
     stopped: list[bool] = []
 
     class InterruptedOnce(TextBatch):
-        def __iter__(self) -> Iterator[Piece]:
+        def __iter__(self) -> Iterator[TextChunk]:
             for count, piece in enumerate(super().__iter__()):
                 if count == 3 and not stopped:
                     stopped.append(True)

@@ -105,15 +105,23 @@ def https_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", carry)
 
 
-# --- the way it should go
-
-
-def test_good_file_arrives_alone_and_readable(server: Server, get: Fetch, tmp_path: Path) -> None:
-    path = get(f"{server.url}/good", folder=tmp_path / "new" / "folder")
-    assert path == tmp_path / "new" / "folder" / "corpus.txt"
+@pytest.mark.parametrize("sha256", [SHA256, None])
+def test_a_good_file_arrives_alone_and_readable_from_the_first_mirror_that_has_it(
+    server: Server, get: Fetch, tmp_path: Path, lines: list[str], sha256: str | None
+) -> None:
+    folder = tmp_path / "new" / "folder"
+    wrong = [f"{server.url}/wrong"] * (sha256 is not None)
+    path = get(f"{closed_port()}/good", *wrong, f"{server.url}/good", folder=folder, sha256=sha256)
+    assert path == folder / "corpus.txt"
     assert path.read_bytes() == CONTENT
-    assert list(path.parent.iterdir()) == [path]
+    assert list(folder.iterdir()) == [path]
     assert path.stat().st_mode & 0o777 == 0o644
+    # without one, that to pin is reported
+    assert [f"data.sha256={SHA256}" in line for line in lines] == [True] * (sha256 is None)
+
+
+def test_gzip_body_is_decoded_and_not_counted(server: Server, get: Fetch) -> None:
+    assert get(f"{server.url}/gzip", sha256=hashlib.sha256(NOISE).hexdigest()).read_bytes() == NOISE
 
 
 def test_content_is_on_disk_before_it_gets_its_name(
@@ -145,18 +153,6 @@ def test_progress_bar_is_for_terminals_only(
     assert "corpus.txt: 100%" in screen.getvalue()
 
 
-def test_gzip_body_is_decoded_and_not_counted(server: Server, get: Fetch) -> None:
-    path = get(f"{server.url}/gzip", sha256=hashlib.sha256(NOISE).hexdigest())
-    assert path.read_bytes() == NOISE
-
-
-def test_without_sha256_the_one_to_pin_is_reported(server: Server, get: Fetch, lines: list[str]) -> None:
-    path = get(f"{server.url}/good", sha256=None)
-    assert path.read_bytes() == CONTENT
-    assert len(lines) == 1
-    assert f"data.sha256={SHA256}" in lines[0]
-
-
 def test_proxy_of_the_environment(server: Server, get: Fetch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", server.url)
     assert get("http://corpus.invalid/good").read_bytes() == CONTENT
@@ -174,11 +170,6 @@ def test_two_downloads_at_once_both_succeed(server: Server, get: Fetch, tmp_path
 # --- servers that fail
 
 
-def test_missing_page_is_not_kept_or_retried(server: Server, failure: Failure) -> None:
-    assert f"{server.url}/none: HTTP 404;" in failure(f"{server.url}/none", sha256=None)
-    assert server.visits["/none"] == 1
-
-
 @pytest.mark.parametrize("page", ["/500-twice", "/busy", "/busy-no-hint", "/cut-twice", "/stalling-once"])
 def test_passing_trouble_is_retried(server: Server, get: Fetch, page: str) -> None:
     path = get(server.url + page, timeout=(PATIENCE, 2.0))
@@ -194,6 +185,8 @@ def test_passing_trouble_is_retried(server: Server, get: Fetch, page: str) -> No
         ("/silent", "timed out after 0.5 s", 5),
         ("/always-cut", "connection broke", 3),
         ("/stalling", "timed out after 0.5 s", 3),
+        ("/none", "HTTP 404", 1),
+        ("/to-file", "neither a URL nor a redirect may leave https", 1),
         ("/endless", "sends more than 1000000 bytes", 1),
         ("/bomb", "sends more than 1000000 bytes", 1),
     ],
@@ -214,83 +207,55 @@ def test_cut_body_is_seen_when_urllib3_does_not_count(
     assert "connection broke" in failure(f"{server.url}/always-cut", sha256=None)
 
 
-def test_retry_after_is_obeyed_up_to_30_seconds(server: Server, get: Fetch, waits: list[float]) -> None:
-    get(f"{server.url}/busy-for-an-hour")
-    assert max(waits) == 30
-
-
-def test_broken_bodies_are_retried_with_growing_waits(server: Server, get: Fetch, waits: list[float]) -> None:
-    get(f"{server.url}/cut-twice", backoff=1.5)
-    assert waits == [0, 1.5, 3]
+@pytest.mark.parametrize(("page", "expected"), [("/busy-for-an-hour", 30), ("/cut-twice", 3)])
+def test_waits_grow_and_retry_after_is_obeyed_up_to_30_seconds(
+    server: Server, get: Fetch, waits: list[float], page: str, expected: float
+) -> None:
+    get(server.url + page, backoff=1.5)
+    assert max(waits) == expected
+    assert page != "/cut-twice" or waits == [0, 1.5, 3]
 
 
 # --- mirrors
 
 
-def test_second_mirror_is_used_after_wrong_bytes(server: Server, get: Fetch, tmp_path: Path) -> None:
-    path = get(f"{server.url}/wrong", f"{server.url}/good")
-    assert path.read_bytes() == CONTENT
-    assert server.visits["/wrong"] == 1
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_second_mirror_is_used_after_a_dead_one(server: Server, get: Fetch) -> None:
-    assert get(f"{closed_port()}/good", f"{server.url}/good").read_bytes() == CONTENT
-
-
-def test_all_failures_are_named_with_the_way_out(server: Server, failure: Failure, tmp_path: Path) -> None:
+def test_all_failures_are_named_with_the_way_out(
+    server: Server, failure: Failure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dead = closed_port()
-    message = failure(f"{server.url}/wrong", f"{server.url}/none", f"{dead}/good")
+    message = failure(*(f"{server.url}/{page}" for page in ("wrong", "none", "crlf", "to-nonsense")), f"{dead}/good")
     wrong = hashlib.sha256(b"<html>please log in</html>").hexdigest()
     assert f"{server.url}/wrong: got sha256 {wrong[:12]}..., expected {SHA256[:12]}...;" in message
     assert f"{server.url}/none: HTTP 404;" in message
+    assert f"{server.url}/crlf: is a CRLF copy" in message
+    assert f"{server.url}/to-nonsense: " in message
     assert f"{dead}/good: cannot connect;" in message
     assert f"at {tmp_path / 'corpus.txt'}" in message
     assert "data.path=FILE" in message
     assert "GPT_OFFLINE" in message
-
-
-def test_no_mirror_at_all_is_an_error(failure: Failure) -> None:
     assert "no URL given" in failure()
-
-
-def test_crlf_copy_on_a_mirror_is_recognized(server: Server, failure: Failure) -> None:
-    assert "/crlf: is a CRLF copy" in failure(f"{server.url}/crlf")
+    monkeypatch.setenv("HTTP_PROXY", dead)
+    assert "/good: the proxy gives no connection;" in failure("http://corpus.invalid/good")
 
 
 # --- addresses
 
 
-def test_http_is_refused_before_any_request(server: Server, failure: Failure) -> None:
-    assert "https" in failure(f"{server.url}/good", allow_http=False)
-    assert not server.visits
-
-
-def test_redirect_from_https_to_http_is_refused(
+def test_nothing_but_https_is_used(
     server: Server, failure: Failure, get: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    https_to(monkeypatch)
+    assert "https" in failure(f"{server.url}/good", allow_http=False)
+    assert not server.visits
     secure = server.url.replace("http:", "https:")
+    assert "/good: no valid TLS connection;" in failure(f"{secure}/good", allow_http=False)
+    with monkeypatch.context() as context:
+        context.setenv("REQUESTS_CA_BUNDLE", "/no/such/bundle")
+        assert "CA certificate bundle" in failure(f"{secure}/good", allow_http=False)
+    https_to(monkeypatch)
+    server.visits.clear()
     assert "may leave https" in failure(f"{secure}/to-http", allow_http=False)
     assert server.visits == {"/to-http": 1}
     assert get(f"{secure}/to-same-scheme", allow_http=False).read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("page", ["/to-file", "/to-nonsense"])
-def test_redirect_to_another_scheme_is_refused(server: Server, failure: Failure, page: str) -> None:
-    assert f"{page}: " in failure(server.url + page, sha256=None)
-
-
-def test_tls_trouble_is_named(server: Server, failure: Failure, monkeypatch: pytest.MonkeyPatch) -> None:
-    secure = server.url.replace("http:", "https:")
-    assert "/good: no valid TLS connection;" in failure(f"{secure}/good", allow_http=False)
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/no/such/bundle")
-    assert "CA certificate bundle" in failure(f"{secure}/good", allow_http=False)
-
-
-def test_dead_proxy_is_named(failure: Failure, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", closed_port())
-    assert "/good: the proxy gives no connection;" in failure("http://corpus.invalid/good")
 
 
 @pytest.mark.parametrize("filename", ["a/b", "../b", "/b", "a\\b", "", ".", "..", "a b", "a\n", "é"])
@@ -322,11 +287,6 @@ def test_damaged_cached_file_is_reported_and_replaced(
     assert len(lines) == 1
     assert words in lines[0]
     assert str(tmp_path / "corpus.txt") in lines[0]
-
-
-def test_damaged_cached_file_stays_without_better(server: Server, failure: Failure, tmp_path: Path) -> None:
-    (tmp_path / "corpus.txt").write_bytes(b"mine")
-    failure(f"{server.url}/wrong")  # compares the folder before and after
 
 
 @pytest.mark.usefixtures("no_socket")

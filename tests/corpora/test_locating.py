@@ -55,9 +55,63 @@ def text(tmp_path: Path) -> Path:
 
 def test_a_file_of_ones_own_is_taken_where_it_is(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert locate(source="file", path=str(text)) == text
-    assert locate(source="file", path=str(text), sha256=SHA256) == text
+    assert locate(source="file", path=str(text), sha256=SHA256, max_bytes=len(CONTENT), dir=f"{text}/none") == text
     monkeypatch.setenv("HOME", str(text.parent))
     assert locate(source="file", path="~/text.txt") == text
+
+
+@pytest.mark.parametrize(
+    ("content", "keys", "problem"),
+    [
+        (CONTENT, {"sha256": "0" * 64}, f" has sha256 {SHA256}, data.sha256 is {'0' * 64}"),
+        (CONTENT, {"max_bytes": 20}, " has 21 bytes, more than data.max_bytes 20; raise data.max_bytes to use it"),
+        (b"", {}, " is empty"),
+        (None, {}, ": no such file; set data.path to a text file"),
+        (CONTENT, {"path": os.devnull}, ": not a regular file; set data.path to a text file"),
+    ],
+    ids=["another hash", "too large", "empty", "missing", "device"],
+)
+def test_a_file_that_cannot_be_used_is_told(
+    content: bytes | None, keys: dict[str, Any], problem: str, text: Path
+) -> None:
+    text.unlink() if content is None else text.write_bytes(content)
+    path = keys.get("path", str(text))
+    assert refusal(source="file", **{"path": path, **keys}) == path + problem
+
+
+def test_a_file_whose_hash_cannot_be_read_is_told(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(locating, "sha256_of", refuse)
+    assert refusal(source="file", path=str(text), sha256=SHA256) == f"cannot read {text}: Permission denied"
+
+
+def test_pydocs_is_pythons_documentation_written_once(tmp_path: Path) -> None:
+    path = locate(source="pydocs", dir=str(tmp_path / "new" / "data"))
+    text, written = path.read_text(encoding="utf-8"), path.stat()
+    assert path.parent == tmp_path / "new" / "data"
+    assert len(text) > 100_000
+    assert 50 < len(set(text)) < 500
+    assert 'The "if" statement' in text
+    assert "\r" not in text
+    assert locate(source="pydocs", dir=str(path.parent)) == path
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == (written.st_mtime_ns, written.st_ino)
+
+
+def test_a_data_folder_that_cannot_be_written_is_told_and_has_no_part(
+    text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    for folder, reason in ((text, "File exists"), (text / "below", "Not a directory")):
+        said = refusal(source="pydocs", dir=str(folder))
+        assert said.startswith(f"cannot write {folder / 'pydocs-'}")
+        assert said.endswith(f": {reason}; set data.dir to another folder")
+    monkeypatch.setattr(os, "fsync", refuse)
+    assert "No space left on device; set data.dir" in refusal(source="pydocs", dir=str(text.parent))
+    assert list(text.parent.iterdir()) == [text]
 
 
 def test_options_that_only_other_files_would_read_are_told(text: Path) -> None:
@@ -69,79 +123,6 @@ def test_options_that_only_other_files_would_read_are_told(text: Path) -> None:
     (text.parent / "more.txt").write_bytes(CONTENT)
     corpus_files(DataConfig.model_validate({**keys, "path": str(text.parent)}), OFFLINE, said.append)
     assert said == [f"data.column='body' has no effect: {text.parent / 'more.txt'} and the others are text"]
-
-
-def test_a_file_of_ones_own_needs_no_data_folder(text: Path, tmp_path: Path) -> None:
-    locate(source="file", path=str(text), dir=str(tmp_path / "data"))
-    assert not (tmp_path / "data").exists()
-
-
-def test_a_file_with_another_hash_is_refused_with_both(text: Path) -> None:
-    said = refusal(source="file", path=str(text), sha256="0" * 64)
-    assert said == f"{text} has sha256 {SHA256}, data.sha256 is {'0' * 64}"
-
-
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    said = refusal(source="file", path=str(tmp_path / "none.txt"))
-    assert said == f"{tmp_path / 'none.txt'}: no such file; set data.path to a text file"
-
-
-def test_a_device_is_no_text() -> None:
-    assert "not a regular file" in refusal(source="file", path=os.devnull)
-
-
-def test_an_empty_file_is_refused(text: Path) -> None:
-    text.write_bytes(b"")
-    assert refusal(source="file", path=str(text)) == f"{text} is empty"
-
-
-def test_a_file_above_max_bytes_is_refused_and_one_just_as_large_is_not(text: Path) -> None:
-    assert locate(source="file", path=str(text), max_bytes=len(CONTENT)) == text
-    said = refusal(source="file", path=str(text), max_bytes=len(CONTENT) - 1)
-    assert said == f"{text} has 21 bytes, more than data.max_bytes 20; raise data.max_bytes to use it"
-
-
-def test_a_file_whose_hash_cannot_be_read_is_told(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> str:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(locating, "sha256_of", refuse)
-    assert refusal(source="file", path=str(text), sha256=SHA256) == f"cannot read {text}: Permission denied"
-
-
-def test_pydocs_is_pythons_documentation_without_a_network(tmp_path: Path) -> None:
-    path = locate(source="pydocs", dir=str(tmp_path / "new" / "data"))
-    assert path.parent == tmp_path / "new" / "data"
-    text = path.read_text(encoding="utf-8")
-    assert len(text) > 100_000
-    assert 50 < len(set(text)) < 500
-    assert 'The "if" statement' in text
-    assert "\r" not in text
-
-
-def test_pydocs_is_written_once(tmp_path: Path) -> None:
-    first = locate(source="pydocs", dir=str(tmp_path))
-    written = first.stat().st_mtime_ns, first.stat().st_ino
-    second = locate(source="pydocs", dir=str(tmp_path))
-    assert (second, (second.stat().st_mtime_ns, second.stat().st_ino)) == (first, written)
-    assert list(tmp_path.iterdir()) == [first]
-
-
-def test_a_full_disk_leaves_no_part_of_pydocs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", refuse)
-    said = refusal(source="pydocs", dir=str(tmp_path))
-    assert "No space left on device; set data.dir to another folder" in said
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_data_folder_that_cannot_be_made_is_told(text: Path) -> None:
-    for folder, reason in ((text, "File exists"), (text / "below", "Not a directory")):
-        said = refusal(source="pydocs", dir=str(folder))
-        assert said.startswith(f"cannot write {folder / 'pydocs-'}")
-        assert said.endswith(f": {reason}; set data.dir to another folder")
 
 
 @pytest.fixture
@@ -161,19 +142,18 @@ def test_shakespeare_is_taken_from_the_folder_in_the_environment_before_data_dir
     assert locate(OFFLINE, dir=str(tmp_path / "data")) == tmp_path / "data" / SHAKESPEARE.filename
 
 
-def test_a_wrong_shakespeare_is_not_taken_nor_touched_offline(tmp_path: Path) -> None:
+def test_without_the_right_shakespeare_it_is_said_offline_what_to_put_where(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "typo", cache_dir=tmp_path, offline=True)
+    said = refusal(settings, source="shakespeare", dir=str(tmp_path / "data"))
+    assert f"put tinyshakespeare.txt (sha256 {SHAKESPEARE.sha256}" in said
+    assert str(tmp_path / "typo" / "tinyshakespeare.txt") in said
+    assert list(tmp_path.iterdir()) == []
     fake = tmp_path / SHAKESPEARE.filename
     fake.write_bytes(CONTENT)
     said = refusal(Settings(data_dir=tmp_path, cache_dir=tmp_path, offline=True), source="shakespeare")
     assert f"{fake} got sha256 {SHA256[:12]}" in said
     assert "data.source=file" in said
     assert fake.read_bytes() == CONTENT
-
-
-def test_a_missing_shakespeare_says_offline_what_to_put_where(tmp_path: Path) -> None:
-    said = refusal(Settings(data_dir=tmp_path, cache_dir=tmp_path, offline=True), source="shakespeare")
-    assert f"put tinyshakespeare.txt (sha256 {SHAKESPEARE.sha256}" in said
-    assert str(tmp_path / "tinyshakespeare.txt") in said
 
 
 def test_a_download_is_kept_under_a_name_of_its_address(tmp_path: Path) -> None:
@@ -223,10 +203,3 @@ def test_the_named_archives_are_pinned_with_https_addresses() -> None:
         assert archive.download.filename == f"{name}.zip"
         assert archive.download.sha256 is not None
         assert all(url.startswith("https://") for url in archive.download.urls)
-
-
-def test_offline_no_folder_is_made(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path / "typo", cache_dir=tmp_path, offline=True)
-    with pytest.raises(DataError, match="is missing, and offline"):
-        locate_corpus(DataConfig(source="shakespeare", dir=str(tmp_path / "data")), settings, print)
-    assert list(tmp_path.iterdir()) == []

@@ -282,7 +282,7 @@ def test_folders_and_files_that_cannot_be_used_are_told_and_kept(text: Place, mo
 
     said = text.refusal(dir=str(text.text))
     assert said.startswith(f"cannot write {text.text / 'tokens'}")
-    assert said.endswith("or set data.dir to another folder")
+    assert said.endswith(": Not a directory; set data.dir to another folder")
     text.prepare()
     with monkeypatch.context() as context:
         context.setattr(Path, "rename", refuse)

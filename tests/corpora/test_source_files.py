@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,13 +61,29 @@ def test_links_are_followed_as_a_pattern_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "message"),
-    [("nowhere", r"link is a link to nothing; remove it"), ("..", r"link is a link to .*, a folder that holds .*a;")],
+    ("make", "named", "message"),
+    [
+        (lambda folder: (folder / "a/link").symlink_to("nowhere"), "a", r"link is a link to nothing; remove it"),
+        (lambda folder: (folder / "a/link").symlink_to(".."), "a", r"link is a link to .*, a folder that holds .*a;"),
+        (lambda folder: (folder / "empty").mkdir(), "empty", "is a folder without files; set data"),
+        (lambda folder: None, "*.md", r"\*\.md matches no files; set data"),
+        (
+            lambda folder: (folder / "rows.parquet").touch(),
+            "",
+            r"mixes text and tables: .*c\.txt\.gz is text, .*rows\.parquet is parquet",
+        ),
+        (
+            lambda folder: (folder / "a\nerror: b.txt").touch(),
+            "",
+            r"has a file with a control character in its name, '.*a\\nerror: b\.txt'",
+        ),
+    ],
+    ids=["link to nothing", "link to a parent", "empty", "no match", "text and tables", "control character"],
 )
-def test_a_link_that_would_be_skipped_is_refused(folder: Path, target: str, message: str) -> None:
-    (folder / "a/link").symlink_to(target)
+def test_files_that_cannot_be_read_are_refused(make: Any, named: str, message: str, folder: Path) -> None:
+    make(folder)
     with pytest.raises(DataError, match=message):
-        find_files(folder / "a")
+        find_files(folder / named)
 
 
 def test_a_folder_that_cannot_be_listed_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,23 +101,3 @@ def test_a_pattern_names_what_it_matches(folder: Path) -> None:
     assert "a/z.txt" in [file.path.relative_to(folder).as_posix() for file in find_files(pattern)]
     (folder / "really[1].txt").write_text("x")
     assert not names_several(folder / "really[1].txt")
-
-
-def test_nothing_found_is_told(folder: Path, tmp_path: Path) -> None:
-    (folder / "empty").mkdir()
-    with pytest.raises(DataError, match="is a folder without files; set data"):
-        find_files(folder / "empty")
-    with pytest.raises(DataError, match=r"\*\.md matches no files; set data"):
-        find_files(folder / "*.md")
-
-
-def test_text_and_tables_are_not_mixed(folder: Path) -> None:
-    (folder / "rows.parquet").write_text("x")
-    with pytest.raises(DataError, match=r"mixes text and tables: .*c\.txt\.gz is text, .*rows\.parquet is parquet"):
-        find_files(folder)
-
-
-def test_a_name_that_would_break_a_line_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a\nerror: b.txt").write_text("x")
-    with pytest.raises(DataError, match=r"has a file with a control character in its name, '.*a\\nerror: b\.txt'"):
-        find_files(tmp_path)

@@ -5,7 +5,7 @@ import torch
 
 from cuda_device import no_synchronization
 from gpt.config import SamplingParams
-from gpt.generation import DecodeOptions, EagerRuntime, beam_search, build_runtime
+from gpt.generation import Batch, DecodeOptions, EagerRuntime, beam_search, build_runtime
 from gpt.generation.backends.compiled import CompiledBackend
 from gpt.generation.backends.eager import CachedBackend
 from gpt.model import GPT
@@ -20,9 +20,9 @@ every_position = pytest.mark.parametrize("position", ["learned", "sinusoidal", "
 
 def generate(model: GPT, options: DecodeOptions, params: SamplingParams, prompts: list[list[int]]) -> list[list[int]]:
     """New tokens of every prompt."""
-    decoder = build_runtime(model, options).decoder(prompts, params, list(range(len(prompts))))
-    steps = [decoder.step() for _ in range(params.max_new_tokens)]
-    return [[step[row].id for step in steps] for row in range(len(prompts))]
+    batch = Batch(build_runtime(model, options), prompts, params, list(range(len(prompts))))
+    steps = [batch.step() for _ in range(params.max_new_tokens)]
+    return [[step[row].token.id for step in steps] for row in range(len(prompts))]
 
 
 @every_position

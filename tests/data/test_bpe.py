@@ -122,6 +122,23 @@ def test_ids_are_those_that_transformers_gives(name: str, tmp_path: Path) -> Non
 
 
 @EVERY_KIND
+def test_a_character_appears_with_the_last_of_its_bytes(name: str) -> None:
+    ours = TOKENIZERS[name]
+    ids, stream = ours.encode("a🎭")[-4:], ours.stream()
+    assert [stream.feed(index) for index in ids] == ["", "", "", "🎭"]
+    assert b"".join(map(ours.token_bytes, ids)) == "🎭".encode()
+
+
+def test_a_saved_tokenizer_merges_and_neither_cuts_nor_pads() -> None:
+    cut = {"max_length": 3, "stride": 0, "strategy": "LongestFirst", "direction": "Right"}
+    again = tokenizer_from_dict({"type": "bpe", "tokenizer": OURS.to_dict()["tokenizer"] | {"truncation": cut}})
+    ids = again.encode(CORPUS + END)
+    assert ids.tolist() == OURS.encode(CORPUS + END).tolist()
+    assert len(ids) < 0.8 * len(CORPUS)
+    assert ids.max() < again.vocab_size == LIBRARY.get_vocab_size()
+
+
+@EVERY_KIND
 @given(data=st.data())
 def test_any_ids_decode_and_stream_as_in_the_library(name: str, data: st.DataObject) -> None:
     ours, library = TOKENIZERS[name], LIBRARIES[name]
@@ -132,33 +149,6 @@ def test_any_ids_decode_and_stream_as_in_the_library(name: str, data: st.DataObj
     stream = ours.stream()
     streamed = "".join([*map(stream.feed, ids), stream.flush()])
     assert streamed.removeprefix(" " if name in ("llama2", "mistral") else "") == text
-
-
-@EVERY_KIND
-def test_a_character_appears_with_the_last_of_its_bytes(name: str) -> None:
-    ours = TOKENIZERS[name]
-    ids = ours.encode("a🎭")[-4:]
-    stream = ours.stream()
-    assert [stream.feed(index) for index in ids] == ["", "", "", "🎭"]
-    assert b"".join(ours.token_bytes(index) for index in ids) == "🎭".encode()
-
-
-def test_tokens_are_longer_than_characters() -> None:
-    ids = OURS.encode(CORPUS)
-    assert len(ids) < 0.8 * len(CORPUS)
-    assert OURS.vocab_size == LIBRARY.get_vocab_size()
-    assert ids.max() < OURS.vocab_size
-
-
-def test_an_added_token_is_its_own_text() -> None:
-    ids = OURS.encode(f"a{END}b")
-    assert len(ids) == 3
-    assert OURS.decode(ids) == f"a{END}b"
-
-
-def test_it_survives_json() -> None:
-    again = tokenizer_from_dict(json.loads(json.dumps(OURS.to_dict())))
-    assert again.encode(CORPUS).tolist() == OURS.encode(CORPUS).tolist()
 
 
 @pytest.mark.parametrize(
@@ -180,6 +170,15 @@ def test_other_tokenizers_are_refused(changes: dict[str, object], message: str) 
         BPETokenizer(OURS.to_dict()["tokenizer"] | changes)
 
 
+def test_tokens_are_bytes_and_half_a_surrogate_pair_is_none() -> None:
+    content = OURS.to_dict()["tokenizer"]
+    vocabulary = content["model"]["vocab"] | {"☃": len(content["model"]["vocab"]) + 1}
+    with pytest.raises(DataError, match="'☃' is not made of bytes"):
+        BPETokenizer(content | {"model": content["model"] | {"vocab": vocabulary}})
+    with pytest.raises(DataError, match=r"'\\udcff' at 1 is not a character"):
+        OURS.encode("a\udcff")
+
+
 def test_only_a_panic_of_the_library_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its Rust code panics on some files, by an exception that cannot be imported and that no `Exception` is."""
     panic = type("PanicException", (BaseException,), {})
@@ -189,26 +188,6 @@ def test_only_a_panic_of_the_library_is_a_refusal(monkeypatch: pytest.MonkeyPatc
         BPETokenizer(OURS.to_dict()["tokenizer"])
     with pytest.raises(KeyboardInterrupt):
         BPETokenizer(OURS.to_dict()["tokenizer"])
-
-
-def test_half_a_surrogate_pair_is_named() -> None:
-    with pytest.raises(DataError, match=r"'\\udcff' at 1 is not a character"):
-        OURS.encode("a\udcff")
-
-
-def test_a_token_of_something_else_than_bytes_is_refused() -> None:
-    content = OURS.to_dict()["tokenizer"]
-    vocabulary = content["model"]["vocab"] | {"☃": len(content["model"]["vocab"]) + 1}
-    with pytest.raises(DataError, match="'☃' is not made of bytes"):
-        BPETokenizer(content | {"model": content["model"] | {"vocab": vocabulary}})
-
-
-def test_texts_are_neither_cut_nor_padded() -> None:
-    cut = {"max_length": 3, "stride": 0, "strategy": "LongestFirst", "direction": "Right"}
-    assert (
-        BPETokenizer(OURS.to_dict()["tokenizer"] | {"truncation": cut}).encode(CORPUS).tolist()
-        == OURS.encode(CORPUS).tolist()
-    )
 
 
 AWKWARD = " \n\t\r\v\f\x1c\x85\u00a0\u180e\u2003\u200b\u3000\ufeffaZé中9٣²'st!-_\"“😀\u0301"

@@ -20,7 +20,7 @@ from gpt.cli import train
 from gpt.data.batches import build_sampler
 from gpt.device import Compute
 from gpt.distributed import World, joined
-from gpt.distributed.process_group import ProcessGroup, told_once
+from gpt.distributed.process_group import ProcessGroup, report_once
 from gpt.environment import Launch, read_launch
 from gpt.errors import DeviceError, GPTError
 from gpt.evaluation.loss import summed_loss
@@ -92,7 +92,7 @@ def signal_to_one(folder: Path, world: World) -> dict[str, list[int]]:
         start_session(folder / f"straight-{method}", *recipe, world=world).run()
         trainer = start_session(folder / f"stopped-{method}", *recipe, world=world)
         stopped[method] = _run_until_signal(trainer, world)
-        world.on_main(lambda: _copy(folder / f"stopped-{method}", folder / f"left-{method}"))  # noqa: B023
+        world.rank_zero(lambda: _copy(folder / f"stopped-{method}", folder / f"left-{method}"))  # noqa: B023
         torch.manual_seed(0)  # another process has other numbers in its generators
         start_session(folder / f"stopped-{method}", *recipe, world=world, resume="auto").run()
     return stopped
@@ -175,13 +175,10 @@ def error_of_one(folder: Path, world: World) -> str:
     """Rank 1 has no device, and is the one to say so."""
     assert isinstance(world, ProcessGroup)
 
-    def choose() -> None:
-        if world.rank == 1:
-            raise DeviceError("there is none")
-
     try:
-        with told_once(world):
-            world.agreed(choose)
+        with report_once(world), world.together():
+            if world.rank == 1:
+                raise DeviceError("there is none")
     except GPTError as error:
         return type(error).__name__
     return ""
@@ -210,7 +207,7 @@ def commands(folder: Path, world: World) -> dict[str, list[Any]]:
 def _call(arguments: list[str], world: ProcessGroup) -> list[Any]:
     @contextlib.contextmanager
     def joined_before(launch: Launch) -> Iterator[ProcessGroup]:
-        with told_once(world):
+        with report_once(world):
             yield world
 
     patched = patch("gpt.cli.train.joined", joined_before)

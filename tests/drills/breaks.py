@@ -150,7 +150,7 @@ BREAKS: dict[str, tuple[Break, ...]] = {
     "ranks": (
         Break(
             "the moments of two processes are lost in a checkpoint",
-            "gpt.training.sharding:gather_on_main",
+            "gpt.distributed.sharding:gather_to_rank_zero",
             lambda gather: (
                 lambda tree, is_main: torch.utils._pytree.tree_map(
                     lambda leaf: leaf * 0 if isinstance(leaf, torch.Tensor) and leaf.dim() else leaf,
@@ -247,7 +247,6 @@ BREAKS: dict[str, tuple[Break, ...]] = {
             "gpt.cache:KVCache.select",
             lambda select: lambda cache, rows: select(cache, sorted(rows)),
         ),
-        Break("8-bit keys and values are rounded down", "torch:Tensor.round", constant(torch.Tensor.floor)),
     ),
     "exports": (
         Break(

@@ -11,18 +11,16 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from drills.decoding_caches import Drifts, compare_caches, summarize
 from drills.frame import Drill, Tally, repeats
 from gpt.config import SamplingParams
 from gpt.data.ngrams import NgramTable
 from gpt.environment import read_settings
-from gpt.generation import DecodeOptions, EagerRuntime, Hypothesis, Runtime, beam_search
+from gpt.generation import Batch, DecodeOptions, EagerRuntime, Hypothesis, Runtime, beam_search
 from gpt.generation.backends.eager import UncachedBackend
-from gpt.generation.backends.selection import MakeDrafter, NativeRuntime
-from gpt.generation.decoder import RandomStream
-from gpt.generation.drafts import LookupDrafter, ModelDrafter, NgramDrafter
+from gpt.generation.backends.native_runtime import NativeRuntime
+from gpt.generation.drafts import LookupDrafter, MakeDrafter, ModelDrafter, NgramDrafter
 from gpt.generation.sampling import next_token_probabilities, sample
-from gpt.generation.speculative import SpeculativeDecoder
+from gpt.generation.tokens import RandomStream
 from gpt.model import GPT
 from gpt.progress import silent
 from variants import draw_model
@@ -34,7 +32,6 @@ ROUNDING = 1e-4
 """Of the deviation of the logits: what they may differ by."""
 FIGURES = ("models", "texts as by the reference", "drafts verified", "drafts accepted", "beams as by the reference")
 FIGURES += ("at a tie within rounding", "other texts or beams")
-FIGURES += ("texts of 8-bit caches that part", "with the same scales")
 
 
 def always_speculate() -> Any:
@@ -57,12 +54,12 @@ def draw_params(chance: Random, temperature: float | None) -> SamplingParams:
 
 def write(runtime: Runtime, prompts: Texts, params: SamplingParams, tally: Tally) -> Texts:
     """Return the tokens after each prompt, whose seed is its number."""
-    decoder = runtime.decoder(prompts, params, range(len(prompts)))
-    steps = [decoder.step() for _ in range(params.max_new_tokens)]
-    if isinstance(decoder, SpeculativeDecoder):
-        tally.count("drafts verified", decoder.drafted)
-        tally.count("drafts accepted", decoder.accepted)
-    return [[step[row].id for step in steps] for row in range(len(prompts))]
+    batch = Batch(runtime, prompts, params, range(len(prompts)))
+    steps = [batch.step() for _ in range(params.max_new_tokens)]
+    if batch.speculation is not None:
+        tally.count("drafts verified", batch.speculation.drafted)
+        tally.count("drafts accepted", batch.speculation.accepted)
+    return [[chunk.token.id for step in steps if (chunk := step[row]).token] for row in range(len(prompts))]
 
 
 def ways(chance: Random, model: GPT, texts: Texts) -> Iterator[tuple[str, Runtime]]:
@@ -82,9 +79,7 @@ def ways(chance: Random, model: GPT, texts: Texts) -> Iterator[tuple[str, Runtim
         "drafts from the text": lambda params: LookupDrafter(),
     }
     for name, make_backend in draft_by.items():
-        makers[f"drafts by {name} model"] = lambda params, make=make_backend: ModelDrafter(
-            partial(make, params), params
-        )
+        makers[f"drafts by {name} model"] = lambda params, make=make_backend: ModelDrafter(make(params), params)
     for name, maker in makers.items():
         yield name, native(model, maker)
 
@@ -176,16 +171,13 @@ def _compare(found: Sequence[Hypothesis], expected: Beam, tally: Tally, name: st
 
 def attack(tally: Tally, count: int) -> None:
     """Decode by so many random models."""
-    drifts: Drifts = {}
     with always_speculate():
         for number in range(count):
             chance = Random(number)
             model = draw_model(chance)
             compare_texts(chance, model, tally, f"model {number}")
             compare_beams(chance, model, tally, f"model {number}")
-            compare_caches(chance, model, tally, drifts)
             tally.count("models")
-    summarize(drifts, tally)
 
 
 def run(folder: Path, full: bool) -> Tally:
@@ -198,7 +190,6 @@ def run(folder: Path, full: bool) -> Tally:
 
 PROMISE = (
     "Caches, the native engine, drafts by n-grams, by the text and by models, and beams give, by random models, greedy "
-    "and sampled, the text and the hypotheses of PyTorch without a cache; 8-bit caches of both differ by how their "
-    "scales are rounded."
+    "and sampled, the text and the hypotheses of PyTorch without a cache."
 )
 DRILL = Drill(PROMISE, run)

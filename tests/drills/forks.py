@@ -74,7 +74,7 @@ def prepare_to_fork() -> None:
     import gpt.training.setup
     import gpt.training.trainer
 
-    gpt.training.trainer.measure_matmul_rate = lambda device, dtype: 1e9  # half a second at every start
+    gpt.training.setup.measure_matmul_rate = lambda device, dtype: 1e9  # half a second at every start
 
 
 @dataclass(frozen=True)

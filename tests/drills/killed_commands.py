@@ -139,7 +139,7 @@ def undisturbed(folder: Path) -> Iterator[tuple[Command, int, dict[str, str]]]:
 def kill_commands(folder: Path, full: bool, tally: Tally) -> None:
     """Kill each command before each change (or a few), run it again, and compare what it writes."""
     for command, changes, expected in undisturbed(folder):
-        deaths = [Death(changes=number) for number in (range(1, changes + 1) if full else (1, changes // 2 + 1))]
+        deaths = [Death(changes=number) for number in (range(1, changes + 1) if full else (changes // 2 + 1,))]
         for death in (*deaths, *(Death(file_bytes=size) for size in ((0, 1000, 10_000) if full else (1000,)))):
             _kill(command, folder, death, expected, tally)
 

@@ -10,14 +10,14 @@ from drills.frame import Drill, Tally
 from gpt.data.batches import BatchSampler
 from gpt.evaluation.windows import full_batches
 
-SIZE, PART = 400 << 20, 100 << 20
+SIZE, PART = 400 << 20, 60 << 20
 MAX_BYTES = 50 << 20
 
 
 def train(file: Path) -> Iterator[object]:
     """Read random windows of all of it."""
     sampler = BatchSampler(np.memmap(file, dtype=np.uint8, mode="r"), block_size=64, seed=0)
-    return (sampler.get_batch(64) for _ in range(400))
+    return (sampler.get_batch(64) for _ in range(250))
 
 
 def evaluate(file: Path) -> Iterator[object]:
@@ -46,7 +46,7 @@ def resident_bytes() -> int:
 
 
 def run(folder: Path, full: bool) -> Tally:
-    """Read a corpus of 400 MB in random windows, and 100 MB of it in order."""
+    """Read a corpus of 400 MB in random windows, and 60 MB of it in order."""
     tally = Tally("ways of reading 400 MB", "filled the memory")
     file = folder / "tokens.bin"
     with file.open("wb") as empty:

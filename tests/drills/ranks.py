@@ -21,7 +21,7 @@ from gpt.distributed import process_group
 from gpt.distributed.process_group import ProcessGroup
 from patience import PATIENCE
 
-MESSAGES = ("on_main", "agreed", "gather", "sum", "max", "mean")
+MESSAGES = ("rank_zero", "together", "gather", "all_reduce_sum", "all_reduce_max", "all_reduce_mean")
 """Methods of a process group that wait for the other process."""
 ENDED = (0, 1, 2)
 """Exit codes of the process that is left: it was done, lost the other, or never met it."""

@@ -1,10 +1,12 @@
 """The frame of the drills, and that the name of every break is still there."""
 
+import re
+
 import pytest
 
-from drills.__main__ import BEGIN, END, update
+from drills.__main__ import BEGIN, END, PAGE, update
 from drills.breaks import BREAKS, Break
-from drills.frame import COUNT, NAMES, Drill, Tally, load, repeats
+from drills.frame import COUNT, NAMES, ROOT, Drill, Tally, load, repeats
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -16,6 +18,12 @@ def test_a_drill_is_found_by_its_name(name: str) -> None:
 def test_what_a_break_replaces_is_there(defect: Break) -> None:
     owner, name = defect.find()
     assert defect.broken(getattr(owner, name)) is not getattr(owner, name)
+
+
+def test_the_tests_that_the_page_names_are_there() -> None:
+    named = re.findall(r"`(tests/[a-z_/]+\.py)`", PAGE.read_text(encoding="utf-8"))
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
 def test_figures_are_a_line() -> None:

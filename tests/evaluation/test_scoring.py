@@ -51,22 +51,6 @@ def test_a_stride_of_one_gives_every_token_the_longest_context(length: int) -> N
     assert score_text(model, LETTERS, TEXT[:length], stride=1).logprobs == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("stride", [None, WIDTH, WIDTH + 1, 1000])
-def test_without_overlap_windows_stand_side_by_side(stride: int | None) -> None:
-    model, calls = sharp_model(std=0.3, n_layer=1, block_size=WIDTH), []
-    model.h[0].register_forward_hook(lambda _, arguments, __: calls.append(arguments[0].size(1)))
-    scored = score_text(model, LETTERS, TEXT[:15], stride)
-    assert calls == [WIDTH, WIDTH, 2]
-    assert scored == score_text(model, LETTERS, TEXT[:15], WIDTH)
-
-
-def test_a_text_that_fits_the_window_is_seen_once_and_whole() -> None:
-    model, calls = sharp_model(std=0.3, n_layer=1, block_size=WIDTH), []
-    model.h[0].register_forward_hook(lambda _, arguments, __: calls.append(arguments[0].size(1)))
-    score_text(model, LETTERS, TEXT[: WIDTH + 1], stride=1)
-    assert calls == [WIDTH]
-
-
 def test_numbers_by_hand() -> None:
     score = Score((math.log(0.5), math.log(0.25), math.log(0.125)), chars=2)
     assert score.logprob == pytest.approx(math.log(1 / 64))

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 from fake_cuda.device import FakeCuda
 from fake_cuda.install import GENERATOR_STATE, install
 from fake_cuda.refusals import NAMES
+from gpt.api.displays import draw_attention
 from gpt.cli import evaluate
 from gpt.config import OptimConfig, SamplingParams, load_config
 from gpt.data import CharTokenizer
@@ -39,9 +40,10 @@ from gpt.model.gpt import Block
 from gpt.model.layers import MLP
 from gpt.training.averaging import WeightAverage
 from gpt.training.compiling import compile_blocks
-from gpt.training.objective import Distillation, TaughtBatch, cross_entropy
+from gpt.training.distillation import Distillation, DistillBatch
+from gpt.training.objective import cross_entropy
 from gpt.training.optimizers import build_optimizer
-from gpt.training.setup import open_session
+from gpt.training.setup import Displays, open_session
 from gpt.training.step import NonFiniteGuard, Stepper
 from recorded_graph import RecordedGraph
 from tiny import CORPUS, tiny_config
@@ -60,7 +62,7 @@ DEVICE = torch.device("cuda:0")
 TOKENIZER = CharTokenizer("\nabcdefghijklmnopqrstuv")
 FILTERS = {"top_k": 5, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1}
 IDX = torch.arange(32).view(2, 16) % 23
-BATCHES = ((IDX, IDX), TaughtBatch(IDX, IDX, torch.full((2, 16, 23), 1 / 23)))
+BATCHES = ((IDX, IDX), DistillBatch(IDX, IDX, torch.full((2, 16, 23), 1 / 23)))
 Facts = dict[str, Any]
 
 
@@ -87,10 +89,10 @@ def watched(device: FakeCuda, *methods: tuple[type, str], float32: bool = True) 
         yield
 
 
-def train(device: FakeCuda, dtype: str, *overrides: str, resume: str | None = None) -> Facts:
+def train(device: FakeCuda, name: str, dtype: str, *overrides: str, resume: str | None = None) -> Facts:
     """Train to the end; return where and in what everything is."""
-    loaded = configured(f"run.name={dtype}", f"run.dtype={dtype}", *overrides)
-    trainer = open_session(loaded, read_settings(), print, resume, allow_config_change=True)
+    loaded = configured(f"run.name={name}", f"run.dtype={dtype}", *overrides)
+    trainer = open_session(loaded, read_settings(), print, resume, True, displays=Displays(picture=draw_attention))
     begin = trainer.state.step
     with watched(device, (Stepper, "step"), (WeightAverage, "update"), float32=dtype == "float32"):
         state = trainer.run()
@@ -156,13 +158,13 @@ def decode(device: FakeCuda, options: DecodeOptions, **model: object) -> Facts:
     """Write texts past the edge of the window, of which no forward pass waits; count the waits of four tokens more."""
     runtime = build_runtime(GPT(tiny_config(n_layer=1, **model)).eval().to(DEVICE), options)
     RecordedGraph.replays, waits = 0, []
-    for count in (20, 24):
+    for sampling in ({"temperature": 0.8, "logprobs": 2, **FILTERS}, {}, {"max_new_tokens": 24}):
         device.forget()
-        params = SamplingParams(max_new_tokens=count, temperature=0.8, logprobs=2, **FILTERS)
+        params = SamplingParams.model_validate({"max_new_tokens": 20, **sampling})
         with watched(device, (GPT, "forward")):
             complete(runtime.model, TOKENIZER, ["abc", "a", "abcdefgh"], params, runtime=runtime)
         waits.append(len(device.waits))
-    return {"waits": waits[1] - waits[0], "replays": RecordedGraph.replays > 0}
+    return {"waits": waits[2] - waits[1], "replays": RecordedGraph.replays > 0}
 
 
 def variants(device: FakeCuda) -> Facts:
@@ -201,14 +203,16 @@ def float32_mlp(forward: Any, mlp: Any, x: Tensor) -> Tensor:
 def fault_scenarios(device: FakeCuda) -> Iterator[tuple[str, Callable[[], Facts]]]:
     """Yield one fault of each kind, planted, with the function in which it is: it is to end with an error."""
     step = (NonFiniteGuard, "observe")
-    run = lambda: train(device, "bfloat16")  # noqa: E731
     read = lambda observe, guard, number, loss, norm: observe(guard, number, loss * float(loss), norm)  # noqa: E731
     copy = lambda observe, guard, number, loss, norm: observe(guard, number, loss.cpu(), norm)  # noqa: E731
     summed = lambda observe, guard, number, loss, norm: observe(guard, number, loss.view(1).cumsum(0)[0], norm)  # noqa: E731
     in_mlp = lambda forward, mlp, x: forward(mlp, x) * float(x.abs().max())  # noqa: E731
-    yield "read in the training step", lambda: with_fault(*step, read, run)
-    yield "copy in the training step", lambda: with_fault(*step, copy, run)
-    yield "float32 in the training step", lambda: with_fault(MLP, "forward", float32_mlp, run)
+    yield "read in the training step", lambda: with_fault(*step, read, lambda: train(device, "read", "bfloat16"))
+    yield "copy in the training step", lambda: with_fault(*step, copy, lambda: train(device, "copy", "bfloat16"))
+    yield (
+        "float32 in the training step",
+        lambda: with_fault(MLP, "forward", float32_mlp, lambda: train(device, "wide", "bfloat16")),
+    )
     for kind in ("eager", "compiled"):
         act = lambda kind=kind: decode(device, DecodeOptions(kind))  # noqa: E731
         yield f"read in a {kind} token", lambda act=act: with_fault(MLP, "forward", in_mlp, act)
@@ -220,12 +224,12 @@ def scenarios(device: FakeCuda) -> dict[str, Callable[[], Facts]]:
     *faults, last = fault_scenarios(device)
     longer = (*EVERYTHING, "train.max_steps=3")
     return {
-        "bfloat16": lambda: train(device, "bfloat16", "train.attention_interval=1", *EVERYTHING),
-        "bfloat16 resumed": lambda: train(device, "bfloat16", *longer, resume="auto"),
-        "float16": lambda: train(device, "float16", *EVERYTHING),
-        "float16 resumed": lambda: train(device, "float16", *longer, resume="auto"),
-        "adamw": lambda: train(device, "auto", "model.attention=reference", "model.position=learned"),
-        "float32": lambda: train(device, "float32"),
+        "bfloat16": lambda: train(device, "bfloat16", "bfloat16", "train.attention_interval=1", *EVERYTHING),
+        "bfloat16 resumed": lambda: train(device, "bfloat16", "bfloat16", *longer, resume="auto"),
+        "float16": lambda: train(device, "float16", "float16", *EVERYTHING),
+        "float16 resumed": lambda: train(device, "float16", "float16", *longer, resume="auto"),
+        "adamw": lambda: train(device, "adamw", "auto", "model.attention=reference", "model.position=learned"),
+        "float32": lambda: train(device, "float32", "float32"),
         "evaluate": lambda: evaluated(device),
         "moved": lambda: moved(device),
         "tried": lambda: tried(device),
@@ -233,7 +237,7 @@ def scenarios(device: FakeCuda) -> dict[str, Callable[[], Facts]]:
         "compiled": lambda: decode(device, DecodeOptions("compiled"), position="rope", n_kv_head=2),
         "int8 cache": lambda: decode(device, DecodeOptions("eager", kv_dtype="int8", prefill_chunk=3)),
         **dict(faults),
-        "deterministic run": lambda: train(device, "bfloat16", "run.deterministic=true", *EVERYTHING),
+        "deterministic run": lambda: train(device, "deterministic", "bfloat16", "run.deterministic=true", *EVERYTHING),
         "variants": lambda: variants(device),
         **dict([last]),
         "names": lambda: {"names": NAMES},

@@ -1,4 +1,3 @@
-import math
 import os
 import subprocess
 import sys
@@ -18,9 +17,10 @@ from gpt.config import SamplingParams
 from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.errors import DataError, DeviceError, GenerationError, InputError
 from gpt.generation import DecodeOptions, TextBatch, beam_search, build_runtime, complete, generate, generate_tokens
-from gpt.generation.decoder import RandomStream
 from gpt.generation.drafts import ModelDrafter
+from gpt.generation.reference import reference_tokens
 from gpt.generation.sampling import next_token_probabilities, sample
+from gpt.generation.tokens import RandomStream
 from gpt.kernels.build import find_compiler
 from gpt.model import GPT
 from patience import PATIENCE
@@ -38,7 +38,7 @@ def tokens_by(backend: str, model: GPT, **params: object) -> list[int]:
     return list(generate_tokens(model, [1], SamplingParams.model_validate(params), runtime))
 
 
-def test_tokens_are_those_of_the_loop_written_out(tiny_model: GPT) -> None:
+def test_the_reference_is_the_loop_written_out(tiny_model: GPT) -> None:
     params = SamplingParams(max_new_tokens=40, temperature=0.9, top_k=7, seed=5, slide_chunk=1)
     generator = torch.Generator().manual_seed(5)
     ids = [3, 1, 4]
@@ -46,28 +46,31 @@ def test_tokens_are_those_of_the_loop_written_out(tiny_model: GPT) -> None:
         with torch.no_grad():
             logits = tiny_model(torch.tensor([ids[-16:]]))[:, -1]  # 16 positions are all it has
         ids.append(int(sample(next_token_probabilities(logits, params), torch.rand(1, generator=generator))))
-    assert tokens_of(tiny_model, [3, 1, 4], **params.model_dump()) == ids[3:]
+    assert list(reference_tokens(tiny_model, [3, 1, 4], params)) == ids[3:]
 
 
-@pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope"])
-def test_text_goes_on_past_the_window(position: str) -> None:
-    model = GPT(tiny_config(position=position)).eval()
-    assert len(tokens_of(model, list(range(20)), max_new_tokens=30)) == 30
+@pytest.mark.parametrize(
+    "options",
+    [
+        DecodeOptions("eager"),
+        DecodeOptions("eager", cache=False),
+        DecodeOptions("eager", prefill_chunk=3),
+        pytest.param(DecodeOptions("native"), marks=needs_compiler),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("given", [{}, {"temperature": 0}, {"slide_chunk": 1, "top_k": 5}, {"repetition_penalty": 1.5}])
+@pytest.mark.parametrize("prompt", [[3], [3, 1, 4] * 5, list(range(20))], ids=len)
+def test_tokens_are_those_of_the_reference(options: DecodeOptions, given: dict[str, Any], prompt: list[int]) -> None:
+    model, params = sharp_model(std=0.25, position="rope"), SamplingParams(max_new_tokens=40, seed=5, **given)
+    found = generate_tokens(model, prompt, params, build_runtime(model, options))
+    assert list(found) == list(reference_tokens(model, prompt, params))
 
 
 def test_greedy_is_the_most_likely_token_whatever_the_seed(tiny_model: GPT) -> None:
     greedy = tokens_of(tiny_model, [2], temperature=0.0, max_new_tokens=12, seed=1)
     assert greedy == tokens_of(tiny_model, [2], temperature=0.0, max_new_tokens=12, seed=2)
     assert greedy[0] == int(tiny_model(torch.tensor([[2]]))[0, -1].argmax())
-
-
-def test_a_seed_gives_its_text_alone_in_a_list_and_in_pieces(tiny_model: GPT) -> None:
-    prompts = ["abc", "q", ""]
-    together = gpt.generate(tiny_model, LETTERS, prompts, max_new_tokens=15, seed=9)
-    alone = [gpt.generate(tiny_model, LETTERS, prompt, max_new_tokens=15, seed=9) for prompt in prompts]
-    streamed = ["".join(gpt.stream(tiny_model, LETTERS, prompt, max_new_tokens=15, seed=9)) for prompt in prompts]
-    assert together == alone == streamed
-    assert len(set(together)) == 3
 
 
 def test_sampling_leaves_torchs_generator_alone(tiny_model: GPT) -> None:
@@ -84,12 +87,6 @@ def test_an_empty_prompt_starts_after_a_line_end(tiny_model: GPT) -> None:
     assert gpt.generate(tiny_model, no_line_end, "", **options) == from_a
 
 
-def test_a_stop_text_ends_the_text_before_it(tiny_model: GPT) -> None:
-    whole = gpt.generate(tiny_model, LETTERS, "a", max_new_tokens=30, seed=2)
-    stop = whole[9:11]
-    assert gpt.generate(tiny_model, LETTERS, "a", max_new_tokens=30, seed=2, stop=(stop,)) == whole[: whole.index(stop)]
-
-
 def test_bytes_come_out_as_whole_characters() -> None:
     model = GPT(tiny_config(vocab_size=256)).eval()
     pieces = list(gpt.stream(model, ByteTokenizer(), "é", max_new_tokens=60, temperature=1.0))
@@ -98,18 +95,9 @@ def test_bytes_come_out_as_whole_characters() -> None:
     assert all(pieces)
 
 
-def test_no_tokens_are_no_text(tiny_model: GPT) -> None:
-    assert gpt.generate(tiny_model, LETTERS, "a", max_new_tokens=0) == ""
-
-
 def test_unknown_characters_are_refused_by_the_call_itself(tiny_model: GPT) -> None:
     with pytest.raises(DataError, match="'€' at 1"):
         gpt.stream(tiny_model, LETTERS, "a€")
-
-
-def test_an_empty_list_of_tokens_is_refused(tiny_model: GPT) -> None:
-    with pytest.raises(GenerationError, match="at least one token"):
-        tokens_of(tiny_model, [])
 
 
 def test_a_token_outside_the_vocabulary_is_refused(tiny_model: GPT) -> None:
@@ -117,27 +105,7 @@ def test_a_token_outside_the_vocabulary_is_refused(tiny_model: GPT) -> None:
         tokens_of(tiny_model, [23])
 
 
-def test_logits_that_are_not_finite_are_an_error_that_names_the_position(tiny_model: GPT) -> None:
-    with torch.no_grad():
-        tiny_model.ln_f.weight.fill_(math.nan)
-    with pytest.raises(GenerationError, match="position 2 are not finite"):
-        tokens_of(tiny_model, [1, 2, 3])
-
-
-def test_a_backend_that_there_is_not_is_refused() -> None:
-    with pytest.raises(GenerationError, match="expected one of auto, eager, compiled, native"):
-        DecodeOptions(backend="quantum")
-
-
-@pytest.mark.parametrize("options", [{"kv_dtype": "fp8"}, {"prefill_chunk": 0}, {"prefill_chunk": -1}])
-def test_options_that_make_no_sense_are_refused(options: dict[str, object]) -> None:
-    with pytest.raises(GenerationError, match="expected"):
-        DecodeOptions(**options)  # type: ignore[arg-type]
-
-
-def test_every_prompt_needs_its_seed(tiny_model: GPT) -> None:
-    with pytest.raises(GenerationError, match="1 seeds for 2 prompts"):
-        TextBatch(build_runtime(tiny_model), LETTERS, ["a", "b"], SamplingParams(), [1])
+def test_a_seed_that_is_none_is_refused(tiny_model: GPT) -> None:
     with pytest.raises(GenerationError, match="seed 4294967296: expected"):  # which would be seed 0
         TextBatch(build_runtime(tiny_model), LETTERS, ["a", "b"], SamplingParams(), [1, 2**32])
 
@@ -193,6 +161,9 @@ def test_a_model_that_someone_looks_into_or_has_changed_is_run_as_it_is(tiny_mod
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"backend": "quantum"}, "expected one of auto, eager, compiled, native"),
+        ({"kv_dtype": "fp8"}, "kv_dtype 'fp8': expected one of fp32"),
+        ({"prefill_chunk": 0}, "prefill_chunk is 0, expected at least 1"),
         ({"backend": "native", "kv_dtype": "fp16"}, "the native backend needs a cache of fp32, bf16 or int8"),
         ({"backend": "native", "cache": False}, "the native backend needs a cache of fp32, bf16 or int8"),
         ({"backend": "compiled", "kv_dtype": "int8"}, "the compiled backend needs a cache of floats"),
@@ -200,7 +171,7 @@ def test_a_model_that_someone_looks_into_or_has_changed_is_run_as_it_is(tiny_mod
     ],
     ids=str,
 )
-def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_are_unknown_or_contradict_each_other_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(GenerationError, match=message):
         DecodeOptions(**options)
 
@@ -244,8 +215,8 @@ def test_torchs_default_type_changes_no_drafts(tiny_model: GPT) -> None:
     params = SamplingParams(max_new_tokens=12)
     backend = build_runtime(tiny_model, DecodeOptions("native")).backend
     with default_dtype(torch.float64):
-        drafter = ModelDrafter(lambda: backend(params), params)  # type: ignore[arg-type, return-value]
-        drafts = drafter.draft(0, [1], RandomStream(params.seed).peek(4))
+        drafter = ModelDrafter(backend(params), params)  # type: ignore[arg-type]
+        drafts = drafter.draft([1], RandomStream(params.seed).peek(4))
     assert drafts == list(generate_tokens(tiny_model, [1], params))[:4]
 
 
@@ -281,19 +252,11 @@ def test_ids_that_the_tokenizer_does_not_have_are_not_sampled(backend: str, opti
     for completion in completions:
         assert all(token.id < 7 and {index for index, _ in token.top} == set(range(7)) for token in completion.tokens)
         assert gpt.generation.text.UNKNOWN not in completion.text
+    others = complete(model, FEW, ["abc", "f"], params, [3, 4], build_runtime(model, DecodeOptions("eager")))
+    assert [other.text for other in others] == [completion.text for completion in completions]
     limited = params.model_copy(update={"seed": 3}).limited_to(FEW.vocab_size)
     ids = list(generate_tokens(model, "abc", limited, runtime, FEW))
     assert ids == [token.id for token in completions[0].tokens]
-
-
-@needs_compiler
-@pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"top_k": 9}, {"top_p": 0.9, "repetition_penalty": 1.5}])
-def test_both_backends_leave_out_the_same_ids(options: dict[str, Any]) -> None:
-    model, options = sharp_model(vocab_size=23), {"max_new_tokens": 60, **options}
-    eager, native = (build_runtime(model, DecodeOptions(backend)) for backend in ("eager", "native"))
-    assert gpt.generate(model, FEW, "abc", runtime=eager, **options) == gpt.generate(
-        model, FEW, "abc", runtime=native, **options
-    )
 
 
 def test_an_end_token_beyond_the_tokenizer_still_ends_a_text() -> None:

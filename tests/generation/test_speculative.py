@@ -3,8 +3,8 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +15,11 @@ from gpt.config import SamplingParams
 from gpt.data.ngrams import NgramTable
 from gpt.environment import read_settings
 from gpt.errors import GenerationError
-from gpt.generation import speculative
-from gpt.generation.backends.eager import UncachedBackend
-from gpt.generation.backends.selection import DecodeOptions, MakeDrafter, NativeRuntime, build_runtime
-from gpt.generation.decoder import StepDecoder
-from gpt.generation.drafts import Drafter, LookupDrafter, ModelDrafter, NgramDrafter
+from gpt.generation import Batch, DecodeOptions, build_runtime, generate_tokens, speculative
+from gpt.generation.backends.native_runtime import NativeRuntime
+from gpt.generation.drafts import Drafter, LookupDrafter, MakeDrafter, ModelDrafter, NgramDrafter
+from gpt.generation.reference import reference_tokens
+from gpt.generation.runners.native import NativeRunner
 from gpt.generation.sampling import next_token_probabilities
 from gpt.model import GPT
 from gpt.progress import silent
@@ -29,17 +29,17 @@ pytestmark = needs_compiler
 
 
 class Oracle:
-    """Drafts that are right, or wrong, as often as is wanted; it knows the text."""
+    """Drafts that are right, or wrong, as often as is wanted; it knows the texts, which begin differently."""
 
     def __init__(self, texts: Sequence[Sequence[int]], wrong_every: int) -> None:
         self.texts, self.wrong_every = texts, wrong_every
 
-    def draft(self, row: int, context: Sequence[int], uniforms: Sequence[float]) -> list[int]:
-        end = len(context)
-        true = list(self.texts[row][end : end + len(uniforms)])
+    def draft(self, sequence: Sequence[int], uniforms: Sequence[float]) -> list[int]:
+        (text,) = (text for text in self.texts if text[: len(sequence)] == sequence)
+        end = len(sequence)
         return [
             (token + 1) % 23 if self.wrong_every and (end + i) % self.wrong_every == 0 else token
-            for i, token in enumerate(true)
+            for i, token in enumerate(text[end : end + len(uniforms)])
         ]
 
 
@@ -49,7 +49,7 @@ class Guesses:
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = tokens
 
-    def draft(self, row: int, context: Sequence[int], uniforms: Sequence[float]) -> list[int]:
+    def draft(self, sequence: Sequence[int], uniforms: Sequence[float]) -> list[int]:
         return list(self.tokens[: len(uniforms)])
 
 
@@ -64,15 +64,20 @@ def runtime_with(model: GPT, make_drafter: MakeDrafter | None) -> NativeRuntime:
     return NativeRuntime(model, DecodeOptions(), read_settings(), silent, make_drafter)
 
 
+def rows_of(batch: Batch, steps: int) -> list[list[int]]:
+    rows: list[list[int]] = [[] for _ in batch.active]
+    for _ in range(steps):
+        for row, chunk in batch.step().items():
+            assert chunk.token is not None
+            rows[row].append(chunk.token.id)
+    return rows
+
+
 def tokens_of(
     model: GPT, prompts: Sequence[Sequence[int]], params: SamplingParams, make_drafter: MakeDrafter | None = None
 ) -> list[list[int]]:
-    decoder = runtime_with(model, make_drafter).decoder(prompts, params, range(len(prompts)))
-    rows: list[list[int]] = [[] for _ in prompts]
-    for _ in range(params.max_new_tokens):
-        for row, sampled in decoder.step().items():
-            rows[row].append(sampled.id)
-    return rows
+    batch = Batch(runtime_with(model, make_drafter), prompts, params, range(len(prompts)))
+    return rows_of(batch, params.max_new_tokens)
 
 
 def ngram_drafter(params: SamplingParams) -> Drafter:
@@ -81,7 +86,7 @@ def ngram_drafter(params: SamplingParams) -> Drafter:
 
 def model_drafter(params: SamplingParams) -> Drafter:
     small = sharp_model(n_layer=1, std=0.25)
-    return ModelDrafter(partial(runtime_with(small, None).backend, params), params)
+    return ModelDrafter(runtime_with(small, None).backend(params), params)
 
 
 DRAFTERS: dict[str, MakeDrafter] = {
@@ -119,16 +124,12 @@ def test_the_text_is_the_same_however_often_a_draft_is_right(wrong_every: int, s
     assert found == [row[:60] for row in plain]
 
 
-def test_greedy_text_is_that_of_the_eager_reference_on_a_hundred_prompts() -> None:
-    model, params = sharp_model(std=0.25), SamplingParams(max_new_tokens=40, temperature=0)
-    prompts = [torch.randint(23, (int(torch.randint(1, 16, ())),)).tolist() for _ in range(100)]
-    reference = StepDecoder(UncachedBackend(model), prompts, params, range(100))
-    expected: list[list[int]] = [[] for _ in prompts]
-    for _ in range(40):
-        for row, sampled in reference.step().items():
-            expected[row].append(sampled.id)
-    for begin in range(0, 100, 20):
-        assert tokens_of(model, prompts[begin : begin + 20], params, ngram_drafter) == expected[begin : begin + 20]
+def test_the_text_is_that_of_the_reference() -> None:
+    model = sharp_model(std=0.25)
+    for seed in range(10):
+        prompt, params = [seed + 1] * (1 + seed), SamplingParams(max_new_tokens=40, temperature=seed % 2, seed=seed)
+        drafted = generate_tokens(model, prompt, params, runtime_with(model, ngram_drafter))
+        assert list(drafted) == list(reference_tokens(model, prompt, params))
 
 
 def test_samples_have_the_distribution_of_the_model() -> None:
@@ -137,10 +138,9 @@ def test_samples_have_the_distribution_of_the_model() -> None:
     params = SamplingParams(max_new_tokens=3, temperature=0.9)
     prompt, count = [1, 2], 50_000
     with torch.inference_mode():
-        backend = UncachedBackend(model)
 
         def probabilities(context: list[int]) -> list[float]:
-            return next_token_probabilities(backend.next_logits([context]), params)[0].tolist()
+            return next_token_probabilities(model(torch.tensor([context]))[:, -1], params)[0].tolist()
 
         expected = {
             (a, b, c): probabilities(prompt)[a] * probabilities([*prompt, a])[b] * probabilities([*prompt, a, b])[c]
@@ -150,105 +150,90 @@ def test_samples_have_the_distribution_of_the_model() -> None:
     found: Counter[tuple[int, ...]] = Counter()
     accepted = 0.0
     for begin in range(0, count, 500):
-        decoder = runtime.decoder([prompt] * 500, params, range(begin, begin + 500))
-        steps = [decoder.step() for _ in range(3)]
-        found.update(tuple(step[row].id for step in steps) for row in range(500))
-        accepted += decoder.acceptance or 0.0
+        batch = Batch(runtime, [prompt] * 500, params, range(begin, begin + 500))
+        found.update(map(tuple, rows_of(batch, 3)))
+        assert batch.speculation is not None
+        accepted += batch.speculation.acceptance or 0.0
     assert 0.05 < accepted / (count / 500) < 0.6  # or little was tested
     chi_square = sum((found[text] - count * p) ** 2 / (count * p) for text, p in expected.items())
     freedom = len(expected) - 1
     assert abs(chi_square - freedom) < 4 * math.sqrt(2 * freedom)
 
 
-def test_right_drafts_save_passes_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, params = sharp_model(block_size=200), SamplingParams(max_new_tokens=100, temperature=0)
-    (text,) = tokens_of(model, [[1]], SamplingParams(max_new_tokens=120, temperature=0))
-    oracle = Oracle([[1, *text]], 0)
-    decoder = runtime_with(model, lambda params: oracle).decoder([[1]], params, [0])
-    passes = _count(monkeypatch, decoder)
-    assert [decoder.step()[0].id for _ in range(100)] == text[:100]
-    assert decoder.acceptance == 1.0
-    assert passes() < 100 / 5
+def share_of(batch: Batch) -> float | None:
+    assert batch.speculation is not None
+    return batch.speculation.acceptance
 
 
-def test_drafts_that_fall_end_speculation_and_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+class Clock:
+    """A clock that only calls of the engine move, by what each is said to cost in seconds.
+
+    Attributes:
+        passes: how often drafts were verified.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.passes = 0.0, 0
+        self.call, self.token, self.draft = 0.0, 1.0, 2.0
+        generate, step = NativeRunner._generate, NativeRunner._step
+
+        def generated(runner: NativeRunner, chunks: Any, steps: int) -> Any:
+            self.now += self.call + self.token * steps
+            return generate(runner, chunks, steps)
+
+        def stepped(runner: NativeRunner, chunks: Any, drafts: Any) -> Any:
+            self.now += self.draft * any(drafts)
+            self.passes += any(drafts)
+            return step(runner, chunks, drafts)
+
+        monkeypatch.setattr(NativeRunner, "_generate", generated)
+        monkeypatch.setattr(NativeRunner, "_step", stepped)
+        monkeypatch.setattr("gpt.generation.runners.native.time.perf_counter", lambda: self.now)
+
+
+@pytest.mark.parametrize(
+    ("wrong_every", "costs", "share", "passes"),
+    [
+        # right drafts save passes
+        (0, {}, 1.0, range(1, 1000 // 5)),
+        # wrong ones are tried at once, and after 100 and 400 more tokens, until more than 4 tokens are lost
+        (1, {}, 0.0, range(15, 16)),
+        # a call costs as much as 30 tokens, and drafts 2 a token: more than in calls of 64, less than in calls of 8
+        (3, {"call": 30e-6, "token": 1e-6, "draft": 6e-6}, None, range(1, 40)),
+    ],
+)
+def test_drafts_are_used_as_long_as_they_are_faster(
+    monkeypatch: pytest.MonkeyPatch, wrong_every: int, costs: dict[str, float], share: float | None, passes: range
+) -> None:
     monkeypatch.undo()
     model, params = sharp_model(block_size=1100), SamplingParams(max_new_tokens=1000, temperature=0)
     (text,) = tokens_of(model, [[1]], params)
-    decoder = runtime_with(model, lambda params: Oracle([[1, *text, *[0] * 10]], 1)).decoder([[1]], params, [0])
-    passes = _count(monkeypatch, decoder)
-    generate, now = decoder._backend.generate, [0.0]  # type: ignore[attr-defined]
-
-    def watched(contexts: object, uniforms: torch.Tensor, *arguments: object) -> object:
-        now[0] += uniforms.size(1)
-        return generate(contexts, uniforms, *arguments)
-
-    monkeypatch.setattr(decoder._backend, "generate", watched)  # type: ignore[attr-defined]
-    # a clock on which a pass with drafts takes as long as two without
-    monkeypatch.setattr("gpt.generation.speculative.time.perf_counter", lambda: now[0] + 2 * passes())
-    assert [decoder.step()[0].id for _ in range(1000)] == text
-    assert passes() == 3 * 5  # at once, and after 100 and 400 more tokens, until more than 4 tokens are lost
-    assert decoder.acceptance == 0.0
-
-
-def test_the_speed_without_drafts_is_that_of_many_tokens_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call costs as much as 30 tokens here, and drafts 2 a token: more than calls of 64, less than calls of 8."""
-    monkeypatch.undo()
-    model, params = sharp_model(block_size=1100), SamplingParams(max_new_tokens=1000, temperature=0)
-    (text,) = tokens_of(model, [[1]], params)
-    decoder = runtime_with(model, lambda params: Oracle([[1, *text, *[0] * 10]], 3)).decoder([[1]], params, [0])
-    passes = _count(monkeypatch, decoder)
-    generate, now = decoder._backend.generate, [0.0]  # type: ignore[attr-defined]
-
-    def watched(contexts: object, uniforms: torch.Tensor, *arguments: object) -> object:
-        now[0] += 30e-6 + 1e-6 * uniforms.size(1)
-        return generate(contexts, uniforms, *arguments)
-
-    monkeypatch.setattr(decoder._backend, "generate", watched)  # type: ignore[attr-defined]
-    clock = "gpt.generation.speculative.time.perf_counter"
-    monkeypatch.setattr(
-        clock, lambda: now[0] + 6e-6 * passes()
-    )  # 2 a token: more than in calls of 64, less than in calls of 8
-    assert [decoder.step()[0].id for _ in range(1000)] == text
-    assert 0 < passes() < 40
-
-
-def _count(monkeypatch: pytest.MonkeyPatch, decoder: object) -> Callable[[], int]:
-    """How often drafts were checked."""
-    calls: list[None] = []
-    backend = decoder._backend  # type: ignore[attr-defined]
-    verify = backend.verify
-
-    def watched(*arguments: object) -> object:
-        calls.append(None)
-        return verify(*arguments)
-
-    monkeypatch.setattr(backend, "verify", watched)
-    return lambda: len(calls)
+    clock = Clock(monkeypatch)
+    vars(clock).update(costs)
+    oracle = Oracle([[1, *text, *[0] * 10]], wrong_every)
+    batch = Batch(runtime_with(model, lambda params: oracle), [[1]], params, [0])
+    assert rows_of(batch, 1000) == [text]
+    assert clock.passes in passes
+    assert batch.speculation is not None
+    assert share in (None, batch.speculation.acceptance)
 
 
 def test_log_probabilities_are_those_of_plain_decoding() -> None:
     model, params = sharp_model(std=0.25), SamplingParams(max_new_tokens=30, logprobs=2)
-    plain = runtime_with(model, None).decoder([[3, 1]], params, [5])
-    drafted = runtime_with(model, DRAFTERS["model"]).decoder([[3, 1]], params, [5])
+    plain, drafted = (Batch(runtime_with(model, each), [[3, 1]], params, [5]) for each in (None, DRAFTERS["model"]))
     for _ in range(30):
-        one, other = plain.step()[0], drafted.step()[0]
-        assert one.id == other.id
-        assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
-        assert [token for token, _ in one.top] == [token for token, _ in other.top]
+        assert plain.step() == drafted.step()
 
 
 def test_rows_that_finish_leave_the_others_their_texts() -> None:
-    model, params = sharp_model(std=0.25), SamplingParams(max_new_tokens=40)
-    prompts = [[1, 2], [3], [4, 5, 6]]
-    expected = tokens_of(model, prompts, params)
-    decoder = runtime_with(model, DRAFTERS["model"]).decoder(prompts, params, range(3))
-    rows: list[list[int]] = [[] for _ in prompts]
-    for step in range(40):
-        for row, sampled in decoder.step().items():
-            rows[row].append(sampled.id)
-        decoder.finish({10: {1}, 25: {0}}.get(step, set()))
-    assert rows == [expected[0][:26], expected[1][:11], expected[2]]
+    model, params = sharp_model(std=0.25), SamplingParams(max_new_tokens=40, end_id=4)
+    prompts = [[1, 2], [3], [4, 5, 6], [8], [9]]
+    plain, drafted = (Batch(runtime_with(model, each), prompts, params, range(5)) for each in (None, DRAFTERS["model"]))
+    lengths = set()
+    while plain.active:
+        lengths.add(len(plain.active))
+        assert plain.step() == drafted.step()
+    assert len(lengths) > 2
 
 
 def test_logits_that_are_not_finite_are_an_error_that_names_the_position() -> None:
@@ -267,49 +252,26 @@ def test_a_row_that_ends_before_its_logits_break_keeps_its_text(make_drafter: Ma
     with torch.no_grad():
         model.wpe.weight[9] = math.nan  # type: ignore[index, union-attr]
     params = SamplingParams(max_new_tokens=20, temperature=0)
-    decoder = runtime_with(model, make_drafter).decoder([[1, 2, 3]], params, [0])
-    assert [decoder.step()[0].id for _ in range(7)] == expected
+    batch = Batch(runtime_with(model, make_drafter), [[1, 2, 3]], params, [0])
+    assert rows_of(batch, 7) == [expected]
     with pytest.raises(GenerationError, match="position 9 are not finite"):
-        decoder.step()
+        batch.step()
 
 
-def test_drafts_of_a_damaged_model_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drafts_of_a_damaged_model_are_none() -> None:
     model, small = sharp_model(std=0.25), sharp_model(n_layer=1)
     with torch.no_grad():
         small.wpe.weight[5] = math.nan  # type: ignore[index, union-attr]
-    params = SamplingParams(max_new_tokens=40)
-    make = partial(ModelDrafter, partial(runtime_with(small, None).backend, params))
+    params, damaged = SamplingParams(max_new_tokens=40), runtime_with(small, None)
+    make: MakeDrafter = lambda params: ModelDrafter(damaged.backend(params), params)  # noqa: E731
     assert tokens_of(model, [[1, 2]], params, make) == tokens_of(model, [[1, 2]], params)
-
-
-def test_rows_that_are_ahead_wait_and_none_goes_past_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, params = sharp_model(block_size=200), SamplingParams(max_new_tokens=60, temperature=0)
-    prompts = [[1], [2], [3]]
-    plain = tokens_of(model, prompts, SamplingParams(max_new_tokens=80, temperature=0))
-    texts = [[*prompt, *row] for prompt, row in zip(prompts, plain, strict=True)]
-
-    class Uneven(Oracle):
-        """Right about the first row, wrong about the others."""
-
-        def draft(self, row: int, context: Sequence[int], uniforms: Sequence[float]) -> list[int]:
-            true = super().draft(row, context, uniforms)
-            return true if row == 0 else [(token + 1) % 23 for token in true]
-
-    decoder = runtime_with(model, lambda params: Uneven(texts, 0)).decoder(prompts, params, range(3))
-    sampled: list[list[int]] = [[] for _ in prompts]
-    for count in range(1, 61):
-        for row, token in decoder.step().items():
-            sampled[row].append(token.id)
-        lengths = [len(context) - 1 for context in decoder._sequences]  # type: ignore[attr-defined]
-        assert max(lengths) <= min(60, count + speculative.MAX_DRAFTS)
-    assert sampled == [row[:60] for row in plain]
 
 
 def test_where_there_is_no_native_backend_it_goes_on_without_drafts_and_says_so() -> None:
     model, lines = sharp_model(), list[str]()
     runtime = build_runtime(model, DecodeOptions("eager"), report=lines.append, make_drafter=ngram_drafter)
     assert lines == ["decoding without speculation, which only the native backend can do; the text is the same"]
-    assert runtime.decoder([[1]], SamplingParams(max_new_tokens=1), [1]).acceptance is None
+    assert Batch(runtime, [[1]], SamplingParams(max_new_tokens=1), [1]).speculation is None
 
 
 # --- drafters ------------------------------------------------------------------------------------
@@ -318,10 +280,10 @@ def test_where_there_is_no_native_backend_it_goes_on_without_drafts_and_says_so(
 def test_lookup_goes_on_as_the_text_did_after_the_same_words() -> None:
     drafter = LookupDrafter()
     text = [1, 2, 3, 4, 5, 6, 7, 1, 2, 3]
-    assert drafter.draft(0, text, [0.0] * 4) == [4, 5, 6, 7]
+    assert drafter.draft(text, [0.0] * 4) == [4, 5, 6, 7]
     text += [4, 5, 9, 9, 2, 3, 4]
-    assert drafter.draft(0, text, [0.0] * 2) == [5, 9]  # of several places the latest
-    assert drafter.draft(1, [1, 2, 3], [0.0] * 4) == []
+    assert drafter.draft(text, [0.0] * 2) == [5, 9]  # of several places the latest
+    assert LookupDrafter().draft([1, 2, 3], [0.0] * 4) == []
 
 
 def test_a_model_drafts_what_it_would_draw_by_the_same_numbers() -> None:
@@ -329,4 +291,4 @@ def test_a_model_drafts_what_it_would_draw_by_the_same_numbers() -> None:
     (expected,) = tokens_of(sharp_model(n_layer=1, std=0.25), [prompt], params)
     generator = torch.Generator().manual_seed(0)
     uniforms = torch.rand(8, generator=generator).tolist()
-    assert model_drafter(params).draft(0, prompt, uniforms) == expected
+    assert model_drafter(params).draft(prompt, uniforms) == expected

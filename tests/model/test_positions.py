@@ -66,34 +66,6 @@ def test_rotary_multiplies_by_complex_numbers(width: int, theta: float, position
         torch.testing.assert_close(actual, turned_as_complex_numbers(x, positions, theta), rtol=0, atol=2e-5)
 
 
-def test_rotary_keeps_norms() -> None:
-    q, k = torch.randn(2, 4, 12, 8), torch.randn(2, 2, 12, 8)
-    for turned, x in zip(rotate_both(q, k, Rotary(12, 8, 10000.0)(torch.arange(12))), (q, k), strict=True):
-        torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
-        assert not torch.allclose(turned[:, :, 1:], x[:, :, 1:])
-
-
-def test_rotary_leaves_position_zero_as_it_is() -> None:
-    q, k = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 3, 8)
-    turned_q, turned_k = rotate_both(q, k, Rotary(12, 8, 10000.0)(torch.zeros(3, dtype=torch.long)))
-    assert torch.equal(turned_q, q)
-    assert torch.equal(turned_k, k)
-
-
-@pytest.mark.parametrize("shift", [1, 5, 40])
-def test_rotary_scores_depend_only_on_the_distance(shift: int) -> None:
-    q, k = torch.randn(1, 1, 1, 8).expand(1, 1, 10, 8), torch.randn(1, 1, 1, 8).expand(1, 1, 10, 8)
-    rotary = Rotary(64, 8, 10000.0)
-    near_q, near_k = rotate_both(q, k, rotary(torch.arange(10)))
-    far_q, far_k = rotate_both(q, k, rotary(torch.arange(10) + shift))
-    scores = (near_q @ near_k.transpose(-2, -1))[0, 0]
-    torch.testing.assert_close((far_q @ far_k.transpose(-2, -1))[0, 0], scores, rtol=0, atol=1e-5)
-    for distance in range(-9, 10):
-        along = scores.diagonal(distance)
-        torch.testing.assert_close(along, along[:1].expand_as(along), rtol=0, atol=1e-5)
-    assert scores[0].std() > 0.01  # the distance does matter
-
-
 def test_rotary_positions_of_each_row_equal_shared_ones() -> None:
     q, k = torch.randn(3, 4, 5, 8), torch.randn(3, 2, 5, 8)
     rotary, positions = Rotary(12, 8, 10000.0), torch.tensor([2, 3, 4, 9, 11])

@@ -12,14 +12,6 @@ from gpt.training.optimizers import build_optimizer
 from tiny import sharp_model, tiny_config
 
 
-def test_it_adds_weighted_earlier_positions_by_hand() -> None:
-    conv = ShortConv(width=2, taps=3)
-    conv.weight.data = torch.tensor([[[1.0, 10.0, 100.0]], [[0.0, 0.0, -1.0]]])
-    x = torch.tensor([[[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [4.0, 4.0]]])
-    expected = torch.tensor([[[2.0, 1.0], [14.0, 2.0], [126.0, 2.0], [238.0, 2.0]]])
-    assert torch.equal(conv(x, None, None), expected)
-
-
 def test_it_is_the_convolution_of_torch() -> None:
     conv, x = ShortConv(8, 4), torch.randn(3, 7, 8)
     nn.init.normal_(conv.weight)

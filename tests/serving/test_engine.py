@@ -4,18 +4,18 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from generation.support import LETTERS
 from native_support import needs_compiler
 
 import gpt
 from gpt.config import SamplingParams
 from gpt.data import ByteTokenizer, CharTokenizer
 from gpt.errors import DataError, GenerationError, InputError
-from gpt.generation import Piece
+from gpt.generation import TextChunk
 from gpt.generation.text import TextStream, decode_text
 from gpt.model import GPT
 from gpt.serving import EngineClosedError, QueueFullError, ServingEngine
 from patience import PATIENCE
-from serving.support import LETTERS
 from tiny import sharp_model
 
 pytestmark = needs_compiler
@@ -28,10 +28,10 @@ class Answer:
     """Collects the pieces of a request."""
 
     def __init__(self) -> None:
-        self.pieces: list[Piece] = []
+        self.pieces: list[TextChunk] = []
         self.begun, self.ended = threading.Event(), threading.Event()
 
-    def __call__(self, pieces: list[Piece]) -> None:
+    def __call__(self, pieces: list[TextChunk]) -> None:
         assert not self.ended.is_set()
         self.pieces += pieces
         self.begun.set()
@@ -137,7 +137,7 @@ def test_ids_that_the_tokenizer_does_not_have_are_not_sampled(backend: str) -> N
 def test_a_request_for_no_tokens_gets_one_piece(make: Callable[..., ServingEngine]) -> None:
     answer = Answer()
     make().submit("abc", SamplingParams(max_new_tokens=0), answer)
-    assert (answer.text, answer.pieces) == ("", [Piece(0, "", None, "length")])
+    assert (answer.text, answer.pieces) == ("", [TextChunk(0, "", None, "length")])
 
 
 def test_prompts_that_cannot_be_used_are_refused_at_once(make: Callable[..., ServingEngine]) -> None:
@@ -185,7 +185,7 @@ def test_as_many_requests_wait_as_are_accepted(make: Callable[..., ServingEngine
 def test_a_reader_that_raises_ends_its_request_and_no_other(make: Callable[..., ServingEngine]) -> None:
     engine, calls, other = make(), [], Answer()
 
-    def gone(pieces: list[Piece]) -> None:
+    def gone(pieces: list[TextChunk]) -> None:
         calls.append(pieces)
         raise RuntimeError("the event loop is closed")
 
@@ -226,7 +226,7 @@ def test_a_bug_ends_all_requests_and_the_engine_with_it(
     def broken(chunks: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(engine._core._runner, "run", broken)
+    monkeypatch.setattr(engine._engine._runner, "run", broken)
     request = engine.submit("abc", SHORT, answer)
     assert answer.finish == "error"
     assert request.error is engine.failure

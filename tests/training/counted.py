@@ -62,7 +62,7 @@ class CountedTraining:
         if method == "ddp" and is_fake:
             reduce_as_fake_groups_do(parallel.forward)  # type: ignore[arg-type]
         self.optimizer = build_optimizer(self.model, OptimConfig(name=optimizer), compute.device, compute.fast_dtype)  # type: ignore[arg-type]
-        self._stepper = Stepper(self.model, self.optimizer, compute, 1.0, 0, parallel, world)
+        self._stepper = Stepper(self.model, self.optimizer, compute, 1.0, 0, parallel)
         self._signals = SignalWatch(silent, world)
         self._number = 0
 

@@ -13,7 +13,7 @@ from gpt.config import LoadedConfig, parse_config
 from gpt.distributed import World
 from gpt.environment import read_settings
 from gpt.training.callbacks import Callback
-from gpt.training.setup import open_session
+from gpt.training.setup import Displays, open_session
 from gpt.training.trainer import Trainer
 from tiny import CORPUS
 
@@ -49,9 +49,10 @@ def start_session(
     report: Callable[[str], None] = lambda line: None,
     world: World = World(),  # noqa: B008  # without state
     callbacks: Sequence[Callback] = (),
+    displays: Displays = Displays(),  # noqa: B008  # frozen
 ) -> Trainer:
     """Return a trainer of folder/runs/run, ready to run; the corpus is written if there is none."""
-    corpus = world.on_main(lambda: _write_corpus(folder))
+    corpus = world.rank_zero(lambda: _write_corpus(folder))
     places = [f"data.path={json.dumps(str(corpus))}", f"data.dir={json.dumps(str(folder / 'data'))}"]
     places.append(f"run.dir={json.dumps(str(folder / 'runs'))}")
     config = parse_config("", "recipe", [*RECIPE, *places, *overrides])
@@ -63,6 +64,7 @@ def start_session(
         allow_config_change,
         world,
         callbacks,
+        displays,
     )
 
 
@@ -80,7 +82,7 @@ def quick_beginnings() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with (
-        patch("gpt.training.trainer.measure_matmul_rate", lambda device, dtype: 1e9),
+        patch("gpt.training.setup.measure_matmul_rate", lambda device, dtype: 1e9),
         patch("os.fsync", lambda handle: None),
     ):
         yield

@@ -1,5 +1,4 @@
 import contextlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,6 @@ from torch import Tensor
 
 from gpt.checkpoint import read_checkpoint
 from gpt.errors import CheckpointError
-from gpt.evaluation.loss import evaluate
-from gpt.evaluation.windows import full_batches
 from gpt.model import GPT
 from gpt.training.averaging import WeightAverage
 from gpt.training.trainer import Trainer
@@ -59,25 +56,6 @@ def test_the_average_is_that_of_the_formula_short_at_first(decay: float) -> None
         torch.testing.assert_close(weight.double(), expected[name], rtol=1e-6, atol=1e-6)
 
 
-def test_late_in_a_run_the_decay_is_the_one_that_was_asked_for() -> None:
-    model = GPT(tiny_config())
-    average = WeightAverage(model, 0.75)
-    before = weights(model)
-    after = move(model)
-    average.update(10**6)
-    for name, weight in averaged(model, average).items():
-        torch.testing.assert_close(weight, 0.75 * before[name] + 0.25 * after[name])
-
-
-def test_the_weights_themselves_are_not_touched_by_an_update() -> None:
-    model = GPT(tiny_config())
-    average = WeightAverage(model, 0.9)
-    after = move(model)
-    average.update(1)
-    assert same(weights(model), after)
-    assert same(average.state_dict(), after)
-
-
 @pytest.mark.parametrize("tie_weights", [True, False])
 def test_the_model_has_the_average_while_it_is_applied_and_its_own_weights_after(tie_weights: bool) -> None:
     model = GPT(tiny_config(tie_weights=tie_weights))
@@ -107,36 +85,9 @@ def test_an_exception_while_it_is_applied_leaves_everything_as_it_was() -> None:
     assert same(averaged(model, average), first)
 
 
-def test_a_saved_average_continues_exactly() -> None:
-    """The checkpoint's model is the average; what it keeps beside it are the weights."""
-    model, other = GPT(tiny_config()), GPT(tiny_config())
-    average, resumed = WeightAverage(model, 0.9), WeightAverage(other, 0.9)
-    for step in (1, 2):
-        move(model)
-        average.update(step)
-    state = average.state_dict()
-    with average.applied():
-        other.load_state_dict(model.state_dict())
-    resumed.load_state_dict(state)
-    assert same(weights(other), weights(model))
-    assert same(averaged(other, resumed), averaged(model, average))
-    torch.manual_seed(1)
-    move(model)
-    torch.manual_seed(1)
-    move(other)
-    for one in (average, resumed):
-        one.update(3)
-    assert same(averaged(other, resumed), averaged(model, average))
-
-
 # --- in a run ------------------------------------------------------------------------------------
 
 EMA = ("optim.ema_decay=0.5", "train.max_steps=4", "train.eval_interval=2", "train.sample_tokens=0")
-
-
-def rows(folder: Path, name: str) -> dict[int, float]:
-    lines = (folder / "runs" / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return {row["step"]: row[name] for row in map(json.loads, lines) if name in row}
 
 
 def test_a_run_evaluates_and_saves_the_average_and_keeps_the_weights_beside_it(tmp_path: Path, start: Start) -> None:
@@ -160,32 +111,6 @@ def test_a_run_evaluates_and_saves_the_average_and_keeps_the_weights_beside_it(t
         torch.testing.assert_close(weight, expected[name], rtol=1e-5, atol=1e-6)
     assert same(checkpoint.training["average"], history[-1])
     assert same(weights(trainer.model), history[-1])
-
-
-def test_the_loss_that_was_recorded_is_that_of_the_saved_model(tmp_path: Path, start: Start) -> None:
-    trainer = start(tmp_path, *EMA)
-    trainer.run()
-    checkpoint = read_checkpoint(trainer.run_folder.checkpoints()[0])
-    model = GPT(checkpoint.config.model)
-
-    def loss_of(state: dict[str, Tensor]) -> float:
-        model.load_state_dict(state, strict=False)
-        batches = full_batches(trainer.dataset.val[:97], checkpoint.config.model.block_size, 4)
-        return evaluate(model, batches, trainer.compute, lambda: None).loss
-
-    recorded = rows(tmp_path, "val/loss")[4]
-    assert loss_of(checkpoint.model) == recorded == checkpoint.state["val_loss"]
-    unaveraged = rows(tmp_path, "val/loss_unaveraged")[4]
-    assert loss_of(checkpoint.training["average"]) == unaveraged
-    assert abs(unaveraged - recorded) > 1e-4
-
-
-def test_the_average_changes_nothing_of_what_is_learned(tmp_path: Path, start: Start) -> None:
-    start(tmp_path / "with", *EMA).run()
-    start(tmp_path / "without", *EMA[1:]).run()
-    assert rows(tmp_path / "with", "train/loss") == rows(tmp_path / "without", "train/loss")
-    assert rows(tmp_path / "with", "val/loss") != rows(tmp_path / "without", "val/loss")
-    assert rows(tmp_path / "with", "val/loss_unaveraged") == rows(tmp_path / "without", "val/loss")
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from gpt.distributed import World
 from gpt.errors import NonFiniteError
-from gpt.training.incidents import MAX_PENDING, MAX_SKIPPED, MEMORY, Incident, LossStatistics, StepWatch
+from gpt.training.incidents import MAX_PENDING, MAX_SKIPPED, MEMORY, LossAnomaly, LossMonitor, LossStatistics
 from gpt.training.saving import CheckpointWriter
 from gpt.training.trainer import Trainer
 
 Start = Callable[..., Trainer]
 
 
-def feed(watch: StepWatch, losses: list[float], first: int = 0) -> list[Incident]:
+def feed(watch: LossMonitor, losses: list[float], first: int = 0) -> list[LossAnomaly]:
     for step, loss in enumerate(losses, start=first):
         watch.begin(step, torch.tensor([step, 7]))
         watch.observe(torch.tensor(loss), torch.tensor(1.0), torch.tensor(not math.isfinite(loss)))
@@ -41,7 +41,7 @@ def test_statistics_are_those_of_the_losses() -> None:
 
 
 def test_a_spike_is_found_with_its_step_height_and_windows() -> None:
-    watch = StepWatch(6.0)
+    watch = LossMonitor(6.0)
     assert feed(watch, noise(200)) == []
     (incident,) = feed(watch, [3.5], first=200)
     assert (incident.step, incident.kind, incident.loss, incident.windows) == (200, "spike", 3.5, [200, 7])
@@ -53,16 +53,16 @@ def test_a_spike_is_found_with_its_step_height_and_windows() -> None:
 
 @pytest.mark.parametrize("losses", [[4.0 - step / 100 for step in range(300)], [2.0] * 300, [2.0] * 200 + [2.1]])
 def test_learning_a_plateau_and_a_small_step_are_no_incidents(losses: list[float]) -> None:
-    assert feed(StepWatch(6.0), losses) == []
+    assert feed(LossMonitor(6.0), losses) == []
 
 
 def test_nothing_is_a_spike_before_there_is_something_to_compare_with_or_if_it_is_turned_off() -> None:
-    assert feed(StepWatch(6.0), [2.0] * (MEMORY - 1) + [9.0]) == []
-    assert feed(StepWatch(None), [2.0] * 200 + [9.0]) == []
+    assert feed(LossMonitor(6.0), [2.0] * (MEMORY - 1) + [9.0]) == []
+    assert feed(LossMonitor(None), [2.0] * 200 + [9.0]) == []
 
 
 def test_one_spike_does_not_hide_the_next_and_a_new_level_becomes_normal() -> None:
-    watch = StepWatch(6.0)
+    watch = LossMonitor(6.0)
     feed(watch, noise(200))
     assert len(feed(watch, [50.0, 3.5])) == 2
     assert 1 < len(feed(watch, noise(400, mean=3.5))) < 60
@@ -70,7 +70,7 @@ def test_one_spike_does_not_hide_the_next_and_a_new_level_becomes_normal() -> No
 
 
 def test_values_that_are_not_finite_are_counted_and_kept_out_of_the_mean() -> None:
-    watch = StepWatch(6.0)
+    watch = LossMonitor(6.0)
     feed(watch, [2.0] * 100)
     incidents = feed(watch, [math.nan, math.inf, 2.0])
     assert [(incident.kind, incident.loss) for incident in incidents] == [("nonfinite", None)] * 2
@@ -78,14 +78,8 @@ def test_values_that_are_not_finite_are_counted_and_kept_out_of_the_mean() -> No
     assert watch.counters == {"train/loss_spikes": 0, "train/skipped_steps": 2}
 
 
-def test_a_step_that_never_gave_a_result_was_not_finite() -> None:
-    watch = StepWatch(6.0)
-    watch.begin(0, torch.tensor([3]))
-    assert [(incident.step, incident.kind, incident.windows) for incident in watch.read()] == [(0, "nonfinite", [3])]
-
-
 def test_what_waits_is_bounded() -> None:
-    watch = StepWatch(6.0)
+    watch = LossMonitor(6.0)
     for step in range(MAX_PENDING):
         assert not watch.is_full
         watch.begin(step, torch.tensor([0]))
@@ -96,10 +90,10 @@ def test_what_waits_is_bounded() -> None:
 
 def test_statistics_continue_exactly() -> None:
     losses = noise(300)
-    one, other = StepWatch(6.0), StepWatch(6.0)
+    one, other = LossMonitor(6.0), LossMonitor(6.0)
     feed(one, losses)
     feed(other, losses[:100])
-    restored = StepWatch(6.0)
+    restored = LossMonitor(6.0)
     restored.load_state_dict(other.state_dict())
     feed(restored, losses[100:])
     assert restored.statistics == one.statistics
@@ -108,7 +102,7 @@ def test_statistics_continue_exactly() -> None:
 @pytest.mark.parametrize("change", [{"mean": math.nan}, {"variance": -1.0}, {"count": "5"}, {"skipped": 2**70}])
 def test_hostile_statistics_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(change))):
-        StepWatch(6.0).load_state_dict({**StepWatch(6.0).state_dict(), **change})
+        LossMonitor(6.0).load_state_dict({**LossMonitor(6.0).state_dict(), **change})
 
 
 # --- in a run ------------------------------------------------------------------------------------
@@ -141,13 +135,6 @@ def test_a_run_that_stops_records_the_sequences_of_its_step(tmp_path: Path, star
     assert (incident["step"], incident["kind"]) == (2, "nonfinite")
     assert len(incident["windows"]) == 4
     assert all(0 <= position < len(trainer.dataset.train) - 16 for position in incident["windows"])
-
-
-def test_the_positions_are_those_of_the_batch(tmp_path: Path, start: Start) -> None:
-    trainer = start(tmp_path)
-    ((inputs, _),) = trainer.batches.next()
-    for row, begin in zip(inputs, trainer.batches.starts.tolist(), strict=True):
-        assert row.tolist() == trainer.dataset.train[begin : begin + 16].tolist()
 
 
 def test_a_step_that_is_skipped_changes_nothing_and_the_next_ones_train(tmp_path: Path, start: Start) -> None:

@@ -15,7 +15,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.context import RequestContext
 from tensorboard.plugins.base_plugin import TBContext
-from tensorboard.plugins.hparams import metadata
 from tensorboard.plugins.hparams.backend_context import Context
 
 from gpt.config import Config
@@ -80,16 +79,6 @@ def test_a_line_that_a_crash_cut_short_is_dropped_and_the_next_one_is_whole(tmp_
     assert steps_in(path) == [1, 2, 4]
 
 
-@pytest.mark.parametrize("line", [b"\x00\x00\x00\n", b"\xff\n", b"[]\n", b"{}\n", b'{"step": null}\n', b"\n"])
-def test_a_damaged_line_is_dropped_and_those_after_it_stay(tmp_path: Path, line: bytes) -> None:
-    path = tmp_path / "metrics.jsonl"
-    write_rows(path, range(1, 4))
-    first, rest = path.read_bytes().split(b"\n", 1)
-    path.write_bytes(first + b"\n" + line + rest)
-    MetricsFile(path).start(9)
-    assert steps_in(path) == [1, 2, 3]
-
-
 # --- TensorBoard ---------------------------------------------------------------------------------
 
 
@@ -118,20 +107,6 @@ def test_scalars_texts_and_histograms_can_be_read_back(tmp_path: Path) -> None:
     assert text_of(events, "sample") == "    KING:\n      <b>Who?</b>"
     assert events.Histograms("weights/wte")[0].histogram_value.sum == 45
     assert "    learning_rate: 0.25" in text_of(events, "config")
-
-
-def test_the_hyper_parameters_are_in_the_same_folder(tmp_path: Path) -> None:
-    """SummaryWriter.add_hparams would make a folder of its own, a second run in TensorBoard's list."""
-    board = TensorBoard(tmp_path, CONFIG)
-    board.start(0)
-    board.close()
-    assert [path.name.split(".")[2] for path in tmp_path.iterdir()] == ["tfevents"]
-    content = read_events(tmp_path).summary_metadata[metadata.SESSION_START_INFO_TAG].plugin_data.content
-    values = metadata.parse_session_start_info_plugin_data(content).hparams
-    assert values["model.n_layer"].number_value == 3
-    assert values["optim.learning_rate"].number_value == 0.25
-    assert values["train.histograms"].bool_value is False
-    assert values["optim.betas"].string_value == "[0.9, 0.99]"
 
 
 def test_the_hparams_tab_shows_the_keys_first_in_which_runs_differ(tmp_path: Path) -> None:
@@ -310,16 +285,6 @@ def test_a_reader_who_went_away_does_not_end_the_run() -> None:
     lines: list[str] = []
     MonitorGroup([Recorder(BrokenPipeError(errno.EPIPE, "Broken pipe"))], lines.append).scalars(1, {})
     assert lines == ["warning: Recorder cannot write: Broken pipe; training continues"]
-
-
-def test_a_mistake_of_ours_ends_the_run() -> None:
-    with pytest.raises(ValueError, match="a bug"):
-        MonitorGroup([Recorder(ValueError("a bug"))], pytest.fail).scalars(1, {})
-
-
-def test_a_monitor_may_leave_out_what_it_does_not_want() -> None:
-    for call in CALLS:
-        assert call(Monitor()) is None
 
 
 def test_a_monitor_that_cannot_start_is_left_out() -> None:

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.device import Compute
-from gpt.training.objective import Distillation, TaughtBatch, cross_entropy
+from gpt.training.distillation import Distillation, DistillBatch
+from gpt.training.objective import cross_entropy
 
 COMPUTE = Compute(torch.device("cpu"), torch.float32)
 INPUTS = torch.randint(7, (2, 5), generator=torch.Generator().manual_seed(0))
@@ -24,8 +25,8 @@ class Table(nn.Module):
         return self.logits
 
 
-def taught(probabilities: Tensor) -> TaughtBatch:
-    return TaughtBatch(INPUTS, TARGETS, probabilities.half())
+def taught(probabilities: Tensor) -> DistillBatch:
+    return DistillBatch(INPUTS, TARGETS, probabilities.half())
 
 
 def gradient(minimized: Tensor, model: Table) -> Tensor:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from gpt.config import OptimConfig
 from gpt.errors import CheckpointError
@@ -46,28 +45,6 @@ def test_the_fused_kernel_is_used_where_torch_has_it(device: str, fused: bool) -
     assert [group["fused"] for group in optimizer.param_groups] == [fused, fused]
 
 
-def test_steps_follow_the_formulas_of_adamw() -> None:
-    """1711.05101, algorithm 2, with the decay multiplied by the learning rate, as torch does it."""
-    rate, decay, beta1, beta2, eps = 0.03, 0.2, 0.8, 0.95, 1e-6
-    model = nn.Linear(5, 3, dtype=torch.float64)
-    config = OptimConfig(learning_rate=rate, weight_decay=decay, betas=(beta1, beta2), eps=eps)
-    optimizer = build_optimizer(model, config, CPU)
-    expected = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    first = {name: torch.zeros_like(value) for name, value in expected.items()}
-    second = {name: torch.zeros_like(value) for name, value in expected.items()}
-    for step in (1, 2, 3):
-        for name, parameter in model.named_parameters():
-            gradient = parameter.grad = torch.randn_like(parameter)
-            first[name] = beta1 * first[name] + (1 - beta1) * gradient
-            second[name] = beta2 * second[name] + (1 - beta2) * gradient**2
-            mean, variance = first[name] / (1 - beta1**step), second[name] / (1 - beta2**step)
-            shrunk = expected[name] * (1 - rate * (decay if parameter.dim() >= 2 else 0))
-            expected[name] = shrunk - rate * mean / (variance.sqrt() + eps)
-        optimizer.step()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.detach(), expected[name], rtol=1e-12, atol=1e-14)
-
-
 # --- several as one ------------------------------------------------------------------------------
 
 
@@ -102,29 +79,6 @@ def test_one_state_is_that_of_all_optimizers_and_continues_exactly(name: str) ->
     for one, of in ((model, optimizer), (other, resumed)):
         steps(one, of, seed=2)
     assert equal(model, other)
-
-
-def test_a_rate_written_into_a_group_takes_effect() -> None:
-    model, optimizer = build(name="muon")
-    before = copy.deepcopy(model)
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    steps(model, optimizer, seed=1)
-    assert equal(model, before)
-    for group in optimizer.param_groups:
-        group["lr"] = 0.1
-    steps(model, optimizer, seed=1)
-    moved = [not torch.equal(new, old) for new, old in zip(model.parameters(), before.parameters(), strict=True)]
-    assert all(moved)
-
-
-def test_gradients_of_all_optimizers_are_forgotten() -> None:
-    model, optimizer = build(name="muon")
-    steps(model, optimizer, seed=1)
-    optimizer.zero_grad(set_to_none=False)
-    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
-    optimizer.zero_grad()
-    assert all(p.grad is None for p in model.parameters())
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])

@@ -77,16 +77,7 @@ def test_what_decides_the_weights_is_never_harmless(key: str) -> None:
     assert key not in HARMLESS
 
 
-def test_no_difference_between_a_configuration_and_itself(config: Config) -> None:
-    assert differences(config, config) == []
-
-
 # --- where to continue ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("resume", [None, AUTO])
-def test_a_new_run_starts_afresh(run: RunFolder, config: Config, resume: str | None) -> None:
-    assert find_resume_point(run, resume, config, pytest.fail) is None
 
 
 def test_a_run_that_exists_is_not_overwritten_and_can_be_continued(run: RunFolder, config: Config) -> None:
@@ -168,10 +159,6 @@ def test_a_damaged_checkpoint_that_was_named_is_an_error(
 @pytest.fixture
 def point(make_checkpoint: Callable[[int], Checkpoint]) -> ResumePoint:
     return ResumePoint(Path("step-000005"), make_checkpoint(5))
-
-
-def test_the_same_configuration_and_data_fit(point: ResumePoint, config: Config, dataset: Dataset) -> None:
-    check_fits(point, changed(config, "train.eval_interval", 3), dataset, allow_config_change=False)
 
 
 def test_a_changed_key_is_refused_until_it_is_allowed(point: ResumePoint, config: Config, dataset: Dataset) -> None:

@@ -4,7 +4,6 @@ import math
 import resource
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from gpt.checkpoint import RunFolder, find_checkpoint, read_checkpoint
 from gpt.errors import CheckpointError, GPTError, InputError, NonFiniteError
 from gpt.evaluation.loss import Evaluation
 from gpt.training.monitor import Monitor, MonitorGroup
+from gpt.training.setup import Displays
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
 
@@ -53,17 +53,6 @@ def test_the_losses_of_a_fixed_recipe_are_those_that_were_recorded(tmp_path: Pat
     )
 
 
-def test_a_repeated_text_is_learned(tmp_path: Path, start: Start) -> None:
-    """A text of 13 distinct letters in a fixed order; once that is known, the loss is almost nothing."""
-    (tmp_path / "corpus.txt").write_text("the quick, dow\n" * 200, encoding="utf-8")
-    state = start(tmp_path, "train.max_steps=150", "train.eval_interval=150", "train.sample_tokens=30").run()
-    assert state.best_val_loss is not None
-    assert state.best_val_loss < 0.3
-    assert rows(tmp_path, "val/loss")[0] > 2.3
-    sample = (tmp_path / "runs" / "run" / "samples" / "step-000150.txt").read_text(encoding="utf-8")
-    assert "the quick, dow\n" in sample
-
-
 def test_accumulation_sees_the_windows_of_the_large_batch(tmp_path: Path, start: Start) -> None:
     start(tmp_path / "one", "train.batch_size=8").run()
     start(tmp_path / "other", "train.batch_size=2", "train.grad_accum_steps=4", "train.eval_batch_size=8").run()
@@ -89,7 +78,7 @@ def test_evaluations_logs_and_checkpoints_come_when_the_configuration_says(tmp_p
 def pretend_losses(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
     """The results of the next evaluations."""
     results = iter(losses)
-    monkeypatch.setattr("gpt.training.validation.evaluate", lambda *arguments: Evaluation(next(results), 1))
+    monkeypatch.setattr("gpt.training.setup.evaluate", lambda *arguments: Evaluation(next(results), 1))
 
 
 def test_the_best_checkpoint_is_the_one_of_the_lowest_loss(
@@ -105,63 +94,34 @@ def test_the_best_checkpoint_is_the_one_of_the_lowest_loss(
     assert saved_steps(trainer) == [2, 6]
 
 
-def test_without_samples_none_are_written(tmp_path: Path, start: Start) -> None:
-    trainer = start(tmp_path, "train.sample_tokens=0", "train.max_steps=3")
-    trainer.run()
-    assert list(trainer.run_folder.samples.iterdir()) == []
-
-
-@pytest.mark.parametrize(("interval", "drawn"), [(0, []), (1, [0, 2, 4]), (2, [0, 4])])
+@pytest.mark.parametrize(("interval", "drawn"), [(0, []), (1, [0, 2, 4, 5]), (2, [0, 4])])
 def test_attention_is_drawn_at_every_so_many_evaluations(
     tmp_path: Path, start: Start, interval: int, drawn: list[int]
 ) -> None:
-    pictures: dict[int, Any] = {}
+    """Of the evaluations at 0, 2, 4 and 5."""
+    pictures: list[int] = []
 
     class Pictures(Monitor):
         def picture(self, step: int, name: str, pixels: Any) -> None:
-            assert name == "attention"
-            pictures[step] = pixels
+            assert (name, pixels) == ("attention", "pixels of 16 tokens")
+            pictures.append(step)
 
-    trainer = start(tmp_path, f"train.attention_interval={interval}", "train.max_steps=4", "train.eval_interval=2")
+    options = f"train.attention_interval={interval}", "train.max_steps=5", "train.eval_interval=2"
+    displays = Displays(picture=lambda model, tokenizer, idx: f"pixels of {len(idx)} tokens")  # type: ignore[arg-type,return-value]
+    trainer = start(tmp_path, *options, displays=displays)
     trainer.monitor = Pictures()
     trainer.run()
-    assert list(pictures) == drawn
-    assert all(pixels.ndim == 3 and pixels.std() > 10 for pixels in pictures.values())  # not one color
+    assert pictures == drawn
 
 
-def test_an_early_last_evaluation_counts_as_one(tmp_path: Path, start: Start) -> None:
-    drawn: list[int] = []
-
-    class Pictures(Monitor):
-        def picture(self, step: int, name: str, pixels: Any) -> None:
-            drawn.append(step)
-
-    trainer = start(tmp_path, "train.attention_interval=2", "train.max_steps=5", "train.eval_interval=2")
-    trainer.monitor = Pictures()
-    trainer.run()
-    assert drawn == [0, 4]  # of the evaluations at 0, 2, 4 and 5
-
-
-def test_a_picture_that_fails_leaves_the_model_in_training(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
+def test_a_picture_that_fails_leaves_the_model_in_training(tmp_path: Path, start: Start) -> None:
+    def fail(*_: object) -> Any:
         raise InputError("no picture")
 
-    monkeypatch.setattr("gpt.training.validation.attention_view", fail)
-    trainer = start(tmp_path, "train.attention_interval=1", "train.max_steps=4")
+    trainer = start(tmp_path, "train.attention_interval=1", "train.max_steps=4", displays=Displays(picture=fail))
     with pytest.raises(InputError):
         trainer.run()
     assert trainer.model.training
-
-
-def test_pictures_without_matplotlib_are_refused_before_anything_is_written(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(GPTError, match="matplotlib is not installed"):
-        start(tmp_path, "train.attention_interval=1")
-    assert not (tmp_path / "runs").exists()
 
 
 def test_histograms_of_weights_and_gradients_are_reported(tmp_path: Path, start: Start) -> None:
@@ -253,15 +213,6 @@ def test_the_best_checkpoint_is_the_best_one_that_could_be_saved(
     assert read_checkpoint(best).state["val_loss"] == 1.5
 
 
-def test_patience_counts_from_the_lowest_loss_although_it_could_not_be_saved(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend_losses(monkeypatch, 3.0, 1.0, 0.9, 0.8, 0.7)
-    trainer = start(tmp_path, "train.max_steps=12", "train.patience=1")
-    trainer.monitor = FullBetween(monkeypatch, 2, 4)
-    assert trainer.run().step == 12
-
-
 def test_a_disk_that_is_full_at_the_end_is_an_error(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,15 +288,6 @@ def test_a_signal_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(
 
 
 # --- starting ------------------------------------------------------------------------------------
-
-
-def test_a_finished_run_is_not_overwritten(tmp_path: Path, start: Start) -> None:
-    trainer = start(tmp_path, "train.max_steps=3")
-    trainer.run()
-    before = {path: path.stat().st_mtime_ns for path in trainer.run_folder.path.rglob("*")}
-    with pytest.raises(CheckpointError, match="exists already"):
-        start(tmp_path, "train.max_steps=3")
-    assert {path: path.stat().st_mtime_ns for path in trainer.run_folder.path.rglob("*")} == before
 
 
 def test_a_checkpoint_that_does_not_fit_leaves_the_run_folder_as_it_was(tmp_path: Path, start: Start) -> None:

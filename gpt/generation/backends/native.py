@@ -1,27 +1,25 @@
-"""The C++ engine as a backend: prepared once for a model; it computes next-token logits, and samples tokens itself."""
+"""The C++ engine, prepared once for a model, and as a backend that computes next-token logits."""
 
 import ctypes
-import itertools
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from gpt.cache.paged import BlockPool, BlockTable
 from gpt.config import ModelConfig, SamplingParams
 from gpt.environment import Settings
 from gpt.generation.backends import TokenIds, Window
 from gpt.generation.backends.agreement import check_logits, why_not_sample
-from gpt.generation.backends.paged import PagedSequences
-from gpt.kernels.decoding.c_structs import SAMPLING, sample_in_c, sampling_in_c, unknown_sampling
-from gpt.kernels.decoding.engine import Engine, load_engine
-from gpt.kernels.decoding.layout import Weights
+from gpt.generation.text import check_ids
+from gpt.kernels.decoding.c_structs import SAMPLING, unknown_sampling
+from gpt.kernels.decoding.engine import Engine, NotFiniteError, load_engine
+from gpt.kernels.decoding.layout import BLOCK, Weights
 from gpt.kernels.decoding.weights import check_native_support, lay_out_weights
 from gpt.model import GPT
-from gpt.model.gpt import outside_vocabulary
 from gpt.processor import supported_processors
 from gpt.progress import Report, announced
 
@@ -96,7 +94,7 @@ def _checksum(model: GPT) -> int:
 
 
 class NativeBackend:
-    """Computes next-token logits by an engine, and samples tokens inside it.
+    """Computes next-token logits by an engine; what sequences begin with in common is stored once.
 
     Args:
         make_engine: called at the first use, when the number of sequences is known.
@@ -110,140 +108,85 @@ class NativeBackend:
     ) -> None:
         self.window, self.vocab_size = Window.build(model.config.block_size, slide_chunk), model.vocab_size
         self._make_engine, self._prefill_chunk = make_engine, prefill_chunk
-        self._paged: PagedSequences | None = None
+        self._engine: Engine | None = None
 
     @property
     def cache_bytes(self) -> int:
-        return self._paged.nbytes if self._paged is not None else 0
+        return 0 if self._engine is None else self._pool.in_use * self._engine.block_bytes
 
     def next_logits(self, sequences: Sequence[TokenIds]) -> Tensor:
-        indices, windows = range(len(sequences)), self._windows(sequences)
-        paged = self._prepare(indices, windows, [1] * len(indices))
-        logits = paged.engine.forward(*_newest(windows), indices)
-        for index, window in enumerate(windows):
-            paged.append(index, window[-1:])
+        engine, windows = self._store(sequences, ahead=1), [self.window.of(sequence) for sequence in sequences]
+        newest, positions = [window[-1] for window in windows], [len(window) - 1 for window in windows]
+        logits = engine.forward(newest, range(len(windows)), positions, range(len(windows)))
+        for table, token in zip(self._tables, newest, strict=False):
+            table.append([token])
         return logits
 
-    def room(self, sequences: Sequence[TokenIds]) -> int:
-        """Return how many tokens `generate` can sample before a window has to move."""
-        return self.window.size + 1 - max(len(sequence) - self.window.start(len(sequence)) for sequence in sequences)
-
-    def generate(
-        self,
-        sequences: Sequence[TokenIds],
-        uniforms: Tensor,
-        params: SamplingParams,
-        seen: Tensor | None,
-        keep_logits: bool,
-    ) -> tuple[list[list[int]], Tensor | None]:
-        """Sample several tokens after each sequence; arguments and result are those of `Engine.generate`.
-
-        Raises:
-            NotFiniteError: logits are not finite.
-        """
-        indices, windows = range(len(sequences)), self._windows(sequences)
-        paged = self._prepare(indices, windows, [uniforms.size(1)] * len(indices))
-        tokens, _, positions = _newest(windows)
-        sampled, logits = paged.engine.generate(indices, tokens, positions, uniforms, params, seen, keep_logits)
-        for index, (token, more) in enumerate(zip(tokens, sampled, strict=True)):
-            paged.append(index, [token, *more[:-1]])
-        return sampled, logits
-
-    def verify(
-        self,
-        indices: Sequence[int],
-        sequences: Sequence[TokenIds],
-        drafts: Sequence[Sequence[int]],
-        uniforms: Sequence[Sequence[float]],
-        params: SamplingParams,
-        seen: Tensor | None,
-        keep_logits: bool,
-    ) -> list[tuple[list[int], Tensor | None]]:
-        """Sample after each sequence, and after each of its drafts as if those before it were accepted.
-
-        Args:
-            indices: of the B sequences in the batch, in order; the other sequences are left alone.
-            sequences: their tokens.
-            drafts: tokens proposed for each, at most as many as its window has room for.
-            uniforms: for each sequence a number in [0, 1), and one more for each of its drafts.
-            params: how to sample.
-            seen: (B, V) uint8, 1 for the tokens of each sequence; None without a repetition penalty.
-            keep_logits: return the logits too.
-
-        Returns:
-            For each sequence its sampled tokens, one more than drafts, -1 where logits are not finite; and the
-            logits (tokens, V) or None.
-        """
-        windows = self._windows(sequences)
-        for draft in drafts:
-            self._check(draft)
-        sizes = [1 + len(draft) for draft in drafts]
-        paged = self._prepare(indices, windows, sizes)
-        tokens: list[int] = []
-        sequence_of: list[int] = []
-        positions: list[int] = []
-        for index, window, draft in zip(indices, windows, drafts, strict=True):
-            tokens += [window[-1], *draft]
-            sequence_of += [index] * (1 + len(draft))
-            positions += range(len(window) - 1, len(window) + len(draft))
-        logits = torch.empty(len(tokens), self.vocab_size, dtype=torch.float32) if keep_logits else None
-        logits_of = [None] * len(tokens) if logits is None else list(logits)
-        seen_by = [None] * len(tokens) if seen is None else _seen_by_each(seen, drafts)  # alive until the call is over
-        numbers = itertools.chain.from_iterable(uniforms)
-        samples = list(map(partial(sample_in_c, sampling_in_c(params)), numbers, seen_by, logits_of))
-        sampled = paged.engine.step(tokens, sequence_of, positions, range(len(tokens)), samples)
-        for index, window, draft in zip(indices, windows, drafts, strict=True):
-            paged.append(index, [window[-1], *draft])
-        ends = list(itertools.accumulate(sizes))
-        return [
-            (sampled[end - size : end], None if logits is None else logits[end - size : end])
-            for size, end in zip(sizes, ends, strict=True)
-        ]
-
     def select(self, indices: Sequence[int]) -> None:
-        if self._paged is None:
+        if self._engine is None:
             return
-        if len(indices) > self._paged.engine.sequences:
-            self._paged = None  # the next call makes a larger engine
-        else:
-            self._paged.select(indices)
+        if len(indices) > self._engine.sequences:
+            # the next call makes a larger one
+            self._engine = None
+            return
+        chosen = [self._tables[index].fork() for index in indices]
+        for table in self._tables:
+            table.truncate(0)
+        self._tables[: len(chosen)] = chosen
 
-    def _check(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            if not 0 <= token < self.vocab_size:  # the engine would read past its embedding
-                raise outside_vocabulary(token, self.vocab_size)
+    def continue_one(self, sequence: TokenIds, uniforms: Sequence[float], params: SamplingParams) -> list[int]:
+        """Return the tokens after a sequence that some numbers decide, at most one each, within its window."""
+        window = self.window.of(sequence)
+        steps = min(len(uniforms), self.window.size + 1 - len(window))
+        if steps < 1:
+            return []
+        engine, numbers = self._store([sequence], ahead=steps), torch.tensor([uniforms[:steps]], dtype=torch.float32)
+        try:
+            (sampled,), _ = engine.generate([0], window[-1:], [len(window) - 1], numbers, params)
+        except NotFiniteError:
+            return []
+        self._tables[0].append([window[-1], *sampled[:-1]])
+        return sampled
 
-    def _windows(self, sequences: Sequence[TokenIds]) -> list[TokenIds]:
-        return [self.window.of(sequence) for sequence in sequences]
-
-    def _prepare(self, indices: Sequence[int], windows: Sequence[TokenIds], counts: Sequence[int]) -> PagedSequences:
-        """Store the windows of some sequences but for their newest tokens, and reserve `counts[i]` more positions.
+    def _store(self, sequences: Sequence[TokenIds], ahead: int) -> Engine:
+        """Store the windows of sequences but for their newest tokens, and reserve blocks for `ahead` positions more.
 
         Raises:
             InputError: a token is outside the vocabulary.
         """
-        paged = self._paged
-        if paged is None:
-            paged = self._paged = PagedSequences(self._make_engine(len(windows)), self._prefill_chunk)
-        for index, window in zip(indices, windows, strict=True):
-            self._check(paged.missing(index, window))
-        paged.store(indices, [window[:-1] for window in windows])
-        paged.reserve(indices, counts)
-        return paged
+        engine = self._engine
+        if engine is None:
+            engine = self._engine = self._make_engine(len(sequences))
+            self._pool = BlockPool(engine.blocks, BLOCK)
+            self._tables = [BlockTable(self._pool) for _ in range(engine.sequences)]
+        copies: list[tuple[int, int]] = []
+        for row, sequence in enumerate(sequences):
+            table, window = self._tables[row], self.window.of(sequence)
+            table.truncate(_common_prefix(table.tokens, window[:-1]))
+            check_ids(window[len(table.tokens) :], self.vocab_size)
+            if not table.tokens:
+                table.match(window[:-1])
+            if len(table.tokens) < len(window) - 1:
+                self._compute(engine, row, window[len(table.tokens) : -1])
+            copies += table.reserve(len(table.tokens) + ahead)
+            engine.set_blocks(row, table.blocks)
+        engine.copy_blocks(copies)
+        return engine
+
+    def _compute(self, engine: Engine, row: int, tokens: TokenIds) -> None:
+        """Compute and store the next tokens of a sequence."""
+        table, first = self._tables[row], len(self._tables[row].tokens)
+        engine.copy_blocks(table.reserve(first + len(tokens)))
+        engine.set_blocks(row, table.blocks)
+        size = min(self._prefill_chunk or engine.max_tokens, engine.max_tokens)
+        for start in range(0, len(tokens), size):
+            part = tokens[start : start + size]
+            engine.forward(part, [row] * len(part), range(first + start, first + start + len(part)), wanted=())
+        table.append(tokens)
 
 
-def _newest(windows: Sequence[TokenIds]) -> tuple[list[int], list[int], list[int]]:
-    """Return the newest token of each window, the index of its sequence, and its position."""
-    return [window[-1] for window in windows], list(range(len(windows))), [len(window) - 1 for window in windows]
-
-
-def _seen_by_each(seen: Tensor, drafts: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Return the tokens (V,) before each sampled one: those of its sequence, from (B, V), and the drafts up to it."""
-    rows = []
-    for row, draft in zip(seen, drafts, strict=True):
-        rows.append(row)
-        for token in draft:
-            row = row.clone()
-            row[token] = 1
-            rows.append(row)
-    return rows
+def _common_prefix(stored: Sequence[int], tokens: TokenIds) -> int:
+    """Return the length of the common prefix."""
+    if stored[: len(tokens)] == list(tokens):
+        return len(tokens)
+    return next((i for i, (a, b) in enumerate(zip(stored, tokens, strict=False)) if a != b), len(stored))

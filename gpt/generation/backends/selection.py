@@ -1,32 +1,29 @@
 """A model prepared for decoding, by one of the backends."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
 from gpt.cache import KV_DTYPES
 from gpt.config import SamplingParams
+from gpt.data.tokenizers import Tokenizer
 from gpt.device import require_own_threads, why_not_compile
 from gpt.environment import Settings, read_settings
 from gpt.errors import DeviceError, GenerationError
-from gpt.generation.backends import Backend, TokenIds
+from gpt.generation.backends import Backend
 from gpt.generation.backends.compiled import CompiledBackend
 from gpt.generation.backends.eager import CachedBackend, UncachedBackend
-from gpt.generation.backends.native import NativeBackend, prepare
-from gpt.generation.decoder import Decoder, MultiStepDecoder, StepDecoder
-from gpt.generation.drafts import Drafter
-from gpt.generation.speculative import MAX_DRAFTS, SpeculativeDecoder
-from gpt.kernels.decoding.engine import KV_KINDS, Engine
+from gpt.generation.drafts import MakeDrafter
+from gpt.generation.engine import Engine
+from gpt.generation.runners import BLOCK, Runner
+from gpt.generation.runners.batch import BatchRunner
+from gpt.generation.runners.paged import PagedRunner
 from gpt.model import GPT
 from gpt.model.quantized import weights_format
-from gpt.progress import Report, print_line, silent
+from gpt.progress import Report, silent
 from gpt.torch_defaults import with_own_defaults
 
-MakeDrafter = Callable[[SamplingParams], Drafter]
-"""Makes a drafter for one batch."""
 BACKENDS = ("auto", "eager", "compiled", "native")
 """`eager` is PyTorch, operator by operator; `compiled` the same in a step of fixed shape, a CUDA graph on a GPU;
 `native` the C++ engine, on a CPU; `auto` is native where it is available, else eager."""
@@ -63,7 +60,7 @@ class DecodeOptions:
     @property
     def needs_eager(self) -> bool:
         """Return whether only PyTorch can do this."""
-        return not self.cache or self.kv_dtype not in KV_KINDS
+        return not self.cache or self.kv_dtype == "fp16"
 
 
 class Runtime(ABC):
@@ -83,17 +80,53 @@ class Runtime(ABC):
 
     @abstractmethod
     def backend(self, params: SamplingParams) -> Backend:
-        """Return a backend for one batch."""
+        """Return a backend for one batch, which computes next-token logits."""
 
-    def decoder(self, prompts: Sequence[TokenIds], params: SamplingParams, seeds: Sequence[int]) -> Decoder:
-        """Return a decoder that samples after each prompt, with one seed each.
+    @abstractmethod
+    def _batch_runner(self, sequences: int, params: SamplingParams) -> Runner:
+        """Return a runner for one batch, all of whose sequences begin at the same time."""
+
+    @abstractmethod
+    def _paged_runner(self, sequences: int, prefill_chunk: int, blocks: int) -> Runner:
+        """Return a runner for sequences that join and leave."""
+
+    def batch_engine(self, tokenizer: Tokenizer | None, sequences: int, params: SamplingParams) -> Engine:
+        """Return an engine for one batch, all of whose requests are added before its first step.
+
+        Args:
+            tokenizer: the model's; None: no text is wanted.
+            sequences: number of requests.
+            params: how all of them are sampled.
 
         Raises:
             DeviceError: this is a forked process with several threads.
-        GenerationError: a prompt is empty.
         """
         _check_threads()
-        return StepDecoder(self.backend(params), prompts, params, seeds)
+        return Engine(self._batch_runner(sequences, params), tokenizer, self.model.config.block_size)
+
+    def engine(
+        self, tokenizer: Tokenizer, max_sequences: int, prefill_chunk: int = 128, blocks: int | None = None
+    ) -> Engine:
+        """Return an engine for requests that join and leave.
+
+        Args:
+            tokenizer: the model's.
+            max_sequences: most sequences in the running batch.
+            prefill_chunk: most prompt tokens computed in a step; with fewer, others wait less for a long prompt.
+            blocks: number of blocks in the cache; None: enough for full windows of all sequences.
+
+        Raises:
+            GenerationError: the blocks are too few for one window, or there is no such cache.
+        """
+        for name, value in (("max_sequences", max_sequences), ("prefill_chunk", prefill_chunk)):
+            if value < 1:
+                raise GenerationError(f"{name} is {value}, expected at least 1")
+        window = -(-self.model.config.block_size // BLOCK)
+        blocks = max_sequences * window if blocks is None else blocks
+        if blocks < window:
+            raise GenerationError(f"{blocks} blocks of {BLOCK} positions; one window needs {window}")
+        runner = self._paged_runner(max_sequences, prefill_chunk, blocks)
+        return Engine(runner, tokenizer, self.model.config.block_size)
 
 
 class EagerRuntime(Runtime):
@@ -114,55 +147,15 @@ class EagerRuntime(Runtime):
         kind = CompiledBackend if options.backend == "compiled" else CachedBackend
         return kind(self.model, params.slide_chunk, options.kv_dtype, options.prefill_chunk)
 
+    def _batch_runner(self, sequences: int, params: SamplingParams) -> Runner:
+        return BatchRunner(self.backend(params))
 
-class NativeRuntime(Runtime):
-    """Decodes by the C++ engine, with a copy of the model's weights.
-
-    Args:
-        model: on the CPU.
-        options: cache options.
-        settings: say where compiled code is kept.
-        report: receives lines; None: only what takes long is said, on standard error.
-        make_drafter: for speculative decoding; None: plain decoding.
-
-    Raises:
-        DeviceError: the engine is not available here, or not for this model.
-    """
-
-    def __init__(
-        self,
-        model: GPT,
-        options: DecodeOptions,
-        settings: Settings,
-        report: Report | None,
-        make_drafter: MakeDrafter | None = None,
-    ) -> None:
-        super().__init__(model, "native", options)
-        self._make_drafter = make_drafter
-        tokens = 1 if make_drafter is None else 1 + MAX_DRAFTS
-        self._prepared, self._report = prepare(model, settings, report or print_line), report or silent
-        self._make_engine = partial(
-            Engine,
-            self._prepared.library,
-            self._prepared.weights,
-            tokens_per_sequence=tokens,
-            kv_dtype=options.kv_dtype,
-        )
-
-    def backend(self, params: SamplingParams) -> NativeBackend:
-        return NativeBackend(self._make_engine, self.model, params.slide_chunk, self._options.prefill_chunk)
-
-    def decoder(self, prompts: Sequence[TokenIds], params: SamplingParams, seeds: Sequence[int]) -> Decoder:
-        _check_threads()
-        reason = self._prepared.why_not_sample(params)
-        if reason is not None:
-            self._report(
-                f"sampling with PyTorch's operators{', without speculation' * bool(self._make_drafter)}: {reason}"
+    def _paged_runner(self, sequences: int, prefill_chunk: int, blocks: int) -> Runner:
+        if self._options.kv_dtype == "int8":
+            raise GenerationError(
+                "only the native backend serves from a cache of int8; take kv_dtype fp32, bf16 or fp16"
             )
-            return StepDecoder(self.backend(params), prompts, params, seeds)
-        if self._make_drafter is None:
-            return MultiStepDecoder(self.backend(params), prompts, params, seeds)
-        return SpeculativeDecoder(self.backend(params), self._make_drafter(params), prompts, params, seeds)
+        return PagedRunner(self.model, blocks, sequences, prefill_chunk, KV_DTYPES[self._options.kv_dtype])
 
 
 @with_own_defaults
@@ -189,6 +182,9 @@ def build_runtime(
     options, hint = options or DecodeOptions(), report or silent
     if options.backend in ("eager", "compiled") or options.needs_eager:
         return _build_eager(model, options, hint, make_drafter)
+    # imported here, so that decoding by PyTorch does without the kernels
+    from gpt.generation.backends.native_runtime import NativeRuntime
+
     try:
         return NativeRuntime(model, options, settings or read_settings(), report, make_drafter)
     except DeviceError as error:

@@ -2,12 +2,15 @@
 
 import ctypes
 from collections.abc import Sequence
+from ctypes import c_float, c_int32, c_void_p
 
 import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
+from gpt.kernels.contract import fields, floats, pointer
 from gpt.kernels.decoding.layout import LayerWeights, Matrix, Weights
+from gpt.kernels.kinds import Activation
 
 SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 LARGEST_INT32 = 2**31 - 1
@@ -17,82 +20,65 @@ AROUND_SAMPLING = frozenset(
     {"max_new_tokens", "seed", "stop", "end_id", "logprobs", "overflow", "slide_chunk", "empty_prompt", "long_prompt"}
 )
 """Those that say where a text begins and ends, which is not C's concern."""
-ACTIVATIONS = {"gelu": 0, "gelu_tanh": 1, "relu": 2, "relu2": 3, "swiglu": 4}
+ACTIVATIONS = {
+    "gelu": Activation.GELU,
+    "gelu_tanh": Activation.GELU_TANH,
+    "relu": Activation.RELU,
+    "relu2": Activation.RELU_SQUARED,
+    "swiglu": Activation.GATED_SILU,
+}
+"""Known values of `model.mlp`."""
+INTEGERS = ctypes.POINTER(c_int32)
 
 
 class CMatrix(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in ("weights", "scales", "bias")] + [
-        (name, ctypes.c_int32) for name in ("kind", "outputs", "inputs", "group")
-    ]
+    _fields_ = fields((c_void_p, "weights scales bias"), (c_int32, "kind outputs inputs group"))
 
 
 class CLayer(ctypes.Structure):
-    _fields_ = [(name, CMatrix) for name in ("qkv", "projection", "gate", "up", "down")] + [
-        (name, ctypes.c_void_p)
-        for name in ("norm_1", "norm_1_bias", "norm_2", "norm_2_bias", "q_norm", "k_norm", "conv")
-    ]
+    _fields_ = fields(
+        (CMatrix, "qkv projection gate up down"),
+        (c_void_p, "norm_1 norm_1_bias norm_2 norm_2_bias q_norm k_norm conv"),
+    )
 
 
 class CModel(ctypes.Structure):
-    _fields_ = [
-        *(
-            (name, ctypes.c_int32)
-            for name in ("layers", "heads", "kv_heads", "head_dim", "dim", "hidden_dim", "vocab_size", "block_size")
-        ),
-        ("is_layer_norm", ctypes.c_int32),
-        ("activation", ctypes.c_int32),
-        ("conv_taps", ctypes.c_int32),
-        ("eps", ctypes.c_float),
-        ("softcap", ctypes.c_float),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("token_embedding", "position_embedding", "cos", "sin", "norm", "norm_bias")
-        ),
-        ("head", CMatrix),
-    ]
+    _fields_ = fields(
+        (CMatrix, "head"),
+        (c_void_p, "token_embedding position_embedding cos sin norm norm_bias"),
+        (c_float, "eps softcap"),
+        (c_int32, "layers heads kv_heads head_dim dim hidden_dim vocab_size block_size"),
+        (c_int32, "is_layer_norm activation conv_taps"),
+    )
 
 
 class CCacheOptions(ctypes.Structure):
-    _fields_ = [("kind", ctypes.c_int32), ("blocks", ctypes.c_int32), ("tables", ctypes.c_void_p)]
+    _fields_ = fields((c_void_p, "tables"), (c_int32, "kind blocks"))
+
+
+class CBatch(ctypes.Structure):
+    _fields_ = fields((INTEGERS, "tokens sequences positions"), (c_int32, "count"))
 
 
 class CSampling(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_float) for name in ("temperature", "top_p", "min_p", "penalty")] + [
-        (name, ctypes.c_int32) for name in ("top_k", "ids")
-    ]
+    _fields_ = fields((c_float, "temperature top_p min_p penalty"), (c_int32, "top_k ids"))
 
 
 class CSample(ctypes.Structure):
-    _fields_ = [
-        ("sampling", CSampling),
-        ("uniform", ctypes.c_float),
-        ("seen", ctypes.c_void_p),
-        ("logits", ctypes.c_void_p),
-    ]
+    _fields_ = fields((CSampling, "sampling"), (c_float, "uniform"), (c_void_p, "seen logits"))
 
 
-def pointer(x: Tensor | None, dtype: torch.dtype) -> ctypes.c_void_p:
-    """Return the address of a tensor's memory, which the caller keeps alive; None becomes a null pointer.
-
-    Args:
-        x: contiguous, on the CPU.
-        dtype: element type that C reads there.
-    """
-    if x is None:
-        return ctypes.c_void_p(None)
-    if x.dtype != dtype or not x.is_contiguous() or x.device.type != "cpu":
-        raise TypeError(f"C reads contiguous {dtype} here, and was given {x.dtype} with strides {x.stride()}")
-    return ctypes.c_void_p(x.data_ptr())
+STRUCTURES = (CMatrix, CLayer, CModel, CCacheOptions, CBatch, CSampling, CSample)
 
 
-def floats(x: Tensor | None) -> ctypes.c_void_p:
-    """Return the address of a float32 tensor's memory, as `pointer`."""
-    return pointer(x, torch.float32)
-
-
-def integers(values: Sequence[int]) -> ctypes.Array[ctypes.c_int32]:
+def integers(values: Sequence[int]) -> ctypes.Array[c_int32]:
     """Return the values as an array of int32."""
-    return (ctypes.c_int32 * len(values))(*values)
+    return (c_int32 * len(values))(*values)
+
+
+def batch_in_c(tokens: Sequence[int], sequences: Sequence[int], positions: Sequence[int]) -> CBatch:
+    """Return the tokens of a pass, which keeps its arrays alive."""
+    return CBatch(integers(tokens), integers(sequences), integers(positions), len(tokens))
 
 
 def unknown_sampling(params: SamplingParams) -> str | None:
@@ -120,10 +106,8 @@ def matrix_in_c(matrix: Matrix | None) -> CMatrix:
     """Return a matrix for C; None becomes one without outputs."""
     if matrix is None:
         return CMatrix()
-    weights = pointer(matrix.weights, matrix.weights_dtype)
-    return CMatrix(
-        weights, *map(floats, (matrix.scales, matrix.bias)), matrix.kind, matrix.outputs, matrix.inputs, matrix.group
-    )
+    pointers = pointer(matrix.weights, matrix.weights_dtype), floats(matrix.scales), floats(matrix.bias)
+    return CMatrix(*pointers, matrix.kind, matrix.outputs, matrix.inputs, matrix.group)
 
 
 def layer_in_c(layer: LayerWeights) -> CLayer:
@@ -135,20 +119,8 @@ def layer_in_c(layer: LayerWeights) -> CLayer:
 def model_in_c(weights: Weights) -> CModel:
     """Return a model for C, without its layers; the caller keeps the weights alive."""
     config = weights.config
-    return CModel(
-        config.n_layer,
-        config.n_head,
-        config.kv_heads,
-        config.head_dim,
-        config.n_embd,
-        config.mlp_hidden,
-        config.vocab_size,
-        config.block_size,
-        config.norm == "layernorm",
-        ACTIVATIONS[config.mlp],
-        config.mlp_conv or 0,
-        config.norm_eps,
-        config.logit_softcap or 0.0,
-        *map(floats, (weights.tokens, weights.positions, *(weights.rotation or (None, None)), *weights.norm)),
-        matrix_in_c(weights.head),
-    )
+    tensors = (weights.tokens, weights.positions, *(weights.rotation or (None, None)), *weights.norm)
+    sizes = (config.n_layer, config.n_head, config.kv_heads, config.head_dim, config.n_embd, config.mlp_hidden)
+    choices = (config.norm == "layernorm", ACTIVATIONS[config.mlp], config.mlp_conv or 0)
+    numbers = (config.norm_eps, config.logit_softcap or 0.0, *sizes, config.vocab_size, config.block_size, *choices)
+    return CModel(matrix_in_c(weights.head), *map(floats, tensors), *numbers)

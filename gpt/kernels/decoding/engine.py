@@ -7,6 +7,7 @@ narrower. What it computes for a token does not depend on what else is in the pa
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,18 +15,20 @@ from torch import Tensor
 from gpt.config import SamplingParams
 from gpt.errors import DeviceError
 from gpt.kernels.build import load_library
+from gpt.kernels.contract import check_facts, floats, pointer
 from gpt.kernels.decoding.c_structs import (
+    STRUCTURES,
     CCacheOptions,
     CLayer,
     CSample,
-    floats,
+    batch_in_c,
     integers,
     layer_in_c,
     model_in_c,
-    pointer,
     sampling_in_c,
 )
 from gpt.kernels.decoding.layout import BLOCK, Weights
+from gpt.kernels.kinds import Kind
 from gpt.processor import Processor, supported_processors
 from gpt.progress import Report, silent
 
@@ -33,8 +36,8 @@ RESULTS = {"create": ctypes.c_void_p, "free": None, "block_bytes": ctypes.c_int6
 """Return types of the library's functions."""
 FLAGS = ("-ffp-contract=off",)
 """The source says where to fuse a multiplication and an addition, so that every instantiation rounds alike."""
-KV_KINDS = {"fp32": 0, "bf16": 1, "int8": 2}
-"""Types of keys and values, with their numbers in C."""
+KV_KINDS = {"fp32": Kind.FLOAT32, "bf16": Kind.BFLOAT16, "int8": Kind.INT8}
+"""Types of keys and values."""
 MAX_TOKENS = 64
 """Most tokens computed in one pass: with more, weights are read less often, but more memory is needed."""
 
@@ -47,16 +50,11 @@ class NotFiniteError(ArithmeticError):
         self.row, self.step = row, step
 
 
-def load_engine(
-    cache: Path, report: Report = silent, processor: Processor | None = None, flags: Sequence[str] = ()
-) -> ctypes.CDLL:
-    """Load the library of engines, compiled for a processor; see `load_library`.
-
-    Raises:
-        DeviceError: there is no compiler, or it fails.
-    """
+def load_engine(cache: Path, report: Report = silent, processor: Processor | None = None) -> ctypes.CDLL:
+    """Load the library of engines, compiled for a processor, by default the best here; see `load_library`."""
     processor = processor or supported_processors()[0]
-    library = load_library("decoding/engine.cpp", processor, cache, report, (*FLAGS, *flags))
+    library = load_library("decoding/engine.cpp", processor, cache, report, FLAGS)
+    check_facts(library, *STRUCTURES)
     for name, result in RESULTS.items():
         getattr(library, f"gpt_decoder_{name}").restype = result
     return library
@@ -65,14 +63,9 @@ def load_engine(
 def sample_rows(
     library: ctypes.CDLL, logits: Tensor, params: SamplingParams, uniforms: Tensor, seen: Tensor | None
 ) -> list[int]:
-    """Sample a token from each row of logits as an engine does.
+    """Sample a token from each row of logits (B, V) as an engine does, by uniforms (B,) in [0, 1).
 
-    Args:
-        library: from `load_engine`.
-        logits: (B, V) float32.
-        params: how to sample.
-        uniforms: (B,) float32 in [0, 1).
-        seen: (B, V) uint8, 1 for tokens to which the repetition penalty applies.
+    The repetition penalty applies to tokens that are 1 in `seen` (B, V) uint8.
     """
     sampled = (ctypes.c_int32 * len(logits))()
     sizes, sampling = logits.shape, ctypes.byref(sampling_in_c(params))
@@ -89,14 +82,10 @@ class Engine:
     Args:
         library: from `load_engine`.
         weights: read in place, not copied.
-        sequences: number of sequences, each with a block table.
+        sequences: how many, each with a block table.
         tokens_per_sequence: number of tokens of each that fit into one pass.
         kv_dtype: type of keys and values, one of `KV_KINDS`.
         blocks: number of physical blocks; None: as many as all sequences need without sharing.
-
-    Attributes:
-        blocks_per_sequence: most blocks of one sequence.
-        blocks: number of physical blocks.
 
     Raises:
         DeviceError: the engine cannot be created, for example for lack of memory.
@@ -119,12 +108,10 @@ class Engine:
         self._tables = (ctypes.c_int32 * entries)(*range(min(entries, self.blocks)))
         self._weights = weights  # the engine reads them where they lie
         model, layers = model_in_c(weights), (CLayer * len(weights.layers))(*map(layer_in_c, weights.layers))
-        cache = CCacheOptions(KV_KINDS[kv_dtype], self.blocks, ctypes.addressof(self._tables))
-        error = ctypes.create_string_buffer(200)
+        cache = CCacheOptions(ctypes.addressof(self._tables), KV_KINDS[kv_dtype], self.blocks)
+        error, structures = ctypes.create_string_buffer(200), (ctypes.byref(model), layers, ctypes.byref(cache))
         sizes = (self.max_tokens, torch.get_num_threads())
-        address = self._library.gpt_decoder_create(
-            ctypes.byref(model), layers, ctypes.byref(cache), *sizes, error, len(error)
-        )
+        address = self._library.gpt_decoder_create(*structures, *sizes, error, len(error))
         if not address:
             raise DeviceError(f"no engine for {sequences} sequences: {error.value.decode()}")
         self._decoder = ctypes.c_void_p(address)
@@ -167,16 +154,9 @@ class Engine:
         Returns:
             (wanted, V) float32.
         """
-        self._check_batch(tokens, sequences, positions)
         logits = torch.empty(len(wanted), self._vocab_size, dtype=torch.float32)
-        self._library.gpt_decoder_forward(
-            self._decoder,
-            len(tokens),
-            *map(integers, (tokens, sequences, positions)),
-            len(wanted),
-            integers(wanted),
-            floats(logits),
-        )
+        batch = self._batch(tokens, sequences, positions)
+        self._library.gpt_decoder_forward(self._decoder, batch, len(wanted), integers(wanted), floats(logits))
         return logits
 
     def generate(
@@ -207,24 +187,14 @@ class Engine:
             NotFiniteError: logits are not finite.
         """
         batch, steps = uniforms.shape
-        self._check_batch(tokens, sequences, positions)
+        in_c = self._batch(tokens, sequences, positions)
         assert batch == len(tokens)
         assert max(positions) + steps <= self._weights.config.block_size
         assert seen is None or seen.shape == (batch, self._vocab_size)
         logits = torch.empty(steps, batch, self._vocab_size, dtype=torch.float32) if keep_logits else None
-        sampled = (ctypes.c_int32 * (batch * steps))()
-        uniforms = uniforms.contiguous()
-        failed = self._library.gpt_decoder_generate(
-            self._decoder,
-            batch,
-            *map(integers, (sequences, tokens, positions)),
-            steps,
-            ctypes.byref(sampling_in_c(params)),
-            floats(uniforms),
-            pointer(seen, torch.uint8),
-            sampled,
-            floats(logits),
-        )
+        sampled, sampling = (ctypes.c_int32 * (batch * steps))(), ctypes.byref(sampling_in_c(params))
+        pointers = (floats(uniforms), pointer(seen, torch.uint8), sampled, floats(logits))
+        failed = self._library.gpt_decoder_generate(self._decoder, in_c, steps, sampling, *pointers)
         if failed:
             raise NotFiniteError((failed - 1) % batch, (failed - 1) // batch)
         flat = list(sampled)
@@ -238,30 +208,22 @@ class Engine:
         wanted: Sequence[int],
         samples: Sequence[CSample],
     ) -> list[int]:
-        """Store some tokens' keys and values, and sample after some of them, each with its own parameters.
+        """Store some tokens' keys and values, as `forward` does, and sample after those at the indices `wanted`.
 
         Args:
-            tokens: as for `forward`.
-            sequences: as for `forward`.
-            positions: as for `forward`.
+            tokens: ids.
+            sequences: the sequence of each.
+            positions: the position of each.
             wanted: indices of the tokens after which to sample.
             samples: parameters for each of these.
 
         Returns:
             The token sampled after each, -1 where the logits are not finite.
         """
-        self._check_batch(tokens, sequences, positions)
         assert len(wanted) == len(samples)
-        sampled = (ctypes.c_int32 * len(wanted))()
-        self._library.gpt_decoder_step(
-            self._decoder,
-            len(tokens),
-            *map(integers, (tokens, sequences, positions)),
-            len(wanted),
-            integers(wanted),
-            (CSample * len(samples))(*samples),
-            sampled,
-        )
+        batch, sampled = self._batch(tokens, sequences, positions), (ctypes.c_int32 * len(wanted))()
+        arguments = (len(wanted), integers(wanted), (CSample * len(samples))(*samples), sampled)
+        self._library.gpt_decoder_step(self._decoder, batch, *arguments)
         return list(sampled)
 
     @property
@@ -270,5 +232,6 @@ class Engine:
         assert size is not None
         return size
 
-    def _check_batch(self, tokens: Sequence[int], sequences: Sequence[int], positions: Sequence[int]) -> None:
+    def _batch(self, tokens: Sequence[int], sequences: Sequence[int], positions: Sequence[int]) -> Any:
         assert len(tokens) == len(sequences) == len(positions) <= self.max_tokens
+        return ctypes.byref(batch_in_c(tokens, sequences, positions))

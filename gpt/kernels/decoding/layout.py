@@ -2,19 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from gpt.config import ModelConfig
+from gpt.kernels.kinds import Kind
 
 BLOCK = 64
 """Outputs of a matrix that are stored side by side, as in model.h."""
-KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
-INT4, INT8_TILES = 3, 4
-DTYPES = {**{kind: dtype for dtype, kind in KINDS.items()}, INT4: torch.int8, INT8_TILES: torch.int8}
-"""Element types in memory, by kind."""
+DTYPES = {Kind.FLOAT32: torch.float32, Kind.BFLOAT16: torch.bfloat16}
+"""Element types in memory, by kind; those of integers are int8."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,14 @@ class Matrix:
             (outputs / 64, inputs / 64, 4, 16, 16, 4), see `in_tiles`.
         scales: (outputs / 64, inputs / group, 64) float32, factors of the weights; None: 1.
         bias: (outputs,) float32, padded, or None.
-        kind: number of the weights' type.
         outputs: number of outputs, without padding.
-        inputs: number of inputs.
         group: number of inputs that share a scale.
     """
 
     weights: Tensor
     scales: Tensor | None
     bias: Tensor | None
-    kind: int
+    kind: Kind
     outputs: int
     inputs: int
     group: int
@@ -43,21 +41,22 @@ class Matrix:
     @property
     def weights_dtype(self) -> torch.dtype:
         """Return the element type in memory."""
-        return DTYPES[self.kind]
+        return DTYPES.get(self.kind, torch.int8)
 
     @classmethod
     def from_floats(cls, weight: Tensor, bias: Tensor | None = None) -> "Matrix":
         """Lay out (outputs, inputs) float32 or bfloat16."""
         outputs, inputs = weight.shape
-        return cls(_blocks(weight), None, padded(bias), KINDS[weight.dtype], outputs, inputs, max(inputs, 1))
+        kind = Kind.BFLOAT16 if weight.dtype == torch.bfloat16 else Kind.FLOAT32
+        return cls(_blocks(weight), None, padded(bias), kind, outputs, inputs, max(inputs, 1))
 
     @classmethod
     def from_integers(cls, integers: Tensor, scales: Tensor, bias: Tensor | None = None, bits: int = 8) -> "Matrix":
         """Lay out (outputs, inputs) int8 with scales (outputs, inputs / group); for 4 bits -8 to 7, inputs even."""
         outputs, inputs = integers.shape
-        blocks, kind = _blocks(integers), KINDS[torch.int8]
+        blocks, kind = _blocks(integers), Kind.INT8
         if bits == 4:
-            blocks, kind = (blocks[:, 0::2] & 15 | blocks[:, 1::2] << 4).contiguous(), INT4
+            blocks, kind = (blocks[:, 0::2] & 15 | blocks[:, 1::2] << 4).contiguous(), Kind.INT4
         return cls(blocks, _blocks(scales.float()), padded(bias), kind, outputs, inputs, inputs // scales.size(1))
 
     def in_tiles(self) -> "Matrix":
@@ -65,11 +64,11 @@ class Matrix:
 
         A tile holds 64 inputs of 16 outputs, four inputs side by side; 64 outputs take four tiles.
         """
-        if self.kind != KINDS[torch.int8] or self.group != self.inputs:
+        if self.kind != Kind.INT8 or self.group != self.inputs:
             return self
         padded = F.pad(self.weights, (0, 0, 0, -self.inputs % 64))
         tiles = padded.view(len(padded), -1, 16, 4, 4, 16).permute(0, 1, 4, 2, 5, 3)
-        return replace(self, weights=tiles.contiguous(), kind=INT8_TILES)
+        return replace(self, weights=tiles.contiguous(), kind=Kind.INT8_TILES)
 
 
 def _blocks(weight: Tensor) -> Tensor:
@@ -89,10 +88,7 @@ class LayerWeights:
 
     Attributes:
         qkv: queries, keys and values in one matrix.
-        projection: attention's output projection.
-        gate: gate projection of a gated feed-forward network; None elsewhere.
-        up: projection to the hidden width.
-        down: projection back.
+        gate: of a gated feed-forward network; None elsewhere.
         norms: gains and biases of both norms; biases may be None.
         head_norms: gains of the norms on query and key heads, or None.
         conv: (taps, C) weights of the convolution before the feed-forward network, C padded as gains are, or None.
@@ -109,14 +105,8 @@ class LayerWeights:
 
     def in_tiles(self) -> "LayerWeights":
         """Return the block with its matrices `in_tiles`."""
-        return replace(
-            self,
-            qkv=self.qkv.in_tiles(),
-            projection=self.projection.in_tiles(),
-            gate=self.gate and self.gate.in_tiles(),
-            up=self.up.in_tiles(),
-            down=self.down.in_tiles(),
-        )
+        matrices: Any = {name: matrix for name, matrix in vars(self).items() if isinstance(matrix, Matrix)}
+        return replace(self, **{name: matrix.in_tiles() for name, matrix in matrices.items()})
 
 
 @dataclass(frozen=True)
@@ -124,11 +114,9 @@ class Weights:
     """The weights of a whole model, float32 except the matrices.
 
     Attributes:
-        config: its architecture.
         tokens: (V, C) token embedding.
         positions: (T, C) position vectors added to it, or None.
         rotation: cos and sin, (T, D) each, or None.
-        layers: the blocks, from first to last.
         norm: gain and bias of the final norm, padded.
         head: projection to V logits.
     """

@@ -13,11 +13,7 @@ from gpt.kernels.decoding.c_structs import ACTIVATIONS
 from gpt.kernels.decoding.layout import LayerWeights, Matrix, Weights, padded
 from gpt.model import GPT
 from gpt.model.gpt import Block
-from gpt.model.positions import (
-    LearnedPositions,
-    Rotary,
-    SinusoidalPositions,
-)
+from gpt.model.positions import LearnedPositions, Rotary, SinusoidalPositions
 from gpt.model.quantized import BFloat16Linear, QuantizedLinear
 from gpt.model.skeleton import without_memory
 from gpt.processor import Processor
@@ -29,11 +25,7 @@ IRRELEVANT = {"training", "p", "dropout"}
 
 
 def lay_out_weights(model: GPT, processor: Processor | None = None) -> Weights:
-    """Return a copy of a model's weights as the engine reads them; later changes of the model do not affect it.
-
-    Args:
-        model: in eval mode.
-        processor: the engine is compiled for it, and may want a layout of its own; None: the common layout.
+    """Return a copy of the weights of a model in eval mode, in the layout that a processor wants; None: the common one.
 
     Raises:
         DeviceError: the model is not on the CPU, or differs from what its configuration builds.
@@ -82,11 +74,7 @@ def check_native_support(model: GPT) -> None:
 
 @lru_cache(maxsize=8)
 def _configured_modules(config: ModelConfig) -> dict[str, nn.Module]:
-    """Build all modules of a model except itself and its list of blocks.
-
-    Raises:
-        DeviceError: they have parameters that the engine does not know.
-    """
+    """Build all modules of a model except itself and its list of blocks."""
     with without_memory():
         model = GPT(config)
     unknown = unknown_parameter(model, config)
@@ -100,9 +88,8 @@ def _is_equivalent(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Return whether a module computes the same as `kind` in eval mode, as those that training puts in its place do."""
     if kind is nn.Linear and isinstance(module, QuantizedLinear | BFloat16Linear):
         return True
-    return type(module) is kind or (
-        isinstance(module, kind) and type(module).__module__.startswith("gpt.kernels.training.")
-    )
+    is_native = type(module).__module__.startswith("gpt.kernels.training.")
+    return type(module) is kind or (is_native and isinstance(module, kind))
 
 
 def _shapes(module: Any) -> list[torch.Size | None]:
@@ -111,7 +98,6 @@ def _shapes(module: Any) -> list[torch.Size | None]:
 
 
 def _is_made_alike(module: nn.Module, expected: nn.Module) -> bool:
-    """Return whether all attributes that both modules have are equal."""
     names = vars(module).keys() & vars(expected).keys() - IRRELEVANT
     return all(vars(module)[name] == vars(expected)[name] for name in names if not name.startswith("_"))
 
@@ -133,11 +119,7 @@ def _layer(block: Block) -> LayerWeights:
 
 
 def _matrix(*layers: Any) -> Matrix:
-    """Return linear layers that share their input as one matrix.
-
-    Raises:
-        DeviceError: their weights have different formats.
-    """
+    """Return linear layers that share their input as one matrix."""
     if len({type(layer) for layer in layers}) > 1:
         raise DeviceError("the native backend needs queries, keys and values in the same format")
     biases = [layer.bias.detach().float() for layer in layers if layer.bias is not None]
@@ -158,12 +140,9 @@ def _norm(norm: nn.Module) -> tuple[Tensor, Tensor | None]:
 
 
 def _added_positions(module: nn.Module | None) -> Tensor | None:
-    match module:
-        case LearnedPositions():
-            return _floats(module.weight)
-        case SinusoidalPositions():
-            return _floats(module.table)
-    return None
+    if isinstance(module, LearnedPositions):
+        return _floats(module.weight)
+    return _floats(module.table) if isinstance(module, SinusoidalPositions) else None
 
 
 def _floats(x: Tensor) -> Tensor:

@@ -31,3 +31,16 @@ class TileScope {
         else _tile_release();
     }
 };
+
+// Tiles 0 to 3 hold sums. (Their numbers are part of the instructions, hence no loops.)
+// clang-format off
+inline void zero_tiles() {
+    _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+}
+// Side by side.
+inline void store_tiles(void* p, size_t stride) {
+    char* start = (char*)p;
+    _tile_stored(0, start, stride); _tile_stored(1, start + 64, stride);
+    _tile_stored(2, start + 128, stride); _tile_stored(3, start + 192, stride);
+}
+// clang-format on

@@ -1,7 +1,7 @@
-// Arithmetic on vectors as wide as the processor's registers. A back end defines how wide they are (LANES), how many sums
-// fit into registers beside their factors (SUMS, and TILE_ROWS x TILE_VECTORS in a matmul), and the few operations for
-// which compilers do not find the best instructions. Everything else is written here once. max(a, b) and min(a, b) are
-// NaN where b is.
+// Arithmetic on vectors as wide as the processor's registers. A back end defines how wide they are (LANES), how many
+// sums fit into registers beside their factors (SUMS, and TILE_ROWS x TILE_VECTORS in a matmul), and the few operations
+// for which compilers do not find the best instructions. Everything else is written here once. max(a, b) and min(a, b)
+// are NaN where b is.
 #pragma once
 #ifdef GPT_LANES
 namespace simd {
@@ -39,7 +39,9 @@ inline float reduce_max(floats x) {
 
 // Prefetches what a loop over p will load soon. The hardware does that too, but too late for loops that compute much
 // between two loads: GELU of data outside the cache takes 1.2 ms instead of 2.9.
-template <class T> inline void prefetch(const T* p, size_t distance = 2048) { __builtin_prefetch((const char*)p + distance); }
+template <class T> inline void prefetch(const T* p, size_t distance = 2048) {
+    __builtin_prefetch((const char*)p + distance);
+}
 // The same into the L2 cache, for what is read so much later that the L1 cache would have evicted it.
 template <class T> inline void prefetch_outer(const T* p) { __builtin_prefetch(p, 0, 2); }
 
@@ -55,7 +57,8 @@ inline floats load_int4(const int8_t* p, int upper) {
 // clamped between -87 and 88, so that the result is a normal number.
 inline floats exp(floats x) {
     const floats clamped = min(broadcast(88.0f), max(broadcast(-87.0f), x)), log2e = broadcast(1.44269502f);
-    const floats shifted = fma(clamped, log2e, broadcast(12582912.0f));  // so large that its last bit is worth 1, and holds n
+    const floats shifted =
+        fma(clamped, log2e, broadcast(12582912.0f));  // so large that its last bit is worth 1, and holds n
     const floats n = shifted - 12582912.0f;
     const floats f = fma(clamped, broadcast(1.92596300e-8f), fma(clamped, log2e, -n));  // x / ln 2 - n, in two parts
     floats p = fma(f, broadcast(1.54035304e-4f), broadcast(1.33335581e-3f));

@@ -40,13 +40,8 @@ Results = dict[str, Tensor]
 def describe_difference(model: GPT, native: GPT, compute: Compute, drop: Drop) -> str | None:
     """Return what differs first between a model and the same model with native blocks; None if nothing does.
 
-    Neither weights, gradients nor the state of torch's generator change.
-
-    Args:
-        model: in float32 on the CPU.
-        native: has the same parameters.
-        compute: type of the kernels.
-        drop: what the native blocks' dropout computes.
+    Neither weights, gradients nor the state of torch's generator change. The model is in float32 on the CPU, `compute`
+    is that of the kernels, and `drop` what the native blocks' dropout computes.
     """
     weights, idx = _informative(model), _sequence(model)
     float32 = replace(compute, dtype=torch.float32)

@@ -39,10 +39,7 @@ class NativeBlock(Block):
     With a cache, a mask, or hooks on modules inside it, it is the original block's, and so is an evaluation in float32:
     that of a checkpoint to the last bit.
 
-    Args:
-        block: the block to replace; its modules are shared, so that parameters keep their names.
-        config: its model's architecture.
-        kernels: compiled.
+    It shares the modules of the block that it replaces, so that parameters keep their names.
     """
 
     def __init__(self, block: Block, config: ModelConfig, kernels: Kernels) -> None:
@@ -76,7 +73,7 @@ class NativeBlock(Block):
 
     @property
     def _parts(self) -> tuple[Any, Any, Any, Any]:
-        """Return the block's modules, untyped, since their classes were checked before."""
+        """The block's modules, untyped, since their classes were checked before."""
         return self.ln_1, self.attn, self.ln_2, self.mlp
 
     def _sample_dropout(self) -> list[Dropout]:
@@ -90,18 +87,12 @@ class NativeBlock(Block):
 
 def has_hooks(module: nn.Module) -> bool:
     """Return whether calling a module calls hooks."""
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    )
+    forward, backward = ("_forward_hooks", "_forward_pre_hooks"), ("_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name) for name in (*forward, *backward))
 
 
 class NativeDropout(nn.Dropout):
-    """The dropout of the embeddings, on all threads; torch's generator on a CPU uses only one.
-
-    Args:
-        p: probability.
-        kernels: compiled.
-    """
+    """The dropout of the embeddings, on all threads; torch's generator on a CPU uses only one."""
 
     def __init__(self, p: float, kernels: Kernels) -> None:
         super().__init__(p)
@@ -120,16 +111,7 @@ def _random_seed() -> int:
 
 
 def use_native_blocks(model: GPT, compute: Compute, settings: Settings, report: Report = silent) -> str:
-    """Make a model train with native kernels.
-
-    Args:
-        model: in float32.
-        compute: where and in what type it trains.
-        settings: say where the compiled library is kept, and for which processor it is.
-        report: receives a line when something is compiled.
-
-    Returns:
-        A description of the instructions that the kernels use.
+    """Make a model train with native kernels; return a description of the instructions that they use.
 
     Raises:
         DeviceError: the kernels do not cover this model, or are not available here.
@@ -162,7 +144,6 @@ def replace_blocks(model: GPT, kernels: Kernels) -> None:
 
 
 def _uncovered(config: ModelConfig) -> str | None:
-    """Return the part of an architecture that has no kernel; None if there is none."""
     unknown = uncovered(config, ACTIVATIONS)
     if unknown is not None:
         return unknown

@@ -13,38 +13,35 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
+from gpt.kernels.kinds import Activation
 from gpt.kernels.training.bindings import Kernels
 
-ACTIVATIONS = {"relu": 0, "relu2": 1, "gelu": 2, "swiglu": 3}
-"""Kernel numbers of the supported values of `ModelConfig.mlp`."""
+ACTIVATIONS = {
+    "relu": Activation.RELU,
+    "relu2": Activation.RELU_SQUARED,
+    "gelu": Activation.GELU,
+    "swiglu": Activation.GATED_SILU,
+}
+"""Supported values of `ModelConfig.mlp`."""
+Gradients = Sequence[Tensor | None]
 
 
 @dataclass(frozen=True)
 class Dropout:
-    """The dropout of one call: the same seed drops the same elements.
-
-    Attributes:
-        probability: probability of dropping an element.
-        seed: 32 bits.
-    """
+    """The dropout of one call: the same seed, of 32 bits, drops the same elements."""
 
     probability: float = 0.0
     seed: int = 0
 
     @property
     def fields(self) -> dict[str, float]:
-        """Return the fields of a kernel's arguments."""
+        """The fields of a kernel's arguments."""
         return {"dropout": self.probability, "seed": self.seed}
 
 
 @dataclass(frozen=True)
 class NormOptions:
-    """A norm without bias.
-
-    Attributes:
-        centered: LayerNorm, else RMSNorm.
-        eps: added to the variance.
-    """
+    """A norm without bias: LayerNorm where it is centered, else RMSNorm; `eps` is added to the variance."""
 
     centered: bool
     eps: float
@@ -53,13 +50,8 @@ class NormOptions:
 def linear(kernels: Kernels, x: Tensor, *weights: Tensor) -> Tensor:
     """Compute `x weight^T`, side by side where there are several weights; gradients of weights are float32.
 
-    Args:
-        kernels: compiled.
-        x: (..., C), C a multiple of 16.
-        weights: each (F, C) float32, the sum of F a multiple of 16.
-
-    Returns:
-        (..., sum of F), of the same type as x.
+    x is (..., C), C a multiple of 16, each weight (F, C) float32; the result (..., sum of F) has the type of x, and the
+    sum of F has to be a multiple of 16.
     """
     return _Linear.apply(kernels, x, *weights)  # type: ignore[no-untyped-call]
 
@@ -67,18 +59,10 @@ def linear(kernels: Kernels, x: Tensor, *weights: Tensor) -> Tensor:
 def add_norm(
     kernels: Kernels, x: Tensor, y: Tensor | None, gain: Tensor, options: NormOptions, dropout: Dropout
 ) -> tuple[Tensor, Tensor]:
-    """Compute `stream = x + dropout(y)` and its norm times `gain`.
+    """Compute `stream = x + dropout(y)`, or x where y is None, and its norm times `gain`; return both.
 
-    Args:
-        kernels: compiled.
-        x: (..., C) float32, C a multiple of 16.
-        y: (..., C), of the kernels' type; or None: nothing is added.
-        gain: (C,) float32.
-        options: kind of norm.
-        dropout: dropout of y.
-
-    Returns:
-        The stream (..., C) float32 and the norm (..., C), of the kernels' type.
+    x and the stream are (..., C) float32, C a multiple of 16, gain is (C,) float32; y and the norm are (..., C) of the
+    kernels' type.
     """
     return _AddNorm.apply(kernels, x, y, gain, options, dropout)  # type: ignore[no-untyped-call]
 
@@ -110,7 +94,7 @@ def attention(
     eps: float,
     dropout: Dropout,
 ) -> Tensor:
-    """Compute causal attention, from the projections to the weighted sums.
+    """Compute causal attention, from the projections to the weighted sums (B, T, C) of the same type.
 
     Args:
         kernels: compiled.
@@ -121,17 +105,17 @@ def attention(
         rotation: cos and sin, each (T, D) float32, or None.
         eps: eps of those norms.
         dropout: dropout of the attention weights.
-
-    Returns:
-        (B, T, C), of the same type as qkv.
     """
-    q_gain, k_gain = gains or (None, None)
-    cosine, sine = rotation or (None, None)
-    return _Attention.apply(kernels, qkv, q_gain, k_gain, cosine, sine, heads, eps, dropout)  # type: ignore[no-untyped-call]
+    factors = (*(gains or (None, None)), *(rotation or (None, None)))
+    return _Attention.apply(kernels, qkv, *factors, heads, eps, dropout)  # type: ignore[no-untyped-call]
 
 
 def _rows(x: Tensor) -> dict[str, int]:
     return {"rows": x.numel() // x.size(-1), "width": x.size(-1)}
+
+
+def _per_thread(width: int) -> Tensor:
+    return torch.zeros(torch.get_num_threads(), width, dtype=torch.float32)
 
 
 class _Linear(Function):
@@ -144,70 +128,42 @@ class _Linear(Function):
         return F.linear(x, weight)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Sequence[Tensor | None]:
+    def backward(ctx: Any, dy: Tensor) -> Gradients:
         x, weight = ctx.saved_tensors
         dy_rows, x_rows = dy.contiguous().flatten(0, -2), x.contiguous().flatten(0, -2)
         if dy.dtype == torch.float32:
             dweight = dy_rows.T @ x_rows
         else:
             dweight = torch.empty(weight.shape, dtype=torch.float32)
-            outputs, inputs = weight.shape
-            ctx.kernels.call(
-                "weight_gradient", dw=dweight, dy=dy_rows, x=x_rows, rows=len(dy_rows), outputs=outputs, inputs=inputs
-            )
+            sizes = {"rows": len(dy_rows), "outputs": weight.size(0), "inputs": weight.size(1)}
+            ctx.kernels.call("weight_gradient", dw=dweight, dy=dy_rows, x=x_rows, **sizes)
         return None, (dy_rows @ weight).view(x.shape), *torch.split(dweight, ctx.sizes)
 
 
 class _AddNorm(Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        kernels: Kernels,
-        x: Tensor,
-        y: Tensor | None,
-        gain: Tensor,
-        options: NormOptions,
-        dropout: Dropout,
+        ctx: Any, kernels: Kernels, x: Tensor, y: Tensor | None, gain: Tensor, options: NormOptions, dropout: Dropout
     ) -> tuple[Tensor, Tensor]:
         ctx.kernels, ctx.adds = kernels, y is not None
         ctx.settings = {**_rows(x), **dropout.fields, "centered": options.centered, "eps": options.eps}
         stream = x if y is None else torch.empty_like(x)
         normed = torch.empty_like(x, dtype=kernels.dtype)
         mean, inverse = (torch.empty(ctx.settings["rows"], dtype=torch.float32) for _ in range(2))
-        kernels.call(
-            "add_norm_forward",
-            x=x,
-            y=y,
-            gain=gain,
-            stream=stream,
-            normed=normed,
-            mean=mean,
-            inverse=inverse,
-            **ctx.settings,
-        )
-        ctx.save_for_backward(stream, mean, inverse, gain)
+        kept = {"stream": stream, "mean": mean, "inverse": inverse, "gain": gain}
+        kernels.call("add_norm_forward", x=x, y=y, normed=normed, **kept, **ctx.settings)
+        ctx.names = tuple(kept)
+        ctx.save_for_backward(*kept.values())
         return stream, normed
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Sequence[Tensor | None]:
-        stream, mean, inverse, gain = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor) -> Gradients:
+        kept = dict(zip(ctx.names, ctx.saved_tensors, strict=True))
         dstream, dnormed = (gradient.contiguous() for gradient in gradients)
-        dx = torch.empty_like(stream)
-        dy = torch.empty_like(stream, dtype=ctx.kernels.dtype) if ctx.adds else None
-        dgain = torch.zeros(torch.get_num_threads(), gain.numel(), dtype=torch.float32)
-        ctx.kernels.call(
-            "add_norm_backward",
-            dx=dx,
-            dy=dy,
-            dgain=dgain,
-            dstream=dstream,
-            dnormed=dnormed,
-            stream=stream,
-            mean=mean,
-            inverse=inverse,
-            gain=gain,
-            **ctx.settings,
-        )
+        dx = torch.empty_like(dstream)
+        dy = torch.empty_like(dstream, dtype=ctx.kernels.dtype) if ctx.adds else None
+        results = {"dx": dx, "dy": dy, "dgain": (dgain := _per_thread(dx.size(-1)))}
+        ctx.kernels.call("add_norm_backward", **results, dstream=dstream, dnormed=dnormed, **kept, **ctx.settings)
         return None, dx, dy, dgain.sum(dim=0), None, None
 
 
@@ -220,7 +176,7 @@ class _Add(Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor) -> Sequence[Tensor | None]:
+    def backward(ctx: Any, dout: Tensor) -> Gradients:
         dout = dout.contiguous()
         dy = torch.empty_like(dout, dtype=ctx.kernels.dtype)
         ctx.kernels.call("add_backward", dy=dy, x=dout, **ctx.settings)
@@ -230,24 +186,25 @@ class _Add(Function):
 class _DropOut(Function):
     @staticmethod
     def forward(ctx: Any, kernels: Kernels, x: Tensor, dropout: Dropout) -> Tensor:
-        x = x.contiguous()
-        out = torch.empty_like(x)
         ctx.kernels, ctx.settings = kernels, {**_rows(x), **dropout.fields}
-        kernels.call("dropout", out=out, x=x, **ctx.settings)
-        return out
+        return _dropped(ctx, x)
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor) -> Sequence[Tensor | None]:
-        dout = dout.contiguous()
-        dx = torch.empty_like(dout)
-        ctx.kernels.call("dropout", out=dx, x=dout, **ctx.settings)
-        return None, dx, None
+    def backward(ctx: Any, dout: Tensor) -> Gradients:
+        return None, _dropped(ctx, dout), None
+
+
+def _dropped(ctx: Any, x: Tensor) -> Tensor:
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    ctx.kernels.call("dropout", out=out, x=x, **ctx.settings)
+    return out
 
 
 class _Activate(Function):
     @staticmethod
-    def forward(ctx: Any, kernels: Kernels, x: Tensor, kind: int) -> Tensor:
-        width = x.size(-1) // 2 if kind == ACTIVATIONS["swiglu"] else x.size(-1)
+    def forward(ctx: Any, kernels: Kernels, x: Tensor, kind: Activation) -> Tensor:
+        width = x.size(-1) // 2 if kind == Activation.GATED_SILU else x.size(-1)
         y = x.new_empty(*x.shape[:-1], width)
         ctx.save_for_backward(x)
         ctx.kernels, ctx.settings = kernels, {**_rows(y), "kind": kind}
@@ -255,7 +212,7 @@ class _Activate(Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Sequence[Tensor | None]:
+    def backward(ctx: Any, dy: Tensor) -> Gradients:
         (x,) = ctx.saved_tensors
         dx = torch.empty_like(x)
         ctx.kernels.call("activation_backward", dx=dx, dy=dy.contiguous(), x=x, **ctx.settings)
@@ -264,43 +221,24 @@ class _Activate(Function):
 
 class _Attention(Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        kernels: Kernels,
-        qkv: Tensor,
-        q_gain: Tensor | None,
-        k_gain: Tensor | None,
-        cosine: Tensor | None,
-        sine: Tensor | None,
-        heads: int,
-        eps: float,
-        dropout: Dropout,
-    ) -> Tensor:
+    def forward(ctx: Any, kernels: Kernels, qkv: Tensor, *arguments: Any) -> Tensor:
+        *factors, heads, eps, dropout = arguments
         batch, length, width = qkv.size(0), qkv.size(1), qkv.size(2) // 3
         y = qkv.new_empty(batch, length, width)
         log_sums = torch.empty(batch, heads, length, dtype=torch.float32)
         ctx.kernels, ctx.names = kernels, ("qkv", "q_gain", "k_gain", "cosine", "sine", "y", "log_sums")
         ctx.settings = {"batch": batch, "length": length, "heads": heads, "head_dim": width // heads}
         ctx.settings |= {"eps": eps, **dropout.fields}
-        tensors = (qkv, q_gain, k_gain, cosine, sine, y, log_sums)
+        tensors = (qkv, *factors, y, log_sums)
         kernels.call("attention_forward", **dict(zip(ctx.names, tensors, strict=True)), **ctx.settings)
         ctx.save_for_backward(*tensors)
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Sequence[Tensor | None]:
+    def backward(ctx: Any, dy: Tensor) -> Gradients:
         tensors = dict(zip(ctx.names, ctx.saved_tensors, strict=True))
         dqkv = torch.empty_like(tensors["qkv"])
-        per_thread = (torch.get_num_threads(), ctx.settings["head_dim"])
-        dq_gain, dk_gain = (torch.zeros(per_thread, dtype=torch.float32) for _ in range(2))
-        ctx.kernels.call(
-            "attention_backward",
-            dqkv=dqkv,
-            dq_gain=dq_gain,
-            dk_gain=dk_gain,
-            dy=dy.contiguous(),
-            **tensors,
-            **ctx.settings,
-        )
-        dgains = [None if tensors["q_gain"] is None else gain.sum(dim=0) for gain in (dq_gain, dk_gain)]
+        gains = {name: _per_thread(ctx.settings["head_dim"]) for name in ("dq_gain", "dk_gain")}
+        ctx.kernels.call("attention_backward", dqkv=dqkv, dy=dy.contiguous(), **gains, **tensors, **ctx.settings)
+        dgains = [None if tensors["q_gain"] is None else gain.sum(dim=0) for gain in gains.values()]
         return None, dqkv, *dgains, None, None, None, None, None

@@ -13,15 +13,8 @@ from gpt.kernels.training.bindings import Kernels
 def short_conv(kernels: Kernels, h: Tensor, weight: Tensor) -> Tensor:
     """Compute `y[t] = h[t] + sum_j weight[:, 0, j] * h[t - j]`, with zeros before the first position.
 
+    h and y are (B, T, C) of the kernels' type, C a multiple of 16, weight is (C, 1, K) float32, K from 2 to 8.
     Gradients of weights are float32, and do not depend on the number of threads.
-
-    Args:
-        kernels: compiled.
-        h: (B, T, C) of the kernels' type, C a multiple of 16.
-        weight: (C, 1, K) float32, K from 2 to 8.
-
-    Returns:
-        (B, T, C), of the same type as h.
     """
     return _ShortConv.apply(kernels, h, weight)  # type: ignore[no-untyped-call]
 

@@ -28,14 +28,10 @@ class Outcome:
     """The state of a trial.
 
     Attributes:
-        name: name of its run.
         status: finished; stopped, to be resumed; failed, to be tried again; or waiting for its turn.
         best_val_loss: lowest validation loss, in nats per token.
         best_step: step of it.
         val_loss: last validation loss, in nats per token.
-        step: steps done.
-        seconds: wall time of training.
-        message: why it failed.
     """
 
     name: str
@@ -58,7 +54,8 @@ def measure(run: RunFolder, outcome: Outcome) -> Outcome:
     folder = run.pointed("last")
     try:
         state = read_state(folder) if folder else {}
-    except CheckpointError:  # it is damaged, which a resume reports
+    except CheckpointError:
+        # it is damaged, which a resume reports
         state = {}
     measured: dict[str, Any] = {name: state.get(name) for name in MEASURED}
     return replace(outcome, **measured)
@@ -68,7 +65,6 @@ def load_outcomes(folder: Path, report: Report = silent) -> dict[str, Outcome]:
     """Return the outcomes by name that `save_outcomes` wrote, as far as the runs themselves say the same.
 
     Args:
-        folder: of the sweep.
         report: takes a line where the file is damaged or missing, or belongs to other runs.
     """
     path = folder / RESULTS

@@ -22,8 +22,6 @@ class Range:
     """Numbers from `low` to `high`; whole ones if both ends are.
 
     Attributes:
-        low: the smallest.
-        high: the largest.
         is_log: uniform in the logarithm.
     """
 
@@ -48,7 +46,6 @@ class Axis:
 
     Attributes:
         name: `section.key`.
-        values: what it may be.
     """
 
     name: str
@@ -64,7 +61,6 @@ class SearchSpace:
     """The axes of a sweep, in the order of the file, and all that is wrong with the file itself.
 
     Attributes:
-        path: the file.
         document: its contents, with lines.
         axes: those that can be read.
         problems: a line for each problem.

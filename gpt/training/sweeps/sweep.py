@@ -33,7 +33,6 @@ class Sweep:
         trials: with different names.
         base: the configuration without the values of the trials.
         options: further arguments of the train command.
-        report: takes lines for the user.
     """
 
     def __init__(
@@ -121,7 +120,8 @@ class Sweep:
                 process.stop()
             for _, process in running.values():
                 process.process.wait()
-        except BaseException:  # a second signal
+        except BaseException:
+            # a second signal
             for _, process in running.values():
                 process.stop()
             raise

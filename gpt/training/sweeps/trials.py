@@ -53,10 +53,8 @@ def plan_trials(space: SearchSpace, base: Config, number: int | None = None, see
     """Return the trials of a sweep, each of which has a valid configuration.
 
     Args:
-        space: what varies.
         base: the values of all other keys.
         number: of random trials; None: every combination. A larger one begins with the same trials.
-        seed: of the random trials.
 
     Raises:
         ConfigError: something is wrong with the space; the message holds one line per problem.

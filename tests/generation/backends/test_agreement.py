@@ -10,9 +10,9 @@ from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.filters import FILTERS
-from gpt.generation import DecodeOptions, Runtime, build_runtime
+from gpt.generation import Batch, DecodeOptions, Runtime, build_runtime, generate_tokens
 from gpt.generation.backends.agreement import ROWS
-from gpt.generation.decoder import StepDecoder
+from gpt.generation.reference import reference_tokens
 from gpt.kernels.decoding.c_structs import SAMPLING
 from gpt.model import GPT
 from planted_edits import EDITS
@@ -58,40 +58,43 @@ def test_weights_that_are_not_finite_are_left_to_sampling() -> None:
 VALUES = {"top_k": 3, "top_p": 0.5, "min_p": 0.3, "repetition_penalty": 4.0}
 
 
+def said_by(params: SamplingParams) -> list[str]:
+    """What is reported when a token is sampled by these parameters."""
+    runtime, lines = runtime_of(model())
+    Batch(runtime, [[1]], params, [0]).step()
+    return lines
+
+
 @pytest.mark.parametrize("name", VALUES)
 def test_an_edited_filter_is_applied_by_pytorch(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    runtime, lines = runtime_of(model())
     params = SamplingParams.model_validate({"temperature": 0.9, name: VALUES[name]})
-    assert not isinstance(runtime.decoder([[1]], params, [0]), StepDecoder)
-    assert lines == []
+    assert said_by(params) == []
     if name in FILTERS:
         monkeypatch.setitem(FILTERS, name, replace(FILTERS[name], apply=lambda logits, value: logits))
     else:
         monkeypatch.setattr(f"gpt.generation.sampling.{name}", lambda logits, *_: logits)
-    runtime, lines = runtime_of(model())
-    assert isinstance(runtime.decoder([[1]], params, [0]), StepDecoder)
-    (line,) = lines
+    (line,) = said_by(params)
     assert line.startswith("sampling with PyTorch's operators: ")
     assert line.endswith(f" of {ROWS} tokens differ between the native engine and gpt/generation/sampling.py")
+    edited = generate_tokens(model(), [1, 2], params, build_runtime(model(), DecodeOptions("native")))
+    assert list(edited) == list(reference_tokens(model(), [1, 2], params))
 
 
 def test_a_parameter_that_the_engine_does_not_know_is_applied_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpt.kernels.decoding.c_structs.SAMPLING", SAMPLING - {"min_p"})
-    runtime, lines = runtime_of(model())
-    assert not isinstance(runtime.decoder([[1]], SamplingParams(), [0]), StepDecoder)
-    assert isinstance(runtime.decoder([[1]], SamplingParams(min_p=0.2), [0]), StepDecoder)
-    assert lines == ["sampling with PyTorch's operators: the native engine does not know min_p"]
+    assert said_by(SamplingParams()) == []
+    assert said_by(SamplingParams(min_p=0.2)) == [
+        "sampling with PyTorch's operators: the native engine does not know min_p"
+    ]
 
 
 def test_what_pytorch_samples_from_the_engines_logits_is_the_text_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    params = SamplingParams(temperature=0.9, top_k=5)
-    engine, pytorch = (runtime_of(model())[0].decoder([[1, 2], [3]], params, [7, 8]) for _ in range(2))
+    params = SamplingParams(temperature=0.9, top_k=5, logprobs=2, max_new_tokens=90)
+    by_engine = Batch(runtime_of(model())[0], [[1, 2], [3]], params, [7, 8])
     monkeypatch.setattr("gpt.generation.backends.native.why_not_sample", lambda *_: "of a test")
-    runtime, _ = runtime_of(model())
-    stepped = runtime.decoder([[1, 2], [3]], params, [7, 8])
-    assert isinstance(stepped, StepDecoder)
+    by_pytorch = Batch(runtime_of(model())[0], [[1, 2], [3]], params, [7, 8])
     for _ in range(90):  # past the window's edge
-        assert engine.step() == stepped.step() == pytorch.step()
+        assert by_engine.step() == by_pytorch.step()
 
 
 def test_sampling_is_compared_once_for_each_set_of_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,5 +102,5 @@ def test_sampling_is_compared_once_for_each_set_of_parameters(monkeypatch: pytes
     monkeypatch.setattr("gpt.generation.backends.native.why_not_sample", lambda *_: calls.append(torch.zeros(1)))
     runtime, _ = runtime_of(model())
     for seed, top_k in ((1, 3), (2, 3), (3, 4)):
-        runtime.decoder([[1]], SamplingParams(seed=seed, top_k=top_k), [seed])
+        Batch(runtime, [[1]], SamplingParams(seed=seed, top_k=top_k), [seed]).step()
     assert len(calls) == 2

@@ -10,9 +10,9 @@ from torch import Tensor
 import recorded_graph
 from fake_cuda.install import Stream, on_stream
 from gpt.config import SamplingParams
+from gpt.generation import Batch, DecodeOptions, EagerRuntime
 from gpt.generation.backends.compiled import CompiledBackend, captured
-from gpt.generation.backends.eager import CachedBackend, UncachedBackend
-from gpt.generation.decoder import StepDecoder
+from gpt.generation.backends.eager import UncachedBackend
 from gpt.model import GPT
 from recorded_graph import RecordedGraph
 from tiny import sharp_model
@@ -71,16 +71,16 @@ def test_rows_leave_and_multiply(modes: list[Any], rows: list[int], captures: in
 
 
 def test_texts_that_end_one_after_another_are_those_of_the_eager_backend(modes: list[Any]) -> None:
-    model, found = sharp_model(std=0.25), []
-    for backend in (CachedBackend(model), CompiledBackend(model)):
-        decoder = StepDecoder(backend, [[1], [2, 3], [4]], SamplingParams(), [0, 1, 2])
-        steps = []
-        for row in (0, 2, 1):
-            steps.append({index: token.id for index, token in decoder.step().items()})
-            decoder.finish({row})
-        found.append(steps)
-    assert found[0] == found[1]
-    assert [len(step) for step in found[0]] == [3, 2, 1]
+    model, params = sharp_model(std=0.25), SamplingParams(end_id=4, max_new_tokens=40)
+    eager, compiled = (
+        Batch(EagerRuntime(model, DecodeOptions(backend)), [[1], [2, 3], [4]], params, [0, 1, 2])
+        for backend in ("eager", "compiled")
+    )
+    active = set()
+    while eager.active:
+        active.add(len(eager.active))
+        assert eager.step() == compiled.step()
+    assert len(active) > 1
 
 
 OWNERS: dict[str, Callable[[Any], object]] = {

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
-from gpt.generation import DecodeOptions, build_runtime, complete, generate_tokens
+from gpt.generation import Batch, DecodeOptions, EagerRuntime, build_runtime, complete, generate_tokens
 from gpt.generation.backends.eager import CachedBackend
-from gpt.generation.decoder import StepDecoder
 from gpt.kernels.decoding.engine import Engine
 from gpt.model import GPT
 from tiny import tiny_config
@@ -30,6 +29,11 @@ def count_calls(model: GPT) -> list[tuple[int, int]]:
     return calls
 
 
+def eager_batch(model: GPT, prompts: list[list[int]]) -> Batch:
+    runtime = EagerRuntime(model, DecodeOptions())
+    return Batch(runtime, prompts, SamplingParams(), seeds=range(len(prompts)))
+
+
 def positions(calls: list[tuple[int, int]]) -> int:
     return sum(batch * time for batch, time in calls)
 
@@ -39,11 +43,10 @@ def positions(calls: list[tuple[int, int]]) -> int:
 def test_a_text_that_fits_the_window_costs_each_position_once(prompt: int, new: int, prefill_chunk: int | None) -> None:
     model = GPT(tiny_config()).eval()
     calls = count_calls(model)
-    decoder = StepDecoder(
-        CachedBackend(model, prefill_chunk=prefill_chunk), [[1] * prompt], SamplingParams(), seeds=[1]
-    )
+    runtime = EagerRuntime(model, DecodeOptions("eager", prefill_chunk=prefill_chunk))
+    batch = Batch(runtime, [[1] * prompt], SamplingParams(), seeds=[1])
     for _ in range(new):
-        decoder.step()
+        batch.step()
     assert positions(calls) == prompt + new - 1
     assert max(time for _, time in calls) <= (prefill_chunk or 16)
 
@@ -51,16 +54,17 @@ def test_a_text_that_fits_the_window_costs_each_position_once(prompt: int, new: 
 @pytest.mark.parametrize("prompt", [2, 16])
 def test_many_samples_of_one_prompt_compute_it_once(prompt: int, tiny_model: GPT) -> None:
     calls = count_calls(tiny_model)
-    backend = CachedBackend(tiny_model)
-    decoder = StepDecoder(backend, [[3] * prompt] * 64, SamplingParams(), seeds=range(64))
-    decoder.step()
+    batch = eager_batch(tiny_model, [[3] * prompt] * 64)
+    batch.step()
     assert calls == [(1, prompt - 1), (64, 1)]
 
 
 def test_prompts_of_different_lengths_are_computed_together(tiny_model: GPT) -> None:
     calls = count_calls(tiny_model)
-    decoder = StepDecoder(CachedBackend(tiny_model), [[1] * 5, [2] * 9, [1] * 5], SamplingParams(), seeds=[1, 2, 3])
-    decoder.step()
+    batch = Batch(
+        EagerRuntime(tiny_model, DecodeOptions()), [[1] * 5, [2] * 9, [1] * 5], SamplingParams(), seeds=[1, 2, 3]
+    )
+    batch.step()
     assert calls == [(2, 8), (3, 1)]
 
 
@@ -78,10 +82,12 @@ def test_past_the_edge_a_window_is_computed_once_per_slide(slide_chunk: int, new
 
 def test_only_the_rows_whose_window_moved_are_computed_anew(tiny_model: GPT) -> None:
     calls = count_calls(tiny_model)
-    decoder = StepDecoder(CachedBackend(tiny_model), [[1] * 16, [2] * 4, [3] * 2], SamplingParams(), seeds=[1, 2, 3])
-    decoder.step()
+    batch = Batch(
+        EagerRuntime(tiny_model, DecodeOptions()), [[1] * 16, [2] * 4, [3] * 2], SamplingParams(), seeds=[1, 2, 3]
+    )
+    batch.step()
     calls.clear()
-    decoder.step()
+    batch.step()
     assert calls == [(1, 12), (3, 1)]
 
 
@@ -113,30 +119,27 @@ def test_asking_twice_about_one_text_computes_its_last_token_only(tiny_model: GP
 def test_the_engine_computes_each_position_once_and_past_the_edge_a_window_per_slide(
     monkeypatch: pytest.MonkeyPatch, tiny_model: GPT
 ) -> None:
-    slots: list[int] = []
-    forward, generate = Engine.forward, Engine.generate
+    computed: list[int] = []
+    step, generate = Engine.step, Engine.generate
 
-    def watched_forward(engine: Engine, tokens: list[int], *arguments: object, **options: object) -> Tensor:
-        slots.append(len(tokens))
-        return forward(engine, tokens, *arguments, **options)  # type: ignore[arg-type]
+    def watched_step(engine: Engine, tokens: list[int], *arguments: Any) -> list[int]:
+        computed.append(len(tokens))
+        return step(engine, tokens, *arguments)
 
-    def watched_generate(
-        engine: Engine, rows: object, tokens: object, positions: object, uniforms: Tensor, *rest: Any
-    ) -> Any:
-        slots.append(uniforms.numel())
-        return generate(engine, rows, tokens, positions, uniforms, *rest)  # type: ignore[arg-type]
+    def watched_generate(engine: Engine, rows: Any, tokens: Any, positions: Any, uniforms: Tensor, *rest: Any) -> Any:
+        computed.append(uniforms.numel())
+        return generate(engine, rows, tokens, positions, uniforms, *rest)
 
-    monkeypatch.setattr(Engine, "forward", watched_forward)
+    monkeypatch.setattr(Engine, "step", watched_step)
     monkeypatch.setattr(Engine, "generate", watched_generate)
     runtime = build_runtime(tiny_model, DecodeOptions("native"))
-    slots.clear()
     assert len(list(generate_tokens(tiny_model, [1] * 7, SamplingParams(max_new_tokens=9), runtime))) == 9
-    assert sum(slots) == 7 + 9 - 1
-    slots.clear()
+    assert sum(computed) == 7 + 9 - 1
+    computed.clear()
     params = SamplingParams(max_new_tokens=101, slide_chunk=4)
     assert len(list(generate_tokens(tiny_model, range(16), params, runtime))) == 101
-    assert sum(slots) == 15 + 101 + 25 * 12  # each of 25 slides leaves 12 tokens to compute anew, and the newest
-    slots.clear()
-    decoder = runtime.decoder([[3] * 9] * 64, SamplingParams(max_new_tokens=1), range(64))
-    decoder.step()
-    assert sum(slots) == 8 + 64
+    # each of 25 slides leaves 12 tokens to compute anew, and the newest
+    assert sum(computed) == 15 + 101 + 25 * 12
+    computed.clear()
+    Batch(runtime, [[3] * 9] * 64, SamplingParams(max_new_tokens=1), range(64)).step()
+    assert computed == [8, 64]

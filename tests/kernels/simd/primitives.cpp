@@ -9,37 +9,46 @@ template <class Function> static void map(float* y, const float* x, int n, Funct
 template <class Function> static void map2(float* y, const float* a, const float* b, int n, Function function) {
     for (int i = 0; i < n; i += LANES) store(y + i, function(load(a + i), load(b + i)));
 }
+// One number for each vector.
+template <class Function> static void reduce(float* y, const float* x, int n, Function function) {
+    for (int i = 0; i < n; i += LANES) y[i / LANES] = function(load(x + i));
+}
+template <class To, class From> static void copy(To* y, const From* x, int n) {
+    for (int i = 0; i < n; i += LANES) store(y + i, load(x + i));
+}
+
+#define MAP(name, result)                              \
+    void map_##name(float* y, const float* x, int n) { \
+        map(y, x, n, [](floats v) { return result; }); \
+    }
+#define MAP2(name, result)                                              \
+    void map2_##name(float* y, const float* a, const float* b, int n) { \
+        map2(y, a, b, n, [](floats v, floats w) { return result; });    \
+    }
 
 extern "C" {
 int count_lanes() { return LANES; }
 
-void map_copy(float* y, const float* x, int n) { map(y, x, n, [](floats v) { return v; }); }
-void map_exp(float* y, const float* x, int n) { map(y, x, n, [](floats v) { return exp(v); }); }
-void map_tanh(float* y, const float* x, int n) { map(y, x, n, [](floats v) { return tanh(v); }); }
-void map_sigmoid(float* y, const float* x, int n) { map(y, x, n, [](floats v) { return sigmoid(v); }); }
-void map_reciprocal(float* y, const float* x, int n) { map(y, x, n, [](floats v) { return reciprocal(v); }); }
-void map_density(float* y, const float* x, int n) { map(y, x, n, [](floats v) { return Normal(v).density; }); }
-void map_cdf(float* y, const float* x, int n) { map(y, x, n, [](floats v) { return Normal(v).cdf; }); }
-void map_lanes(float* y, const float* x, int n) {
-    map(y, x, n, [](floats) { return __builtin_convertvector(lanes(), floats); });
-}
-// One number for each vector.
-void map_reduce_add(float* y, const float* x, int n) { for (int i = 0; i < n; i += LANES) y[i / LANES] = reduce_add(load(x + i)); }
-void map_reduce_max(float* y, const float* x, int n) { for (int i = 0; i < n; i += LANES) y[i / LANES] = reduce_max(load(x + i)); }
+MAP(copy, v)
+MAP(exp, exp(v))
+MAP(tanh, tanh(v))
+MAP(sigmoid, sigmoid(v))
+MAP(reciprocal, reciprocal(v))
+MAP(density, Normal(v).density)
+MAP(cdf, Normal(v).cdf)
+MAP(lanes, __builtin_convertvector(lanes(), floats) + v * 0.0f)
+void map_reduce_add(float* y, const float* x, int n) { reduce(y, x, n, reduce_add); }
+void map_reduce_max(float* y, const float* x, int n) { reduce(y, x, n, reduce_max); }
 
-void map2_max(float* y, const float* a, const float* b, int n) { map2(y, a, b, n, [](floats v, floats w) { return max(v, w); }); }
-void map2_min(float* y, const float* a, const float* b, int n) { map2(y, a, b, n, [](floats v, floats w) { return min(v, w); }); }
-void map2_select(float* y, const float* a, const float* b, int n) {
-    map2(y, a, b, n, [](floats v, floats w) { return select(v < w, v, w * 2.0f); });
-}
-void map2_fma(float* y, const float* a, const float* b, int n) { map2(y, a, b, n, [](floats v, floats w) { return fma(v, w, v); }); }
-void map2_multiply_add(float* y, const float* a, const float* b, int n) {
-    map2(y, a, b, n, [](floats v, floats w) { return multiply_add(3.0f, v, w); });
-}
+MAP2(max, max(v, w))
+MAP2(min, min(v, w))
+MAP2(select, select(v < w, v, w * 2.0f))
+MAP2(fma, fma(v, w, v))
+MAP2(multiply_add, multiply_add(3.0f, v, w))
 
-void load_bf16(float* y, const bf16* x, int n) { for (int i = 0; i < n; i += LANES) store(y + i, load(x + i)); }
-void store_bf16(bf16* y, const float* x, int n) { for (int i = 0; i < n; i += LANES) store(y + i, load(x + i)); }
-void load_int8(float* y, const int8_t* x, int n) { for (int i = 0; i < n; i += LANES) store(y + i, load(x + i)); }
+void load_bf16(float* y, const bf16* x, int n) { copy(y, x, n); }
+void store_bf16(bf16* y, const float* x, int n) { copy(y, x, n); }
+void load_int8(float* y, const int8_t* x, int n) { copy(y, x, n); }
 // Upper halves of all bytes, then the lower ones.
 void load_int4s(float* y, const int8_t* x, int n) {
     for (int upper = 0; upper < 2; upper++)

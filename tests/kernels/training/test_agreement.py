@@ -47,14 +47,14 @@ def test_an_edit_is_named_and_the_model_left_as_it_is_written(
     assert [type(block) for block in model.h] == [Block, Block]
 
 
+PLAIN = {"norm": "layernorm", "position": "learned", "qk_norm": False}
+
+
 @needs_compiler
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("rates", [{"dropout": 0.2}, {"dropout": 0.0, "attention_dropout": 0.3}])
-@pytest.mark.parametrize("attention", [{}, {"norm": "layernorm", "position": "learned", "qk_norm": False}])
-def test_with_dropout_the_masks_are_the_same(
-    monkeypatch: pytest.MonkeyPatch, rates: dict[str, float], attention: dict[str, Any], dtype: torch.dtype
-) -> None:
-    model, before = build(**rates, **attention), torch.get_rng_state()
+@pytest.mark.parametrize("changes", [{"dropout": 0.2}, {"dropout": 0.0, "attention_dropout": 0.3, **PLAIN}], ids=str)
+def test_with_dropout_the_masks_are_the_same(changes: dict[str, Any], dtype: torch.dtype) -> None:
+    model, before = build(**changes), torch.get_rng_state()
     use_native_blocks(model, compute(dtype), read_settings())
     assert all(isinstance(block, NativeBlock) for block in model.h)
     assert torch.equal(torch.get_rng_state(), before)
@@ -82,12 +82,8 @@ def test_what_the_native_blocks_cannot_run_is_said(monkeypatch: pytest.MonkeyPat
         use_native_blocks(build(), compute(torch.float32), read_settings())
 
 
-class Mine(Block):
-    pass
-
-
-def a_class_of_ones_own(model: GPT) -> None:
-    model.h[1] = Mine(model.config)
+def another_class(model: GPT) -> None:
+    model.h[1] = type("Mine", (Block,), {})(model.config)
 
 
 def a_new_parameter(model: GPT) -> None:
@@ -105,7 +101,7 @@ def a_hook(model: GPT) -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (a_class_of_ones_own, "blocks of class Mine"),
+        (another_class, "blocks of class Mine"),
         (a_new_parameter, "h.0.sink of shape (2,)"),
         (a_wider_layer, "h.0.mlp.c_fc.weight of shape (512, 64)"),
         (a_hook, "hooks, and h.1.mlp has one"),

@@ -22,6 +22,9 @@ from gpt.processor import GENERIC
 from gpt.training.optimizers import build_optimizer
 from gpt.training.step import Stepper
 from tiny import tiny_config
+from tolerances import of_gradients
+
+pytestmark = needs_compiler
 
 CPU = torch.device("cpu")
 FLOAT32 = Compute(CPU, torch.float32)
@@ -35,11 +38,7 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[PROCESSORS_HERE[0], EMULATED[1], EMULATED[-1]],
-    ids=lambda processor: f"{processor.name}",
-)
+@pytest.fixture(scope="module", params=[PROCESSORS_HERE[0], EMULATED[1], EMULATED[-1]], ids=lambda one: one.name)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     """The ones of this machine, and one emulated in each type."""
     return Kernels(request.param.matmul_dtype, read_settings(), processors=[request.param])
@@ -89,7 +88,6 @@ def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 # --- training ------------------------------------------------------------------------------------
 
 
-@needs_compiler
 @pytest.mark.parametrize("changes", VARIANTS)
 def test_gradients_are_at_least_as_near_to_those_of_float32_as_torchs(
     kernels: Kernels, changes: dict[str, Any]
@@ -98,11 +96,15 @@ def test_gradients_are_at_least_as_near_to_those_of_float32_as_torchs(
     right = gradients(build_stepper(None, FLOAT32, **changes), data)
     torchs = gradients(build_stepper(None, compute_of(kernels), **changes), data)
     native = gradients(build_stepper(kernels, compute_of(kernels), **changes), data)
-    assert difference(native, right) < 0.02
-    assert difference(native, right) < 1.1 * difference(torchs, right) + 1e-6  # nothing, in float32
-    for name in right:  # and none is wrong that the others outweigh
+    assert difference(native, right) < of_gradients(kernels.dtype)
+    # A tenth: both errors are norms over tens of thousands of roundings, which chance hardly moves. Torch's own is
+    # nothing in float32, where `right` is its result.
+    least = of_gradients(torch.float32)
+    assert difference(native, right) < 1.1 * difference(torchs, right) + least
+    # None is wrong that the others outweigh. Twice: a norm's weight has some tens of entries.
+    for name in right:
         one, other = ({name: found[name]} for found in (native, torchs))
-        assert difference(one, {name: right[name]}) < 2 * difference(other, {name: right[name]}) + 2e-3, name
+        assert difference(one, {name: right[name]}) < 2 * difference(other, {name: right[name]}) + least, name
 
 
 def twenty_losses(kernels: Kernels | None, compute: Compute, changes: dict[str, Any]) -> Tensor:
@@ -118,25 +120,19 @@ def twenty_losses_of_torch(dtype: torch.dtype, variant: int) -> Tensor:
     return twenty_losses(None, Compute(CPU, dtype), VARIANTS[variant])
 
 
-@needs_compiler
 @pytest.mark.parametrize("variant", range(len(VARIANTS)))
 def test_twenty_steps_go_the_way_of_float32_and_of_torch(kernels: Kernels, variant: int) -> None:
     right = twenty_losses_of_torch(torch.float32, variant)
     native = twenty_losses(kernels, compute_of(kernels), VARIANTS[variant])
-    assert right[-1] < right[0] - 0.25
-    assert (native - right).abs().max() < 0.01
-    assert (native - twenty_losses_of_torch(kernels.dtype, variant)).abs().max() < 0.01
+    descent = float(right[0] - right[-1])
+    assert descent > 0.25
+    # Where a share of each gradient is wrong, as large a share of the descent may be. Most errors cancel: beyond 0.01,
+    # a twenty-fifth of the least descent, something else is wrong.
+    off = of_gradients(kernels.dtype) * descent
+    assert (native - right).abs().max() < min(off, 0.01)
+    assert (native - twenty_losses_of_torch(kernels.dtype, variant)).abs().max() < min(2 * off, 0.01)
 
 
-@needs_compiler
-def test_gradients_of_micro_batches_add_up(kernels: Kernels) -> None:
-    stepper, data = build_stepper(kernels, compute_of(kernels)), [batch(), batch()]
-    apart = [gradients(stepper, [one]) for one in data]
-    mean = {name: (apart[0][name] + apart[1][name]) / 2 for name in apart[0]}
-    assert difference(gradients(stepper, data), mean) < 1e-6
-
-
-@needs_compiler
 def test_dropout_follows_torchs_generator_and_ends_with_training(kernels: Kernels) -> None:
     model = build_model(kernels, dropout=0.3)
     inputs, _ = batch()
@@ -152,37 +148,6 @@ def test_dropout_follows_torchs_generator_and_ends_with_training(kernels: Kernel
     assert torch.equal(run(1), run(2))
 
 
-@needs_compiler
-def test_dropout_keeps_what_is_expected(kernels: Kernels) -> None:
-    """Many draws of the sublayers' dropout, averaged, come near to none: as near as torch's own do."""
-    inputs, _ = batch()
-    plain = build_model(None, n_layer=1).eval()
-    distances = []
-    with compute_of(kernels).autocast():
-        right = plain(inputs).detach()
-        for native in (kernels, None):
-            model = build_model(native, n_layer=1, dropout=0.1)
-            model.drop.p = 0.0  # of the embeddings
-            mean = torch.stack([model(inputs).detach() for _ in range(100)]).mean(dim=0)
-            distances.append(float((mean - right).norm() / right.norm()))
-    assert distances[0] < 0.2  # a single draw is 0.46 away; not 0, since dropout before a norm moves its mean
-    assert distances[0] == pytest.approx(distances[1], rel=0.15)
-
-
-@needs_compiler
-def test_attention_weights_have_a_dropout_of_their_own(kernels: Kernels) -> None:
-    """One layer, so that the first token, which sees itself only, is as without dropout, or half of nothing is left."""
-    inputs, _ = batch()
-    model = build_model(kernels, n_layer=1, attention_dropout=0.5)
-    with compute_of(kernels).autocast():
-        dropped = model.train()(inputs).detach()
-        right = build_model(None, n_layer=1)(inputs).detach()
-        none = build_model(kernels, n_layer=1, dropout=0.0, attention_dropout=0.0)(inputs).detach()
-    assert not torch.allclose(dropped, right, atol=0.1)
-    torch.testing.assert_close(none, right, rtol=0.02, atol=0.05)
-
-
-@needs_compiler
 def test_dropout_of_embeddings_keeps_their_mean_and_drops_gradients_with_them(kernels: Kernels) -> None:
     model = build_model(kernels, dropout=0.25)
     ones = torch.ones(8, 39, 64, requires_grad=True)
@@ -195,33 +160,27 @@ def test_dropout_of_embeddings_keeps_their_mean_and_drops_gradients_with_them(ke
     assert torch.equal(model.eval().drop(ones), ones)
 
 
-@needs_compiler
 def test_where_training_makes_gradients_of_inputs_only_in_part_nothing_breaks(kernels: Kernels) -> None:
     """Frozen embeddings: the first block's input wants no gradient."""
-    stepper, plain = (
-        build_stepper(kernels, compute_of(kernels), tie_weights=False),
-        build_stepper(None, compute_of(kernels), tie_weights=False),
-    )
-    data = [batch()]
-    for one in (stepper, plain):
-        one.model.wte.requires_grad_(False)
-        one.model.wpe.requires_grad_(False)
-    assert difference(gradients(stepper, data), gradients(plain, data)) < 0.05
+    data, found = [batch()], []
+    for blocks in (kernels, None):
+        stepper = build_stepper(blocks, compute_of(kernels), tie_weights=False)
+        stepper.model.wte.requires_grad_(False)
+        stepper.model.wpe.requires_grad_(False)
+        found.append(gradients(stepper, data))
+    assert difference(*found) < 0.05
 
 
 # --- what stays ----------------------------------------------------------------------------------
 
 
-@needs_compiler
 @pytest.mark.parametrize("changes", VARIANTS)
 def test_parameters_keep_their_names_order_and_identity(kernels: Kernels, changes: dict[str, Any]) -> None:
     model = build_model(None, **changes)
-    before, keys = list(model.named_parameters()), list(model.state_dict())
+    before, keys = [(name, id(p)) for name, p in model.named_parameters()], list(model.state_dict())
     replace_blocks(model, kernels)
     assert all(isinstance(block, NativeBlock) for block in model.h)
-    after = list(model.named_parameters())
-    assert [name for name, _ in after] == [name for name, _ in before]
-    assert all(one is other for (_, one), (_, other) in zip(after, before, strict=True))
+    assert [(name, id(p)) for name, p in model.named_parameters()] == before
     assert list(model.state_dict()) == keys
 
 
@@ -234,7 +193,6 @@ def test_modules_keep_their_mode(training: bool) -> None:
     assert {name: module.training for name, module in model.named_modules()} == before
 
 
-@needs_compiler
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("changes", VARIANTS[:2])
 def test_passes_without_gradients_are_the_blocks_own(kernels: Kernels, changes: dict[str, Any], training: bool) -> None:
@@ -246,7 +204,6 @@ def test_passes_without_gradients_are_the_blocks_own(kernels: Kernels, changes: 
             assert torch.equal(ours(inputs), theirs(inputs))
 
 
-@needs_compiler
 @pytest.mark.parametrize("changes", VARIANTS[:2])
 def test_evaluations_in_bfloat16_take_the_kernels_of_training(kernels: Kernels, changes: dict[str, Any]) -> None:
     inputs, _ = batch()
@@ -259,7 +216,6 @@ def test_evaluations_in_bfloat16_take_the_kernels_of_training(kernels: Kernels, 
     torch.testing.assert_close(evaluated, trained, atol=tolerance, rtol=0)
 
 
-@needs_compiler
 def test_passes_with_padding_or_a_cache_are_the_blocks_own(kernels: Kernels) -> None:
     inputs, _ = batch()
     mask = torch.ones_like(inputs, dtype=torch.bool)

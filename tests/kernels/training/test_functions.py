@@ -15,16 +15,7 @@ from torch import Tensor
 
 from gpt.environment import read_settings
 from gpt.kernels.training.bindings import Kernels
-from gpt.kernels.training.functions import (
-    Dropout,
-    NormOptions,
-    activate,
-    add,
-    add_norm,
-    attention,
-    drop_out,
-    linear,
-)
+from gpt.kernels.training.functions import Dropout, NormOptions, activate, add, add_norm, attention, drop_out, linear
 
 pytestmark = needs_compiler
 
@@ -73,18 +64,14 @@ def norm_of(x: Tensor, gain: Tensor, options: NormOptions) -> Tensor:
 # --- products ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 32), (3, 7, 32), (2, 33, 80)])
-def test_linear(kernels: Kernels, shape: tuple[int, ...]) -> None:
-    x, weight = narrow(kernels, *shape), wide(48, shape[-1])
-    y, dy = linear(kernels, x, weight), torch.randn(*shape[:-1], 48).to(kernels.dtype)
+def test_linear(kernels: Kernels) -> None:
+    x, weight, dy = narrow(kernels, 3, 7, 80), wide(48, 80), torch.randn(3, 7, 48).to(kernels.dtype)
     weight64 = double(weight.to(kernels.dtype))
-    right = F.linear(double(x), weight64)
-    assert y.dtype == kernels.dtype
-    assert error(y, right) < rounded(kernels)
+    y = linear(kernels, x, weight)
     dx, dw = gradients([y], [x, weight], [dy])
+    assert (y.dtype, dx.dtype, dw.dtype) == (kernels.dtype, kernels.dtype, torch.float32)
+    assert error(y, F.linear(double(x), weight64)) < rounded(kernels)
     assert error(dx, dy.double() @ weight64) < rounded(kernels)
-    assert error(dw, dy.double().flatten(0, -2).T @ x.double().flatten(0, -2)) < EXACT
-    assert (dx.dtype, dw.dtype) == (kernels.dtype, torch.float32)
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(16, 16), (48, 16), (16, 48), (64, 96), (112, 80), (32, 272)])
@@ -134,13 +121,11 @@ def test_add_norm(kernels: Kernels, options: NormOptions, adds: bool, shape: tup
 
 
 @pytest.mark.parametrize("used", [0, 1], ids=["stream", "normed"])
-@pytest.mark.parametrize("adds", [True, False], ids=["sum", "alone"])
-def test_add_norm_where_only_one_of_its_results_is_used(kernels: Kernels, used: int, adds: bool) -> None:
-    x, gain, y = wide(3, 32), wide(32), narrow(kernels, 3, 32) if adds else None
-    dy = torch.randn(3, 32).to(kernels.dtype)
+def test_add_norm_where_only_one_of_its_results_is_used(kernels: Kernels, used: int) -> None:
+    x, gain, y, dy = wide(3, 32), wide(32), narrow(kernels, 3, 32), torch.randn(3, 32).to(kernels.dtype)
     (dx,) = gradients([add_norm(kernels, x, y, gain, LAYER, NONE)[used]], [x], [dy])
     x64 = double(x)
-    stream = x64 + y.detach().double() if y is not None else x64 * 1
+    stream = x64 + y.detach().double()
     right = (stream, norm_of(stream, gain.detach().double(), LAYER))[used]
     assert error(dx, gradients([right], [x64], [dy])[0]) < EXACT
 
@@ -149,15 +134,13 @@ def test_a_norm_far_from_zero_loses_nothing_to_cancellation(kernels: Kernels) ->
     """The variance is of differences from the mean, not a difference of means."""
     x = wide(4, 64, scale=0.01, mean=100.0)
     _, normed = add_norm(kernels, x, None, torch.ones(64), LAYER, NONE)
-    assert (
-        error(normed, norm_of(double(x), torch.ones(64).double(), LAYER)) < 2**-8
-    )  # of the mean, which is a thousand times the deviation
+    right = norm_of(double(x), torch.ones(64).double(), LAYER)
+    assert error(normed, right) < 2**-8  # of the mean, which is a thousand times the deviation
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 16), (3, 7, 48)])
-def test_add(kernels: Kernels, shape: tuple[int, ...]) -> None:
-    x, y = wide(*shape), narrow(kernels, *shape)
-    out, dout = add(kernels, x, y, NONE), torch.randn(shape)
+def test_add(kernels: Kernels) -> None:
+    x, y, dout = wide(3, 7, 48), narrow(kernels, 3, 7, 48), torch.randn(3, 7, 48)
+    out = add(kernels, x, y, NONE)
     assert torch.equal(out, x + y.float())
     dx, dy = gradients([out], [x, y], [dout])
     assert torch.equal(dx, dout)
@@ -189,18 +172,9 @@ def test_activations_at_every_number_up_to_a_thousand(kernels: Kernels, name: st
     x64 = double(x)
     right = WRITTEN_OUT[name](x64)
     torch.testing.assert_close(y.double(), right, rtol=one_rounded(kernels), atol=1e-6)
-    dy = torch.full_like(x, 1.5)
+    dy = torch.linspace(1, 2, len(x)).to(kernels.dtype)
     (dx,), (right_dx,) = gradients([y], [x], [dy]), gradients([right], [x64], [dy])
     torch.testing.assert_close(dx.double(), right_dx, rtol=one_rounded(kernels), atol=1e-6)
-
-
-@pytest.mark.parametrize("name", sorted(WRITTEN_OUT))
-def test_gradients_of_an_activation_are_times_those_of_its_result(kernels: Kernels, name: str) -> None:
-    x, dy = narrow(kernels, 3, 5, 16), torch.randn(3, 5, 16).to(kernels.dtype)
-    x64 = double(x)
-    (dx,) = gradients([activate(kernels, x, name)], [x], [dy])
-    (right,) = gradients([WRITTEN_OUT[name](x64)], [x64], [dy])
-    assert error(dx, right) < rounded(kernels)
 
 
 # --- the gate of SwiGLU --------------------------------------------------------------------------
@@ -215,7 +189,7 @@ def test_the_gate_is_silu_times_the_other_half(kernels: Kernels) -> None:
     assert error(*gradients([y], [x], [dy]), *gradients([right], [x64], [dy])) < rounded(kernels)
 
 
-@pytest.mark.parametrize("size", [90.0, 1e4, 1e30])
+@pytest.mark.parametrize("size", [90.0, 1e30])
 def test_the_gate_of_numbers_however_large_is_open_or_shut(kernels: Kernels, size: float) -> None:
     x = torch.ones(2, 32).to(kernels.dtype)
     x[0, :16], x[1, :16] = size, -size
@@ -225,11 +199,6 @@ def test_the_gate_of_numbers_however_large_is_open_or_shut(kernels: Kernels, siz
     torch.testing.assert_close(y[0], torch.full((16,), size).to(kernels.dtype))
     torch.testing.assert_close(y[1], torch.zeros(16).to(kernels.dtype), atol=1e-7, rtol=0)
     assert dx.isfinite().all()
-
-
-def test_what_is_not_a_number_stays_so_in_the_gate(kernels: Kernels) -> None:
-    x = torch.full((1, 32), math.nan).to(kernels.dtype)
-    assert activate(kernels, x, "swiglu").isnan().all()
 
 
 # --- dropout alone -------------------------------------------------------------------------------
@@ -306,16 +275,16 @@ LENGTHS, WIDTHS, PREPARED = (
     ("plain", "gains", "rotated", "both"),
 )
 ATTENDED = [
-    (width, length, PREPARED[(row + column) % 4])
-    for row, length in enumerate(LENGTHS)
-    for column, width in enumerate(WIDTHS)
+    *((w, t, PREPARED[(row + column) % 4]) for row, t in enumerate(LENGTHS) for column, w in enumerate(WIDTHS)),
+    (256, 40, "gains"),
+    (32, 1000, "gains"),
 ]
-"""Each two of a length, a width and what is done to queries and keys meet."""
+"""Each two of a length, a width and what is done to queries and keys meet; the widest head and a long row."""
 
 
 @pytest.mark.parametrize(("width", "length", "prepared"), ATTENDED)
 def test_attention(kernels: Kernels, width: int, length: int, prepared: str) -> None:
-    batch, heads = (1, 1) if (length + width // 32) % 2 else (3, 4)
+    batch, heads = (1, 1) if (length + width // 32) % 2 or length * width > 2**15 else (3, 4)
     turning = rotation(length, width) if prepared in ("rotated", "both") else None
     inputs = attention_inputs(kernels, batch, length, heads, width, gains=prepared in ("gains", "both"))
     exact = [double(x) for x in inputs]
@@ -331,27 +300,7 @@ def test_attention(kernels: Kernels, width: int, length: int, prepared: str) -> 
     check_attention(kernels, [y, *grads], [right, *right_grads])
 
 
-@pytest.mark.parametrize(("batch", "heads"), [(1, 4), (3, 1)])
-def test_rows_and_heads_do_not_mix(kernels: Kernels, batch: int, heads: int) -> None:
-    inputs = attention_inputs(kernels, batch, 33, heads, 32)
-    y = attend(kernels, inputs, heads)
-    for b in range(batch):
-        for h in range(heads):
-            columns = slice(32 * h, 32 * h + 32)
-            alone = [x[b : b + 1, :, columns].contiguous() for x in inputs]
-            assert torch.equal(attend(kernels, alone, 1), y[b : b + 1, :, columns])
-
-
-def test_the_widest_head_and_a_long_row(kernels: Kernels) -> None:
-    for length, width in ((40, 256), (1000, 32)):
-        inputs = attention_inputs(kernels, 1, length, 1, width, gains=True)
-        exact = [double(x) for x in inputs]
-        y, right = attend(kernels, inputs, 1), written_out(exact, 1, None)
-        dy = torch.randn_like(y)
-        check_attention(kernels, [y, *gradients([y], inputs, [dy])], [right, *gradients([right], exact, [dy])])
-
-
-@pytest.mark.parametrize("cut", [1, 15, 16, 17, 32, 63])
+@pytest.mark.parametrize("cut", [1, 16, 17, 63])
 def test_what_comes_later_does_not_change_a_bit_of_what_came_before(kernels: Kernels, cut: int) -> None:
     inputs = attention_inputs(kernels, 2, 64, 2, 32, gains=True)
     turning = rotation(64, 32)
@@ -367,16 +316,13 @@ def test_what_comes_later_does_not_change_a_bit_of_what_came_before(kernels: Ker
         assert gradient[:, :cut].any() or (cut == 1 and not is_value)  # one key has all the weight, whatever it is
 
 
-@pytest.mark.parametrize("scale", [1e3, 1e10, 1e30])
+@pytest.mark.parametrize("scale", [1e3, 1e30])
 def test_scores_however_large_choose_a_key(kernels: Kernels, scale: float) -> None:
     """Every query knows its key: itself, or the one before."""
     keys = torch.eye(48, 64).to(kernels.dtype)
     chosen = (torch.arange(48) - torch.arange(48) % 2).clamp(min=0)
-    q, k, v = (
-        (scale * keys[chosen])[None].requires_grad_(),
-        keys[None].clone().requires_grad_(),
-        narrow(kernels, 1, 48, 64),
-    )
+    q, k = (scale * keys[chosen])[None].requires_grad_(), keys[None].clone().requires_grad_()
+    v = narrow(kernels, 1, 48, 64)
     y, dy = attend(kernels, [q, k, v], 1), torch.randn(1, 48, 64).to(kernels.dtype)
     assert torch.equal(y, v[:, chosen])
     dq, dk, dv = gradients([y], [q, k, v], [dy])
@@ -419,25 +365,17 @@ def triangle(mask: Tensor) -> Tensor:
     return mask[..., torch.ones(mask.shape[-2:], dtype=torch.bool).tril()]
 
 
-def check_share(mask: Tensor, probability: float) -> None:
-    """Dropped: nearly that share, by five standard deviations. Kept: scaled up, so that the mean stays."""
-    deviation = math.sqrt(probability * (1 - probability) / mask.numel())
-    assert abs(float((mask == 0).double().mean()) - probability) < 5 * deviation
-    torch.testing.assert_close(
-        mask[mask != 0].unique().double(), torch.tensor([1 / (1 - probability)]).double(), rtol=1e-6, atol=0
-    )
-
-
-@pytest.mark.parametrize("probability", [0.01, 0.2, 0.5, 0.9])
-@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
+@pytest.mark.parametrize(("probability", "seed"), [(0.01, 0), (0.2, 1), (0.5, 2**32 - 1), (0.9, 1)])
 def test_so_many_elements_are_dropped_and_the_rest_are_scaled_up(
     kernels: Kernels, probability: float, seed: int
 ) -> None:
+    """By five standard deviations; the mean stays."""
     dropout = Dropout(probability, seed)
-    check_share(stream_mask(kernels, 128, 384, dropout), probability)
-    mask = triangle(weights_mask(kernels, 2, 100, 3, 128, dropout))
-    deviation = math.sqrt(probability * (1 - probability) / mask.numel())
-    assert abs(float((mask == 0).double().mean()) - probability) < 5 * deviation
+    stream = stream_mask(kernels, 128, 384, dropout)
+    for mask in (stream, triangle(weights_mask(kernels, 2, 100, 3, 128, dropout))):
+        deviation = math.sqrt(probability * (1 - probability) / mask.numel())
+        assert abs(float((mask == 0).double().mean()) - probability) < 5 * deviation
+    assert stream[stream != 0].unique().tolist() == [pytest.approx(1 / (1 - probability))]
 
 
 def test_a_probability_of_zero_drops_nothing_whatever_the_seed(kernels: Kernels) -> None:
@@ -467,15 +405,7 @@ def test_masks_of_rows_columns_heads_and_seeds_have_nothing_to_do_with_each_othe
     assert all(correlation(one, two) < 5 for one, two in zip(heads, other, strict=True))
 
 
-def test_the_same_seed_drops_the_same_and_another_something_else(kernels: Kernels) -> None:
-    inputs = attention_inputs(kernels, 2, 40, 2, 32)
-    once, again, other = (attend(kernels, inputs, 2, dropout=Dropout(0.3, seed)) for seed in (7, 7, 8))
-    assert torch.equal(once, again)
-    assert not torch.equal(once, other)
-
-
-@pytest.mark.parametrize(("length", "width"), [(20, 32), (33, 64), (100, 32), (128, 128)])
-@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize(("length", "width", "prepared"), [(20, 32, True), (33, 64, False), (128, 128, True)])
 def test_attention_drops_the_same_weights_on_the_way_back(
     kernels: Kernels, length: int, width: int, prepared: bool
 ) -> None:
@@ -543,37 +473,21 @@ def test_results_do_not_depend_on_the_call_nor_on_the_number_of_threads(kernels:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize(
-    "which",
-    [
-        0,
-        1,
-        2,
-    ],
-    ids=["q", "k", "v"],
-)
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["q", "k", "v"])
 def test_attention_to_what_is_not_finite_is_not_finite(kernels: Kernels, which: int, value: float) -> None:
     """A run that diverges must be seen to."""
     inputs = [x.detach() for x in attention_inputs(kernels, 1, 40, 1, 32)]
     inputs[which][0, 20] = value
-    y = attend(kernels, inputs, 1)
-    spoiled = ~y.isfinite().all(dim=-1)[0]
+    spoiled = ~attend(kernels, inputs, 1).isfinite().all(dim=-1)[0]
     assert spoiled[20]
     assert which == 0 or spoiled[20:].all()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gelu",
-        "relu",
-        "relu2",
-    ],
-)
+@pytest.mark.parametrize("name", ["gelu", "relu", "relu2", "swiglu"])
 def test_an_activation_of_nan_is_nan(kernels: Kernels, name: str) -> None:
-    x = torch.zeros(16).to(kernels.dtype)
+    x = torch.zeros(32).to(kernels.dtype)
     x[3] = math.nan
-    assert activate(kernels, x, name).isnan().tolist() == [index == 3 for index in range(16)]
+    assert [index for index, is_nan in enumerate(activate(kernels, x, name).isnan()) if is_nan] == [3]
 
 
 def test_a_sum_or_norm_of_nan_is_nan(kernels: Kernels) -> None:

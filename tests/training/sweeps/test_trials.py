@@ -36,11 +36,6 @@ def test_random_trials_differ_repeat_with_their_seed_and_begin_a_longer_list(tmp
     assert plan_trials(found, BASE, 20, seed=4) != trials
 
 
-def test_random_trials_find_every_combination_of_a_small_space(tmp_path: Path) -> None:
-    trials = plan_trials(space(tmp_path, "model: {n_layer: [1, 2, 3], n_head: [1, 2]}"), BASE, 6)
-    assert sorted(values_of(trials)) == [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)]
-
-
 @pytest.mark.parametrize(
     "given", ['a "word"', "1e-3", "true", "null", "naïve\nline", "", "a: b", "ends with \\", "#"], ids=repr
 )
@@ -52,13 +47,6 @@ def test_overrides_give_the_train_command_the_same_value(tmp_path: Path, given: 
             load_config(tmp_path / "base.yaml", [override])
     else:
         assert load_config(tmp_path / "base.yaml", [override]).config.train.init_from == given
-
-
-def test_lists_numbers_and_truth_values_come_through_as_overrides(tmp_path: Path) -> None:
-    (tmp_path / "base.yaml").touch()
-    values = {"optim.betas": [0.8, 0.9], "optim.eps": 1e-12, "model.bias": True, "model.n_kv_head": None}
-    config = load_config(tmp_path / "base.yaml", Trial(values).overrides).config
-    assert {name: config.leaves()[name] for name in values} == values
 
 
 def test_names_are_those_of_runs_and_differ_where_values_do() -> None:

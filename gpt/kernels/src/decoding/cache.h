@@ -1,5 +1,5 @@
-// Memory layout of keys and values: blocks of 64 positions, as floats, bfloat16, or 8-bit integers with a scale for each
-// vector.
+// Memory layout of keys and values: blocks of 64 positions, as floats, bfloat16, or 8-bit integers with a scale for
+// each vector.
 #pragma once
 #include "../simd.h"
 #include "model.h"
@@ -23,7 +23,9 @@ template <class T> struct HeadCache {
     float* key_scales(int block) const { return (float*)(values(block) + BLOCK * padded_head_dim(D)); }
     float* value_scales(int block) const { return key_scales(block) + BLOCK; }
 
-    static size_t bytes(int D) { return BLOCK * ((D + padded_head_dim(D)) * sizeof(T) + (SCALED ? 2 * sizeof(float) : 0)); }
+    static size_t bytes(int D) {
+        return BLOCK * ((D + padded_head_dim(D)) * sizeof(T) + (SCALED ? 2 * sizeof(float) : 0));
+    }
 };
 
 // Stores the D elements of a vector at intervals of `step`, and returns their scale.
@@ -32,13 +34,8 @@ inline float store_vector(float* p, size_t step, const float* x, int D) {
     return 1.0f;
 }
 
-// Rounds to nearest, ties to even; NaN stays NaN.
 inline float store_vector(bf16* p, size_t step, const float* x, int D) {
-    for (int d = 0; d < D; d++) {
-        uint32_t bits;
-        memcpy(&bits, x + d, 4);
-        p[d * step] = x[d] == x[d] ? (bits + 0x7fff + (bits >> 16 & 1)) >> 16 : bits >> 16 | 0x40;
-    }
+    for (int d = 0; d < D; d++) p[d * step] = (bf16)simd::to_bf16<uint32_t>(x[d]);
     return 1.0f;
 }
 

@@ -1,23 +1,18 @@
-// A whole decoder on a CPU: key/value caches of some sequences, and forward passes. A pass takes a batch of tokens, each
-// at one position of one sequence: a decode step has a token of every sequence, a prefill many of one. The result for a
-// token does not depend on the other tokens or on the number of threads, to the last bit.
+// A whole decoder on a CPU: key/value caches of some sequences, and forward passes. A pass takes a batch of tokens,
+// each at one position of one sequence: a decode step has a token of every sequence, a prefill many of one. The result
+// for a token does not depend on the other tokens or on the number of threads, to the last bit.
 #pragma once
-#include "../arena.h"
+#include "../memory.h"
+#include "../ops/norm.h"
 #include "../parallel.h"
 #include "attention.h"
 #include "convolution.h"
 #include "layers.h"
 #include "matmul.h"
-#include "memory.h"
 #include <numeric>
 #include <vector>
 
 static const int MAX_REPEATED_NORMS = 4;  // every worker norms up to this many tokens itself, which saves a barrier
-
-struct Batch {
-    int count;
-    const int32_t *tokens, *sequences, *positions;
-};
 
 // The tokens of a batch from first to before end, all of one sequence, and a key and value head.
 struct Run {
@@ -39,215 +34,220 @@ struct WorkerScratch {
     int32_t* order;
     TileScratch tiles;
     WorkerScratch(Arena& a, const Model& m, const Sizes& s)
-        : normed(a.alloc<float>((size_t)MAX_REPEATED_NORMS * s.dim)), query(a.alloc<float>((size_t)MAX_QUERIES * m.head_dim)),
-          weights(a.alloc<float>((size_t)MAX_QUERIES * s.capacity)),
-          sums(a.alloc<float>((size_t)MAX_QUERIES * padded_head_dim(m.head_dim))), ranks(a.alloc<float>(s.vocab)),
-          order(a.alloc<int32_t>(s.vocab)),
-          tiles(a, s.tokens, std::max(s.dim, s.hidden)) {}
+        : order(a.alloc<int32_t>(s.vocab)), tiles(a, s.tokens, std::max(s.dim, s.hidden)) {
+        normed = a.alloc<float>((size_t)MAX_REPEATED_NORMS * s.dim);
+        query = a.alloc<float>((size_t)MAX_QUERIES * m.head_dim);
+        weights = a.alloc<float>((size_t)MAX_QUERIES * s.capacity);
+        sums = a.alloc<float>((size_t)MAX_QUERIES * padded_head_dim(m.head_dim));
+        ranks = a.alloc<float>(s.vocab);
+    }
 };
 
 // The activations of a pass, (tokens, padded size) each.
 struct Activations {
-    float *x, *normed, *qkv, *mixed, *up, *gate, *logits;
+    float *x, *normed, *mixed, *qkv, *up, *gate, *logits;
     std::vector<WorkerScratch> workers;
-    Activations(Arena& a, const Model& m, const Sizes& s)
-        : x(a.alloc<float>((size_t)s.tokens * s.dim)), normed(a.alloc<float>((size_t)s.tokens * s.dim)),
-          qkv(a.alloc<float>((size_t)s.tokens * s.qkv)), mixed(a.alloc<float>((size_t)s.tokens * s.dim)),
-          up(a.alloc<float>((size_t)s.tokens * s.hidden)), gate(a.alloc<float>((size_t)s.tokens * s.hidden)),
-          logits(a.alloc<float>((size_t)s.tokens * s.vocab)) {
+    Activations(Arena& a, const Model& m, const Sizes& s) {
+        for (float** rows : {&x, &normed, &mixed}) *rows = a.alloc<float>((size_t)s.tokens * s.dim);
+        for (float** rows : {&up, &gate}) *rows = a.alloc<float>((size_t)s.tokens * s.hidden);
+        qkv = a.alloc<float>((size_t)s.tokens * s.qkv);
+        logits = a.alloc<float>((size_t)s.tokens * s.vocab);
         for (int t = 0; t < s.threads; t++) workers.emplace_back(a, m, s);
     }
 };
 
-// How keys and values are stored: in `blocks` physical blocks (layers, kv heads, those of a head), after which come the
-// inputs of convolutions (layers), with a block table (blocks for block_size positions) for each sequence, which the caller
-// may change between passes.
-struct CacheOptions {
-    int32_t kind, blocks;
-    const int32_t* tables;
-};
+// Calls work with a value of the type in which keys and values are stored.
+template <class Work> inline void with_kv_type(int kind, Work work) {
+    if (kind == FLOAT32) work(float());
+    else if (kind == BFLOAT16) work(bf16());
+    else work(int8_t());
+}
 
 struct CacheMemory {
     size_t head_bytes, input_bytes, block_bytes;
     char* blocks;
-    CacheMemory(Arena& a, const Model& m, const CacheOptions& o)
-        : head_bytes(o.kind == FLOAT32 ? HeadCache<float>::bytes(m.head_dim)
-                     : o.kind == BFLOAT16 ? HeadCache<bf16>::bytes(m.head_dim) : HeadCache<int8_t>::bytes(m.head_dim)),
-          input_bytes(m.conv_taps == 0 ? 0 : of_inputs(o.kind, round_up(m.dim, BLOCK))),
-          block_bytes(m.layers * (m.kv_heads * head_bytes + input_bytes)), blocks(a.alloc<char>(o.blocks * block_bytes)) {}
-
-    static size_t of_inputs(int kind, int dim) {
-        return kind == FLOAT32 ? InputCache<float>::bytes(dim) : kind == BFLOAT16 ? InputCache<bf16>::bytes(dim) : InputCache<int8_t>::bytes(dim);
+    CacheMemory(Arena& a, const Model& m, const CacheOptions& o) {
+        with_kv_type(o.kind, [&](auto kv) {
+            head_bytes = HeadCache<decltype(kv)>::bytes(m.head_dim);
+            input_bytes = m.conv_taps == 0 ? 0 : InputCache<decltype(kv)>::bytes(round_up(m.dim, BLOCK));
+        });
+        block_bytes = m.layers * (m.kv_heads * head_bytes + input_bytes);
+        blocks = a.alloc<char>(o.blocks * block_bytes);
     }
 };
 
 class Decoder {
     std::vector<Layer> layers;
-    Memory<Activations> activations;
-    Memory<CacheMemory> cache;
+    Memory<Activations, true> activations;
+    Memory<CacheMemory, true> cache;
     std::vector<int32_t> indices;
 
-    template <class T> HeadCache<T> cached(int layer, int sequence, int head) const;
-    template <class T> InputCache<T> inputs(int layer, int sequence) const;
-    template <class T> const float* convolved(const Worker& w, int layer, const Batch& b);
-    const float* normed(const Worker& w, const int32_t* which, int count, const float* gain, const float* bias);
-    template <class T> void attend_run(const Worker& w, int layer, const Batch& b, const Run& run, const Run* next);
-    template <class T> void attention(const Worker& w, int layer, const Batch& b);
+    void norm(float* y, int token, const float* gain, const float* bias) const {
+        norm_row(y, activations->x + (size_t)token * size.dim, gain, bias, m.dim, {m.is_layer_norm != 0, m.eps});
+    }
+
+    // The norm of some tokens' x: (count, dim).
+    const float* normed(const Worker& w, const int32_t* which, int count, const float* gain, const float* bias) {
+        const bool is_shared = count > MAX_REPEATED_NORMS;
+        float* y = is_shared ? activations->normed : scratch(w).normed;
+        const Range range = is_shared ? w.share(count) : Range{0, count};
+        for (int i = range.first; i < range.end; i++) norm(y + (size_t)i * size.dim, which[i], gain, bias);
+        if (is_shared) w.wait();
+        return y;
+    }
+
+    const int32_t* table(int sequence) const { return kv.tables + (size_t)sequence * (size.capacity / BLOCK); }
+
+    template <class T> HeadCache<T> cached(int layer, int sequence, int head) const {
+        const size_t start = ((size_t)layer * m.kv_heads + head) * cache->head_bytes;
+        return {cache->blocks + start, cache->block_bytes, table(sequence), m.head_dim};
+    }
+
+    template <class T> InputCache<T> inputs(int layer, int sequence) const {
+        const size_t start = (size_t)m.layers * m.kv_heads * cache->head_bytes + layer * cache->input_bytes;
+        return {cache->blocks + start, cache->block_bytes, table(sequence), size.dim};
+    }
+
+    // The second norm of all tokens' x, stored and convolved: (count, dim).
+    template <class T> const float* convolved(const Worker& w, int layer, const Batch& b) {
+        const Layer& l = layers[layer];
+        const Range range = w.share(b.count);
+        for (int i = range.first; i < range.end; i++) {
+            float* y = activations->normed + (size_t)i * size.dim;
+            norm(y, i, l.norm_2, l.norm_2_bias);
+            store(inputs<T>(layer, b.sequences[i]), b.positions[i], y);
+        }
+        w.wait();
+        for (int i = range.first; i < range.end; i++)
+            convolve(activations->normed + (size_t)i * size.dim, inputs<T>(layer, b.sequences[i]), l.conv, m.conv_taps,
+                     b.positions[i]);
+        w.wait();
+        return activations->normed;
+    }
+
+    // Stores the keys and values of a run, then computes attention, several queries in one pass over the keys.
+    template <class T> void attend_run(const Worker& w, int layer, const Batch& b, const Run& run, const Run* next) {
+        const Layer& l = layers[layer];
+        const WorkerScratch& own_scratch = scratch(w);
+        const int D = m.head_dim, group = m.heads / m.kv_heads;
+        const HeadCache<T> c = cached<T>(layer, b.sequences[run.first], run.head);
+        for (int i = run.first; i < run.end; i++) {
+            const float *qkv = activations->qkv + (size_t)i * size.qkv, *k = qkv + (m.heads + run.head) * D;
+            prepare_head(own_scratch.query, k, m, l.k_norm, b.positions[i], 1.0f);
+            store(c, b.positions[i], own_scratch.query, k + m.kv_heads * D);
+        }
+        Queries q = {own_scratch.query, own_scratch.weights, own_scratch.sums, size.capacity, {}, {}};
+        const int queries = (run.end - run.first) * group;
+        for (int n = 0, count; n < queries; n += count) {
+            count = queries - n >= 4 ? 4 : queries - n >= 2 ? 2 : 1;
+            for (int j = 0; j < count; j++) {
+                const int i = run.first + (n + j) / group, h = run.head * group + (n + j) % group;
+                prepare_head(own_scratch.query + j * D, activations->qkv + (size_t)i * size.qkv + h * D, m, l.q_norm,
+                             b.positions[i], 1.0f / std::sqrt((float)D));
+                q.positions[j] = b.positions[i] + 1;
+                q.result[j] = activations->mixed + (size_t)i * size.dim + h * D;
+            }
+            const bool is_last = n + count == queries && next;
+            const HeadCache<T> ahead = is_last ? cached<T>(layer, b.sequences[next->first], next->head) : c;
+            const int positions = is_last ? b.positions[next->end - 1] + 1 : 0;
+            if (count == 4) attend<T, 4>(c, q, ahead, positions);
+            else if (count == 2) attend<T, 2>(c, q, ahead, positions);
+            else attend<T, 1>(c, q, ahead, positions);
+        }
+    }
+
+    // From `qkv` to `mixed`. A worker takes some heads of all sequences, whatever their lengths.
+    template <class T> void attention(const Worker& w, int layer, const Batch& b) {
+        int runs = 0;
+        for (int i = 0; i < b.count; i++) runs += i == 0 || b.sequences[i] != b.sequences[i - 1];
+        const Range mine = w.share(runs * m.kv_heads);
+        Run last = {0, 0, 0};
+        for (int first = 0, run = 0, end; first < b.count; first = end, run++) {
+            for (end = first + 1; end < b.count && b.sequences[end] == b.sequences[first];) end++;
+            for (int head = 0; head < m.kv_heads; head++) {
+                if (head * runs + run < mine.first || head * runs + run >= mine.end) continue;
+                const Run next = {first, end, head};
+                if (last.end) attend_run<T>(w, layer, b, last, &next);
+                last = next;
+            }
+        }
+        if (last.end) attend_run<T>(w, layer, b, last, nullptr);
+    }
 
   public:
     const Model m;
     const CacheOptions kv;
     const Sizes size;
-    Barrier barrier;
 
     Decoder(const Model& model, const Layer* first_layer, const CacheOptions& kv, int tokens, int threads)
-        : layers(first_layer, first_layer + model.layers), activations(model, Sizes(model, tokens, threads)), cache(model, kv),
-          indices(tokens), m(model), kv(kv), size(model, tokens, threads) {
+        : layers(first_layer, first_layer + model.layers), activations(1, model, Sizes(model, tokens, threads)),
+          cache(1, model, kv), indices(tokens), m(model), kv(kv), size(model, tokens, threads) {
         if (request_tiles()) throw std::runtime_error("the system does not give the AMX tiles");
         activations.clear();
         std::iota(indices.begin(), indices.end(), 0);
     }
     size_t block_bytes() const { return cache->block_bytes; }
-    WorkerScratch& scratch(const Worker& w) { return activations->workers[w.index]; }
+    const WorkerScratch& scratch(const Worker& w) const { return activations->workers[w.index]; }
     char* block(int i) const { return cache->blocks + i * cache->block_bytes; }
-    float* logits(int i) { return activations->logits + (size_t)i * size.vocab; }
+    float* logits(int i) const { return activations->logits + (size_t)i * size.vocab; }
     const int32_t* all_indices() const { return indices.data(); }
-
-    void embed(int i, int token, int position);
-    void pass(const Worker& w, const Batch& b);
-    void head(const Worker& w, const int32_t* which, int count);
     void copy_block(int to, int from) { memcpy(block(to), block(from), cache->block_bytes); }
+
+    void embed(int i, int token, int position) {
+        const float* embedding = m.token_embedding + (size_t)token * m.dim;
+        const float* added = m.position_embedding ? m.position_embedding + (size_t)position * m.dim : nullptr;
+        float* x = activations->x + (size_t)i * size.dim;
+        for (int c = 0; c < m.dim; c++) x[c] = embedding[c] + (added ? added[c] : 0.0f);
+    }
+
+    void embed(const Worker& w, const Batch& b) {
+        for (int i = w.first(b.count); i < w.end(b.count); i++) embed(i, b.tokens[i], b.positions[i]);
+        w.wait();
+    }
+
+    // From the embeddings in `x` through all blocks.
+    void pass(const Worker& w, const Batch& b) {
+        const Activations& a = activations[0];
+        const TileScratch& tiles = scratch(w).tiles;
+        const size_t dim = size.dim, hidden = size.hidden;
+        for (int i = 0; i < m.layers; i++) {
+            const Layer& l = layers[i];
+            const float* h = normed(w, all_indices(), b.count, l.norm_1, l.norm_1_bias);
+            matmul(w, tiles, {a.qkv, (size_t)size.qkv, h, dim, b.count, &l.qkv, false});
+            w.wait();
+            with_kv_type(kv.kind, [&](auto kv) { attention<decltype(kv)>(w, i, b); });
+            w.wait();
+            matmul(w, tiles, {a.x, dim, a.mixed, dim, b.count, &l.projection, true});
+            w.wait();
+            if (m.conv_taps) with_kv_type(kv.kind, [&](auto kv) { h = convolved<decltype(kv)>(w, i, b); });
+            else h = normed(w, all_indices(), b.count, l.norm_2, l.norm_2_bias);
+            if (m.activation == GATED_SILU) matmul(w, tiles, {a.gate, hidden, h, dim, b.count, &l.gate, false});
+            matmul(w, tiles, {a.up, hidden, h, dim, b.count, &l.up, false});
+            const Range blocks = w.share(size.hidden / BLOCK);  // written by this worker itself
+            for (int t = 0; t < b.count; t++)
+                activate(a.up + t * hidden, a.gate + t * hidden, blocks.first * BLOCK, blocks.end * BLOCK,
+                         m.activation);
+            w.wait();
+            matmul(w, tiles, {a.x, dim, a.up, hidden, b.count, &l.down, true});
+            w.wait();
+        }
+    }
+
+    // Logits of some tokens, to `logits` (count, .).
+    void head(const Worker& w, const int32_t* which, int count) {
+        const float* h = normed(w, which, count, m.norm, m.norm_bias);
+        matmul(w, scratch(w).tiles,
+               {activations->logits, (size_t)size.vocab, h, (size_t)size.dim, count, &m.head, false});
+        const Range blocks = w.share(size.vocab / BLOCK);
+        for (int i = 0; i < count && m.softcap > 0; i++)
+            cap_logits(logits(i), blocks.first * BLOCK, blocks.end * BLOCK, m.softcap);
+        w.wait();
+    }
+
+    // Stores the keys and values of a batch, and computes the logits of those of its tokens at indices `which` (count).
+    void forward(const Worker& w, const Batch& b, const int32_t* which, int count) {
+        embed(w, b);
+        pass(w, b);
+        if (count) head(w, which, count);
+    }
 };
-
-inline void Decoder::embed(int i, int token, int position) {
-    const float* embedding = m.token_embedding + (size_t)token * m.dim;
-    const float* added = m.position_embedding ? m.position_embedding + (size_t)position * m.dim : nullptr;
-    float* x = activations->x + (size_t)i * size.dim;
-    for (int c = 0; c < m.dim; c++) x[c] = embedding[c] + (added ? added[c] : 0.0f);
-}
-
-// The norm of some tokens' x: (count, dim).
-inline const float* Decoder::normed(const Worker& w, const int32_t* which, int count, const float* gain, const float* bias) {
-    const bool is_shared = count > MAX_REPEATED_NORMS;
-    float* y = is_shared ? activations->normed : scratch(w).normed;
-    const Range range = is_shared ? w.share(count) : Range{0, count};
-    for (int i = range.first; i < range.end; i++)
-        normalize(y + (size_t)i * size.dim, activations->x + (size_t)which[i] * size.dim, gain, bias, m);
-    if (is_shared) w.wait();
-    return y;
-}
-
-template <class T> HeadCache<T> Decoder::cached(int layer, int sequence, int head) const {
-    const size_t start = ((size_t)layer * m.kv_heads + head) * cache->head_bytes;
-    return {cache->blocks + start, cache->block_bytes, kv.tables + (size_t)sequence * (size.capacity / BLOCK), m.head_dim};
-}
-
-template <class T> InputCache<T> Decoder::inputs(int layer, int sequence) const {
-    const size_t start = (size_t)m.layers * m.kv_heads * cache->head_bytes + layer * cache->input_bytes;
-    return {cache->blocks + start, cache->block_bytes, kv.tables + (size_t)sequence * (size.capacity / BLOCK), size.dim};
-}
-
-// The second norm of all tokens' x, stored and convolved: (count, dim).
-template <class T> const float* Decoder::convolved(const Worker& w, int layer, const Batch& b) {
-    const Layer& l = layers[layer];
-    const Range range = w.share(b.count);
-    for (int i = range.first; i < range.end; i++) {
-        float* y = activations->normed + (size_t)i * size.dim;
-        normalize(y, activations->x + (size_t)i * size.dim, l.norm_2, l.norm_2_bias, m);
-        store(inputs<T>(layer, b.sequences[i]), b.positions[i], y);
-    }
-    w.wait();
-    for (int i = range.first; i < range.end; i++)
-        convolve(activations->normed + (size_t)i * size.dim, inputs<T>(layer, b.sequences[i]), l.conv, m.conv_taps, b.positions[i]);
-    w.wait();
-    return activations->normed;
-}
-
-// Stores the keys and values of a run, then computes attention, several queries in one pass over the keys.
-template <class T> void Decoder::attend_run(const Worker& w, int layer, const Batch& b, const Run& run, const Run* next) {
-    const Layer& l = layers[layer];
-    const WorkerScratch& own_scratch = scratch(w);
-    const int D = m.head_dim, group = m.heads / m.kv_heads;
-    const HeadCache<T> c = cached<T>(layer, b.sequences[run.first], run.head);
-    for (int i = run.first; i < run.end; i++) {
-        const float *qkv = activations->qkv + (size_t)i * size.qkv, *k = qkv + (m.heads + run.head) * D;
-        prepare_head(own_scratch.query, k, m, l.k_norm, b.positions[i], 1.0f);
-        store(c, b.positions[i], own_scratch.query, k + m.kv_heads * D);
-    }
-    Queries q = {own_scratch.query, own_scratch.weights, own_scratch.sums, size.capacity, {}, {}};
-    const int queries = (run.end - run.first) * group;
-    for (int n = 0, count; n < queries; n += count) {
-        count = queries - n >= 4 ? 4 : queries - n >= 2 ? 2 : 1;
-        for (int j = 0; j < count; j++) {
-            const int i = run.first + (n + j) / group, h = run.head * group + (n + j) % group;
-            prepare_head(own_scratch.query + j * D, activations->qkv + (size_t)i * size.qkv + h * D, m, l.q_norm, b.positions[i],
-                         1.0f / std::sqrt((float)D));
-            q.positions[j] = b.positions[i] + 1;
-            q.result[j] = activations->mixed + (size_t)i * size.dim + h * D;
-        }
-        const bool is_last = n + count == queries && next;
-        const HeadCache<T> ahead = is_last ? cached<T>(layer, b.sequences[next->first], next->head) : c;
-        const int positions = is_last ? b.positions[next->end - 1] + 1 : 0;
-        if (count == 4) attend<T, 4>(c, q, ahead, positions);
-        else if (count == 2) attend<T, 2>(c, q, ahead, positions);
-        else attend<T, 1>(c, q, ahead, positions);
-    }
-}
-
-// From `qkv` to `mixed`. A worker takes some heads of all sequences, whatever their lengths.
-template <class T> void Decoder::attention(const Worker& w, int layer, const Batch& b) {
-    int runs = 0;
-    for (int i = 0; i < b.count; i++) runs += i == 0 || b.sequences[i] != b.sequences[i - 1];
-    const Range mine = w.share(runs * m.kv_heads);
-    Run last = {0, 0, 0};
-    for (int first = 0, run = 0, end; first < b.count; first = end, run++) {
-        for (end = first + 1; end < b.count && b.sequences[end] == b.sequences[first];) end++;
-        for (int head = 0; head < m.kv_heads; head++) {
-            if (head * runs + run < mine.first || head * runs + run >= mine.end) continue;
-            const Run next = {first, end, head};
-            if (last.end) attend_run<T>(w, layer, b, last, &next);
-            last = next;
-        }
-    }
-    if (last.end) attend_run<T>(w, layer, b, last, nullptr);
-}
-
-// From the embeddings in `x` through all blocks.
-inline void Decoder::pass(const Worker& w, const Batch& b) {
-    Activations& a = *activations;
-    const TileScratch& tiles = scratch(w).tiles;
-    const size_t dim = size.dim, hidden = size.hidden;
-    for (int i = 0; i < m.layers; i++) {
-        const Layer& l = layers[i];
-        const float* h = normed(w, all_indices(), b.count, l.norm_1, l.norm_1_bias);
-        matmul(w, tiles, {a.qkv, (size_t)size.qkv, h, dim, b.count, &l.qkv, false});
-        w.wait();
-        if (kv.kind == FLOAT32) attention<float>(w, i, b);
-        else if (kv.kind == BFLOAT16) attention<bf16>(w, i, b);
-        else attention<int8_t>(w, i, b);
-        w.wait();
-        matmul(w, tiles, {a.x, dim, a.mixed, dim, b.count, &l.projection, true});
-        w.wait();
-        if (!m.conv_taps) h = normed(w, all_indices(), b.count, l.norm_2, l.norm_2_bias);
-        else if (kv.kind == FLOAT32) h = convolved<float>(w, i, b);
-        else if (kv.kind == BFLOAT16) h = convolved<bf16>(w, i, b);
-        else h = convolved<int8_t>(w, i, b);
-        if (m.activation == GATED_SILU) matmul(w, tiles, {a.gate, hidden, h, dim, b.count, &l.gate, false});
-        matmul(w, tiles, {a.up, hidden, h, dim, b.count, &l.up, false});
-        const Range blocks = w.share(size.hidden / BLOCK);  // written by this worker itself
-        for (int t = 0; t < b.count; t++)
-            activate(a.up + t * hidden, a.gate + t * hidden, blocks.first * BLOCK, blocks.end * BLOCK, m.activation);
-        w.wait();
-        matmul(w, tiles, {a.x, dim, a.up, hidden, b.count, &l.down, true});
-        w.wait();
-    }
-}
-
-// Logits of some tokens, to `logits` (count, .).
-inline void Decoder::head(const Worker& w, const int32_t* which, int count) {
-    const float* h = normed(w, which, count, m.norm, m.norm_bias);
-    matmul(w, scratch(w).tiles, {activations->logits, (size_t)size.vocab, h, (size_t)size.dim, count, &m.head, false});
-    const Range blocks = w.share(size.vocab / BLOCK);
-    for (int i = 0; i < count && m.softcap > 0; i++) cap_logits(logits(i), blocks.first * BLOCK, blocks.end * BLOCK, m.softcap);
-    w.wait();
-}

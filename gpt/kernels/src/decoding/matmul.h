@@ -1,9 +1,8 @@
 // Matmuls y = x m^T of a pass, with weights of every kind. Each element of the result is computed in the same steps,
-// whatever else is in the pass. With PLAIN defined, the loops are written in the simplest way: the reference.
+// whatever else is in the pass.
 #pragma once
-#include "../arena.h"
+#include "../memory.h"
 #include "../parallel.h"
-#include "../simd.h"
 #include "model.h"
 #include <algorithm>
 #include <stdexcept>
@@ -19,12 +18,8 @@ struct Operands {
     bool add;
 };
 
-#ifdef PLAIN
-#include "matmul_plain.h"
-#else
 #include "matmul_vectors.h"
-#endif
-#if defined(__AMX_INT8__) && !defined(PLAIN)
+#ifdef __AMX_INT8__
 #include "matmul_amx.h"
 #else
 struct TileScope {};
@@ -35,8 +30,8 @@ inline int request_tiles() { return 0; }
 #endif
 
 // Blocks of outputs are shared among the workers.
-inline void matmul(const Worker& w, const TileScratch& scratch, const Operands& o) {
-#if defined(__AMX_INT8__) && !defined(PLAIN)
+inline void matmul(const Worker& w, [[maybe_unused]] const TileScratch& scratch, const Operands& o) {
+#ifdef __AMX_INT8__
     if (o.m->kind == INT8_TILES) return matmul_tiles(w, scratch, o);
 #endif
     matmul_blocks(w, o);

@@ -1,7 +1,7 @@
-// Matmuls with 8-bit weights by the AMX tile unit (Intel, Instruction Set Extensions, chapter 3). A row of x becomes 31-bit
-// integers times a power of two, and each integer four digits in base 256, which are in four rows of a tile: the integer
-// matmul is then exact, in any order, and only the last step rounds. Elements within 2^-6 of the largest magnitude of
-// their row lose nothing, smaller ones at most 2^-31 of that magnitude: less than sums in float32 lose.
+// Matmuls with 8-bit weights by the AMX tile unit (Intel, Instruction Set Extensions, chapter 3). A row of x becomes
+// 31-bit integers times a power of two, and each integer four digits in base 256, which are in four rows of a tile: the
+// integer matmul is then exact, in any order, and only the last step rounds. Elements within 2^-6 of the largest
+// magnitude of their row lose nothing, smaller ones at most 2^-31 of that magnitude: less than sums in float32 lose.
 #pragma once
 #include "../amx.h"
 #include <cmath>
@@ -25,8 +25,8 @@ inline __m512 load_partial(const float* x, int k, int count) {
     return _mm512_maskz_loadu_ps(left >= 16 ? 0xffff : left > 0 ? (1 << left) - 1 : 0, x + k);
 }
 
-// Splits a row into digits: (inputs / 64, stride, 64), the first of them in the first of four adjacent rows. Returns the
-// value of a unit of the integers; NaN if an element is not finite.
+// Splits a row into digits: (inputs / 64, stride, 64), the first of them in the first of four adjacent rows. Returns
+// the value of a unit of the integers; NaN if an element is not finite.
 inline float split_row(int8_t* digits, int stride, const float* x, int inputs) {
     __m512 top = _mm512_setzero_ps(), invalid = top;
     for (int k = 0; k < inputs; k += 16) {
@@ -53,16 +53,17 @@ inline float split_row(int8_t* digits, int stride, const float* x, int inputs) {
 
 // sums (16, 64) of 16 rows of digits and a block of weights.
 inline void matmul_digits(int32_t* sums, const int8_t* digits, int stride, const int8_t* weights, int steps) {
-    _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+    zero_tiles();
     for (int s = 0; s < steps; s++, digits += (size_t)stride * TILE_INPUTS, weights += 4 * TILE_BYTES) {
+        // clang-format off
         _tile_loadd(4, digits, TILE_INPUTS);
         _tile_loadd(5, weights, 64); _tile_dpbssd(0, 4, 5);
         _tile_loadd(6, weights + TILE_BYTES, 64); _tile_dpbssd(1, 4, 6);
         _tile_loadd(7, weights + 2 * TILE_BYTES, 64); _tile_dpbssd(2, 4, 7);
         _tile_loadd(5, weights + 3 * TILE_BYTES, 64); _tile_dpbssd(3, 4, 5);
+        // clang-format on
     }
-    _tile_stored(0, sums, BLOCK * 4); _tile_stored(1, sums + 16, BLOCK * 4);
-    _tile_stored(2, sums + 32, BLOCK * 4); _tile_stored(3, sums + 48, BLOCK * 4);
+    store_tiles(sums, BLOCK * 4);
 }
 
 // Combines the sums of a row's four digits to a block of its result.
@@ -71,7 +72,8 @@ inline void finish_row(const Operands& o, int row, int block, const int32_t* sum
     const __m512 base = _mm512_set1_ps(256.0f);
     for (int i = 0; i < BLOCK; i += 16) {
         __m512 y = _mm512_cvtepi32_ps(_mm512_loadu_si512(sums + 3 * BLOCK + i));
-        for (int d = 2; d >= 0; d--) y = _mm512_fmadd_ps(y, base, _mm512_cvtepi32_ps(_mm512_loadu_si512(sums + d * BLOCK + i)));
+        for (int d = 2; d >= 0; d--)
+            y = _mm512_fmadd_ps(y, base, _mm512_cvtepi32_ps(_mm512_loadu_si512(sums + d * BLOCK + i)));
         const int output = block * BLOCK + i;
         float* out = o.y + row * o.ldy + output;
         y = y * unit * _mm512_loadu_ps(m.scales + output);
@@ -86,7 +88,8 @@ inline void matmul_tiles(const Worker& w, const TileScratch& scratch, const Oper
     const Matrix& m = *o.m;
     const int stride = tile_rows(o.rows), steps = padded_inputs(m.inputs) / TILE_INPUTS;
     for (int row = 0; row < o.rows; row++)
-        scratch.units[row] = split_row(scratch.digits + (size_t)row * DIGITS * TILE_INPUTS, stride, o.x + row * o.ldx, m.inputs);
+        scratch.units[row] =
+            split_row(scratch.digits + (size_t)row * DIGITS * TILE_INPUTS, stride, o.x + row * o.ldx, m.inputs);
     const Range blocks = w.share(round_up(m.outputs, BLOCK) / BLOCK);
     for (int block = blocks.first; block < blocks.end; block++) {
         const int8_t* weights = (const int8_t*)m.weights + (size_t)block * steps * 4 * TILE_BYTES;

@@ -1,7 +1,7 @@
-// Matmuls on vectors: a block of outputs at a time, for some inputs at a time. Their weights are read into the inner cache
-// once and serve one tile of rows after another there, while the weights behind them are prefetched.
+// Matmuls on vectors: a block of outputs at a time, for some inputs at a time. Their weights are read into the inner
+// cache once and serve one tile of rows after another there, while the weights behind them are prefetched.
 #pragma once
-#include "dot.h"
+#include "../ops/tile.h"
 
 static const int STEP = 96;          // inputs at a time: 24 KB of float32 weights
 static const int PANEL = 48;         // rows at a time, whose sums are kept from one step to the next
@@ -27,28 +27,28 @@ struct Part {
 template <class Weights, int ROWS, int N> void matmul_vectors(const Operands& o, const Part& p, int first) {
     const Matrix& m = *o.m;
     const Weights weights = weights_of<Weights>(m, p.block, first);
-    const float *x = o.x + p.row * o.ldx, *scales = m.scales + (size_t)p.block * (m.inputs / m.group) * BLOCK + first;
+    const ByRows x = {o.x + p.row * o.ldx, o.ldx};
+    const float* scales = m.scales + (size_t)p.block * (m.inputs / m.group) * BLOCK + first;
     floats sum[ROWS][N] = {};
-    for (int r = 0; r < ROWS && p.first > 0; r++)
-        for (int v = 0; v < N; v++) sum[r][v] = simd::load(p.sums + r * BLOCK + first + v * LANES);
-    if (!m.scales) accumulate(sum, x, o.ldx, weights, p.first, p.end, *p.prefetch);
+    if (p.first > 0) load_tile(sum, p.sums + first, BLOCK);
+    if (!m.scales) accumulate(sum, x, weights, p.first, p.end, *p.prefetch);
     else
         for (int k = p.first; k < p.end; k += m.group, scales += BLOCK) {
             floats part[ROWS][N] = {};
-            accumulate(part, x, o.ldx, weights, k, k + m.group, *p.prefetch);
+            accumulate(part, x, weights, k, k + m.group, *p.prefetch);
             for (int r = 0; r < ROWS; r++)
-                for (int v = 0; v < N; v++) sum[r][v] = simd::fma(part[r][v], simd::load(scales + v * LANES), sum[r][v]);
+                for (int v = 0; v < N; v++)
+                    sum[r][v] = simd::fma(part[r][v], simd::load(scales + v * LANES), sum[r][v]);
         }
+    if (p.end < m.inputs) return store_tile(p.sums + first, BLOCK, sum);
+    const int output = p.block * BLOCK + first;
+    float* y = o.y + p.row * o.ldy + output;
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < N; v++) {
-            const int output = p.block * BLOCK + first + v * LANES;
-            float* y = o.y + (p.row + r) * o.ldy + output;
-            if (p.end < m.inputs) simd::store(p.sums + r * BLOCK + first + v * LANES, sum[r][v]);
-            else {
-                if (m.bias) sum[r][v] += simd::load(m.bias + output);
-                simd::store(y, o.add ? sum[r][v] + simd::load(y) : sum[r][v]);
-            }
+            if (m.bias) sum[r][v] += simd::load(m.bias + output + v * LANES);
+            if (o.add) sum[r][v] += simd::load(y + r * o.ldy + v * LANES);
         }
+    store_tile(y, o.ldy, sum);
 }
 
 template <class Weights, int ROWS> void matmul_part(const Operands& o, const Part& p) {
@@ -71,7 +71,7 @@ template <class Weights> void matmul_part(const Operands& o, const Part& p, int 
 template <class Weights> void matmul_panel(const Operands& o, int block, int first, int end) {
     alignas(64) float sums[PANEL * BLOCK];
     const int inputs = o.m->inputs, rows = end - first, tiles = (rows + MAX_TILE_ROWS - 1) / MAX_TILE_ROWS;
-    const int passes = tiles * (VECTORS / widest((rows + tiles - 1) / tiles));  // over the same weights
+    const int passes = tiles * (BLOCK / LANES / widest((rows + tiles - 1) / tiles));  // over the same weights
     const int step = passes > 1 && !o.m->scales ? STEP : inputs;
     const char* weights = (const char*)weights_of<Weights>(*o.m, block, 0).data;
     const size_t input_bytes = weights_bytes<Weights>(2) / 2;
@@ -89,7 +89,8 @@ template <class Weights> void matmul_panel(const Operands& o, int block, int fir
 template <class Weights> void matmul_weights(const Worker& w, const Operands& o) {
     const Range blocks = w.share(round_up(o.m->outputs, BLOCK) / BLOCK);
     for (int block = blocks.first; block < blocks.end; block++)
-        for (int row = 0; row < o.rows; row += PANEL) matmul_panel<Weights>(o, block, row, std::min(o.rows, row + PANEL));
+        for (int row = 0; row < o.rows; row += PANEL)
+            matmul_panel<Weights>(o, block, row, std::min(o.rows, row + PANEL));
 }
 
 inline void matmul_blocks(const Worker& w, const Operands& o) {

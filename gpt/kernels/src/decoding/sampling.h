@@ -33,7 +33,8 @@ inline void filter(float* x, int count, const Sampling& p, float* ranks, int32_t
     if (p.top_p < 1.0f) {
         softmax(ranks, x, count);
         std::iota(order, order + count, 0);
-        std::sort(order, order + count, [&](int a, int b) { return ranks[a] > ranks[b] || (ranks[a] == ranks[b] && a < b); });
+        std::sort(order, order + count,
+                  [&](int a, int b) { return ranks[a] > ranks[b] || (ranks[a] == ranks[b] && a < b); });
         float before = 0.0f;
         for (int i = 0; i < count; before += ranks[order[i]], i++)
             if (before >= p.top_p && before > 0.0f) x[order[i]] = -INFINITY;
@@ -59,7 +60,8 @@ inline void penalize(float* x, int count, float penalty, const uint8_t* seen) {
 
 // Samples by inverse transform of `uniform` in [0, 1); returns the token, or -1 if a logit is not finite. `x` is
 // overwritten; seen: the tokens to penalize, or null.
-inline int sample(float* x, int count, const Sampling& p, float uniform, const uint8_t* seen, float* ranks, int32_t* order) {
+inline int sample(float* x, int count, const Sampling& p, float uniform, const uint8_t* seen, float* ranks,
+                  int32_t* order) {
     if (!is_finite(x, count)) return -1;
     count = std::min(count, p.ids);
     if (seen) penalize(x, count, p.penalty, seen);

@@ -23,8 +23,7 @@ inline floats load(const bf16* p) {
     return (floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
 }
 inline void store(bf16* p, floats x) {
-    const words bits = (words)x, rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    const __m256i packed = _mm256_packus_epi32((__m256i)(x == x ? rounded : bits >> 16 | 0x40), _mm256_setzero_si256());
+    const __m256i packed = _mm256_packus_epi32((__m256i)to_bf16<words>(x), _mm256_setzero_si256());
     _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
 }
 inline ints widen(bytes x) { return (ints)_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((int64_t)x)); }

@@ -26,8 +26,7 @@ inline void store(bf16* p, floats x) {
 #ifdef __AVX512BF16__
     _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(x));
 #else
-    const words bits = (words)x, rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16((__m512i)(x == x ? rounded : bits >> 16 | 0x40)));
+    _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16((__m512i)to_bf16<words>(x)));
 #endif
 }
 inline ints widen(bytes x) { return (ints)_mm512_cvtepi8_epi32((__m128i)x); }

@@ -23,6 +23,12 @@ template <class Vector> inline Vector read(const void* p) {
 }
 template <class Vector> inline void write(void* p, Vector x) { memcpy(p, &x, sizeof x); }
 
+// The bits of floats as bfloat16, of one or of a vector: rounded to nearest, ties to even; NaN stays NaN.
+template <class Words, class Floats> inline Words to_bf16(Floats x) {
+    const Words bits = read<Words>(&x);
+    return x == x ? (bits + 0x7fff + (bits >> 16 & 1)) >> 16 : bits >> 16 | 0x40;
+}
+
 inline floats broadcast(float x) { return x - floats{}; }  // x + 0 would have to be computed, since -0 + 0 is 0
 inline floats load(const float* p) { return read<floats>(p); }
 inline void store(float* p, floats x) { write(p, x); }

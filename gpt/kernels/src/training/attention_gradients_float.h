@@ -1,12 +1,14 @@
-// The gradients of one head in float: one pass over its queries, each block of which adds to the gradients of all keys and
-// values before it.
+// The gradients of one head in float: one pass over its queries, each block of which adds to the gradients of all keys
+// and values before it.
 #pragma once
 #include "attention.h"
+#include "weight_gradients.h"
 #include <initializer_list>
 
 // g is the gradient of the result; *_t: transposed.
 struct BackwardScratch {
-    float *q, *k, *v, *g, *k_t, *v_t, *weights, *dscores, *dq, *dk, *dv, *scores, *dweights, *q_rms, *k_rms, *delta, *log_sums;
+    float *q, *k, *v, *g, *k_t, *v_t, *dq, *dk, *dv, *weights, *dscores, *scores, *dweights;
+    float *q_rms, *k_rms, *delta, *log_sums;
     uint32_t* streams;
 
     BackwardScratch(Arena& arena, const AttentionShape& s) {
@@ -17,48 +19,33 @@ struct BackwardScratch {
     }
 };
 
-struct BackwardFactors {
-    const float *k_t, *v_t;
-};
-
-inline BackwardFactors load_head(const BackwardScratch& scratch, const float* qkv, const float* dy, const AttentionInputs& in, const AttentionShape& s) {
-    const int R = s.rows(), D = s.head_dim;
-    transform_head(scratch.q, scratch.q_rms, qkv, s, in.q);
-    transform_head(scratch.k, scratch.k_rms, qkv + s.stride(), s, in.k);
-    copy_head(scratch.v, qkv + 2 * s.stride(), 3 * (size_t)s.stride(), s);
-    copy_head(scratch.g, dy, s.stride(), s);
-    return {pack_transposed(scratch.k_t, scratch.k, R, D), pack_transposed(scratch.v_t, scratch.v, R, D)};
-}
-
 // The weights of query t after dropout, and the gradient of its scores.
 inline void backward_row(const BackwardScratch& scratch, int r, int t, int keys, int R, const Dropout& drop) {
     using namespace simd;
     for (int j = 0; j < keys; j += LANES) {
         const size_t at = (size_t)r * R + j;
-        floats kept = {}, dscore = {};
+        WeightGradients result = {};
         if (j <= t) {
-            floats weight = exp(load(scratch.scores + at) - scratch.log_sums[t]), dweight = load(scratch.dweights + at);
+            floats weight = exp(load(scratch.scores + at) - scratch.log_sums[t]);
             if (j + LANES > t + 1) weight = select(up_to(j, t), weight, floats{});
-            kept = weight;
-            if (drop.active()) {
-                const ints mask = drop.kept((words)lanes() + (scratch.streams[t] + (uint32_t)j));
-                dweight = drop.apply(mask, dweight), kept = drop.apply(mask, weight);
-            }
-            dscore = weight * (dweight - scratch.delta[t]);
+            result = gradients_of(weight, load(scratch.dweights + at), broadcast(scratch.delta[t]),
+                                  (words)lanes() + (scratch.streams[t] + (uint32_t)j), drop);
         }
-        store(scratch.weights + at, kept);
-        store(scratch.dscores + at, dscore);
+        store(scratch.weights + at, result.kept);
+        store(scratch.dscores + at, result.dscore);
     }
 }
 
-inline void backward_head(const BackwardScratch& scratch, const BackwardFactors& f, const AttentionShape& s, const Dropout& drop) {
+inline void backward_head(const BackwardScratch& scratch, const AttentionShape& s, const Dropout& drop) {
     const int D = s.head_dim, R = s.rows();
+    const float *k_t = pack_transposed(scratch.k_t, scratch.k, R, D),
+                *v_t = pack_transposed(scratch.v_t, scratch.v, R, D);
     for (float* sums : {scratch.dk, scratch.dv}) memset(sums, 0, s.head_size() * sizeof(float));
     for (int i = 0; i < s.length; i += 16) {
         const int keys = round_up(i + 16, 32);
         const float *q = scratch.q + (size_t)i * D, *g = scratch.g + (size_t)i * D;
-        matmul(scratch.scores, R, q, D, f.k_t, R, D / 32, keys / 16);
-        matmul(scratch.dweights, R, g, D, f.v_t, R, D / 32, keys / 16);
+        matmul(scratch.scores, R, q, D, k_t, R, D / 32, keys / 16);
+        matmul(scratch.dweights, R, g, D, v_t, R, D / 32, keys / 16);
         for (int r = 0; r < 16; r++) backward_row(scratch, r, i + r, keys, R, drop);
         matmul(scratch.dq + (size_t)i * D, D, scratch.dscores, R, scratch.k, D, keys / 32, D / 16);
         add_transposed(scratch.dk, scratch.dscores, R, q, keys, D);

@@ -42,9 +42,10 @@ inline void copy_head(element* out, const element* x, size_t stride, const Atten
 }
 
 // The same for queries and keys; inverse_rms (T) is kept for the backward pass.
-inline void transform_head(element* out, float* inverse_rms, const element* x, const AttentionShape& s, const HeadTransform& p) {
+inline void transform_head(element* out, float* inverse_rms, const element* x, const AttentionShape& s,
+                           const HeadTransform& p) {
     using namespace simd;
-    float normed[MAX_HEAD_DIM], rotated[MAX_HEAD_DIM];
+    float normed[MAX_HEAD_DIM];
     const int D = s.head_dim, half = D / 2;
     const size_t stride = 3 * (size_t)s.stride();
     for (int t = 0; t < s.length; t++) {
@@ -56,7 +57,6 @@ inline void transform_head(element* out, float* inverse_rms, const element* x, c
             store(normed + d, v);
             squares = fma(v, v, squares);
         }
-        const float* result = normed;
         if (p.gain) {
             const float inverse = 1.0f / std::sqrt(reduce_add(squares) / D + p.eps);
             inverse_rms[t] = inverse;
@@ -66,12 +66,11 @@ inline void transform_head(element* out, float* inverse_rms, const element* x, c
             const float *c = p.cosine + (size_t)t * D, *n = p.sine + (size_t)t * D;
             for (int d = 0; d < half; d += LANES) {
                 const floats a = load(normed + d), b = load(normed + half + d);
-                store(rotated + d, a * load(c + d) - b * load(n + d));
-                store(rotated + half + d, b * load(c + half + d) + a * load(n + half + d));
+                store(normed + d, a * load(c + d) - b * load(n + d));
+                store(normed + half + d, b * load(c + half + d) + a * load(n + half + d));
             }
-            result = rotated;
         }
-        for (int d = 0; d < D; d += LANES) store(out + (size_t)t * D + d, load(result + d) * p.scale);
+        for (int d = 0; d < D; d += LANES) store(out + (size_t)t * D + d, load(normed + d) * p.scale);
     }
     zero_padding(out, s);
 }
@@ -93,8 +92,8 @@ inline void rotate_back(float* g, const float* dout, int t, int D, const HeadTra
 }
 
 // From the gradient of a transformed head (rows, D) to that of the projection; adds to that of the gain.
-inline void transform_head_backward(element* dx, float* dgain, const float* dout, const float* inverse_rms, const element* x,
-                                    const AttentionShape& s, const HeadTransform& p) {
+inline void transform_head_backward(element* dx, float* dgain, const float* dout, const float* inverse_rms,
+                                    const element* x, const AttentionShape& s, const HeadTransform& p) {
     using namespace simd;
     float g[MAX_HEAD_DIM];
     const int D = s.head_dim;

@@ -12,37 +12,39 @@ typedef TileScope MatmulScope;
 inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k, int n) {
     int j = 0;
     for (; j + 4 <= n; j += 4) {
-        _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+        zero_tiles();
         for (int s = 0; s < k; s++) {
             const bf16* row = b + (size_t)16 * s * ldb + 32 * j;
+            // clang-format off
             _tile_loadd(4, a + 32 * s, lda * 2);
             _tile_loadd(5, row, ldb * 2); _tile_dpbf16ps(0, 4, 5);
             _tile_loadd(6, row + 32, ldb * 2); _tile_dpbf16ps(1, 4, 6);
             _tile_loadd(5, row + 64, ldb * 2); _tile_dpbf16ps(2, 4, 5);
             _tile_loadd(6, row + 96, ldb * 2); _tile_dpbf16ps(3, 4, 6);
+            // clang-format on
         }
-        float* out = c + 16 * j;
-        _tile_stored(0, out, ldc * 4); _tile_stored(1, out + 16, ldc * 4);
-        _tile_stored(2, out + 32, ldc * 4); _tile_stored(3, out + 48, ldc * 4);
+        store_tiles(c + 16 * j, ldc * 4);
     }
     for (; j < n; j++) {
         _tile_zero(0);
         for (int s = 0; s < k; s++) {
             _tile_loadd(4, a + 32 * s, lda * 2);
-            _tile_loadd(5, b + (size_t)16 * s * ldb + 32 * j, ldb * 2); _tile_dpbf16ps(0, 4, 5);
+            _tile_loadd(5, b + (size_t)16 * s * ldb + 32 * j, ldb * 2);
+            _tile_dpbf16ps(0, 4, 5);
         }
         _tile_stored(0, c + 16 * j, ldc * 4);
     }
 }
 
 // c += a b, or c = a b where `is_first`: a is M x depth tiles, b depth x N packed ones, c M x N of float. A tile's 512
-// elements are contiguous: in a, tiles of one row follow each other, and the other row is `next_a` elements further; in b,
-// tiles of one depth follow each other, and the next depth is `next_b` further.
+// elements are contiguous: in a, tiles of one row follow each other, and the other row is `next_a` elements further; in
+// b, tiles of one depth follow each other, and the next depth is `next_b` further.
 template <int M, int N>
-inline void matmul_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth, bool is_first) {
+inline void matmul_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth,
+                         bool is_first) {
     float *right = c + 16, *below = c + (size_t)16 * stride, *across = below + 16;
     if (is_first) {
-        _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+        zero_tiles();
     } else {
         _tile_loadd(0, c, stride * 4);
         if (N > 1) _tile_loadd(1, right, stride * 4);

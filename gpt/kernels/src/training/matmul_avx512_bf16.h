@@ -1,5 +1,6 @@
 // Matmuls by AVX-512's dot products of bfloat16 pairs (VDPBF16PS), sixteen columns at a time.
 #pragma once
+#include "../ops/tile.h"
 #include "packing.h"
 
 static const int PAIR = 2;
@@ -12,16 +13,8 @@ static const int DOT_ROWS = 8;  // rows of sums, two vectors wide, that fit into
 
 // DOT_ROWS x 16 N sums.
 template <int N> struct Sums {
-    simd::floats of[DOT_ROWS][N] = {};
+    floats of[DOT_ROWS][N] = {};
 
-    void load_from(const float* c, int stride) {
-        for (int r = 0; r < DOT_ROWS; r++)
-            for (int j = 0; j < N; j++) of[r][j] = simd::load(c + (size_t)r * stride + 16 * j);
-    }
-    void store_to(float* c, int stride) const {
-        for (int r = 0; r < DOT_ROWS; r++)
-            for (int j = 0; j < N; j++) simd::store(c + (size_t)r * stride + 16 * j, of[r][j]);
-    }
     // Adds 32 columns of a times 32 rows of b, with `next` elements from one vector's pairs in b to the next's.
     void add(const bf16* a, size_t lda, const bf16* b, size_t ldb, size_t next) {
 #pragma GCC unroll 4
@@ -31,18 +24,18 @@ template <int N> struct Sums {
             for (int r = 0; r < DOT_ROWS; r++) {
                 int both;
                 memcpy(&both, a + r * lda + 2 * pair, sizeof both);
-                for (int j = 0; j < N; j++) of[r][j] = _mm512_dpbf16_ps(of[r][j], (__m512bh)_mm512_set1_epi32(both), right[j]);
+                for (int j = 0; j < N; j++)
+                    of[r][j] = _mm512_dpbf16_ps(of[r][j], (__m512bh)_mm512_set1_epi32(both), right[j]);
             }
         }
     }
 };
 
-template <int N>
-inline void matmul_columns(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k) {
+template <int N> inline void matmul_columns(float* c, int ldc, const bf16* a, int lda, const bf16* b, int ldb, int k) {
     for (int row = 0; row < 16; row += DOT_ROWS) {
         Sums<N> sums;
         for (int s = 0; s < k; s++) sums.add(a + (size_t)row * lda + 32 * s, lda, b + (size_t)16 * s * ldb, ldb, 32);
-        sums.store_to(c + (size_t)row * ldc, ldc);
+        store_tile(c + (size_t)row * ldc, ldc, sums.of);
     }
 }
 
@@ -54,13 +47,14 @@ inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int
 
 // See matmul_amx.h.
 template <int M, int N>
-inline void matmul_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth, bool is_first) {
+inline void matmul_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth,
+                         bool is_first) {
     for (int row = 0; row < 16 * M; row += DOT_ROWS) {
         float* out = c + (size_t)row * stride;
         const bf16* left = a + row / 16 * next_a + row % 16 * 32;
         Sums<N> sums;
-        if (!is_first) sums.load_from(out, stride);
+        if (!is_first) load_tile(sums.of, out, stride);
         for (int k = 0; k < depth; k++) sums.add(left + (size_t)k * TILE, 32, b + (size_t)k * next_b, 32, TILE);
-        sums.store_to(out, stride);
+        store_tile(out, stride, sums.of);
     }
 }

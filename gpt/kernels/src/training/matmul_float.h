@@ -1,5 +1,6 @@
 // Matmuls of float: tiles of sums that stay in registers.
 #pragma once
+#include "../ops/tile.h"
 #include "matmul_element.h"
 
 static const int PAIR = 1;
@@ -23,29 +24,26 @@ static const int TILE_COLUMNS = simd::TILE_VECTORS * simd::LANES;
 // R rows and N vectors of columns.
 template <int R, int N>
 inline void matmul_tile(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int depth) {
-    using namespace simd;
     floats sums[R][N] = {};
-    for (int k = 0; k < depth; k++) {
-        floats right[N];
-        for (int j = 0; j < N; j++) right[j] = load(b + (size_t)k * ldb + j * LANES);
-        for (int r = 0; r < R; r++)
-            for (int j = 0; j < N; j++) sums[r][j] = multiply_add(a[(size_t)r * lda + k], right[j], sums[r][j]);
-    }
-    for (int r = 0; r < R; r++)
-        for (int j = 0; j < N; j++) store(c + (size_t)r * ldc + j * LANES, sums[r][j]);
+    NoPrefetch none;
+    accumulate(sums, ByRows{a, (size_t)lda}, Rows<float>{b, (size_t)ldb}, 0, depth, none);
+    store_tile(c, ldc, sums);
 }
 
 // 16 rows and N vectors of columns, so that these columns of b stay in the nearest cache.
 template <int N>
 inline void matmul_strip(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int depth) {
     static const int R = simd::TILE_ROWS, REST = 16 % R;
-    for (int row = 0; row + R <= 16; row += R) matmul_tile<R, N>(c + (size_t)row * ldc, ldc, a + (size_t)row * lda, lda, b, ldb, depth);
-    if constexpr (REST > 0) matmul_tile<REST, N>(c + (size_t)(16 - REST) * ldc, ldc, a + (size_t)(16 - REST) * lda, lda, b, ldb, depth);
+    for (int row = 0; row + R <= 16; row += R)
+        matmul_tile<R, N>(c + (size_t)row * ldc, ldc, a + (size_t)row * lda, lda, b, ldb, depth);
+    if constexpr (REST > 0)
+        matmul_tile<REST, N>(c + (size_t)(16 - REST) * ldc, ldc, a + (size_t)(16 - REST) * lda, lda, b, ldb, depth);
 }
 
 inline void matmul(float* c, int ldc, const float* a, int lda, const float* b, int ldb, int k, int n) {
     int j = 0;
-    for (; j + TILE_COLUMNS <= 16 * n; j += TILE_COLUMNS) matmul_strip<simd::TILE_VECTORS>(c + j, ldc, a, lda, b + j, ldb, 32 * k);
+    for (; j + TILE_COLUMNS <= 16 * n; j += TILE_COLUMNS)
+        matmul_strip<simd::TILE_VECTORS>(c + j, ldc, a, lda, b + j, ldb, 32 * k);
     for (; j < 16 * n; j += simd::LANES) matmul_strip<1>(c + j, ldc, a, lda, b + j, ldb, 32 * k);
 }
 
@@ -53,18 +51,14 @@ inline void matmul(float* c, int ldc, const float* a, int lda, const float* b, i
 // contiguous.
 inline void add_transposed(float* c, const float* a, int lda, const float* b, int rows, int columns) {
     using namespace simd;
-    static const int ROWS = 4, N = TILE_VECTORS;
+    static const int ROWS = 4;
     for (int i = 0; i < rows; i += ROWS)
         for (int j = 0; j < columns; j += TILE_COLUMNS) {
             float* out = c + (size_t)i * columns + j;
-            floats sums[ROWS][N];
-            for (int r = 0; r < ROWS; r++)
-                for (int n = 0; n < N; n++) sums[r][n] = load(out + (size_t)r * columns + n * LANES);
-            for (int k = 0; k < 16; k++)
-                for (int r = 0; r < ROWS; r++)
-                    for (int n = 0; n < N; n++)
-                        sums[r][n] = multiply_add(a[(size_t)k * lda + i + r], load(b + (size_t)k * columns + j + n * LANES), sums[r][n]);
-            for (int r = 0; r < ROWS; r++)
-                for (int n = 0; n < N; n++) store(out + (size_t)r * columns + n * LANES, sums[r][n]);
+            floats sums[ROWS][TILE_VECTORS];
+            NoPrefetch none;
+            load_tile(sums, out, columns);
+            accumulate(sums, ByColumns{a + i, (size_t)lda}, Rows<float>{b + j, (size_t)columns}, 0, 16, none);
+            store_tile(out, columns, sums);
         }
 }

@@ -29,7 +29,8 @@ inline void matmul(float* c, int ldc, const bf16* a, int lda, const bf16* b, int
 
 // See matmul_amx.h.
 template <int M, int N>
-inline void matmul_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth, bool is_first) {
+inline void matmul_tiles(float* c, int stride, const bf16* a, size_t next_a, const bf16* b, size_t next_b, int depth,
+                         bool is_first) {
     for (int i = 0; i < 16 * M; i++)
         for (int j = 0; j < 16 * N; j++) {
             float sum = is_first ? 0.0f : c[(size_t)i * stride + j];

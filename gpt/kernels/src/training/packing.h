@@ -11,7 +11,8 @@ static const int TILE = 16 * 32;  // elements of a tile: 16 rows of 16 words
 // Swaps rows and columns of 16 x 16 words.
 inline void transpose(__m512i r[16]) {
     __m512i t[16];
-    for (int i = 0; i < 16; i += 2) t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]), t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    for (int i = 0; i < 16; i += 2)
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]), t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
     for (int i = 0; i < 16; i += 4)
         for (int j = 0; j < 2; j++) {
             r[i + 2 * j] = _mm512_unpacklo_epi64(t[i + j], t[i + j + 2]);
@@ -57,7 +58,8 @@ inline void interleave(uint32_t* out, const bf16* even, const bf16* odd) {
 inline const bf16* pack(bf16* out, const bf16* x, int rows, int cols) {
     for (int r = 0; r < rows; r += 2)
         for (int c = 0; c < cols; c += 16)
-            interleave((uint32_t*)(out + (size_t)r * cols + 2 * c), x + (size_t)r * cols + c, x + (size_t)(r + 1) * cols + c);
+            interleave((uint32_t*)(out + (size_t)r * cols + 2 * c), x + (size_t)r * cols + c,
+                       x + (size_t)(r + 1) * cols + c);
     return out;
 }
 
@@ -65,6 +67,7 @@ inline const bf16* pack(bf16* out, const bf16* x, int rows, int cols) {
 inline const bf16* pack_transposed(bf16* out, const bf16* x, int rows, int cols) {
     for (int r = 0; r < rows; r += 16)
         for (int c = 0; c < cols; c += 32)
-            transpose((uint32_t*)out + (size_t)(c / 2) * rows + r, rows, (const uint32_t*)(x + (size_t)r * cols + c), cols / 2);
+            transpose((uint32_t*)out + (size_t)(c / 2) * rows + r, rows, (const uint32_t*)(x + (size_t)r * cols + c),
+                      cols / 2);
     return out;
 }

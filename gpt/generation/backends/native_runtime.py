@@ -1,0 +1,58 @@
+"""A model prepared for decoding by the C++ engine."""
+
+from functools import partial
+
+from gpt.config import SamplingParams
+from gpt.environment import Settings
+from gpt.generation.backends.native import NativeBackend, prepare
+from gpt.generation.backends.selection import DecodeOptions, Runtime
+from gpt.generation.drafts import MakeDrafter
+from gpt.generation.runners.native import NativeRunner
+from gpt.generation.speculative import MAX_DRAFTS
+from gpt.kernels.decoding import engine
+from gpt.model import GPT
+from gpt.progress import Report, print_line, silent
+
+
+class NativeRuntime(Runtime):
+    """Decodes by the C++ engine, with a copy of the model's weights.
+
+    Args:
+        model: on the CPU.
+        options: cache options.
+        settings: say where compiled code is kept.
+        report: receives lines; None: only what takes long is said, on standard error.
+        make_drafter: for speculative decoding; None: plain decoding.
+
+    Raises:
+        DeviceError: the engine is not available here, or not for this model.
+    """
+
+    def __init__(
+        self,
+        model: GPT,
+        options: DecodeOptions,
+        settings: Settings,
+        report: Report | None,
+        make_drafter: MakeDrafter | None = None,
+    ) -> None:
+        super().__init__(model, "native", options)
+        self._make_drafter, self._report = make_drafter, report or silent
+        self._prepared = prepare(model, settings, report or print_line)
+        self._make_engine = partial(
+            engine.Engine, self._prepared.library, self._prepared.weights, kv_dtype=options.kv_dtype
+        )
+
+    def backend(self, params: SamplingParams) -> NativeBackend:
+        return NativeBackend(self._make_engine, self.model, params.slide_chunk, self._options.prefill_chunk)
+
+    def _batch_runner(self, sequences: int, params: SamplingParams) -> NativeRunner:
+        made = self._make_engine(sequences, tokens_per_sequence=1 + MAX_DRAFTS * (self._make_drafter is not None))
+        return NativeRunner(
+            made, self._prepared, self._report, pass_tokens=self._options.prefill_chunk, make_drafter=self._make_drafter
+        )
+
+    def _paged_runner(self, sequences: int, prefill_chunk: int, blocks: int) -> NativeRunner:
+        tokens = max(1 + -(-prefill_chunk // sequences), 1 + MAX_DRAFTS * (self._make_drafter is not None))
+        made = self._make_engine(sequences, tokens_per_sequence=tokens, blocks=blocks)
+        return NativeRunner(made, self._prepared, self._report, prefill_chunk, make_drafter=self._make_drafter)

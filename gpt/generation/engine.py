@@ -1,0 +1,132 @@
+"""The decoding loop: requests in, step by step, chunks of text out."""
+
+from typing import NamedTuple
+
+import torch
+
+from gpt.data.tokenizers import Tokenizer
+from gpt.errors import GenerationError
+from gpt.generation.output import FinishReason, TextChunk
+from gpt.generation.request import Request
+from gpt.generation.runners import Runner
+from gpt.generation.sequence import SequenceState
+from gpt.generation.speculative import Speculation
+from gpt.generation.tokens import not_finite
+
+
+class EngineStats(NamedTuple):
+    """What an engine is doing and has done.
+
+    Attributes:
+        running: number of sequences in the batch.
+        waiting: number of requests not in the batch yet.
+        blocks_in_use: cache blocks in use.
+        blocks: cache blocks in total.
+        tokens_generated: number of tokens sampled so far.
+        prompt_tokens_reused: prompt tokens found in the cache, so far.
+        preemptions: number of preemptions so far.
+    """
+
+    running: int
+    waiting: int
+    blocks_in_use: int
+    blocks: int
+    tokens_generated: int
+    prompt_tokens_reused: int
+    preemptions: int
+
+
+NewChunks = tuple[Request, list[TextChunk]]
+"""A request and its new chunks."""
+
+
+class Engine:
+    """Computes the tokens of many requests, which join and leave between steps.
+
+    The tokens of a request depend on its prompt, its parameters and its seed, not on the requests beside it.
+
+    Attributes:
+        cache_bytes: most bytes of keys and values at a time so far.
+
+    Args:
+        runner: computes the steps.
+        tokenizer: the model's tokenizer; None: ids are wanted, and no text.
+        block_size: the model's context length.
+    """
+
+    def __init__(self, runner: Runner, tokenizer: Tokenizer | None, block_size: int) -> None:
+        self._runner, self._tokenizer, self._block_size = runner, tokenizer, block_size
+        self._sequences: dict[Request, SequenceState] = {}
+        self._tokens_generated = self.cache_bytes = 0
+
+    @property
+    def requests(self) -> list[Request]:
+        """Return the requests that have not ended."""
+        return list(self._sequences)
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """Return what was learned of drafts; None without."""
+        return self._runner.speculation
+
+    def stats(self) -> EngineStats:
+        """Return the current statistics."""
+        scheduler, pool = self._runner.scheduler, self._runner.pool
+        return EngineStats(
+            len(scheduler.running),
+            len(scheduler.waiting),
+            pool.in_use,
+            pool.blocks,
+            self._tokens_generated,
+            scheduler.reused_tokens,
+            scheduler.preemptions,
+        )
+
+    def add(self, request: Request) -> list[NewChunks]:
+        """Queue a request; return its only chunk if it asks for no tokens.
+
+        Raises:
+            GenerationError: the prompt has no token.
+        """
+        if not request.prompt_ids:
+            raise GenerationError("a prompt needs at least one token")
+        if request.params.max_new_tokens == 0:
+            return [(request, [TextChunk(request.row, "", None, "length")])]
+        sequence = SequenceState(request, self._tokenizer, self._block_size, self._runner.pool)
+        self._sequences[request] = sequence
+        self._runner.scheduler.add(sequence)
+        return []
+
+    def end(self, request: Request, finish: FinishReason) -> list[NewChunks]:
+        """End a request and return its last chunk; nothing if it has ended before."""
+        sequence = self._sequences.pop(request, None)
+        if sequence is None:
+            return []
+        self._runner.scheduler.remove(sequence)
+        return [(request, [sequence.end(finish)])]
+
+    @torch.inference_mode()
+    def step(self) -> list[NewChunks]:
+        """Compute one step, and return the new chunks of each request."""
+        runner, scheduler = self._runner, self._runner.scheduler
+        chunks = scheduler.schedule(runner.ahead)
+        sampled = runner.run(chunks) if chunks else {}
+        self.cache_bytes = max(self.cache_bytes, runner.cache_bytes)
+        new: list[NewChunks] = []
+        for chunk in chunks:
+            sequence = chunk.sequence
+            tokens = sampled.get(sequence, [])
+            scheduler.store(chunk, tokens)
+            if not chunk.steps:
+                continue
+            if not tokens:
+                sequence.request.error = not_finite(len(sequence.tokens) - 1)
+                new += self.end(sequence.request, "error")
+                continue
+            texts = sequence.append(tokens)
+            self._tokens_generated += len(texts)
+            new.append((sequence.request, texts))
+            if texts[-1].finish is not None:
+                del self._sequences[sequence.request]
+                scheduler.remove(sequence)
+        return new

@@ -1,0 +1,42 @@
+"""A request: a prompt, how to continue it, and a callback for the answer."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gpt.config import SamplingParams
+from gpt.errors import GenerationError
+from gpt.generation.output import TextChunk
+
+OnChunks = Callable[[list[TextChunk]], None]
+"""Called from the engine's thread with all new chunks of a step; an exception from it ends the request."""
+
+
+class QueueFullError(GenerationError):
+    """The engine's queue is full; a later request may find room."""
+
+
+class EngineClosedError(GenerationError):
+    """The engine accepts no more requests: it was closed or has failed."""
+
+
+@dataclass(eq=False)
+class Request:
+    """A prompt to be continued.
+
+    Attributes:
+        prompt: as it was given, a text or token ids.
+        prompt_ids: its tokens.
+        params: how to sample, and where to stop.
+        on_chunks: called with the new chunks of each step; None: who drives the engine receives them.
+        seed: of its random numbers; None: `params.seed`.
+        row: its index in a batch, which its chunks name.
+        error: why the request failed; set before its last chunk, which has finish "error".
+    """
+
+    prompt: str | Sequence[int]
+    prompt_ids: list[int]
+    params: SamplingParams
+    on_chunks: OnChunks | None = field(default=None, repr=False)
+    seed: int | None = None
+    row: int = 0
+    error: BaseException | None = None

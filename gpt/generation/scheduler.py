@@ -1,0 +1,194 @@
+"""Decide which sequences run, and what each step computes of them (continuous batching: Yu et al. 2022, Orca)."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+from gpt.cache.paged import BlockPool, OutOfBlocksError
+from gpt.generation.sequence import Chunk, SequenceState
+from gpt.generation.tokens import SampledToken
+
+TURN = 64
+"""Tokens after which a sequence may lose its place to another; a block of them, of which the others are found again."""
+
+
+class Scheduler:
+    """The waiting sequences, in order of arrival, and the running ones.
+
+    A sequence is admitted when there are a place and blocks for its tokens. Where all places are taken, one that has
+    sampled `TURN` tokens in its place leaves it to a new sequence, or to one that has waited for as many steps, and is
+    recomputed later. If a running one needs a block and none is free, the newest is preempted: it returns its blocks,
+    moves to the head of the queue, and is recomputed later.
+
+    Sequences that begin with the same blocks share them; those with the same prompt share all of it.
+
+    Attributes:
+        waiting: those not admitted yet, or preempted.
+        running: those in the batch, from oldest to newest.
+        reused_tokens: tokens whose blocks were found, so that they did not have to be computed.
+        preemptions: number of preemptions so far.
+
+    Args:
+        pool: must have at least the blocks of one full window.
+        max_sequences: most sequences in the running batch.
+        prefill_chunk: most tokens of prompts, or of windows that have moved, computed in a step; None: all.
+    """
+
+    def __init__(self, pool: BlockPool, max_sequences: int, prefill_chunk: int | None) -> None:
+        self._pool, self._prefill_chunk = pool, math.inf if prefill_chunk is None else prefill_chunk
+        self.waiting: deque[SequenceState] = deque()
+        self.running: list[SequenceState] = []
+        self._rows = list(reversed(range(max_sequences)))
+        self._step = self.reused_tokens = self.preemptions = 0
+        self._only_new = False
+
+    def add(self, sequence: SequenceState) -> None:
+        """Append a sequence to the queue."""
+        self.waiting.append(sequence)
+
+    def remove(self, sequence: SequenceState) -> None:
+        """Remove a waiting or running sequence, and release its blocks."""
+        if sequence in self.running:
+            self._stop(sequence)
+        else:
+            self.waiting.remove(sequence)
+
+    def schedule(self, ahead: int = 1) -> list[Chunk]:
+        """Return the chunks of the next step, with blocks reserved for them; none of a sequence that was preempted.
+
+        Args:
+            ahead: most tokens that the step may sample after each sequence, where nobody waits.
+        """
+        self._step += 1
+        self._admit()
+        ahead = 1 if self.waiting else ahead
+        counts = self._prefer_new(self._counts())
+        chunks = []
+        for sequence in list(self.running):  # oldest first, so that a preempted sequence has no chunk yet
+            count, pending = counts.get(sequence, 0), sequence.pending
+            steps = 0 if count < pending else min(ahead, sequence.room) if pending == 1 else 1
+            if count and (chunk := self._reserve(sequence, count, steps)):
+                chunks.append(chunk)
+        return chunks
+
+    def store(self, chunk: Chunk, sampled: Sequence[SampledToken]) -> None:
+        """Mark the tokens of a chunk as stored, and those that were sampled after them but for the newest."""
+        chunk.sequence.table.append([*chunk.tokens, *(token.id for token in sampled[:-1])])
+        if sampled:
+            chunk.sequence.since = self._step
+
+    def _admit(self) -> None:
+        """Admit waiting sequences in order, while the batch has room and there are blocks for all their tokens."""
+        for _ in range(len(self.waiting)):
+            sequence = self.waiting[0]
+            if not self._rows and not self._end_turn(sequence):
+                return
+            self._match(sequence)
+            promised = sum(self._missing(other) for other in self.running)
+            if self._missing(sequence) > self._pool.free - promised:
+                sequence.table.truncate(0)
+                return
+            self.waiting.popleft()
+            sequence.row, sequence.since, sequence.turn = self._rows.pop(), self._step, len(sequence.tokens)
+            self.running.append(sequence)
+
+    def _end_turn(self, waiting: SequenceState) -> bool:
+        """Queue the sequence that has had its place for most tokens, if that is a turn, and the other one is due."""
+        longest = max(self.running, key=lambda sequence: len(sequence.tokens) - sequence.turn)
+        if len(longest.tokens) - longest.turn < TURN or not (waiting.is_new or self._step - waiting.since >= TURN):
+            return False
+        self.preemptions += 1
+        self._stop(longest)
+        self.waiting.append(longest)
+        return True
+
+    def _counts(self) -> dict[SequenceState, int]:
+        """Return how many tokens of each running sequence to compute.
+
+        Those that need one token get it. The others share `prefill_chunk`, longest wait first; a sequence whose
+        next block is being computed for another one waits for that.
+        """
+        counts: dict[SequenceState, int] = {}
+        left = self._prefill_chunk
+        begun: set[tuple[int, ...]] = set()
+        first_with: dict[tuple[int, ...], SequenceState] = {}
+        for sequence in sorted(self.running, key=lambda sequence: sequence.since):
+            pending = sequence.pending
+            if pending > 1:
+                self._match(sequence)
+                pending = sequence.pending
+            if pending == 1:
+                counts[sequence] = 1
+                continue
+            window = tuple(sequence.window())
+            twin = first_with.setdefault(window, sequence)
+            if twin is not sequence:
+                # computed once, up to the last token: the next step shares what is stored
+                counts[twin], counts[sequence] = min(counts[twin], twin.pending - 1), 0
+                continue
+            block = self._next_block(sequence)
+            counts[sequence] = 0 if block in begun else int(min(left, pending))
+            left -= counts[sequence]
+            if counts[sequence] and block:
+                begun.add(block)
+        return counts
+
+    def _prefer_new(self, counts: dict[SequenceState, int]) -> dict[SequenceState, int]:
+        """Leave only sequences that get their first token by it, if there are any, in every other step.
+
+        The end of a prompt takes less time than a step of the whole batch; the others never miss two steps in a row.
+        """
+        first = {item: count for item, count in counts.items() if item.is_new and count == item.pending}
+        self._only_new = bool(first) and not self._only_new
+        return first if self._only_new else counts
+
+    def _match(self, sequence: SequenceState) -> None:
+        """Share the blocks of a sequence with the same window, or those of the pool with the next of its tokens.
+
+        Its last token is computed in any case.
+        """
+        before, window = sequence.stored, sequence.window()[:-1]
+        twin = next((other for other in self.running if other.table.tokens == window), None)
+        if twin is not None:
+            sequence.table.truncate(0)
+            sequence.table = twin.table.fork()
+        elif before % self._pool.block_size == 0:
+            sequence.table.match(window)
+        self.reused_tokens += sequence.stored - before
+
+    def _next_block(self, sequence: SequenceState) -> tuple[int, ...]:
+        """Return the tokens up to the end of the block to compute next, if that can be shared."""
+        size = self._pool.block_size
+        end = (sequence.stored // size + 1) * size
+        return tuple(sequence.window()[:end]) if end < len(sequence.tokens) - sequence.start else ()
+
+    def _missing(self, sequence: SequenceState) -> int:
+        """Return how many more blocks the window of a sequence needs, one for a last block that it shares included."""
+        size, blocks = self._pool.block_size, sequence.table.blocks
+        shares_last = bool(sequence.stored % size) and self._pool.is_shared(blocks[sequence.stored // size])
+        return -(-len(sequence.window()) // size) - len(blocks) + shares_last
+
+    def _reserve(self, sequence: SequenceState, count: int, steps: int) -> Chunk | None:
+        """Return a chunk with blocks for it and for `steps` samples, by preemption if necessary; None: preempted."""
+        while sequence in self.running:
+            try:
+                copies = sequence.table.reserve(sequence.stored + count + max(0, steps - 1))
+            except OutOfBlocksError:
+                if steps <= 1:
+                    self._preempt(self.running[-1])
+                steps = min(steps, 1)
+            else:
+                begin = sequence.start + sequence.stored
+                return Chunk(sequence, sequence.tokens[begin : begin + count], steps, copies)
+        return None
+
+    def _preempt(self, sequence: SequenceState) -> None:
+        self.preemptions += 1
+        self._stop(sequence)
+        self.waiting.appendleft(sequence)
+
+    def _stop(self, sequence: SequenceState) -> None:
+        """Remove a sequence from the batch."""
+        self.running.remove(sequence)
+        self._rows.append(sequence.row)
+        sequence.table.truncate(0)

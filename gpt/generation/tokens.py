@@ -1,0 +1,106 @@
+"""Sampled tokens: one from each row of logits by PyTorch, and their log-probabilities."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpt.config import SamplingParams
+from gpt.errors import GenerationError
+from gpt.generation.backends import TokenIds
+from gpt.generation.sampling import limit_ids, next_token_probabilities, sample
+
+
+class SampledToken(NamedTuple):
+    """A token that was sampled.
+
+    Attributes:
+        id: token id.
+        logprob: log-probability, in nats, under the model's own distribution (temperature 1, no
+            filter); None unless `params.logprobs` asks for it.
+        top: the most likely tokens and their log-probabilities, `params.logprobs` of them.
+    """
+
+    id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class RandomStream:
+    """The numbers in [0, 1) that decide the tokens of a sequence, one each, from a generator of its own."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+        self._buffer: list[float] = []
+
+    def peek(self, count: int) -> list[float]:
+        """Return the next numbers without using them up."""
+        while len(self._buffer) < count:
+            self._buffer += torch.rand(64, generator=self._generator, dtype=torch.float32).tolist()
+        return self._buffer[:count]
+
+    def advance(self, count: int) -> None:
+        """Use up the next numbers, which `peek` returned before."""
+        del self._buffer[:count]
+
+
+def sample_tokens(
+    logits: Tensor, params: SamplingParams, sequences: Sequence[TokenIds], uniforms: Sequence[float]
+) -> list[SampledToken | None]:
+    """Sample the next token of each sequence; None where its logits are not finite.
+
+    Args:
+        logits: (B, V), after each of the sequences.
+        params: how to sample.
+        sequences: their tokens so far.
+        uniforms: numbers in [0, 1), one for each.
+    """
+    probabilities = next_token_probabilities(logits, params, sequences)
+    sampled = sample(probabilities, torch.tensor(uniforms, dtype=torch.float32))
+    # reading back waits for the device, so it is done once
+    finite = torch.isfinite(logits).all(dim=-1).to(sampled)
+    tokens, are_finite = torch.stack((sampled, finite)).tolist()
+    described = to_sampled_tokens(tokens, logits, params)
+    return [token if is_finite else None for token, is_finite in zip(described, are_finite, strict=True)]
+
+
+def to_sampled_tokens(tokens: Sequence[int], logits: Tensor | None, params: SamplingParams) -> list[SampledToken]:
+    """Return sampled tokens, with their log-probabilities where these are asked for.
+
+    Args:
+        tokens: B ids.
+        logits: (B, V) that each was sampled from; None only where `params.logprobs` is.
+        params: `logprobs` is the number of most likely tokens to list beside each, of those that may be sampled; None:
+            the tokens alone.
+    """
+    if logits is None or params.logprobs is None:
+        return list(map(SampledToken, tokens))
+    logprobs = logits.log_softmax(dim=-1).cpu()
+    most = min(params.logprobs, logprobs.size(-1), params.ids or logprobs.size(-1))
+    best = limit_ids(logprobs, params.ids).topk(most, dim=-1)
+    tops = [
+        tuple(zip(ids, values, strict=True))
+        for ids, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]
+    return [
+        SampledToken(token, float(logprobs[row, token]), top)
+        for row, (token, top) in enumerate(zip(tokens, tops, strict=True))
+    ]
+
+
+def check_finite(logits: Tensor, sequences: Sequence[TokenIds]) -> None:
+    """Check that the logits (B, V) after some sequences can be sampled from.
+
+    Raises:
+        GenerationError: they cannot; the message names the position.
+    """
+    finite = torch.isfinite(logits).all(dim=-1)
+    if not finite.all():
+        row = int((~finite).nonzero()[0])
+        raise not_finite(len(sequences[row]) - 1)
+
+
+def not_finite(position: int) -> GenerationError:
+    """Return the error for logits after some position of a sequence."""
+    return GenerationError(f"the model's logits after position {position} are not finite; its weights are damaged")

@@ -1,0 +1,57 @@
+"""What Python and the C++ libraries have to agree on: numbers of choices, structures, and what a pointer points to."""
+
+import ctypes
+from itertools import count, takewhile
+
+import torch
+from torch import Tensor
+
+from gpt.kernels.kinds import Activation, Kind
+
+
+class _Fact(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("value", ctypes.c_int32)]
+
+
+def check_facts(library: ctypes.CDLL, *structures: type[ctypes.Structure]) -> None:
+    """Compare the numbers of choices and the sizes of structures with those that a library was compiled with.
+
+    Raises:
+        RuntimeError: one side was changed without the other.
+    """
+    library.gpt_facts.restype = ctypes.POINTER(_Fact)
+    facts = map(library.gpt_facts().__getitem__, count())
+    found = {fact.name.decode(): fact.value for fact in takewhile(lambda fact: fact.name, facts)}
+    expected = {member.name: member.value for numbers in (Kind, Activation) for member in numbers}
+    expected |= {f"sizeof({name_in_c(structure)})": ctypes.sizeof(structure) for structure in structures}
+    for name in sorted(found.keys() | expected.keys()):
+        if found.get(name) != expected.get(name):
+            raise RuntimeError(f"{name} is {found.get(name)} in C++ and {expected.get(name)} in Python")
+
+
+def name_in_c(structure: type[ctypes.Structure]) -> str:
+    """Return the name of a structure in C++: that in Python without its `C`."""
+    return structure.__name__.removeprefix("C")
+
+
+def fields(*groups: tuple[type, str]) -> list[tuple[str, type]]:
+    """Return the fields of a structure, given as types with the names of the fields that have them."""
+    return [(name, kind) for kind, names in groups for name in names.split()]
+
+
+def pointer(x: Tensor | None, dtype: torch.dtype) -> ctypes.c_void_p:
+    """Return the address of a tensor's memory, which the caller keeps alive; None becomes a null pointer.
+
+    Raises:
+        TypeError: C reads elements of type `dtype` there, contiguous and on the CPU, and the tensor has others.
+    """
+    if x is None:
+        return ctypes.c_void_p(None)
+    if x.dtype != dtype or not x.is_contiguous() or x.device.type != "cpu":
+        raise TypeError(f"C reads contiguous {dtype} here, and was given {x.dtype} with strides {x.stride()}")
+    return ctypes.c_void_p(x.data_ptr())
+
+
+def floats(x: Tensor | None) -> ctypes.c_void_p:
+    """Return the address of a float32 tensor's memory, as `pointer`."""
+    return pointer(x, torch.float32)

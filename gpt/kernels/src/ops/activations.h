@@ -1,0 +1,27 @@
+// Activations of a feed-forward network, and their derivatives.
+#pragma once
+#include "../kinds.h"
+#include "../simd.h"
+
+struct Relu {
+    static simd::floats value(simd::floats x) { return simd::max(simd::floats{}, x); }
+    static simd::floats slope(simd::floats x) { return simd::select(x > 0.0f, simd::broadcast(1.0f), simd::floats{}); }
+};
+struct SquaredRelu {
+    static simd::floats value(simd::floats x) { return Relu::value(x) * Relu::value(x); }
+    static simd::floats slope(simd::floats x) { return 2.0f * Relu::value(x); }
+};
+struct Gelu {
+    static simd::floats value(simd::floats x) { return x * simd::Normal(x).cdf; }
+    static simd::floats slope(simd::floats x) {
+        const simd::Normal n(x);
+        return simd::fma(x * 0.39894228f, n.density, n.cdf);
+    }
+};
+
+// Calls work with one of the activations above.
+template <class Work> inline void with_activation(int kind, Work work) {
+    if (kind == GELU) work(Gelu());
+    else if (kind == RELU) work(Relu());
+    else work(SquaredRelu());
+}

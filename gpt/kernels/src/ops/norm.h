@@ -1,0 +1,33 @@
+// LayerNorm (Ba et al., 2016) or RMSNorm (Zhang and Sennrich, 2019) of one row.
+#pragma once
+#include "../simd.h"
+
+struct Norm {
+    bool centered;  // LayerNorm, else RMSNorm
+    float eps;
+};
+
+struct Moments {
+    float mean, inverse;  // 0 unless centered; 1 / deviation
+};
+
+// Rows end in padding up to a whole vector, 0 in x and in gain. bias may be null.
+template <class Out>
+inline Moments norm_row(Out* y, const float* x, const float* gain, const float* bias, int width, const Norm& norm) {
+    using namespace simd;
+    floats total = {}, squares = {};
+    for (int c = 0; c < width && norm.centered; c += LANES) total += load(x + c);
+    const float mean = reduce_add(total) / width;
+    for (int c = 0; c < width; c += LANES) {
+        floats v = load(x + c) - mean;
+        if (c + LANES > width) v = select(lanes() < width - c, v, floats{});
+        squares = fma(v, v, squares);
+    }
+    const float inverse = 1.0f / std::sqrt(reduce_add(squares) / width + norm.eps);
+    for (int c = 0; c < width; c += LANES) {
+        prefetch(y + c);
+        const floats v = (load(x + c) - mean) * inverse, g = load(gain + c);
+        store(y + c, bias ? fma(v, g, load(bias + c)) : v * g);
+    }
+    return {mean, inverse};
+}

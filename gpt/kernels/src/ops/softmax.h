@@ -1,0 +1,27 @@
+// The softmax of attention: a row of scores into weights that are not normalized.
+#pragma once
+#include "../simd.h"
+
+struct SoftmaxSum {
+    float peak, sum;  // the largest score; the sum of e^(score - peak)
+};
+
+// Calls use(j, weights) for each vector of the row up to `end`, a multiple of its width; from `count` on they are 0.
+// score(j) returns the scores from j on.
+template <class Score, class Use> inline SoftmaxSum softmax_row(int count, int end, Score score, Use use) {
+    using namespace simd;
+    floats top = broadcast(-INFINITY), total = {};
+    for (int j = 0; j < count; j += LANES) {
+        const floats x = score(j);
+        top = max(top, j + LANES <= count ? x : select(lanes() < count - j, x, broadcast(-INFINITY)));
+    }
+    const float peak = reduce_max(top);
+    for (int j = 0; j < end; j += LANES) {
+        floats e = {};
+        if (j < count) e = exp(score(j) - peak);
+        if (j + LANES > count) e = select(lanes() < count - j, e, floats{});
+        total += e;
+        use(j, e);
+    }
+    return {peak, reduce_add(total)};
+}

@@ -1,0 +1,198 @@
+"""Endpoints that look into a model while it reads a text: attention, logit lens, surprisal, shape trace.
+
+Their answers have the shape of the pages that `scripts/explain.py --html` writes, and are shown by the same code.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated
+
+import torch
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from gpt.checkpoint import Loaded
+from gpt.data.tokenizers import convert_newlines
+from gpt.errors import DataError, InputError
+from gpt.inspection.rendering.pages import packed_bytes, page_data
+from gpt.inspection.tracing.activation_cache import Edits
+from gpt.inspection.views.attention import attention_view, without_heads
+from gpt.inspection.views.continuation import continuation_view
+from gpt.inspection.views.lens import lens_view
+from gpt.inspection.views.operations import trace_view
+from gpt.inspection.views.surprisal import surprisal_view
+from gpt.inspection.views.tokens import View
+from gpt.serving.http.protocol import APIError
+from gpt.serving.http.registry import CLIENT_GONE, Services
+
+ALTERNATIVES = 10
+"""Most likely tokens that are shown."""
+ALTERNATIVE_BYTES = 24
+"""About what one of them takes."""
+MEMORY_PER_BYTE = 16
+"""Bytes of activations that are allowed per byte of an answer."""
+Head = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]
+
+
+class ReadingRequest(BaseModel):
+    """A text to look at."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: str = Field(description="What the model reads.", json_schema_extra={"minLength": 1})
+    model: str | None = Field(None, description="One of /v1/models; left out: the server's first.")
+    ablate: list[Head] | None = Field(None, description="Heads whose output is set to zero, each [layer, head].")
+
+
+class ContinueRequest(ReadingRequest):
+    """A text to continue by the most likely tokens."""
+
+    count: int = Field(64, ge=1, le=128, description="Tokens to write.")
+
+
+Compute = Callable[[Loaded, Tensor, Edits], View]
+
+
+class InspectionAPI:
+    """Answers requests for views, which are computed one after another, beside the event loop and the engine."""
+
+    def __init__(self, services: Services) -> None:
+        self._services, self._limits = services, services.limits
+        self._memory = MEMORY_PER_BYTE * services.limits.view_bytes
+        self._turn = asyncio.Lock()
+        self._count = 0
+
+    async def attention(self, request: Request, body: ReadingRequest) -> Response:
+        """Show where every head attends."""
+
+        def compute(loaded: Loaded, idx: Tensor, edits: Edits) -> View:
+            config = loaded.model.config
+            self._check_bytes(packed_bytes(config.n_layer, config.n_head, len(idx)))
+            return page_data("attention", attention_view(loaded.model, loaded.tokenizer, idx, edits, self._memory))
+
+        return await self._answer(request, body, compute)
+
+    async def lens(self, request: Request, body: ReadingRequest) -> Response:
+        """Show what the model would predict after each block."""
+
+        def compute(loaded: Loaded, idx: Tensor, edits: Edits) -> View:
+            self._check_bytes((loaded.model.config.n_layer + 1) * len(idx) * ALTERNATIVES * ALTERNATIVE_BYTES)
+            view = lens_view(loaded.model, loaded.tokenizer, idx, ALTERNATIVES, edits, self._memory)
+            return page_data("lens", view)
+
+        return await self._answer(request, body, compute)
+
+    async def surprisal(self, request: Request, body: ReadingRequest) -> Response:
+        """Show how unlikely each token was, and what was likelier."""
+
+        def compute(loaded: Loaded, idx: Tensor, edits: Edits) -> View:
+            self._check_bytes(2 * len(idx) * ALTERNATIVES * ALTERNATIVE_BYTES)
+            params = loaded.config.sample
+            view = surprisal_view(loaded.model, loaded.tokenizer, idx, params, ALTERNATIVES, edits)
+            return page_data("surprisal", view)
+
+        return await self._answer(request, body, compute, fewest=2)
+
+    async def trace(self, request: Request, body: ReadingRequest) -> Response:
+        """Show every operation of the forward pass."""
+        if body.ablate:
+            raise APIError(400, "ablate: a trace is of the whole model; leave it out", "ablate")
+        return await self._answer(
+            request,
+            body,
+            lambda loaded, idx, edits: page_data("trace", trace_view(loaded.model, loaded.tokenizer, idx)),
+        )
+
+    async def continuation(self, request: Request, body: ContinueRequest) -> Response:
+        """Continue the text by the most likely tokens."""
+        return await self._answer(
+            request,
+            body,
+            lambda loaded, idx, edits: page_data(
+                "continuation", continuation_view(loaded.model, loaded.tokenizer, idx, body.count, edits)
+            ),
+            cropped=True,
+        )
+
+    def _check_bytes(self, needed: int) -> None:
+        if needed > self._limits.view_bytes:
+            raise InputError(
+                f"what there is to show takes {needed:,} bytes, more than this server's limit of "
+                f"{self._limits.view_bytes:,}; shorten the text"
+            )
+
+    async def _answer(
+        self, request: Request, body: ReadingRequest, compute: Compute, fewest: int = 1, cropped: bool = False
+    ) -> Response:
+        """Return the view of a request's text, unless its client disconnects while it waits.
+
+        It has at least `fewest` tokens, and may be longer than the window if it is `cropped`.
+
+        Raises:
+            APIError: there is no such model, the text or heads do not fit it, or too many wait.
+        """
+        self._services.responses.check()
+        if self._count >= self._limits.views:
+            raise APIError(429, f"{self._count} texts wait to be looked into; try again in a moment", code="queue_full")
+        self._count += 1
+        try:
+            async with self._services.models.use(body.model) as served, self._turn:
+                if await request.is_disconnected():
+                    return Response(status_code=CLIENT_GONE)
+                read = partial(self._read, body, served.loaded, compute, fewest, cropped)
+                name = self._services.models.first if body.model is None else body.model
+                content = await asyncio.get_running_loop().run_in_executor(self._services.executor, read, name)
+                return Response(content, media_type="application/json")
+        finally:
+            self._count -= 1
+
+    def _read(
+        self, body: ReadingRequest, loaded: Loaded, compute: Compute, fewest: int, cropped: bool, name: str
+    ) -> bytes:
+        """Compute a view, and write it as JSON."""
+        idx = self._encode(body.text, loaded, fewest, cropped)
+        edits = without_heads(_heads(body.ablate or [], loaded))
+        try:
+            view = compute(loaded, idx, edits)
+        except InputError as error:
+            raise APIError(400, f"text: {error}", "text") from None
+        content = {"model": name, "text": body.text, "ablate": body.ablate or [], **view}
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+    def _encode(self, text: str, loaded: Loaded, fewest: int, cropped: bool) -> Tensor:
+        """Return the ids (T,) of a text."""
+        window = loaded.model.config.block_size
+        most = self._limits.view_tokens if cropped else min(window, self._limits.view_tokens)
+        if len(text) > most:  # nothing of a megabyte is encoded; a character is at least one token
+            raise APIError(400, f"text: it has {len(text)} characters, more than the {most} allowed", "text")
+        try:
+            ids = loaded.tokenizer.encode(convert_newlines(text, loaded.config.data.newlines)).tolist()
+        except DataError as error:
+            raise APIError(400, f"text: {error}", "text") from None
+        if len(ids) > most:
+            raise APIError(400, f"text: it has {len(ids)} tokens, more than the {most} allowed", "text")
+        if len(ids) < fewest:
+            raise APIError(400, f"text: it has {len(ids)} tokens; this view needs at least {fewest}", "text")
+        return torch.tensor(ids, dtype=torch.long, device=loaded.model.wte.weight.device)
+
+
+def _heads(wanted: list[list[int]], loaded: Loaded) -> list[tuple[int, int]]:
+    """Return the heads to ablate, each once."""
+    layers, heads = loaded.model.config.n_layer, loaded.model.config.n_head
+    for layer, head in wanted:
+        if layer >= layers or head >= heads:
+            raise APIError(
+                400, f"ablate: there is no head {head} of layer {layer}; there are {layers} layers of {heads}", "ablate"
+            )
+    return list(dict.fromkeys((layer, head) for layer, head in wanted))
+
+
+def add_inspection(app: FastAPI, services: Services) -> None:
+    """Add `POST /api/attention` and its siblings."""
+    api = InspectionAPI(services)
+    views = {"attention": api.attention, "lens": api.lens, "surprisal": api.surprisal, "trace": api.trace}
+    for path, answer in {**views, "continue": api.continuation}.items():
+        app.add_api_route(f"/api/{path}", answer, methods=["POST"], response_model=None)

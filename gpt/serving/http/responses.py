@@ -1,0 +1,192 @@
+"""Responses while they are generated: from the engine's thread to the event loop."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Protocol
+
+from gpt.config import SamplingParams
+from gpt.errors import explained
+from gpt.generation import SampledToken, TextChunk
+from gpt.generation.request import EngineClosedError, OnChunks, QueueFullError, Request
+from gpt.serving.engine import ServingEngine
+from gpt.serving.http.protocol import APIError
+
+REASONS = {"length": "length", "window": "length", "stop": "stop", "end": "stop"}
+"""The protocol's `finish_reason` for each reason why a sequence ended."""
+Receiver = Callable[[list[TextChunk]], None]
+
+
+class TokenStream(Protocol):
+    """Holds back tokens until the text they belong to is shown."""
+
+    def feed(self, tokens: Iterable[SampledToken]) -> None:
+        """Add tokens in the order of the text."""
+
+    def take(self, length: int) -> Any:
+        """Return what belongs to the first `length` characters and was not returned before."""
+
+
+class EventLoopBridge:
+    """Carries pieces from the engine's thread to the event loop, and wakes it once for all that have accumulated."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waiting: list[tuple[Receiver, list[TextChunk]]] = []
+
+    def to(self, receiver: Receiver) -> OnChunks:
+        """Return a callback for the engine that makes the running event loop call `receiver`."""
+        loop = asyncio.get_running_loop()
+        return lambda pieces: self._put(loop, receiver, pieces)
+
+    def _put(self, loop: asyncio.AbstractEventLoop, receiver: Receiver, pieces: list[TextChunk]) -> None:
+        with self._lock:
+            self._waiting.append((receiver, pieces))
+            if len(self._waiting) > 1:
+                return
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for receiver, pieces in waiting:
+            receiver(pieces)
+
+
+@dataclass
+class Choice:
+    """One completion while it is generated.
+
+    Attributes:
+        logprobs: None if they are not asked for.
+        tokens: number of tokens sampled so far.
+        finish: why it ended; None until then.
+        request: the engine's request.
+    """
+
+    index: int
+    seed: int
+    logprobs: TokenStream | None
+    tokens: int = 0
+    finish: str | None = None
+    request: Request | None = None
+    _text: list[str] = field(default_factory=list)
+    _taken: int = 0
+    _ended: bool = False
+
+    def begin(self, prompt: str, tokens: Sequence[SampledToken]) -> None:
+        """Show the prompt, with log-probabilities if they are asked for."""
+        self._text.append(prompt)
+        if self.logprobs is not None:
+            self.logprobs.feed(tokens)
+
+    def add(self, pieces: Sequence[TextChunk]) -> None:
+        """Receive pieces from the engine."""
+        sampled = [piece.token for piece in pieces if piece.token is not None]
+        self.tokens += len(sampled)
+        if self.logprobs is not None:
+            self.logprobs.feed(sampled)
+        self._text += (piece.text for piece in pieces)
+        self.finish = pieces[-1].finish
+
+    def take(self) -> dict[str, Any] | None:
+        """Return what is new since the last call, in the protocol's shape; None if nothing is."""
+        text, self._text = "".join(self._text), []
+        ends = self.finish is not None and not self._ended
+        if not text and not ends:
+            return None
+        self._taken, self._ended = self._taken + len(text), ends
+        return {
+            "index": self.index,
+            "text": text,
+            "seed": self.seed,
+            "logprobs": None if self.logprobs is None else self.logprobs.take(self._taken),
+            "finish_reason": REASONS.get(self.finish or ""),
+        }
+
+
+class Response:
+    """The completions of one request.
+
+    Attributes:
+        changed: set when a choice has grown.
+        ended: set when every choice has ended.
+        prompt_tokens: tokens of the prompts, each counted once.
+        values: most tokens and log-probabilities that it can hold.
+        begun: time of the request, by the monotonic clock.
+        first: time of its first token, by the same clock; None until then.
+    """
+
+    def __init__(self, engine: ServingEngine, bridge: EventLoopBridge, prompt_tokens: int, values: int) -> None:
+        self.choices: list[Choice] = []
+        self.changed, self.ended = asyncio.Event(), asyncio.Event()
+        self.prompt_tokens, self.values = prompt_tokens, values
+        self.begun = time.monotonic()
+        self.first: float | None = None
+        self._engine, self._bridge = engine, bridge
+
+    def start(self, choice: Choice, prompt: str | Sequence[int], params: SamplingParams) -> None:
+        """Request one more choice from the engine.
+
+        Raises:
+            APIError: the engine accepts no more requests.
+            GPTError: the prompt does not fit, see `ServingEngine.submit`.
+        """
+
+        def take(pieces: list[TextChunk]) -> None:
+            choice.add(pieces)
+            self.first = self.first or time.monotonic()
+            self.changed.set()
+            if choice.finish is not None and self.finished:
+                self.ended.set()
+
+        try:
+            choice.request = self._engine.submit(prompt, params, self._bridge.to(take))
+        except QueueFullError as error:
+            raise APIError(429, f"the server is busy: {error}", code="queue_full") from None
+        except EngineClosedError as error:
+            raise APIError(503, str(error)) from None
+        self.choices.append(choice)
+
+    @property
+    def running_beside(self) -> int:
+        """Number of sequences that the engine computes now, those of this response included."""
+        return self._engine.stats().running
+
+    def cancel(self) -> None:
+        """Cancel the choices that have not ended."""
+        for choice in self.choices:
+            if choice.finish is None and choice.request is not None:
+                self._engine.cancel(choice.request)
+
+    def check(self) -> None:
+        """Raise if a choice ended early.
+
+        Raises:
+            APIError: one failed or was cancelled, for example because the server is being stopped.
+        """
+        for choice in self.choices:
+            if choice.finish == "cancelled":
+                raise APIError(503, "the server is being stopped; the answer is not complete")
+            if choice.finish == "error":
+                reason = choice.request.error if choice.request is not None else None
+                why = "" if reason is None else f": {explained(reason)}"
+                raise APIError(500, f"the text could not be generated{why}")
+
+    @property
+    def finished(self) -> bool:
+        """Whether every choice has ended."""
+        return all(choice.finish is not None for choice in self.choices)
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Token counts, as the protocol shows them."""
+        completion = sum(choice.tokens for choice in self.choices)
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": completion,
+            "total_tokens": self.prompt_tokens + completion,
+        }

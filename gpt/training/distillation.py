@@ -1,0 +1,159 @@
+"""Self-distillation: a run learns from the text, and from what a shorter run before it predicts for the text.
+
+The teacher has the same architecture, another seed and fewer steps, and is a run of its own, beside the student's. Its
+predictions are smoother than the text, so that the student overfits later ("born-again networks", Furlanello et al.
+2018, 1805.04770).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpt.checkpoint import RunFolder, find_checkpoint, load_trained
+from gpt.config import Config, LoadedConfig
+from gpt.config.loading import TEACHER_SUFFIX
+from gpt.config.sections import SEEDS
+from gpt.data import Dataset, Tokenizer
+from gpt.data.tokens import Tokens
+from gpt.device import Compute, require_memory
+from gpt.errors import CheckpointError
+from gpt.evaluation.loss import Batch, summed_cross_entropy, to_device
+from gpt.model import GPT
+from gpt.progress import Report, counted, silent
+from gpt.training.objective import StepBatch
+
+
+def teacher_config(loaded: LoadedConfig) -> LoadedConfig:
+    """Return the configuration of the teacher: another name, seed and length, with a schedule that fits the length."""
+    config, steps = loaded.config, loaded.config.train.teacher_steps
+    decay = config.optim.decay_steps
+    shorter = None if decay is None else max(1, round(decay * steps / config.train.max_steps))
+    run = config.run.model_copy(update={"name": loaded.teacher_name, "seed": (config.run.seed + 1) % SEEDS})
+    optim = config.optim.model_copy(update={"decay_steps": shorter})
+    train = config.train.model_copy(update={"max_steps": steps, "teacher_share": None})
+    return replace(loaded, config=config.model_copy(update={"run": run, "optim": optim, "train": train}))
+
+
+def require_probabilities_memory(dataset: Dataset, config: Config) -> None:
+    """Raise DeviceError unless there is memory for the probabilities over the training split."""
+    ids = config.model.vocab_size or dataset.tokenizer.vocab_size
+    needed = len(dataset.train) * ids * torch.float16.itemsize
+    remedy = "the corpus or its vocabulary, or leave out train.teacher_share"
+    require_memory(needed, "the teacher's probabilities", remedy, torch.device("cpu"))
+
+
+class DistillBatch(NamedTuple):
+    """A batch with the probabilities that a teacher gives to each next token.
+
+    Attributes:
+        inputs: (B, T) int64.
+        targets: (B, T) int64.
+        soft_targets: (B, T, V) float16.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    soft_targets: Tensor
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """An `Objective`: cross-entropy with a mixture of the targets and of a teacher's probabilities.
+
+    Up to a constant this is `(1 - weight)` times the cross-entropy of the targets plus `weight` times the
+    Kullback-Leibler divergence from the teacher (Hinton et al. 2015, 1503.02531, section 2, at temperature 1).
+    """
+
+    weight: float
+
+    def __call__(self, forward: nn.Module, batch: StepBatch, compute: Compute) -> tuple[Tensor, Tensor]:
+        """Return the mixture and the cross-entropy of the targets alone, see `Objective`."""
+        inputs, targets, soft_targets = batch
+        with compute.autocast():
+            logits = forward(to_device(inputs, compute.device))
+        hard = summed_cross_entropy(logits, to_device(targets, compute.device))
+        probabilities = to_device(soft_targets, compute.device).flatten(0, 1).to(logits.dtype)
+        soft = F.cross_entropy(logits.flatten(0, 1), probabilities, reduction="sum")
+        return (1 - self.weight) * hard + self.weight * soft, hard.detach()
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """What the teacher predicts for the training split.
+
+    Attributes:
+        probabilities: (N, V) float16, of the token after each of N positions.
+    """
+
+    probabilities: Tensor
+
+    def with_soft_targets(self, batch: Batch, starts: Tensor) -> DistillBatch:
+        """Add the predictions to a batch of windows that begin at `starts`, (B,)."""
+        inputs, targets = batch
+        return DistillBatch(inputs, targets, self.probabilities[starts[:, None] + torch.arange(inputs.size(1))])
+
+
+def load_teacher(
+    run: RunFolder,
+    config: Config,
+    dataset: Dataset,
+    compute: Compute,
+    accelerate: Callable[[GPT], object],
+    report: Report,
+) -> Teacher:
+    """Let the teacher of a run predict the training split.
+
+    Args:
+        run: the student's folder; the teacher's is beside it.
+        config: the student's, resolved.
+        accelerate: makes the teacher as fast as the student.
+
+    Raises:
+        CheckpointError: there is no such run, or it was trained with another tokenizer.
+    """
+    runs = run.path.parent
+    folder = find_checkpoint(runs / f"{run.path.name}{TEACHER_SUFFIX}", runs, prefer="last")
+    teacher = load_trained(folder, runs, compute.device, report=report)
+    _check_tokenizer(teacher.tokenizer, dataset, folder)
+    report(f"{folder} predicts the training split")
+    accelerate(teacher.model)
+    return Teacher(predict(teacher.model, dataset.train, config.train.batch_size, compute, report))
+
+
+def _check_tokenizer(tokenizer: Tokenizer, dataset: Dataset, folder: object) -> None:
+    if tokenizer.to_dict() != dataset.tokenizer.to_dict():
+        raise CheckpointError(
+            f"{folder} was trained with another tokenizer; delete it, or choose another run.name=NAME"
+        )
+
+
+@torch.no_grad()
+def predict(model: GPT, tokens: Tokens, batch_size: int, compute: Compute, report: Report = silent) -> Tensor:
+    """Return the probabilities of the token after each position, (N, V) float16, in adjacent windows.
+
+    The last window begins so that it is full, and predicts again what it shares with the one before.
+
+    Args:
+        model: in eval mode.
+        tokens: N of them, at least as many as the block size.
+        batch_size: windows at once.
+        report: takes lines about how far it is.
+    """
+    length, ids = model.config.block_size, model.config.vocab_size
+    assert ids is not None
+    probabilities = torch.empty(len(tokens), ids, dtype=torch.float16)
+    starts = np.minimum(np.arange(0, len(tokens), length), len(tokens) - length)
+    with counted(report, "predicting the training split", len(starts), "windows") as advance:
+        for batch in np.split(starts, range(batch_size, len(starts), batch_size)):
+            inputs = torch.from_numpy(np.asarray(tokens[batch[:, None] + np.arange(length)]).astype(np.int64))
+            with compute.training_matmuls(), compute.autocast():
+                logits = model(to_device(inputs, compute.device))
+            for start, window in zip(batch, logits.float().softmax(-1).half().cpu(), strict=True):
+                probabilities[start : start + length] = window
+            advance(len(batch))
+    return probabilities

@@ -1,0 +1,81 @@
+"""What sequences share in the native engine, and that sharing changes no logits."""
+
+import pytest
+import torch
+from native_support import needs_compiler
+from torch import Tensor
+
+from gpt.config import SamplingParams
+from gpt.generation import DecodeOptions, build_runtime
+from gpt.generation.backends.native import NativeBackend
+from gpt.kernels.decoding.engine import Engine
+from gpt.model import GPT
+from tiny import sharp_model
+
+pytestmark = needs_compiler
+BLOCK_BYTES = 64 * 4 * (8 + 16) * 4
+"""Of 64 positions and 4 heads, with keys 8 wide and values padded to 16."""
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The positions of each pass."""
+    passes: list[int] = []
+    forward = Engine.forward
+
+    def watched(engine: Engine, tokens: list[int], *arguments: object, **options: object) -> Tensor:
+        passes.append(len(tokens))
+        return forward(engine, tokens, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Engine, "forward", watched)
+    monkeypatch.setattr("gpt.generation.backends.native.check_logits", lambda *_: None)
+    return passes
+
+
+def model() -> GPT:
+    return sharp_model(std=0.1, block_size=200, n_layer=1, position="rope")
+
+
+def backend_of(model: GPT) -> NativeBackend:
+    backend = build_runtime(model, DecodeOptions("native")).backend(SamplingParams())
+    assert isinstance(backend, NativeBackend)
+    return backend
+
+
+def random_ids(count: int) -> list[int]:
+    return torch.randint(23, (count,)).tolist()
+
+
+def test_blocks_that_prompts_begin_with_are_computed_and_held_once(computed: list[int]) -> None:
+    common = random_ids(130)
+    prompts = [common + random_ids(20) for _ in range(5)] + [random_ids(70)]
+    backend = backend_of(model())
+    found = backend.next_logits(prompts)
+    assert sum(computed) == 150 + 4 * (150 - 128) + 70
+    assert backend.cache_bytes == (2 + 5 + 2) * BLOCK_BYTES
+    alone = [backend_of(model()).next_logits([prompt]) for prompt in prompts]
+    assert torch.equal(found, torch.cat(alone))
+
+
+def test_rows_that_multiply_write_blocks_of_their_own(computed: list[int]) -> None:
+    prompt = random_ids(75)
+    backend = backend_of(model())
+    backend.next_logits([prompt, random_ids(80), random_ids(9)])
+    backend.select([0, 0, 0])
+    held = backend.cache_bytes
+    computed.clear()
+    contexts = [[*prompt, token] for token in (3, 4, 3)]
+    found = backend.next_logits(contexts)
+    assert computed == [3]
+    assert (held, backend.cache_bytes) == (2 * BLOCK_BYTES, 4 * BLOCK_BYTES)
+    again = backend_of(model()).next_logits(contexts)
+    assert torch.equal(found, again)
+    assert torch.equal(found[0], found[2])
+
+
+def test_rows_that_leave_give_their_blocks_back() -> None:
+    backend = backend_of(model())
+    backend.next_logits([random_ids(150), random_ids(10)])
+    assert backend.cache_bytes == 4 * BLOCK_BYTES
+    backend.select([1])
+    assert backend.cache_bytes == BLOCK_BYTES

@@ -1,0 +1,219 @@
+import math
+
+import pytest
+import torch
+from generation.scripted import Scripted, ScriptedRuntime
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpt
+from gpt.config import SamplingParams
+from gpt.data import CharTokenizer
+from gpt.errors import GenerationError
+from gpt.generation import Batch, Completion, TextBatch, build_runtime, complete, generate_tokens
+from gpt.model import GPT
+from tiny import sharp_model
+
+LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
+
+
+def completions(
+    prompts: list[str], seeds: list[int] | None = None, model: GPT | None = None, **params: object
+) -> list[Completion]:
+    return complete(model or sharp_model(), LETTERS, prompts, SamplingParams(**params), seeds)
+
+
+rows = st.lists(st.tuples(st.text("abcdefgh", max_size=14), st.integers(0, 5)), min_size=1, max_size=5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows=rows, stop=st.sampled_from([(), ("a", "d"), ("ef",)]), temperature=st.sampled_from([0.0, 0.7, 1.5]))
+def test_a_row_is_what_it_is_alone_whatever_rows_are_beside_it(
+    rows: list[tuple[str, int]], stop: tuple[str, ...], temperature: float
+) -> None:
+    model, params = sharp_model(), SamplingParams(max_new_tokens=8, stop=stop, temperature=temperature)
+    prompts, seeds = zip(*rows, strict=True)
+    together = complete(model, LETTERS, prompts, params, seeds)
+    alone = [complete(model, LETTERS, [prompt], params, [seed])[0] for prompt, seed in rows]
+    assert together == alone
+
+
+def test_rows_of_one_prompt_and_seed_are_equal_and_those_of_another_seed_are_not() -> None:
+    one, same, other = completions(["abc"] * 3, seeds=[4, 4, 5], max_new_tokens=20)
+    assert one == same
+    assert one.text != other.text
+    assert [row.seed for row in (one, same, other)] == [4, 4, 5]
+
+
+def test_rows_without_seeds_of_their_own_take_that_of_the_parameters() -> None:
+    assert completions(["a", "b"], seed=9) == completions(["a", "b"], seeds=[9, 9], seed=1)
+
+
+def test_a_batch_of_no_prompts_is_no_texts() -> None:
+    assert completions([]) == []
+    assert gpt.generate(sharp_model(), LETTERS, []) == []
+
+
+def test_prompts_and_seeds_have_to_be_as_many() -> None:
+    for seeds in ([1], []):
+        with pytest.raises(GenerationError, match=f"^{len(seeds)} seeds for 2 prompts; give one each$"):
+            completions(["a", "b"], seeds=seeds)
+
+
+def test_every_row_ends_at_its_own_stop() -> None:
+    free = completions(["a", "b", "c", "d"], seeds=[1, 2, 3, 4], max_new_tokens=12)
+    stopped = completions(["a", "b", "c", "d"], seeds=[1, 2, 3, 4], max_new_tokens=12, stop=("e", "kj"))
+    for whole, cut in zip(free, stopped, strict=True):
+        places = [place for stop in ("e", "kj") if (place := whole.text.find(stop)) >= 0]
+        assert cut.text == whole.text[: min(places, default=12)]
+        assert cut.finish == ("stop" if places else "length")
+    assert {row.finish for row in stopped} == {"stop", "length"}
+
+
+def test_an_end_token_ends_a_row_and_is_not_shown() -> None:
+    (free,) = completions(["a"], max_new_tokens=20, seed=3)
+    end = free.tokens[6].id
+    first = [one.id for one in free.tokens].index(end)
+    (ended,) = completions(["a"], max_new_tokens=20, seed=3, end_id=end)
+    assert (ended.finish, ended.text) == ("end", free.text[:first])
+    assert [one.id for one in ended.tokens] == [one.id for one in free.tokens[: first + 1]]
+    params = SamplingParams(max_new_tokens=20, seed=3, end_id=end)
+    assert list(generate_tokens(sharp_model(), LETTERS.encode("a").tolist(), params))[-1] == end
+
+
+def test_an_end_token_shows_what_was_held_back_for_a_stop() -> None:
+    (free,) = completions(["a"], max_new_tokens=5, seed=3)
+    *before, end = (one.id for one in free.tokens)
+    assert end not in before
+    (ended,) = completions(["a"], seed=3, end_id=end, stop=(free.text[3:] + "abc",))
+    assert (ended.finish, ended.text) == ("end", free.text[:4])
+
+
+def test_a_text_ends_at_its_length() -> None:
+    (row,) = completions(["a"], max_new_tokens=7)
+    assert (row.finish, len(row.text), len(row.tokens)) == ("length", 7, 7)
+
+
+def test_a_stop_at_the_last_token_is_a_stop() -> None:
+    (free,) = completions(["a"], max_new_tokens=5, temperature=0.9)
+    last = free.text[-1]
+    assert last not in free.text[:-1]
+    (row,) = completions(["a"], max_new_tokens=5, temperature=0.9, stop=(last,))
+    assert (row.finish, row.text) == ("stop", free.text[:-1])
+
+
+@pytest.mark.parametrize("prompt", ["a", "abcdefgh", "abcdefghijklmnop"])
+def test_overflow_stop_ends_a_text_with_the_token_that_a_full_window_gives(prompt: str) -> None:
+    (row,) = completions([prompt], max_new_tokens=50, overflow="stop")
+    assert (row.finish, len(prompt) + len(row.text)) == ("window", 17)
+    (slid,) = completions([prompt], max_new_tokens=50)
+    assert slid.text.startswith(row.text)
+    params = SamplingParams(max_new_tokens=50, overflow="stop")
+    assert len(list(generate_tokens(sharp_model(), [1] * len(prompt), params))) == len(row.text)
+
+
+def test_a_text_that_ends_before_the_window_does_ends_by_its_length() -> None:
+    (row,) = completions(["abc"], max_new_tokens=15, overflow="stop")
+    assert (row.finish, len(row.text)) == ("window", 14)
+    (row,) = completions(["abc"], max_new_tokens=14, overflow="stop")
+    assert (row.finish, len(row.text)) == ("length", 14)
+
+
+@pytest.mark.parametrize("prompts", [["a" * 17], ["a", "b" * 20]])
+def test_a_prompt_longer_than_the_window_is_refused_by_the_call_itself(prompts: list[str]) -> None:
+    with pytest.raises(GenerationError, match=f"{len(prompts[-1])} tokens, more than the window of 16"):
+        TextBatch(build_runtime(sharp_model()), LETTERS, prompts, SamplingParams())
+
+
+def test_a_prompt_longer_than_the_window_goes_on_from_its_end_where_that_is_asked_for() -> None:
+    long = "abcdefghijklmnopqrstuv"
+    assert completions([long], long_prompt="crop")[0].tokens == completions([long[-16:]])[0].tokens
+
+
+def test_every_piece_names_its_row_and_rows_come_in_turn() -> None:
+    params = SamplingParams(max_new_tokens=3)
+    pieces = list(TextBatch(build_runtime(sharp_model()), LETTERS, ["a", "b"], params, [1, 2]))
+    assert [piece.row for piece in pieces] == [0, 1] * 3
+    assert [piece.finish for piece in pieces] == [None] * 4 + ["length"] * 2
+
+
+def test_no_new_tokens_are_one_empty_piece_a_row() -> None:
+    pieces = list(TextBatch(build_runtime(sharp_model()), LETTERS, ["a", "b"], SamplingParams(max_new_tokens=0)))
+    assert [(piece.row, piece.text, piece.token, piece.finish) for piece in pieces] == [
+        (0, "", None, "length"),
+        (1, "", None, "length"),
+    ]
+
+
+def test_logprobs_are_the_models_own_whatever_the_sampling() -> None:
+    model, prompt = sharp_model(), LETTERS.encode("abc").tolist()
+    params = {"max_new_tokens": 12, "temperature": 0.4, "top_k": 5, "repetition_penalty": 1.3}
+    (row,) = completions(["abc"], model=model, logprobs=3, **params)
+    ids = prompt + [one.id for one in row.tokens]
+    with torch.no_grad():
+        expected = model(torch.tensor([ids[:-1]]))[0, len(prompt) - 1 :].log_softmax(dim=-1)
+    for one, logprobs in zip(row.tokens, expected, strict=True):
+        best = logprobs.topk(3)
+        assert one.logprob == pytest.approx(logprobs[one.id].item(), abs=1e-5)
+        assert [index for index, _ in one.top] == best.indices.tolist()
+        assert [value for _, value in one.top] == pytest.approx(best.values.tolist(), abs=1e-5)
+    assert row.text == completions(["abc"], model=model, **params)[0].text
+
+
+def test_alternatives_are_sorted_and_at_most_the_whole_vocabulary() -> None:
+    (row,) = completions(["a"], max_new_tokens=4, logprobs=1000)
+    for one in row.tokens:
+        values = [value for _, value in one.top]
+        assert values == sorted(values, reverse=True)
+        assert sorted(index for index, _ in one.top) == list(range(23))
+        assert math.fsum(math.exp(value) for value in values) == pytest.approx(1, abs=1e-5)
+        assert dict(one.top)[one.id] == one.logprob
+
+
+@pytest.mark.parametrize(("count", "known", "alternatives"), [(None, False, 0), (0, True, 0), (1, True, 1)])
+def test_logprobs_are_given_only_where_they_are_asked_for(count: int | None, known: bool, alternatives: int) -> None:
+    (row,) = completions(["a"], max_new_tokens=3, logprobs=count)
+    for one in row.tokens:
+        assert (one.logprob is not None) is known
+        assert len(one.top) == alternatives
+
+
+def tokens_of(batch: Batch, steps: int) -> list[list[int]]:
+    rows: list[list[int]] = [[] for _ in batch.active]
+    for _ in range(steps):
+        for row, chunk in batch.step().items():
+            assert chunk.token is not None
+            rows[row].append(chunk.token.id)
+    return rows
+
+
+def test_the_repetition_penalty_sees_the_prompt_and_the_text_so_far() -> None:
+    runtime = ScriptedRuntime(Scripted(lambda _: [4.0, 3.0, 2.0, 1.0]))
+    params = SamplingParams(temperature=0, repetition_penalty=1000.0)
+    assert tokens_of(Batch(runtime, [[0], [1, 2]], params, [1, 1]), 3) == [[1, 2, 3], [0, 3, 0]]
+
+
+def test_rows_that_are_finished_leave_the_backend() -> None:
+    """Each row repeats its prompt, but the second ends at once and the first after three tokens."""
+    last = {0: [9.0, 0.0, 0.0, 0.0], 1: [0.0, 0.0, 0.0, 9.0], 2: [0.0, 0.0, 9.0, 0.0]}
+    backend = Scripted(lambda tokens: last[1] if len(tokens) == 4 and tokens[0] == 0 else last[tokens[0]])
+    params = SamplingParams(temperature=0, end_id=3, max_new_tokens=6)
+    batch = Batch(ScriptedRuntime(backend), [[0], [1], [2]], params, [1, 1, 1])
+    assert tokens_of(batch, 6) == [[0, 0, 0, 3], [3], [2] * 6]
+    assert batch.active == []
+    assert backend.selected == [[0, 2], [1]]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_logits_of_one_row_that_are_not_finite_are_an_error_that_names_its_position(value: float) -> None:
+    backend = Scripted(lambda context: [0.0, value if len(context) == 5 else 0.0])
+    batch = Batch(ScriptedRuntime(backend), [[0], [1, 1, 0, 1], [0, 1]], SamplingParams(), [1, 2, 3])
+    batch.step()
+    with pytest.raises(GenerationError, match="after position 4 are not finite"):
+        batch.step()
+
+
+@pytest.mark.parametrize("prompts", [[[]], [[1, 2], []]])
+def test_a_row_without_a_token_is_refused(prompts: list[list[int]]) -> None:
+    with pytest.raises(GenerationError, match="at least one token"):
+        Batch(build_runtime(sharp_model()), prompts, SamplingParams(), [1] * len(prompts))
