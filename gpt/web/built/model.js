@@ -18,9 +18,9 @@ var page = (() => {
   };
   var __toCommonJS = (mod) => __copyProps(__defProp({}, "__esModule", { value: true }), mod);
 
-  // gpt/web/src/model_page.js
-  var model_page_exports = {};
-  __export(model_page_exports, {
+  // gpt/web/src/pages/model.js
+  var model_exports = {};
+  __export(model_exports, {
     Model: () => Model,
     decodeBase64: () => decodeBase64,
     findProblem: () => findProblem,
@@ -2016,7 +2016,7 @@ var page = (() => {
     });
   }
 
-  // gpt/web/src/model_page.js
+  // gpt/web/src/pages/model.js
   var MAX_TOKENS = 2e4;
   var FILTERS = {
     top_k: {
@@ -2059,5 +2059,5 @@ var page = (() => {
     startShell(nav, root, [{ ...WRITE, show: write }, ...readings], context);
   }
   if (globalThis.document) openPage();
-  return __toCommonJS(model_page_exports);
+  return __toCommonJS(model_exports);
 })();
