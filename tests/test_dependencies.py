@@ -31,6 +31,7 @@ for name in names:
         guilty[name] = sorted(set(calls))
 print(json.dumps([guilty, sorted({name.partition(".")[0] for name in sys.modules})]))
 """
+
 CALLERS_HOME = {"transformers", "huggingface_hub", "wandb", "openai", "sentry_sdk", "posthog", "datasets", "analytics"}
 """Packages that call their makers or a hub by default; they are for tests and benchmarks."""
 FORBIDDEN = {

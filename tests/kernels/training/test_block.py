@@ -1,5 +1,6 @@
 """Models with native blocks against the same models with torch's, in the kernels' type and in float32."""
 
+import functools
 from typing import Any
 
 import pytest

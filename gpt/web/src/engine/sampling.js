@@ -33,18 +33,12 @@ export class Twister {
   }
 }
 
-<<<<<<< HEAD:gpt/web/src/engine/sampling.js
-/** Probabilities (V) after temperature, top-k and top-p, in that order; temperature 0 is the most likely token. */
-export function probabilitiesOf(logits, { temperature = 1, topK = 0, topP = 1 } = {}) {
-  const probabilities = Float32Array.from(logits);
-=======
 /**
  * Probabilities (V) after temperature, top-k and top-p, in that order; temperature 0 is the most likely token. From id
  * `ids` on they are 0.
  */
-function probabilitiesOf(logits, { temperature = 1, topK = 0, topP = 1, ids = logits.length } = {}) {
+export function probabilitiesOf(logits, { temperature = 1, topK = 0, topP = 1, ids = logits.length } = {}) {
   const probabilities = Float32Array.from(logits).fill(-Infinity, ids);
->>>>>>> main:gpt/interop/page/sampling.js
   const largest = probabilities.reduce((most, logit) => Math.max(most, logit), -Infinity);
   if (temperature === 0) return probabilities.fill(0).fill(1, logits.indexOf(largest), logits.indexOf(largest) + 1);
   for (let id = 0; id < probabilities.length; id++) probabilities[id] = (probabilities[id] - largest) / temperature;
