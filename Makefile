@@ -5,8 +5,7 @@ BIN := .venv/bin
 EXTRAS ?= dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format schema docs licenses bench bench-check cuda clean
-.PHONY: help setup demo train sample serve tensorboard test browser drills test-native test-arm lint format web schema docs licenses bench bench-check cuda clean
+.PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format web schema docs licenses bench bench-check cuda clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile

@@ -2,7 +2,18 @@
 
 from collections.abc import Sequence
 
-from benchmarks import cold_start, decode, kernel_check, page, search, serve, training_runs, training_step
+from benchmarks import (
+    cold_start,
+    decode,
+    equality,
+    kernel_check,
+    memory,
+    page,
+    search,
+    serve,
+    training_runs,
+    training_step,
+)
 from gpt.cli.command import CommandParser, add_command, run_command
 from gpt.cli.shared_options import load_given_plugins
 
@@ -20,7 +31,7 @@ def _run(argv: Sequence[str] | None) -> int:
     kinds = parser.add_subparsers(required=True, metavar="WHAT", title="what to measure (each has its own --help)")
     train = add_command(kinds, "train", "Measure training.", EXAMPLE)
     trainings = train.add_subparsers(required=True, metavar="MEASUREMENT", title="each has its own --help")
-    for module in (training_runs, training_step, search):
+    for module in (training_runs, training_step, search, equality, memory):
         module.add_parsers(trainings)
     for measurement in (decode, serve, cold_start, page, kernel_check):
         measurement.add_parser(kinds)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from benchmarks.cli_options import add_count, add_measurement, add_variants, at_least, check_installed
 from benchmarks.measure import Row, describe, finish, interleave, make_table, ratios, show_ratios
 from gpt.cli.command import report
-from gpt.config import ModelConfig, SamplingParams
+from gpt.config import ModelConfig, RunConfig, SamplingParams
 from gpt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def add_parser(subparsers: Any) -> None:
     add_variants(parser, (*PLAIN, *SPECULATIVE), "native,eager")
     architecture = "of the shapes (default: gpt2)"
     parser.add_argument("--architecture", choices=("gpt2", "llama"), default="gpt2", help=architecture)
+    parser.add_argument("--device", default="cpu", help="where to decode, such as cuda (default: cpu)")
     add_count(parser, "--batch", [1], "sequences in a batch")
     add_count(parser, "--window", 256, "block_size of the shapes")
     add_count(parser, "--prompt-length", 16, "tokens of the prompt")
@@ -73,13 +74,16 @@ def run(arguments: argparse.Namespace) -> int:
     configs = {f"{arguments.architecture} {shape}": config_of(shape, arguments) for shape in shapes}
 
     from benchmarks.decoders import from_checkpoint, from_shape, ours, peers
-    from gpt.device import keep_freed_memory
+    from gpt.device import choose_device, keep_freed_memory
 
     keep_freed_memory()  # for all alike, as sample.py does
-    facts, length = describe("decode", arguments), arguments.prompt_length
+    run = RunConfig(device=arguments.device)
+    facts, length, device = describe("decode", arguments, run), arguments.prompt_length, choose_device(run.device)
     trained = arguments.checkpoint
     subjects = (
-        [from_checkpoint(trained, length)] if trained else [from_shape(*each, length) for each in configs.items()]
+        [from_checkpoint(trained, length, device)]
+        if trained
+        else [from_shape(*each, length, device) for each in configs.items()]
     )
     tables, results = [], []
     for subject in subjects:
@@ -158,12 +162,12 @@ def row_of(
     arguments: argparse.Namespace,
 ) -> Row:
     """Return what was measured of one: seconds of each round, rates, and its ratio to `times_of`."""
-    import torch
-
     from gpt.accounting.machine import measure_bandwidth
     from gpt.cache import cache_bytes
+    from gpt.device import choose_device
 
     one, prompt, tokens = entrants[name], arguments.prompt_length, arguments.tokens
+    device = choose_device(arguments.device)
     seconds = {key: [clock[-1] - clock[0] for clock in clocks] for key, clocks in ticks.items()}
     ours = [key for key, other in entrants.items() if not other.is_peer]
     alike = [key for key in ours if one.is_peer and entrants[key].weights == one.weights]
@@ -177,7 +181,7 @@ def row_of(
         "prompt_tokens_per_second": batch * prompt / statistics.median(first) if first else None,
         "first_seconds": statistics.median(first) if first else None,
         "bytes_per_second": steps * read,
-        "bandwidth_share": steps * read / measure_bandwidth(torch.device("cpu"), read),
+        "bandwidth_share": steps * read / measure_bandwidth(device, read),
         "seconds": seconds[name],
         "times_of": baseline,
         "times": ratios(seconds[baseline], seconds[name]),

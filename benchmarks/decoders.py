@@ -51,19 +51,19 @@ class Subject:
         return torch.stack(rows)
 
 
-def from_shape(name: str, config: ModelConfig, prompt: int) -> Subject:
+def from_shape(name: str, config: ModelConfig, prompt: int, device: torch.device | str = "cpu") -> Subject:
     """Return a model with random weights, so large that every part matters to the logits."""
     torch.manual_seed(1)
     model = GPT(config).eval()
     for parameter in model.parameters():
         if parameter.dim() == 2:
             torch.nn.init.normal_(parameter, std=parameter.size(1) ** -0.5)
-    return Subject(name, model, torch.randint(model.vocab_size, (prompt,)))
+    return Subject(name, model.to(device), torch.randint(model.vocab_size, (prompt,)))
 
 
-def from_checkpoint(path: Path, prompt: int) -> Subject:
+def from_checkpoint(path: Path, prompt: int, device: torch.device) -> Subject:
     """Return a trained model, and the beginning of a text that it generated."""
-    loaded = load_trained(path, Path("runs"), torch.device("cpu"))
+    loaded = load_trained(path, Path("runs"), device)
     start = encode_prompt(loaded.tokenizer, "", SamplingParams(), loaded.config.model.block_size)
     tokens = generate_tokens(loaded.model, start, SamplingParams(max_new_tokens=prompt - 1))
     return Subject(str(path), loaded.model, torch.tensor([*start, *tokens]), loaded)
@@ -104,7 +104,7 @@ def peers(model: GPT, stack: ExitStack, wanted: argparse.Namespace) -> dict[str,
     """
     entrants, size = {}, matrix_bytes(model)
     if wanted.hf:
-        entrants["Hugging Face"] = Entrant(whole(hugging_face(model)), "float32", size, is_peer=True)
+        entrants["Hugging Face"] = Entrant(whole(hugging_face(model), model), "float32", size, is_peer=True)
     for kind, tolerance in () if wanted.llama_cpp is None else (("F32", 1e-3), ("Q8_0", 0.3)):
         peer = LlamaCpp(model, kind, wanted.llama_cpp, stack)
         check_agreement(f"llama.cpp {kind}", peer.logits, model, tolerance)
@@ -116,12 +116,15 @@ def peers(model: GPT, stack: ExitStack, wanted: argparse.Namespace) -> dict[str,
     return entrants
 
 
-def whole(generate: Callable[[Tensor, SamplingParams], Tensor]) -> Decode:
+def whole(generate: Callable[[Tensor, SamplingParams], Tensor], model: GPT) -> Decode:
     """Return what decodes with a peer that gives all ids (B, T + max_new_tokens) at the end."""
+
+    device = next(model.parameters()).device
 
     def decode(idx: Tensor, params: SamplingParams) -> list[float]:
         start = time.perf_counter()
-        assert generate(idx, params).size(1) == idx.size(1) + params.max_new_tokens
+        ids = generate(idx.to(device), params).cpu()  # which waits for a device
+        assert ids.size(1) == idx.size(1) + params.max_new_tokens
         return [start, time.perf_counter()]
 
     return decode

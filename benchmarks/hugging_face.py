@@ -15,9 +15,9 @@ from gpt.interop.tensors import to_theirs
 from gpt.model import GPT
 
 
-def hugging_face(model: GPT, device: str = "cpu") -> Callable[[Tensor, SamplingParams], Tensor]:
+def hugging_face(model: GPT) -> Callable[[Tensor, SamplingParams], Tensor]:
     """Return `generate` of `build_hugging_face`, with a cache."""
-    peer = build_hugging_face(model).to(device)
+    peer = build_hugging_face(model)
 
     def generate(idx: Tensor, params: SamplingParams) -> Tensor:
         count, sampled = params.max_new_tokens, {"temperature": params.temperature, "top_k": 0}
@@ -46,6 +46,7 @@ def build_hugging_face(model: GPT) -> Any:
     fields = {**architecture.to_fields(config), "vocab_size": config.vocab_size, "use_cache": True}
     tokens = {"tie_word_embeddings": config.tie_weights, "bos_token_id": None, "eos_token_id": None}
     peer = library.AutoModelForCausalLM.from_config(library.AutoConfig.for_model(**fields, **tokens)).eval()
+    peer.to(next(model.parameters()).device)
     weights = to_theirs(architecture.entries(config), weights_with_positions(model))
     missing, unexpected = peer.load_state_dict(weights, strict=False)
     assert not unexpected
@@ -58,6 +59,7 @@ def build_hugging_face(model: GPT) -> Any:
 def check_agreement(name: str, logits: Callable[[Tensor], Tensor], model: GPT, tolerance: float = 1e-3) -> None:
     """Raise ConfigError if `logits`, (1, T) -> (1, T, V), are not those of the model."""
     idx = torch.arange(min(16, model.config.block_size)).remainder(model.vocab_size).unsqueeze(0)
+    idx = idx.to(next(model.parameters()).device)
     difference = float((logits(idx) - model(idx)).abs().max())
     if not difference <= tolerance:
         raise ConfigError(f"{name} gives other logits with these weights, by {difference:.2g}")

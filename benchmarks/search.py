@@ -124,12 +124,13 @@ class Search:
         if decay is not None:
             settings.append(f"optim.decay_steps={max(1, round(decay * steps / config.train.max_steps))}")
         report(f"{' '.join(overrides) or RECIPE}, seed {seed}: {steps:,} steps")
-        seconds, model = time_ours(self.config, settings)
+        run = time_ours(self.config, settings)
         dataset = prepare(load_config(Path(self.config), settings).config.data, read_settings(), report)
-        row = {**key, "steps": steps, "loss": loss_of(model, dataset, config.model.block_size), "seconds": seconds}
+        row = {**key, "steps": steps, "loss": loss_of(run.model, dataset, config.model.block_size)}
+        row["seconds"] = run.seconds
         with self.results.open("a", encoding="utf-8") as file:
             print(json.dumps(row), file=file)
-        report(f"  loss {row['loss']:.4f} after {seconds:.0f} s")
+        report(f"  loss {row['loss']:.4f} after {run.seconds:.0f} s")
         return row
 
     def steps(self, config: Config, share: float) -> int:

@@ -29,21 +29,15 @@ collect_ignore = list(NOT_COLLECTED)
 TESTS = Path(__file__).parent
 MARKED = {
     "slow": (
-        *("benchmarks/test_cli.py", "cache/test_paged.py", "checkpoint/test_failed_writing.py", "cli/test_scripts.py"),
-        *("cli/test_serve_training.py", "distributed", "drills", "generation/backends/test_window.py"),
-        *(
-            "generation/test_sampling_against_transformers.py",
-            "generation/test_speculative.py",
-            "inspection/test_notebook.py",
-        ),
-        *(
-            "interop/test_gguf_file.py",
-            "interop/test_html.py",
-            "interop/test_hugging_face.py",
-            "interop/test_onnx_file.py",
-        ),
-        *("interop/test_tokenizer_json.py", "serving/http/test_many_clients.py", "test_starts.py", "training/sweeps"),
-        *("training/test_exact_resume.py", "serving/http/playground/test_training.py"),
+        *("accounting/test_memory.py", "api/test_python_page.py", "benchmarks", "cache/test_paged.py"),
+        *("checkpoint/test_failed_writing.py", "cli/explain/test_documents.py", "cli/explain/test_flops.py"),
+        *("cli/explain/test_memory.py", "cli/explain/test_overrides.py", "cli/explain/test_text_options.py"),
+        *("cli/test_command.py", "cli/test_export.py", "cli/test_scripts.py", "cli/test_serve_training.py"),
+        *("distributed", "drills", "generation/backends/test_window.py", "generation/test_speculative.py"),
+        *("generation/test_sampling_against_transformers.py", "inspection/test_notebook.py"),
+        *("interop/test_gguf_file.py", "interop/test_html.py", "interop/test_hugging_face.py"),
+        *("interop/test_onnx_file.py", "interop/test_tokenizer_json.py", "serving/http/playground/test_training.py"),
+        *("serving/http/test_many_clients.py", "test_starts.py", "training/sweeps", "training/test_exact_resume.py"),
     ),
     "compiler": ("boundary", "fake_cuda", "kernels", "test_edits.py", "training/test_compiling.py"),
 }

@@ -1,9 +1,11 @@
 """Servers on real sockets, in a thread of their own: with the real engine, or with one that a test moves by hand."""
 
 import asyncio
+import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,9 @@ from gpt.model import GPT
 from gpt.serving import EngineStats, QueueFullError, Request, ServingEngine
 from gpt.serving.http.app import create_app
 from gpt.serving.http.connections import build_config
-from gpt.serving.http.drain import Drain
 from gpt.serving.http.limits import Limits
 from gpt.serving.http.models import Models
+from gpt.serving.http.registry import ResponseRegistry
 from gpt.serving.http.server import bind
 from patience import PATIENCE
 
@@ -72,7 +74,7 @@ class Served:
 
     Attributes:
         url: where.
-        drain: that ends it.
+        responses: in progress.
         models: of it.
         loop: that it runs on.
         connections: that are open.
@@ -80,7 +82,7 @@ class Served:
     """
 
     url: str
-    drain: Drain
+    responses: ResponseRegistry
     models: Models
     loop: asyncio.AbstractEventLoop
     connections: set[Any]
@@ -113,12 +115,53 @@ class Served:
     def http(self) -> httpx2.Client:
         return httpx2.Client(base_url=self.url, timeout=PATIENCE)
 
-    def post(self, **body: Any) -> httpx2.Response:
+    def get(self, path: str, **headers: str) -> httpx2.Response:
         with self.http() as client:
-            return client.post("/v1/completions", json=body)
+            return client.get(path, headers=headers)
+
+    def post(self, path: str = "/v1/completions", /, **body: Any) -> httpx2.Response:
+        with self.http() as client:
+            return client.post(path, json=body)
+
+    def connect(self, sent: bytes = b"", receive_bytes: int | None = None) -> socket.socket:
+        """Open a connection, and send something."""
+        connection = socket.socket()
+        connection.settimeout(PATIENCE)
+        if receive_bytes is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        connection.connect(("127.0.0.1", self.port))
+        connection.sendall(sent)
+        return connection
 
 
 Serve = Callable[..., AbstractContextManager[Served]]
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+def post_bytes(path: str = "/v1/completions", **body: Any) -> bytes:
+    """Return a whole request."""
+    content = json.dumps(body).encode()
+    return HEAD.replace(b"/v1/completions", path.encode()) + b"Content-Length: %d\r\n\r\n%s" % (len(content), content)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Return what comes until the server closes the connection."""
+    parts = []
+    with suppress(ConnectionResetError):
+        while part := connection.recv(65536):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def assert_is_error(answer: httpx2.Response, status: int, param: str | None = None, *words: str) -> str:
+    """Expect the shape of all errors, and return the message."""
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["param"] == param
+    assert error["message"]
+    assert all(word in error["message"] for word in words), error["message"]
+    return error["message"]
 
 
 @contextmanager
@@ -139,13 +182,16 @@ def serve_models(
         return engines[-1]
 
     async def run() -> None:
-        drain = Drain()
         models = Models(loaded, keep, available, folder)
-        app = create_app(models, limits, drain, **app_options)
+        app = create_app(models, limits, **app_options)
         server = uvicorn.Server(build_config(app, limits, "critical", timeout_graceful_shutdown=1))
         serving = asyncio.create_task(server.serve([bound]))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        served.append(Served(url, drain, models, asyncio.get_running_loop(), server.server_state.connections, engines))
+        served.append(
+            Served(
+                url, app.state.responses, models, asyncio.get_running_loop(), server.server_state.connections, engines
+            )
+        )
         async with models.use(None):
             pass
         while not server.started:
@@ -153,7 +199,7 @@ def serve_models(
         ready.set()
         while not stop.is_set():
             await asyncio.sleep(0.01)
-        await drain.run(0)
+        await app.state.responses.drain(0)
         server.should_exit = True
         await serving
         await models.close()

@@ -25,15 +25,12 @@ import gpt
 names = [module.name for module in pkgutil.walk_packages(gpt.__path__, "gpt.") if not module.name.endswith("__main__")]
 guilty = {}
 for name in names:
-    if name == "gpt.data.mirrors":
-        continue
     calls.clear()
     import_module(name)
     if calls:
         guilty[name] = sorted(set(calls))
 print(json.dumps([guilty, sorted({name.partition(".")[0] for name in sys.modules})]))
 """
-"""`gpt.data.mirrors` is imported to download only: requests, which it needs, opens a socket to look for IPv6."""
 
 CALLERS_HOME = {"transformers", "huggingface_hub", "wandb", "openai", "sentry_sdk", "posthog", "datasets", "analytics"}
 """Packages that call their makers or a hub by default; they are for tests and benchmarks."""
@@ -71,8 +68,8 @@ def problems(tree: ast.AST, name: str) -> Iterator[str]:
         for module in names:
             if module.partition(".")[0] in CALLERS_HOME:
                 yield f"imports {module}"
-            if {module, module.partition(".")[0]} & NETWORK and name != "data/mirrors.py":
-                yield f"imports {module}, which is for data/mirrors.py"
+            if {module, module.partition(".")[0]} & NETWORK and name != "corpora/download.py":
+                yield f"imports {module}, which is for corpora/download.py"
 
 
 @pytest.mark.parametrize(

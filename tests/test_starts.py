@@ -20,10 +20,10 @@ import torch
 
 from gpt.checkpoint import load_trained
 from gpt.config import ModelConfig
-from gpt.inspection.tracing.hooks import tapped
+from gpt.inspection.tracing.hooks import with_hooks
 from gpt.kernels.decoding.weights import lay_out_weights
 from gpt.model import GPT
-from gpt.model.skeleton import without_memory
+from gpt.model.meta import meta_device
 
 CONFIGS = [
     ModelConfig(n_layer=1, n_head=2, n_embd=16, block_size=8, vocab_size=5, position=position)
@@ -31,14 +31,14 @@ CONFIGS = [
 ]
 
 def build_without_memory():
-    with without_memory():
+    with meta_device():
         [GPT(config) for config in CONFIGS]
 
 def lay_out_for_decoding():
     [lay_out_weights(GPT(config).eval()) for config in CONFIGS]
 
 def look_into_a_model_that_is_not_compiled():
-    tapped(GPT(CONFIGS[0]), ["logits"], lambda name, x: x)(torch.zeros(1, 2, dtype=torch.long))
+    with_hooks(GPT(CONFIGS[0]), ["logits"], lambda name, x: x)(torch.zeros(1, 2, dtype=torch.long))
 
 def load():
     load_trained(Path(sys.argv[1]), Path(sys.argv[1]).parent, torch.device("cpu"))

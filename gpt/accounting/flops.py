@@ -19,9 +19,9 @@ def _mlp_matrices(config: ModelConfig) -> int:
     if config.mlp == "swiglu" or config.mlp not in names_in(MLPS):
         return config.n_embd * config.mlp_hidden * (3 if config.mlp == "swiglu" else 2)
     from gpt.model.layers import build_mlp
-    from gpt.model.skeleton import without_memory
+    from gpt.model.meta import meta_device
 
-    with without_memory():
+    with meta_device():
         return sum(weight.numel() for weight in build_mlp(config).parameters() if weight.dim() == 2)
 
 

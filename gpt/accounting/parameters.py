@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpt.config import ModelConfig
 from gpt.model import GPT
-from gpt.model.skeleton import without_memory
+from gpt.model.meta import meta_device
 
 PROJECTIONS = {"c_q": "queries", "c_k": "keys", "c_v": "values", "c_proj": "projection"}
 """Linear layers of attention, and the purpose of each."""
@@ -95,7 +95,7 @@ class ParameterCount:
 
 def count_parameters(config: ModelConfig) -> ParameterCount:
     """Count the parameters of a configuration, whose model is built on the meta device: shapes without memory."""
-    with without_memory():
+    with meta_device():
         model = GPT(config)
     parameters = dict(model.named_parameters())
     total = sum(parameter.numel() for parameter in parameters.values())

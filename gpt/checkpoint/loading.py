@@ -15,8 +15,8 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.device import require_memory
 from gpt.errors import CheckpointError
 from gpt.model import GPT
+from gpt.model.meta import meta_device
 from gpt.model.quantized import format_of, quantize, weights_format
-from gpt.model.skeleton import without_memory
 from gpt.progress import Report, announced, print_line
 from gpt.torch_defaults import with_own_defaults
 
@@ -99,13 +99,13 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
     with torch.random.fork_rng(devices=[]):
         try:
             # wrong sizes in config.yaml allocate nothing
-            with without_memory():
-                skeleton = GPT(config)
-            check_weights(_in_format(skeleton, checkpoint.model), checkpoint.model, folder)
+            with meta_device():
+                meta_model = GPT(config)
+            check_weights(_in_format(meta_model, checkpoint.model), checkpoint.model, folder)
         except RuntimeError as error:
             raise CheckpointError(f"{folder / 'config.yaml'} has sizes that no tensor can have: {error}") from None
         # position tables are not in a checkpoint, so nothing was compared with them
-        needed = sum(tensor.nbytes for tensor in (*skeleton.parameters(), *skeleton.buffers()))
+        needed = sum(tensor.nbytes for tensor in (*meta_model.parameters(), *meta_model.buffers()))
         require_memory(needed, "the model", "model.block_size or the size of the model", torch.device("cpu"))
         model = _in_format(GPT(config), checkpoint.model)
     model.load_state_dict(checkpoint.model, strict=False)

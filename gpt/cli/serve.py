@@ -83,7 +83,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default="fp32",
         help="of keys and values: a narrower one makes a large batch faster (default: fp32)",
     )
-    parser.add_argument("--no-training", action="store_true", help="let nobody start a training from the page")
+    parser.add_argument("--no-training", action="store_true", help="disable starting training from the page")
     parser.add_argument(
         "--drain-seconds", type=float, default=30.0, metavar="S", help="to finish what runs at SIGTERM (default: 30)"
     )
@@ -163,13 +163,12 @@ def _trainings(models: "Models") -> "Trainings":
 
 async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limits", bound: "socket.socket") -> int:
     from gpt.serving.http.app import create_app
-    from gpt.serving.http.drain import Drain
-    from gpt.serving.http.errors import APIError
+    from gpt.serving.http.protocol import APIError
     from gpt.serving.http.server import Server
 
     trainings = None if arguments.no_training else _trainings(models)
-    drain, key = Drain(trainings), arguments.api_key or read_settings().api_key
-    app = create_app(models, limits, drain, arguments.allow_host, key, trainings)
+    key = arguments.api_key or read_settings().api_key
+    app = create_app(models, limits, arguments.allow_host, key, trainings)
     try:
         # loaded now, so that the first request does not wait and what is wrong is said at the start
         with announced(report, "loading the model"):
@@ -181,7 +180,7 @@ async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limit
         report(f"warning: whoever reaches {arguments.host} can use this server; --api-key KEY asks for a key")
     host, port = bound.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    server = Server(app, drain, limits, arguments.drain_seconds, report)
+    server = Server(app, limits, arguments.drain_seconds, report)
     code = await server.run(
         bound, lambda: report(f"serving {models.first}: playground {url}/, API {url}/v1, its reference {url}/docs")
     )

@@ -1,4 +1,8 @@
-"""The sizes that the pages of a Parquet file claim, read before a library allocates what they say."""
+"""The sizes that the pages of a Parquet file claim, read before a library allocates what they say.
+
+The limits of pyarrow are for the description of the file, and the sizes in that are claims too, which reading ignores:
+a file of 13 KB whose description says 128 MiB can unpack to 400.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO

@@ -13,7 +13,7 @@ from torch import Tensor
 from gpt.config import ModelConfig
 from gpt.errors import GPTError, InputError, first_line
 from gpt.model import GPT
-from gpt.model.skeleton import without_memory
+from gpt.model.meta import meta_device
 
 
 class Entry(NamedTuple):
@@ -69,7 +69,7 @@ def build_from_tensors(config: ModelConfig, entries: Iterable[Entry], tensors: M
         InputError: a tensor is missing, or has another shape than the model needs.
     """
     entries = list(entries)
-    with without_memory():  # where wrong sizes allocate nothing
+    with meta_device():  # where wrong sizes allocate nothing
         shapes = {name: value.shape for name, value in GPT(config).state_dict().items()}
     weights: dict[str, Tensor] = {}
     for entry in entries:

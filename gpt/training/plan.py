@@ -50,6 +50,7 @@ def plan_run(
     allow_config_change: bool,
     world: World,
     dataset: Dataset | None = None,
+    notes: Report | None = None,
 ) -> Plan:
     """Lock a run folder, and check that its run can begin or continue; nothing is written into it.
 
@@ -58,6 +59,7 @@ def plan_run(
         allow_config_change: resume even if the configuration differs from the checkpoint's.
         world: the processes that train together; the others take the checkpoint from rank 0.
         dataset: the data; None: prepared here.
+        notes: takes the lines that are of interest only when the run begins; None: `report`.
 
     Raises:
         GPTError: the configuration, the device, the checkpoint, the data, the memory or the disk do not suffice.
@@ -66,7 +68,7 @@ def plan_run(
     run = RunFolder(expand_home(loaded.config.run.dir, "run.dir") / loaded.name)
     world.rank_zero(run.lock)
     try:
-        return _plan_locked(loaded, run, settings, report, resume, allow_config_change, world, dataset)
+        return _plan_locked(loaded, run, settings, report, resume, allow_config_change, world, dataset, notes or report)
     except BaseException:
         run.unlock()
         raise
@@ -81,11 +83,12 @@ def _plan_locked(
     allow_config_change: bool,
     world: World,
     dataset: Dataset | None,
+    notes: Report,
 ) -> Plan:
-    loaded = replace(loaded, config=fit_schedule(loaded.config, report))
+    loaded = replace(loaded, config=fit_schedule(loaded.config, notes))
     with world.together():
-        compute = choose_compute(loaded.config.run, report, supported_processors(settings.processor)[0], world.launch)
-    point, base = world.rank_zero(lambda: _find_start(loaded, run, resume, report))
+        compute = choose_compute(loaded.config.run, notes, supported_processors(settings.processor)[0], world.launch)
+    point, base = world.rank_zero(lambda: _find_start(loaded, run, resume, notes))
     keep_freed_memory()
     # a resumed run has the architecture and tokenizer too, and what it began with may be gone
     origin = None if loaded.config.train.init_from is None else point or base

@@ -34,7 +34,9 @@ def open_runs(
     """
     for line in options_without_effect(loaded.config):
         report(line)
-    plan = plan_run(loaded, settings, report, resume, allow_config_change, world)
+    lines: list[str] = []
+    notes = report if loaded.config.train.teacher_share is None else lines.append
+    plan = plan_run(loaded, settings, report, resume, allow_config_change, world, notes=notes)
     try:
         teacher = _plan_teacher(loaded, plan, settings, report, resume, allow_config_change, world)
         if teacher is not None:
@@ -42,6 +44,8 @@ def open_runs(
     except BaseException:
         plan.run.unlock()
         raise
+    for line in lines:
+        report(line)
     yield carry_out(plan, settings, report, world, callbacks, displays)
 
 

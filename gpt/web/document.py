@@ -9,12 +9,14 @@ from string import Template
 
 from gpt.errors import InputError
 
-VIEW, MODEL, PLAYGROUND = "view_page", "model_page", "playground"
-"""Kinds of pages: one view of a text, a model that a browser runs, and the page of the server."""
-ALLOWED = {VIEW: "", MODEL: "", PLAYGROUND: " connect-src 'self';"}
+VIEWS = ("attention", "lens", "surprisal", "trace")
+"""Pages of one view of a text."""
+MODEL, PLAYGROUND = "model", "playground"
+"""A model that a browser runs, and the page of the server."""
+CONNECTIONS = {PLAYGROUND: " connect-src 'self';"}
 """What a page may ask for, by its content security policy."""
-SCRIPTS = {VIEW: "", MODEL: " 'wasm-unsafe-eval'", PLAYGROUND: ""}
-"""Code that it may run beside its own: WebAssembly, which is none but the page's own either."""
+CODE = {MODEL: " 'wasm-unsafe-eval'"}
+"""What it may run beside its script: WebAssembly, which is no code but its own either."""
 
 
 def render_document(
@@ -23,7 +25,7 @@ def render_document(
     """Return an HTML document.
 
     Args:
-        kind: `VIEW`, `MODEL` or `PLAYGROUND`.
+        kind: one of `VIEWS`, `MODEL` or `PLAYGROUND`.
         data: what the script finds, as JSON, in the element `data`.
         title: text.
         note: text below the title; None for a page whose script writes the head.
@@ -36,7 +38,7 @@ def render_document(
     header = "" if note is None else f'<h1>{html.escape(title)}</h1>\n<p class="note">{html.escape(note)}</p>'
     return Template(_read("shell.html")).substitute(
         policy=content_policy(kind),
-        kind=f"{kind.replace('_', '-')}{' framed' if framed else ''}",
+        kind=f"{kind}-page{' framed' if framed else ''}",
         title=html.escape(title),
         header=header,
         data=_to_json(data),
@@ -49,10 +51,8 @@ def render_document(
 def content_policy(kind: str) -> str:
     """Return the content security policy that allows a page's own script and style, and no other."""
     script, style = _hash(_read("built", f"{kind}.js")), _hash(_read("style.css"))
-    return (
-        f"default-src 'none'; script-src {script}{SCRIPTS[kind]}; style-src {style};{ALLOWED[kind]} img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    allowed = f"script-src {script}{CODE.get(kind, '')}; style-src {style};{CONNECTIONS.get(kind, '')} img-src data:"
+    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
 
 
 def _to_json(content: object) -> str:

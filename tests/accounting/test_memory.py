@@ -32,22 +32,27 @@ LLAMA: dict[str, object] = {
     "position": "rope",
     "tie_weights": False,
 }
-VARIANTS: dict[str, tuple[dict[str, object], torch.dtype, int]] = {
-    "reference": ({"attention": "reference", "bias": True}, torch.float32, 1),
-    "sdpa": ({"attention": "sdpa"}, torch.float32, 1),
-    "dropout": ({"dropout": 0.1, "attention": "sdpa"}, torch.float32, 1),
-    "bfloat16": ({"dropout": 0.1, "attention": "auto"}, torch.bfloat16, 1),
-    "float16": ({"attention": "auto"}, torch.float16, 1),
-    "llama": (LLAMA, torch.float32, 1),
-    "llama bfloat16": (LLAMA | {"attention": "reference", "qk_norm": True}, torch.bfloat16, 1),
-    "softcap": ({"logit_softcap": 30.0, "mlp": "relu2", "attention": "sdpa"}, torch.bfloat16, 1),
-    "accumulation": ({"attention": "sdpa"}, torch.float32, 3),
+VARIANTS: dict[str, tuple[dict[str, object], torch.dtype, int, str]] = {
+    "reference": ({"attention": "reference", "bias": True}, torch.float32, 1, "adamw"),
+    "sdpa": ({"attention": "sdpa"}, torch.float32, 1, "adamw"),
+    "dropout": ({"dropout": 0.1, "attention": "sdpa"}, torch.float32, 1, "adamw"),
+    "bfloat16": ({"dropout": 0.1, "attention": "auto"}, torch.bfloat16, 1, "adamw"),
+    "float16": ({"attention": "auto"}, torch.float16, 1, "adamw"),
+    "llama": (LLAMA, torch.float32, 1, "adamw"),
+    "llama bfloat16": (LLAMA | {"attention": "reference", "qk_norm": True}, torch.bfloat16, 1, "adamw"),
+    "softcap": ({"logit_softcap": 30.0, "mlp": "relu2", "attention": "sdpa"}, torch.bfloat16, 1, "adamw"),
+    "accumulation": ({"attention": "sdpa"}, torch.float32, 3, "adamw"),
+    "muon": ({"qk_norm": True}, torch.float32, 1, "muon"),
+    "muon untied": ({"tie_weights": False}, torch.float32, 1, "muon"),
 }
 BATCH, LENGTH = 4, 64
 
 
-def adamw(model: GPT) -> CombinedOptimizer:
-    return build_optimizer(model, OptimConfig(), CPU)
+def building(name: str) -> Callable[[GPT], CombinedOptimizer]:
+    return lambda model: build_optimizer(model, OptimConfig(name=name), CPU)
+
+
+adamw = building("adamw")
 
 
 def config_of(**changes: object) -> ModelConfig:
@@ -71,15 +76,17 @@ def held_by(model: GPT) -> int:
     return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
 
 
-@pytest.mark.parametrize(("changes", "dtype", "micro_batches"), VARIANTS.values(), ids=VARIANTS.keys())
+@pytest.mark.parametrize(("changes", "dtype", "micro_batches", "name"), VARIANTS.values(), ids=VARIANTS.keys())
 def test_a_training_step_takes_what_was_predicted(
-    changes: dict[str, object], dtype: torch.dtype, micro_batches: int
+    changes: dict[str, object], dtype: torch.dtype, micro_batches: int, name: str
 ) -> None:
     config, compute = config_of(**changes), Compute(CPU, dtype)
     model = GPT(config)
-    optimizer = build_optimizer(model, OptimConfig(), CPU)
+    optimizer = building(name)(model)
     stepper = Stepper(model, optimizer, compute, grad_clip=1.0)
-    idx = torch.zeros(BATCH, LENGTH, dtype=torch.int64)
+    # so small a batch peaks in the matmuls of Muon
+    batch, length, tolerance = (1, 2, 0.05) if name == "muon" else (BATCH, LENGTH, 0.01)
+    idx = torch.zeros(batch, length, dtype=torch.int64)
     batches = [(idx, idx)] * micro_batches
     while not all(part.state for part in optimizer.optimizers.values()):
         stepper.step(0, 1e-4, batches)  # makes the optimizer's state; the first ones of float16 may be left out
@@ -87,13 +94,13 @@ def test_a_training_step_takes_what_was_predicted(
     states = [values for part in optimizer.optimizers.values() for values in part.state.values()]
     state = sum(tensor.nbytes for values in states for tensor in values.values())
 
-    predicted = training_memory(config, BATCH, LENGTH, compute, adamw, micro_batches)
+    predicted = training_memory(config, batch, length, compute, building(name), micro_batches)
     assert predicted.weights + predicted.buffers == held_by(model)
     assert predicted.optimizer == state
     assert predicted.gradients == predicted.weights
     measured = allocated_peak(lambda: stepper.step(1, 1e-4, batches))
-    assert predicted.peak == pytest.approx(held_by(model) + state + measured, rel=0.01)
-    assert predicted.peak - predicted.persistent == pytest.approx(measured, rel=0.01)
+    assert predicted.peak == pytest.approx(held_by(model) + state + measured, rel=tolerance)
+    assert predicted.peak - predicted.persistent == pytest.approx(measured, rel=tolerance)
 
 
 @pytest.mark.parametrize("changes", [{"attention": "reference"}, {"attention": "sdpa", "dropout": 0.1}, LLAMA], ids=str)
@@ -177,23 +184,3 @@ def test_a_process_grows_by_what_was_predicted() -> None:
         command, cwd=root, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     assert float(result.stdout) == pytest.approx(1, abs=0.1)  # 0.995 in each of three runs
-
-
-@pytest.mark.parametrize("tie_weights", [True, False])
-def test_a_step_of_muon_takes_what_was_predicted(tie_weights: bool) -> None:
-    """One tensor for each matrix of the blocks, two for the rest. So small a batch peaks in its own matmuls."""
-    config, compute = config_of(tie_weights=tie_weights, qk_norm=True), Compute(CPU, torch.float32)
-
-    def muon(model: GPT) -> CombinedOptimizer:
-        return build_optimizer(model, OptimConfig(name="muon"), CPU)
-
-    predicted, model = training_memory(config, 1, 2, compute, muon), GPT(config)
-    others = [p for p in model.parameters() if not any(p is q for q in model.h.parameters() if q.dim() == 2)]
-    in_matrices = 4 * sum(p.numel() for p in model.h.parameters() if p.dim() == 2)
-    assert predicted.optimizer == in_matrices + sum(8 * p.numel() + 4 for p in others)
-    stepper = Stepper(model, muon(model), compute, 1.0)
-    batch = (torch.zeros(1, 2, dtype=torch.long),) * 2
-    stepper.step(0, 1e-3, [batch])
-    stepper.optimizer.zero_grad(set_to_none=True)
-    measured = allocated_peak(lambda: stepper.step(1, 1e-3, [batch]))
-    assert predicted.peak - predicted.persistent == pytest.approx(measured, rel=0.05)

@@ -36,6 +36,8 @@ COMMANDS = [
     "train step",
     "train race",
     "train search",
+    "train equality",
+    "train memory",
     "decode",
     "serve",
     "start",

@@ -1,55 +1,41 @@
-"""The stages of `make cuda`, each on the CPU in a size that costs seconds, and what happens where one fails."""
+"""What `make cuda` runs: each measurement on the CPU in a size that costs seconds, and what happens where one fails."""
 
 import json
-import sys
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.cuda import __main__, runner, stage_result
-from benchmarks.cuda.stage_result import StageResult
-from benchmarks.cuda.stages import decoding, equality, memory, race, recipes, tests
-from benchmarks.cuda.training_runs import Run
-from benchmarks.cuda.workload import FULL, TINY
+from benchmarks import cuda, equality, memory
+from benchmarks.cli import main
 from benchmarks.processes import Line
+from benchmarks.training_runs import Run, read_log
 from gpt.generation import Completion, SampledToken
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the text is encoded, and results are written."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+TINY = ("--config", "tiny.yaml")
 
 
-# --- stages --------------------------------------------------------------------------------------
+def measured(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
 
 
-def test_the_tests_are_run_and_counted() -> None:
-    found = tests.run(TINY)
-    assert found.problems == []
-    assert found.facts["counts"] == {"passed": 4}
+def test_the_cpu_is_equal_to_itself(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--variants", "eager", "--steps", "4", "--tokens", "8", "--tolerance", "0"]
+    assert main(["train", "equality", *TINY, *sizes]) == 0
+    found = measured(capsys)
+    assert (len(found["losses"]["cpu"]), found["largest"]) == (4, 0)
+    assert [text["equal"] for text in found["texts"]["eager"]] == [True] * 4
 
 
-def test_tests_that_do_not_run_are_a_problem() -> None:
-    found = tests.run(replace(TINY, tests="nothing_of_that_name"))
-    assert "no test passed" in found.problems
-
-
-def test_the_cpu_is_equal_to_itself() -> None:
-    found = equality.run(TINY)
-    assert found.problems == []
-    assert [row[1] for row in found.rows] == ["0.00e+00", "0.00e+00", "4 of 4"]
-    losses = found.facts["shakespeare"]["device"]
-    assert len(losses) == TINY.equality_steps
-    assert losses[-1] < losses[0]
-
-
-def test_a_loss_beyond_the_tolerance_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(equality, "TOLERANCES", {"shakespeare": -1.0})
-    assert [problem.partition(":")[0] for problem in equality.run(TINY).problems] == ["shakespeare"]
+def test_a_difference_beyond_the_tolerance_ends_with_1(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = {"equal": False, "close": False, "reason": "they differ"}
+    monkeypatch.setattr(equality, "compare_texts", lambda *_: [text])
+    assert main(["train", "equality", *TINY, "--steps", "2", "--variants", "eager"]) == 1
+    assert "not equal: eager: they differ" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("ahead", "close"), [(1e-4, True), (0.5, False)])
@@ -67,60 +53,19 @@ def test_texts_may_differ_at_a_tie_only(ahead: float, close: bool) -> None:
     assert "differs at token 1" in found["reason"]
 
 
-def test_memory_is_predicted_to_a_few_percent() -> None:
-    found = memory.run(TINY)
-    assert found.problems == []
-    assert len(found.rows) == 2 * len(memory.RECIPES)
-    assert all(0.97 < float(row[-1]) < 1.03 for row in found.rows)
+def test_memory_is_predicted_to_a_few_percent(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "memory", *TINY]) == 0
+    rows = measured(capsys)["rows"]
+    assert list(rows) == ["training step, float32", "prefill of 4"]
+    assert all(0.97 < row["measured"] / row["predicted"] < 1.03 for row in rows.values())
 
 
-def test_memory_that_is_not_what_was_predicted_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_is_not_what_was_predicted_ends_with_1(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(memory, "LOWEST", 1.1)
-    assert len(memory.run(TINY).problems) == 2 * len(memory.RECIPES)
-
-
-def test_everybody_decodes_every_batch() -> None:
-    found = decoding.run(TINY)
-    assert found.problems == []
-    assert list(found.header) == ["shape, batch", "eager", "Hugging Face"]
-    assert [row[0] for row in found.rows] == ["1/2/32, 1", "1/2/32, 2"]
-    assert all(rate > 0 for rates in found.facts.values() for rate in rates.values())
-
-
-def test_recipes_are_trained_as_whole_processes() -> None:
-    found = recipes.run(TINY)
-    assert found.problems == ()
-    for name in recipes.RECIPES:
-        facts = found.facts[name]
-        assert 3.0 < facts["loss"] < 5.0
-        seconds, _ = facts["evaluations"][-1]
-        assert 0 < seconds < facts["seconds"]
-
-
-@pytest.fixture
-def ours_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training costs seconds, and `recipes` has been there."""
-    run = Run(60.0, [(20.0, 2.0), (50.0, 1.5)], 1000.0, 1.48)
-    monkeypatch.setattr(race, "train_ours", lambda *_: run)
-
-
-@pytest.mark.usefixtures("ours_is_done")
-def test_a_race_whose_peer_fails_keeps_what_ours_did(folder: Path) -> None:
-    data = folder / "checkout" / "data" / "shakespeare_char"
-    data.mkdir(parents=True)
-    (data / "prepare.py").write_text("raise SystemExit('no network')", encoding="utf-8")
-    found = race.run(replace(TINY, nanogpt=folder / "checkout"))
-    assert [row[:5] for row in found.rows] == [("gpt", "60.0", "50.0", "1.5000", "1.4800")]
-    assert len(found.problems) == 1
-    assert found.problems[0].startswith("nanoGPT: prepare.py")
-    assert found.problems[0].endswith("no network")
-
-
-@pytest.mark.usefixtures("ours_is_done")
-def test_a_race_says_that_no_peer_was_given() -> None:
-    found = race.run(TINY)
-    assert found.problems == []
-    assert found.rows[1][0] == "nanoGPT, not run: no NANOGPT=PATH"
+    assert main(["train", "memory", *TINY]) == 1
+    assert "not as predicted: prefill of 4" in capsys.readouterr().err
 
 
 def test_what_nanogpt_prints_is_read() -> None:
@@ -132,77 +77,40 @@ def test_what_nanogpt_prints_is_read() -> None:
         Line(9.3, "iter 20: loss 3.1, time 12.00ms, mfu 1.00%"),
         Line(20.0, "step 250: train loss 1.9, val loss 2.1"),
     ]
-    run = race.read_log(30.0, lines, 2.0, race.tokens_per_iteration(lines))
-    assert run == Run(30.0, [(9.0, 4.3), (20.0, 2.1)], 16384 / 0.012, 2.0)
-    assert run.seconds_to(4.0) == 20.0
-    assert run.seconds_to(1.0) is None
+    model = torch.nn.Identity()
+    found = read_log(30.0, lines, model)
+    assert found == Run(30.0, model, [(9.0, 4.3), (20.0, 2.1)], 16384 / 0.012)
+    assert (found.seconds_to(4.0), found.seconds_to(1.0)) == (20.0, None)
 
 
-# --- running them --------------------------------------------------------------------------------
-
-
-def script(folder: Path, code: str) -> list[str]:
-    """A process that stands for a stage: `write(name, problems)` leaves its result."""
-    path = folder / "stage.py"
-    path.write_text(
-        "import sys\nfrom pathlib import Path\n"
-        "def write(name, problems):\n"
-        "    from benchmarks.cuda import runner, stage_result\n"
-        "    found = stage_result.StageResult('T', ('a', 'b'), [('x', '1')], {}, problems)\n"
-        f"    stage_result.write(Path({str(folder)!r}), name, found, runner._about('cpu', 1.0))\n"
-        f"{code}\n",
-        encoding="utf-8",
-    )
-    return [sys.executable, str(path)]
-
-
-def test_a_stage_that_fails_is_reported_and_the_others_go_on(folder: Path) -> None:
-    codes = {
-        "tests": "print('error: a device-side assert', file=sys.stderr); sys.exit(134)",
-        "equality": "write('equality', ['losses differ']); sys.exit(1)",
-        "memory": "write('memory', [])",
-    }
-    good = runner.run_all(list(codes), lambda name: script(folder, codes[name]), "cpu", folder)
-    assert not good
-    table = stage_result.render(folder, ["tests", "equality", "memory", "race"])
-    assert "**Failed:** ended with 134: error: a device-side assert" in table
-    assert "**Failed:** losses differ" in table
-    assert table.count("| x | 1 |") == 2
-    assert "## race\n\nNot run." in table
-    assert json.loads((folder / "cuda_memory.json").read_text())["problems"] == []
-
-
-def test_a_stage_that_takes_too_long_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(runner.MINUTES, "tests", 1 / 120)
-    assert not runner.run_all(["tests"], lambda _: script(folder, "import time; time.sleep(60)"), "cpu", folder)
-    assert "it took more than" in stage_result.render(folder, ["tests"])
-
-
-def test_an_older_result_does_not_stand_for_a_stage_that_died(folder: Path) -> None:
-    stage_result.write(folder, "tests", StageResult("old", ("a",), [("b",)]), runner._about("cpu", 1.0))
-    runner.run_all(["tests"], lambda _: script(folder, "sys.exit(9)"), "cpu", folder)
-    assert "ended with 9" in stage_result.render(folder, ["tests"])
-    assert "old" not in stage_result.render(folder, ["tests"])
-
-
-def test_all_stages_take_at_most_forty_minutes() -> None:
-    assert sum(runner.MINUTES.values()) <= 40
-    assert FULL.device == "cuda"
-
-
-def call(monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["cuda", *options])
-    return __main__.main()
-
-
-def test_the_command_runs_a_stage_in_a_process_of_its_own(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_command_that_fails_or_takes_too_long_is_reported_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, "--size", "tiny", "--stages", "memory", "--output", str(folder / "out")) == 0
-    printed = capsys.readouterr().out
-    assert (folder / "out" / "cuda.md").read_text() in printed
-    assert "| shakespeare: prefill of 2 |" in printed
-    assert json.loads((folder / "out" / "cuda_memory.json").read_text())["gpu"] == "no GPU"
+    commands = {
+        "tests": [["-c", "print('error: a device-side assert', file=__import__('sys').stderr); exit(134)"]],
+        "equality": [["-c", "print('a table'); print('{}')"]],
+        "memory": [["-c", "import time; time.sleep(60)"]],
+    }
+    monkeypatch.setitem(cuda.MINUTES, "memory", 1 / 120)
+    assert cuda.run_all(commands, list(commands), tmp_path) == 1
+    text = (tmp_path / "cuda.md").read_text(encoding="utf-8")
+    assert text in capsys.readouterr().out
+    assert "**Failed:** ended with 134: error: a device-side assert" in text
+    assert "```\na table\n```" in text
+    assert "**Failed:** it took more than 0.0 minutes" in text
+    assert "## race\n\nNot run." in text
+
+
+def test_every_command_is_one_that_there_is(checkout: Path) -> None:
+    stages = cuda.commands_of(checkout)
+    assert list(stages) == list(cuda.MINUTES)
+    assert sum(cuda.MINUTES.values()) <= 40
+    for commands in stages.values():
+        for script, *words in commands:
+            if script == "scripts/bench.py":
+                with pytest.raises(SystemExit) as ended:
+                    main([*words, "--help"])
+                assert ended.value.code == 0
 
 
 @pytest.mark.parametrize(
@@ -210,14 +118,14 @@ def test_the_command_runs_a_stage_in_a_process_of_its_own(
     [
         ((), "sees no CUDA device, and this needs one"),
         (("--stages", "memory,nonsense"), "--stages: 'nonsense' is none of tests, equality"),
-        (("--size", "tiny", "--nanogpt", "nowhere"), "--nanogpt nowhere is not a checkout of nanoGPT"),
+        (("--nanogpt", "nowhere"), "--nanogpt nowhere is not a checkout of nanoGPT"),
     ],
 )
 def test_a_mistake_or_no_gpu_is_one_line(
     options: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert call(monkeypatch, *options) == 2
+    assert cuda.main(options) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert message in error
@@ -227,6 +135,6 @@ def test_a_mistake_or_no_gpu_is_one_line(
 def test_packages_that_the_interpreter_lacks_are_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(__main__, "NEEDED", ("torch", "no_such_package", "nor_that"))
-    assert call(monkeypatch) == 2
-    assert capsys.readouterr().err == f"error: {sys.executable} lacks no_such_package, nor_that; install them for it\n"
+    monkeypatch.setattr(cuda, "NEEDED", ("torch", "no_such_package", "nor_that"))
+    assert cuda.main([]) == 2
+    assert "lacks no_such_package, nor_that; install them for it\n" in capsys.readouterr().err

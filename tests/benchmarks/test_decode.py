@@ -15,7 +15,7 @@ def entrant(weights: str, is_peer: bool = False) -> Entrant:
 
 
 def row(name: str, ticks: dict[str, list[list[float]]], entrants: dict[str, Entrant], prompt: int, tokens: int) -> dict:
-    sizes = argparse.Namespace(prompt_length=prompt, tokens=tokens)
+    sizes = argparse.Namespace(device="cpu", prompt_length=prompt, tokens=tokens)
     return row_of(name, entrants, ticks, tiny_config(), 2, sizes)
 
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from benchmarks import search
 from benchmarks.search import RECIPE, Search, rank, read_candidates, survivors
+from benchmarks.training_runs import Run
 from gpt.accounting.flops import forward_flops, training_flops
 from gpt.config import load_config
 from gpt.errors import ConfigError, GPTError
@@ -28,9 +29,9 @@ def searching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Search, 
     )
     asked: list[list[str]] = []
 
-    def train(config: str, overrides: list[str]) -> tuple[float, nn.Module]:
+    def train(config: str, overrides: list[str]) -> Run:
         asked.append(overrides)
-        return 1.0, nn.Identity()
+        return Run(1.0, nn.Identity())
 
     monkeypatch.setattr(search, "time_ours", train)
     monkeypatch.setattr(search, "loss_of", lambda *_: 2.0)

@@ -1,7 +1,7 @@
 """Whole training processes: what the peer is given."""
 
 from benchmarks.processes import ROOT
-from benchmarks.training_runs import NANOGPT_WINDOW, README_OPTIONS
+from benchmarks.training_runs import NANOGPT_WINDOWS, README_OPTIONS
 from gpt.config import load_config
 
 
@@ -11,4 +11,4 @@ def test_our_copy_of_nanogpts_recipe_is_what_its_readme_says() -> None:
     for key in ("n_layer", "n_head", "n_embd", "block_size", "dropout"):
         assert str(getattr(config.model, key)) == options[key]
     assert (str(config.train.batch_size), str(config.train.max_steps)) == (options["batch_size"], options["max_iters"])
-    assert str(NANOGPT_WINDOW) == options["block_size"]
+    assert str(NANOGPT_WINDOWS["cpu"]) == options["block_size"]

@@ -111,10 +111,12 @@ def test_select_drops_reorders_and_multiplies_rows_with_their_lengths(kv_dtype: 
     assert_same_rows(rows_of(chosen), [before[row] for row in rows])
 
 
-def test_a_selected_cache_goes_on_by_itself() -> None:
-    cache, _, _ = ragged([5, 2])
+@every_dtype
+def test_a_selected_cache_goes_on_by_itself(kv_dtype: str) -> None:
+    cache, _, _ = ragged([5, 2], kv_dtype)
     before = rows_of(cache)
     chosen = cache.select([1, 1])
+    assert chosen.nbytes == cache.nbytes
     append(chosen, vectors(3, batch=2), vectors(3, batch=2))
     assert (cache.lengths, chosen.lengths) == ([5, 2], [5, 5])
     assert_same_rows(rows_of(cache), before)
@@ -155,11 +157,6 @@ def test_inputs_of_convolutions_are_counted_as_one_head_of_the_streams_width(kv_
     assert cache.nbytes == cache_bytes(plain, 3, 5, kv_dtype) + 2 * 3 * 5 * vector  # layers, sequences, positions
 
 
-def test_a_cache_is_as_long_as_the_models_window_unless_it_is_told() -> None:
-    assert KVCache(CONFIG).capacity == 16
-    assert KVCache(CONFIG, capacity=3).capacity == 3
-
-
 @pytest.mark.parametrize("capacity", [0, -1, 17])
 def test_a_capacity_the_model_cannot_use_is_refused(capacity: int) -> None:
     with pytest.raises(InputError, match=f"1 to block_size 16 positions, not {capacity}"):
@@ -173,7 +170,9 @@ def test_positions_that_do_not_fit_are_an_error_with_the_numbers(lengths: list[i
         cache.positions(new)
 
 
-def test_a_cache_can_be_filled_to_its_last_position() -> None:
+def test_a_cache_can_be_filled_to_its_last_position_and_masks_only_rows_of_different_lengths() -> None:
+    assert ragged([4, 4])[0].mask(2) is None
+    assert ragged([4, 4])[0].positions(2).tolist() == [4, 5]
     cache, _, _ = ragged([10, 2])
     assert cache.positions(6).tolist() == [list(range(10, 16)), list(range(2, 8))]
 
@@ -193,21 +192,6 @@ def test_reading_fp32_is_a_view_of_the_cache() -> None:
     replaced = vectors(2)
     append(cache, replaced, replaced)
     assert torch.equal(early, replaced)
-
-
-@pytest.mark.parametrize("n_kv_head", [4, 2, 1])
-def test_heads_are_stored_once_and_not_per_query_head(n_kv_head: int) -> None:
-    cache = KVCache(tiny_config(n_kv_head=n_kv_head), batch=3)
-    x = torch.randn(3, n_kv_head, 5, 8)
-    keys, values = cache.layer(1).append(x, -x)
-    assert keys.shape == values.shape == (3, n_kv_head, 5, 8)
-    assert torch.equal(keys, -values)
-
-
-def test_rows_of_one_length_need_no_mask_and_share_positions() -> None:
-    cache, _, _ = ragged([4, 4])
-    assert cache.mask(2) is None
-    assert cache.positions(2).tolist() == [4, 5]
 
 
 def test_rows_of_different_lengths_see_their_own_past_and_nothing_else() -> None:

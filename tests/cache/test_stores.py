@@ -100,55 +100,6 @@ def test_reading_floats_in_their_own_type_copies_nothing(kv_dtype: str, dtype: t
     assert (whole[:, :, 2] == 0).all()
 
 
-@every_dtype
-def test_layers_are_kept_apart(kv_dtype: str) -> None:
-    x = vectors(4)
-    store = written(kv_dtype, x)
-    before = store.read(0, 4, torch.float32).clone()
-    store.write(1, 0, x * 3)
-    assert torch.equal(store.read(0, 4, torch.float32), before)
-
-
-@every_dtype
-def test_writing_each_row_at_its_own_positions_is_writing_row_by_row(kv_dtype: str) -> None:
-    x, starts = vectors(3, batch=3), [0, 4, 2]
-    ragged, plain = store_of(kv_dtype, 3), [store_of(kv_dtype, 1) for _ in starts]
-    ragged.write_ragged(1, torch.tensor(starts).unsqueeze(1) + torch.arange(3), x)
-    for row, start in enumerate(starts):
-        plain[row].write(1, start, x[row : row + 1])
-    expected = torch.cat([store.read(1, CAPACITY, torch.float32) for store in plain])
-    assert torch.equal(ragged.read(1, CAPACITY, torch.float32), expected)
-
-
-@every_dtype
-@pytest.mark.parametrize("rows", [[1], [2, 0, 1], [0, 0, 2, 2, 1], [1, 1]])
-def test_select_drops_reorders_and_multiplies_rows_of_every_layer(kv_dtype: str, rows: list[int]) -> None:
-    store = written(kv_dtype, vectors(5, batch=3))
-    chosen = store.select(torch.tensor(rows), 5)
-    for layer in range(2):
-        assert torch.equal(chosen.read(layer, 5, torch.float32), store.read(layer, 5, torch.float32)[rows])
-
-
-@every_dtype
-def test_a_selected_store_has_its_own_memory_and_room(kv_dtype: str) -> None:
-    store = written(kv_dtype, vectors(5))
-    before = store.read(0, 5, torch.float32).clone()
-    chosen = store.select(torch.tensor([0, 0]), 5)
-    chosen.write(0, 0, torch.ones(2, 2, CAPACITY, 8))
-    assert torch.equal(store.read(0, 5, torch.float32), before)
-    assert chosen.nbytes == store.nbytes
-
-
-@every_dtype
-def test_assign_overwrites_the_named_rows_of_every_layer_and_no_other(kv_dtype: str) -> None:
-    store, other = written(kv_dtype, vectors(6, batch=3)), written(kv_dtype, vectors(4, batch=2))
-    expected = [store.read(layer, 6, torch.float32).clone() for layer in range(2)]
-    store.assign(torch.tensor([2, 0]), other, 4)
-    for layer in range(2):
-        expected[layer][[2, 0], :, :4] = other.read(layer, 4, torch.float32)
-        assert torch.equal(store.read(layer, 6, torch.float32), expected[layer])
-
-
 def test_int8_takes_a_byte_a_number_and_two_a_vector() -> None:
     store = store_of("int8", batch=3, n_kv_head=1)
     assert isinstance(store, Int8Store)

@@ -247,7 +247,6 @@ BREAKS: dict[str, tuple[Break, ...]] = {
             "gpt.cache:KVCache.select",
             lambda select: lambda cache, rows: select(cache, sorted(rows)),
         ),
-        Break("8-bit keys and values are rounded down", "torch:Tensor.round", constant(torch.Tensor.floor)),
     ),
     "exports": (
         Break(

@@ -11,7 +11,6 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from drills.decoding_caches import Drifts, compare_caches, summarize
 from drills.frame import Drill, Tally, repeats
 from gpt.config import SamplingParams
 from gpt.data.ngrams import NgramTable
@@ -33,7 +32,6 @@ ROUNDING = 1e-4
 """Of the deviation of the logits: what they may differ by."""
 FIGURES = ("models", "texts as by the reference", "drafts verified", "drafts accepted", "beams as by the reference")
 FIGURES += ("at a tie within rounding", "other texts or beams")
-FIGURES += ("texts of 8-bit caches that part", "with the same scales")
 
 
 def always_speculate() -> Any:
@@ -173,16 +171,13 @@ def _compare(found: Sequence[Hypothesis], expected: Beam, tally: Tally, name: st
 
 def attack(tally: Tally, count: int) -> None:
     """Decode by so many random models."""
-    drifts: Drifts = {}
     with always_speculate():
         for number in range(count):
             chance = Random(number)
             model = draw_model(chance)
             compare_texts(chance, model, tally, f"model {number}")
             compare_beams(chance, model, tally, f"model {number}")
-            compare_caches(chance, model, tally, drifts)
             tally.count("models")
-    summarize(drifts, tally)
 
 
 def run(folder: Path, full: bool) -> Tally:
@@ -195,7 +190,6 @@ def run(folder: Path, full: bool) -> Tally:
 
 PROMISE = (
     "Caches, the native engine, drafts by n-grams, by the text and by models, and beams give, by random models, greedy "
-    "and sampled, the text and the hypotheses of PyTorch without a cache; 8-bit caches of both differ by how their "
-    "scales are rounded."
+    "and sampled, the text and the hypotheses of PyTorch without a cache."
 )
 DRILL = Drill(PROMISE, run)

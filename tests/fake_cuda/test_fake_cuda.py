@@ -32,7 +32,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     paths = os.pathsep.join(filter(None, (str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-m", "fake_cuda.scenarios", str(library.build(compiler, folder)), str(folder)]
     variables = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    result = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
     assert result.returncode == 0, result.stderr[-4000:]
     found: dict[str, dict[str, Any]] = json.loads(result.stdout)
     return found

@@ -6,17 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from browser import CONTROL, Page
 from gpt.config import SamplingParams
 from gpt.data.bpe import learn_bpe
 from gpt.data.tokenizers import CharTokenizer
 from gpt.generation import generate
-from gpt.inspection.views.attention import without_heads
-from gpt.inspection.views.continuation import continuation_view
-from gpt.inspection.views.lens import lens_view
-from gpt.inspection.views.surprisal import surprisal_view
 from gpt.interop.html import render_model_page
 from gpt.model import GPT
 from tiny import CORPUS, sharp_model
@@ -26,7 +21,6 @@ WRITTEN = (
     "[...document.querySelectorAll('.written .token')].map((item) => item.textContent).join('').replaceAll('⏎', '\\n')"
 )
 DONE = "document.querySelector('.status').textContent.includes('written with seed')"
-ITEM = "document.querySelectorAll('.written .token')[{}]"
 Open = Callable[..., Page]
 
 
@@ -117,52 +111,6 @@ def test_it_stops_at_once_and_starts_again(open_page: Open) -> None:
     assert write(page, "the ", count=5).startswith("the ")
 
 
-def test_a_character_shows_its_alternatives_and_branches(open_page: Open, model: GPT) -> None:
-    page = open_page()
-    text = write(page, "the ")
-    page.point(ITEM.format(9))
-    assert page.text(".choice-title") == f"'{text[9].replace(' ', '␣').replace(chr(10), '⏎')}' (9)"
-    assert page.run("document.querySelectorAll('.pairs li').length") == 10
-    assert page.run("document.querySelectorAll('.pairs li:not(.dropped)').length") == 5
-    assert page.text(".sampling") == "temperature 0.8, top-k 5"
-    other = page.run("document.querySelector('.pairs li:not(.came) button').textContent")
-    page.point(ITEM.format(9), click=True)
-    page.point("document.querySelector('.pairs li:not(.came) button')", click=True)
-    page.wait_for(DONE)
-    branched = page.run(WRITTEN)
-    assert len(branched) == len(text)
-    assert branched[:10] == text[:9] + other.replace("␣", " ").replace("⏎", "\n")
-    assert branched != text
-
-
-def test_the_text_is_read_by_keyboard(open_page: Open) -> None:
-    page = open_page()
-    write(page, "the ", count=12)
-    page.run("document.querySelector('.written [tabindex=\"0\"]').focus()")
-    page.press("ArrowRight")
-    page.press("ArrowRight")
-    page.press("ArrowLeft")
-    assert page.text(".choice-title").endswith("(5)")
-    page.press("Tab")
-    assert page.run("document.activeElement.closest('.pairs') !== null")
-    page.press("Enter")
-    page.wait_for(DONE)
-    assert page.run("document.activeElement.dataset.index") == "5"
-
-
-def test_attention_is_shown_over_the_text(open_page: Open) -> None:
-    page = open_page()
-    text = write(page, "the ", count=4)
-    open_view(page, "attention")
-    page.wait_for("document.querySelectorAll('#heads .thumbnail').length > 0")
-    assert page.run("document.querySelector('textarea').value") == text
-    assert page.run("document.querySelectorAll('#heads .thumbnail').length") == 8
-    assert page.text("#matrix-title") == "Layer 0, head 0"
-    page.point("document.querySelectorAll('#heads .thumbnail')[6]", click=True)
-    assert page.text("#matrix-title") == "Layer 1, head 2"
-    assert page.run("document.querySelectorAll('#text .token').length") == 8
-
-
 TOKENS = "[...document.querySelectorAll('#text .token')].map((item) => item.textContent).join('')"
 
 
@@ -203,44 +151,6 @@ def test_a_view_follows_what_is_written_and_keeps_what_was_typed(open_page: Open
     assert page.run("document.title") == "Attention · A title"
 
 
-def test_the_lens_and_surprisal_are_shown_of_what_was_written(open_page: Open, model: GPT) -> None:
-    page = open_page()
-    text = write(page, "the ", count=8, temperature=0)
-    ids = torch.tensor(CHARS.encode(text).tolist())
-    lens = lens_view(model, CHARS, ids)
-    open_view(page, "lens")
-    page.wait_for("document.querySelectorAll('#lens-table .cell').length === 36")
-    found = page.run("[...document.querySelectorAll('#lens-table .cell')].map((cell) => cell.textContent)")
-    assert found == [cell[0][0] for row in lens["top"] for cell in row]
-    open_view(page, "surprisal")
-    page.wait_for("document.querySelectorAll('#text .token').length === 12")
-    mean = surprisal_view(model, CHARS, ids, SamplingParams())["mean_bits"]
-    assert float(page.text("#mean")) == pytest.approx(mean, abs=1e-3)
-    assert page.text("#after-title") == "With temperature 0.8, top-k 5"
-
-
-@pytest.mark.parametrize("model", [{"block_size": 80}], indirect=True)
-def test_a_head_is_ablated_by_keyboard_and_the_text_goes_on_without_it(open_page: Open, model: GPT) -> None:
-    page = open_page()
-    open_view(page, "attention")
-    read(page, "the rest is in it")
-    page.wait_for("document.querySelectorAll('#text .token').length === 17")
-    page.run("document.querySelector('.thumbnail').focus()")
-    page.press("ArrowRight")
-    page.press("x")
-    page.wait_for("document.querySelector('.effects')?.hidden === false")
-    idx = torch.tensor(CHARS.encode("the rest is in it").tolist())
-    left = without_heads([(0, 1)])
-    bits, all_bits = (
-        surprisal_view(model, CHARS, idx, SamplingParams(), edits=edits)["mean_bits"] for edits in (left, None)
-    )
-    assert f"{bits:.3f} bits per token without it, {all_bits:.3f} with all heads" in page.text(".ablation .effect")
-    written = "[...document.querySelectorAll('.ablation .{} .continued')].map((item) => item.textContent).join('')"
-    for name, edits in (("with-all", None), ("without", left)):
-        expected = continuation_view(model, CHARS, idx, 48, edits)["labels"]
-        assert page.run(written.format(name)) == "".join(expected)
-
-
 def test_views_are_opened_and_texts_read_by_keyboard_alone(open_page: Open) -> None:
     page = open_page()
     for _ in range(4):
@@ -259,38 +169,27 @@ def test_views_are_opened_and_texts_read_by_keyboard_alone(open_page: Open) -> N
     assert page.text("#details-title").endswith("(2)")
 
 
-@pytest.mark.parametrize("view", ["attention", "lens", "surprisal"])
-@pytest.mark.parametrize(("width", "dark"), [(1280, True), (400, False)])
-def test_no_view_is_wider_than_the_window(view: str, width: int, dark: bool, open_page: Open) -> None:
-    page = open_page(width=width, dark=dark)
-    write(page, "the ", count=30)
-    open_view(page, view)
-    page.wait_for("document.querySelector('.view .text, .view #lens-table .cell') !== null")
-    assert page.run("document.documentElement.scrollWidth") <= width
-
-
 @pytest.mark.parametrize("model", [{"block_size": 128}], indirect=True)
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("dark", [False, True])
-def test_no_view_breaks_a_rule_of_accessibility(width: int, dark: bool, open_page: Open) -> None:
+def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(width: int, dark: bool, open_page: Open) -> None:
     page = open_page(width=width, height=800, dark=dark)
     write(page, "the ", count=100)
-    assert page.violations() == []
-    for view in ("attention", "lens", "surprisal"):
+    lightness = page.run("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
+    assert (sum(lightness) < 100) == dark
+    for view in ("write", "attention", "lens", "surprisal"):
         open_view(page, view)
         page.wait_for("document.querySelector('.view .text, .view #lens-table .cell') !== null")
-        assert page.violations() == []
+        assert (view, page.violations()) == (view, [])
+        assert page.run("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.parametrize("prompt", ["the #1", "Z"])
-def test_a_character_that_the_model_does_not_know_is_named(prompt: str, open_page: Open) -> None:
+def test_a_character_that_the_model_does_not_know_is_named(open_page: Open) -> None:
     page = open_page()
     page.run("document.getElementById('prompt').select()")
-    page.type(prompt)
+    page.type("the #1")
     page.press("Enter", CONTROL)
-    assert page.text(".status").startswith(
-        "The model does not know '#', '1'" if "#" in prompt else "The model does not"
-    )
+    assert page.text(".status").startswith("The model does not know '#', '1'")
     assert page.run(WRITTEN) == ""
 
 
@@ -314,12 +213,3 @@ def test_a_page_that_computes_something_else_says_so_and_writes_nothing(
     opened.wait_for("document.querySelector('.status.wrong') !== null")
     assert opened.text(".status.wrong").startswith("This page does not compute what its model computes")
     assert not opened.run("document.querySelector('#views a, textarea, button') !== null")
-
-
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
-def test_nothing_is_wider_than_the_window(width: int, dark: bool, open_page: Open) -> None:
-    page = open_page(width=width, dark=dark)
-    write(page, "the ", count=100)
-    assert page.run("document.documentElement.scrollWidth") <= width
-    lightness = page.run("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
-    assert (sum(lightness) < 100) == dark

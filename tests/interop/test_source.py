@@ -30,8 +30,6 @@ IDS = torch.tensor(CHARS.encode(TEXT).tolist())
 LABELS = labels_of(CHARS, range(23))
 ABLATE = [[0, 1], [1, 3]]
 EVERY = {**VARIANTS, "wide": {"n_embd": 36, "n_head": 4, "mlp_width": 70}, "one layer": {"n_layer": 1}}
-every_variant = pytest.mark.parametrize("variant", EVERY.values(), ids=EVERY.keys())
-whole_or_ablated = pytest.mark.parametrize("ablate", [[], ABLATE], ids=["whole", "ablated"])
 
 
 def ask(model: GPT, code: str, weights: str = "float32", wasm: str = "true") -> Any:
@@ -39,14 +37,6 @@ def ask(model: GPT, code: str, weights: str = "float32", wasm: str = "true") -> 
     page = render_model_page(model, CHARS, weights, SamplingParams(), "", "", "")
     known = f"const source = newSource({wasm}); const text = {json.dumps(TEXT)};"
     return run_page(page, f"{known}\n{code}")
-
-
-def heads_of(model: GPT, ablate: list[list[int]]) -> list[list[int]]:
-    return [pair for pair in ablate if pair[0] < model.config.n_layer]
-
-
-def edits_of(model: GPT, ablate: list[list[int]]) -> Edits:
-    return {f"blocks.{layer}.attn.hook_z": zero(head) for layer, head in heads_of(model, ablate)}
 
 
 def assert_same(found: Any, expected: Any, tolerance: float = 1e-4) -> None:
@@ -67,57 +57,44 @@ def assert_views(found: View, expected: View, tolerance: float = 1e-4) -> None:
         assert_same(found[key], value, tolerance)
 
 
-@every_variant
-@whole_or_ablated
-def test_attention_is_that_of_the_package(variant: dict[str, object], ablate: list[list[int]]) -> None:
+@pytest.mark.parametrize("variant", EVERY.values(), ids=EVERY.keys())
+@pytest.mark.parametrize("ablate", [[], ABLATE], ids=["whole", "ablated"])
+def test_every_view_is_that_of_the_package(variant: dict[str, object], ablate: list[list[int]]) -> None:
     model = sharp_model(**variant)
-    code = f"const {{ weights, ...view }} = await source.attention({{ text, ablate: {heads_of(model, ablate)} }});"
-    weights, view = ask(model, f"{code} return [[...weights], view];")
-    expected = attention_view(model, CHARS, IDS, edits_of(model, ablate))
+    heads = [pair for pair in ablate if pair[0] < model.config.n_layer]
+    edits: Edits = {f"blocks.{layer}.attn.hook_z": zero(head) for layer, head in heads}
+    code = f"""
+    const request = {{ text, ablate: {heads} }};
+    const {{ weights, ...attention }} = await source.attention(request);
+    const filtered = newSource(true, {{ temperature: 0.7, topK: 9, topP: 0.8 }});
+    const rest = [await source.lens(request), await filtered.surprisal(request)];
+    return [[...weights], attention, ...rest, await source.continuation({{ ...request, count: 7 }})];
+    """
+    weights, attention, lens, surprisal, continuation = ask(model, code)
+    expected = attention_view(model, CHARS, IDS, edits)
     rows, columns = torch.tril_indices(len(TEXT), len(TEXT)).unbind()
     triangles = expected["weights"][:, :, rows, columns].flatten()
     torch.testing.assert_close(torch.tensor(weights), triangles, atol=1e-5, rtol=0)
     shape = {"layers": model.config.n_layer, "heads": model.config.n_head}
-    assert view == {"labels": expected["labels"], **shape}
-
-
-@every_variant
-@whole_or_ablated
-def test_the_lens_is_that_of_the_package(variant: dict[str, object], ablate: list[list[int]]) -> None:
-    model = sharp_model(**variant)
-    found = ask(model, f"return source.lens({{ text, ablate: {heads_of(model, ablate)} }});")
-    assert_views(found, lens_view(model, CHARS, IDS, 10, edits=edits_of(model, ablate)))
-
-
-@every_variant
-@whole_or_ablated
-def test_surprisal_is_that_of_the_package(variant: dict[str, object], ablate: list[list[int]]) -> None:
-    model = sharp_model(**variant)
-    code = f"""
-    const filtered = newSource(true, {{ temperature: 0.7, topK: 9, topP: 0.8 }});
-    return filtered.surprisal({{ text, ablate: {heads_of(model, ablate)} }});
-    """
+    assert attention == {"labels": expected["labels"], **shape}
+    assert_views(lens, lens_view(model, CHARS, IDS, 10, edits=edits))
     params = SamplingParams(temperature=0.7, top_k=9, top_p=0.8)
-    expected = surprisal_view(model, CHARS, IDS, params, 10, edits=edits_of(model, ablate))
-    assert_views(ask(model, code), expected)
+    assert_views(surprisal, surprisal_view(model, CHARS, IDS, params, 10, edits=edits))
+    ids, probabilities = greedy(model, IDS[-9:].tolist(), 7, edits)  # the others leave no room in the window
+    assert (continuation["ids"], continuation["labels"]) == (ids, labels_of(CHARS, ids))
+    assert_same(continuation["probabilities"], probabilities)
 
 
-@every_variant
-@whole_or_ablated
 @torch.no_grad()
-def test_a_continuation_is_greedy(variant: dict[str, object], ablate: list[list[int]]) -> None:
-    model = sharp_model(**variant)
-    found = ask(model, f"return source.continuation({{ text, count: 7, ablate: {heads_of(model, ablate)} }});")
-    ids = IDS[-9:].tolist()  # the others leave no room in the window
-    probabilities = []
-    for _ in range(7):
-        logits, _ = run_with_cache(model, torch.tensor([ids]), names=[], edits=edits_of(model, ablate))
+def greedy(model: GPT, ids: list[int], count: int, edits: Edits) -> tuple[list[int], list[float]]:
+    """The most likely ids after some, one after another, and their probabilities."""
+    given, probabilities = len(ids), []
+    for _ in range(count):
+        logits, _ = run_with_cache(model, torch.tensor([ids]), names=[], edits=edits)
         likely = logits[0, -1].softmax(-1).max(-1)
-        ids.append(int(likely.indices))
+        ids = [*ids, int(likely.indices)]
         probabilities.append(float(likely.values))
-    assert found["ids"] == ids[9:]
-    assert found["labels"] == labels_of(CHARS, ids[9:])
-    assert_same(found["probabilities"], probabilities)
+    return ids[given:], probabilities
 
 
 def test_plain_javascript_reads_the_same() -> None:

@@ -116,14 +116,6 @@ def test_auto_writes_attention_out_only_where_training_on_a_cpu_is_quicker_so(
     assert ran == [used]
 
 
-@pytest.mark.parametrize("core", CORES.values())
-@pytest.mark.parametrize("kv_heads", [2, 1])
-def test_grouped_queries_are_many_heads_with_repeated_keys_and_values(core: type[nn.Module], kv_heads: int) -> None:
-    q, k, v = inputs(kv_heads, 6, 6)
-    repeated = [torch.stack([x[:, h * kv_heads // HEADS] for h in range(HEADS)], dim=1) for x in (k, v)]
-    torch.testing.assert_close(core(0.0)(q, k, v, None), core(0.0)(q, *repeated, None), rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("kv_heads", [2, 1])
 def test_grouped_attention_is_multi_head_attention_with_repeated_weights(kv_heads: int) -> None:
     grouped = Attention(tiny_config(n_kv_head=kv_heads, bias=True))

@@ -97,12 +97,6 @@ def test_a_quantized_model_is_near_its_own_and_leaves_it_alone(weights: str, cha
     assert isinstance(quantized.lm_head, nn.Linear)
 
 
-def test_int4_takes_an_eighth_of_float32_and_a_scale_for_32_of_them() -> None:
-    layer = QuantizedLinear(linear(64, 256), FORMATS["int4"])
-    assert layer.integers.nbytes == 64 * 256 // 2
-    assert layer.scales.nbytes == 64 * 256 // 32 * 4
-
-
 @every_format
 def test_a_quantized_model_is_not_quantized_again(weights: str) -> None:
     quantized = gpt.quantize(sharp_model(), "int8")

@@ -85,28 +85,6 @@ def test_an_exception_while_it_is_applied_leaves_everything_as_it_was() -> None:
     assert same(averaged(model, average), first)
 
 
-def test_a_saved_average_continues_exactly() -> None:
-    """The checkpoint's model is the average; what it keeps beside it are the weights."""
-    model, other = GPT(tiny_config()), GPT(tiny_config())
-    average, resumed = WeightAverage(model, 0.9), WeightAverage(other, 0.9)
-    for step in (1, 2):
-        move(model)
-        average.update(step)
-    state = average.state_dict()
-    with average.applied():
-        other.load_state_dict(model.state_dict())
-    resumed.load_state_dict(state)
-    assert same(weights(other), weights(model))
-    assert same(averaged(other, resumed), averaged(model, average))
-    torch.manual_seed(1)
-    move(model)
-    torch.manual_seed(1)
-    move(other)
-    for one in (average, resumed):
-        one.update(3)
-    assert same(averaged(other, resumed), averaged(model, average))
-
-
 # --- in a run ------------------------------------------------------------------------------------
 
 EMA = ("optim.ema_decay=0.5", "train.max_steps=4", "train.eval_interval=2", "train.sample_tokens=0")

@@ -275,23 +275,6 @@ def test_a_loss_that_is_not_finite_ends_a_float16_run_too() -> None:
 # --- states --------------------------------------------------------------------------------------
 
 
-@OPTIMIZERS
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_a_stepper_continues_from_its_state_exactly(dtype: torch.dtype, name: str) -> None:
-    one, other = build_stepper(dtype, name=name), build_stepper(dtype, name=name)
-    data = [batches() for _ in range(6)]
-    for number in range(3):
-        one.step(number, RATE, data[number])
-    other.model.load_state_dict(one.model.state_dict())
-    other.load_state_dict(copy.deepcopy(one.state_dict()))
-    for number in range(3, 6):
-        one.step(number, RATE, data[number])
-        other.step(number, RATE, data[number])
-    assert same(weights(one), weights(other))
-    assert same(moments(one), moments(other))
-    assert one.scaler.state_dict() == other.scaler.state_dict()
-
-
 @pytest.mark.parametrize(("saved", "present"), [(torch.float32, torch.float16), (torch.float16, torch.float32)])
 def test_a_run_may_go_on_in_another_dtype(saved: torch.dtype, present: torch.dtype) -> None:
     """With dtype auto that is what a resume on another machine is."""

@@ -90,10 +90,10 @@ def _read_source(arguments: argparse.Namespace) -> tuple["GPT", "Tensor", str]:
 
     from gpt.accounting.memory_limits import require_countable
     from gpt.model import GPT
-    from gpt.model.skeleton import without_memory
+    from gpt.model.meta import meta_device
 
     require_countable(named.config.model, batch, length)
-    with without_memory():
+    with meta_device():
         model = GPT(named.config.model).eval()
         idx = torch.zeros(batch, length, dtype=torch.long)
     return model, idx, named.source

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from gpt.errors import InputError
 from gpt.inspection.views.tokens import View
-from gpt.web.document import VIEW, not_finite, render_document
+from gpt.web.document import VIEWS, not_finite, render_document
 
-KINDS = ("attention", "lens", "surprisal", "trace")
+KINDS = VIEWS
 
 
 def render_page(kind: str, view: View, title: str, note: str, framed: bool = False) -> str:
@@ -30,8 +30,7 @@ def render_page(kind: str, view: View, title: str, note: str, framed: bool = Fal
     """
     if kind not in KINDS:
         raise ValueError(f"no page is called {kind!r}; there are {', '.join(KINDS)}")
-    data = {"kind": kind, "view": page_data(kind, view)}
-    return render_document(VIEW, data, title=title, note=note, framed=framed)
+    return render_document(kind, page_data(kind, view), title=title, note=note, framed=framed)
 
 
 def page_data(kind: str, view: View) -> View:

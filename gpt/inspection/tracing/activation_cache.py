@@ -18,7 +18,7 @@ from gpt.inspection.tracing.activation_names import (
     select,
 )
 from gpt.inspection.tracing.edits import Edit
-from gpt.inspection.tracing.hooks import tapped
+from gpt.inspection.tracing.hooks import with_hooks
 from gpt.model import GPT
 from gpt.torch_defaults import with_own_defaults
 
@@ -136,14 +136,14 @@ def run_with_cache(
         )
     captured: dict[str, Tensor] = {}
 
-    def tap(name: str, x: Tensor) -> Tensor:
+    def hook(name: str, x: Tensor) -> Tensor:
         x = _changed(name, table[name], changes.get(name, ()), x)
         if name in keep:
             captured[name] = x
         return x
 
     keep = set(kept)
-    logits = tapped(model, keep | changes.keys(), tap)(idx)
+    logits = with_hooks(model, keep | changes.keys(), hook)(idx)
     return logits, ActivationCache({name: captured[name] for name in kept}, table, model.config.n_layer)
 
 
@@ -159,7 +159,7 @@ def edited_model(model: GPT, edits: Edits) -> GPT:
     """
     table = activations(model.config)
     changes = _resolve(edits, table)
-    return tapped(model, changes.keys(), lambda name, x: _changed(name, table[name], changes[name], x))
+    return with_hooks(model, changes.keys(), lambda name, x: _changed(name, table[name], changes[name], x))
 
 
 def _changed(name: str, activation: Activation, edits: Iterable[Edit], x: Tensor) -> Tensor:

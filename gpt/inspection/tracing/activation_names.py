@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from gpt.config import ModelConfig
 from gpt.errors import InputError
 from gpt.model.layers import MLP, SwiGLU, build_mlp
+from gpt.model.meta import meta_device
 from gpt.model.positions import AddedPositions, RotatedPositions, build_position
-from gpt.model.skeleton import without_memory
 
 Key = str | tuple[str, int] | tuple[str, int, str]
 """A full name, or a short one: `("pattern", 0)`, `("normalized", 0, "ln1")`."""
@@ -116,7 +116,7 @@ READ_ONLY = ("hook_scale",)
 def activations(config: ModelConfig) -> dict[str, Activation]:
     """Return every activation of a model by its full name, in the order of computation."""
     absent = set()
-    with without_memory():
+    with meta_device():
         position, mlp = build_position(config), build_mlp(config)
     if not isinstance(position, AddedPositions):
         absent.add("hook_pos_embed")

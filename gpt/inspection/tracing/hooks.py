@@ -1,8 +1,7 @@
 """Hook the modules where each named activation can be seen and changed.
 
-A tap is called with a name and a tensor, and returns the tensor that the model continues with; a visit is
-the tap of one name. Hooks are added to a copy of the modules, so that the model itself does not slow
-down.
+A hook is called with a name and a tensor, and returns the tensor that the model continues with. Hooks are added to a
+copy of the modules, so that the model itself does not slow down.
 """
 
 from collections.abc import Callable, Collection
@@ -13,32 +12,33 @@ import torch
 from torch import Tensor, nn
 
 from gpt.errors import InputError
-from gpt.inspection.tracing.model_copy import plain_copy
+from gpt.inspection.tracing.model_copy import unfused_copy
 from gpt.model import GPT
 from gpt.model.attention import Attention, masked_scores, weighted_sum
 from gpt.model.gpt import Block
 from gpt.model.layers import SwiGLU
 
-Tap = Callable[[str, Tensor], Tensor]
-Visit = Callable[[Tensor], Tensor]
+Hook = Callable[[str, Tensor], Tensor]
+TensorHook = Callable[[Tensor], Tensor]
+"""A hook of one name."""
 TOLERANCE = 0.02
 """Largest norm of a difference, relative to the result: fused kernels and formulas round differently in bfloat16."""
 INSIDE_CORE = ("attn.hook_rot_q", "attn.hook_rot_k", "attn.hook_attn_scores", "attn.hook_pattern")
 
 
-class TappedCore(nn.Module):
-    """Attention written out, with a tap for every tensor that a fused kernel does not keep.
+class HookedCore(nn.Module):
+    """Attention written out, with a hook for every tensor that a fused kernel does not keep.
 
     Args:
         core: computes attention in the model; what is written out is compared with it, but for dropout.
         dropout: dropout probability of the weights, while training.
-        tap: receives names within a block, such as `attn.hook_pattern`.
+        hook: receives names within a block, such as `attn.hook_pattern`.
     """
 
-    def __init__(self, core: nn.Module, dropout: float, tap: Tap) -> None:
+    def __init__(self, core: nn.Module, dropout: float, hook: Hook) -> None:
         super().__init__()
         self.core, self.dropout = core, nn.Dropout(dropout)
-        self.tap = tap
+        self.hook = hook
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Compute attention of queries (B, H, T, D) to keys and values (B, K, S, D) -> (B, H, T, D).
@@ -50,100 +50,97 @@ class TappedCore(nn.Module):
             with torch.no_grad():
                 written_out = weighted_sum(masked_scores(q, k, mask).softmax(dim=-1), v)
                 require_equal("attention", "softmax(q k^T / sqrt(D)) v", written_out, self.core(q, k, v, mask))
-        q = self.tap("attn.hook_rot_q", q.transpose(1, 2)).transpose(1, 2)  # named axes are B T H D
-        k = self.tap("attn.hook_rot_k", k.transpose(1, 2)).transpose(1, 2)
-        scores = self.tap("attn.hook_attn_scores", masked_scores(q, k, mask))
-        pattern = self.tap("attn.hook_pattern", scores.softmax(dim=-1))
+        q = self.hook("attn.hook_rot_q", q.transpose(1, 2)).transpose(1, 2)  # named axes are B T H D
+        k = self.hook("attn.hook_rot_k", k.transpose(1, 2)).transpose(1, 2)
+        scores = self.hook("attn.hook_attn_scores", masked_scores(q, k, mask))
+        pattern = self.hook("attn.hook_pattern", scores.softmax(dim=-1))
         return weighted_sum(self.dropout(pattern), v)
 
 
-def tapped(model: GPT, names: Collection[str], tap: Tap) -> GPT:
-    """Return a copy of a model that calls `tap` for each of these activations in every forward pass.
+def with_hooks(model: GPT, names: Collection[str], hook: Hook) -> GPT:
+    """Return a copy of a model that calls `hook` for each of these activations in every forward pass.
 
     Args:
         model: on any device, in any mode; the copy has its parameters.
         names: full names from `activations`.
-        tap: receives full name and tensor; its result replaces the tensor.
+        hook: receives full name and tensor; its result replaces the tensor.
     """
-    copy, wanted = plain_copy(model), set(names)
+    copy, wanted = unfused_copy(model), set(names)
 
-    def tap_wanted(name: str, x: Tensor) -> Tensor:
-        return tap(name, x) if name in wanted else x
+    def hook_wanted(name: str, x: Tensor) -> Tensor:
+        return hook(name, x) if name in wanted else x
 
-    _tap_ends(copy, wanted, tap_wanted)
+    _hook_ends(copy, wanted, hook_wanted)
     for layer, block in enumerate(copy.h):
         assert isinstance(block, Block)
         prefix = f"blocks.{layer}."
         inside = {name.removeprefix(prefix) for name in wanted if name.startswith(prefix)}
-        tap_inside = partial(_prefixed, prefix, tap_wanted)
-        _tap_block(block, inside, tap_inside)
+        hook_inside = partial(_prefixed, prefix, hook_wanted)
+        _hook_block(block, inside, hook_inside)
         if inside.intersection(INSIDE_CORE):
-            block.attn.core = TappedCore(block.attn.core, copy.config.weights_dropout, tap_inside).train(
+            block.attn.core = HookedCore(block.attn.core, copy.config.weights_dropout, hook_inside).train(
                 block.attn.training
             )
     return copy
 
 
-def _prefixed(prefix: str, tap: Tap, name: str, x: Tensor) -> Tensor:
-    return tap(prefix + name, x)
+def _prefixed(prefix: str, hook: Hook, name: str, x: Tensor) -> Tensor:
+    return hook(prefix + name, x)
 
 
-def _tap_ends(model: GPT, wanted: set[str], tap: Tap) -> None:
+def _hook_ends(model: GPT, wanted: set[str], hook: Hook) -> None:
     """Add hooks before the first block and after the last one."""
     if "hook_embed" in wanted:
-        _on_output(model.wte, partial(tap, "hook_embed"))
+        _on_output(model.wte, partial(hook, "hook_embed"))
     if "hook_pos_embed" in wanted:
         assert model.wpe is not None
-        model.wpe.register_forward_hook(partial(_visit_positions, partial(tap, "hook_pos_embed")))
-    _tap_norm(model.ln_f, "ln_final", wanted, tap)
+        model.wpe.register_forward_hook(partial(_hook_positions, partial(hook, "hook_pos_embed")))
+    _hook_norm(model.ln_f, "ln_final", wanted, hook)
     if "logits" in wanted:
-        _on_output(model.softcap, partial(tap, "logits"))
+        _on_output(model.softcap, partial(hook, "logits"))
 
 
-def _tap_block(block: Block, wanted: set[str], tap: Tap) -> None:
+def _hook_block(block: Block, wanted: set[str], hook: Hook) -> None:
     """Add hooks in one block; hooks on one module are called in this order."""
     attn: Attention = block.attn
     mlp: Any = block.mlp
-    hidden = ("c_gate", "c_fc") if isinstance(mlp, SwiGLU) else ("c_fc",)
-    if "hook_resid_pre" in wanted:
-        _on_input(block, partial(tap, "hook_resid_pre"))
-    _tap_norm(block.ln_1, "ln1", wanted, tap)
-    for name, linear, heads in (
-        ("attn.hook_q", attn.c_q, attn.n_head),
-        ("attn.hook_k", attn.c_k, attn.n_kv_head),
-        ("attn.hook_v", attn.c_v, attn.n_kv_head),
-    ):
+
+    def add(name: str, register: Callable[[nn.Module, TensorHook], None], module: nn.Module, heads: int = 0) -> None:
         if name in wanted:
-            _on_output(linear, _by_head(heads, partial(tap, name)))
-    if "attn.hook_z" in wanted:
-        _on_input(attn.c_proj, _by_head(attn.n_head, partial(tap, "attn.hook_z")))
-    if "hook_attn_out" in wanted:
-        _on_output(attn, partial(tap, "hook_attn_out"))
+            named = partial(hook, name)
+            register(module, _by_head(heads, named) if heads else named)
+
+    add("hook_resid_pre", _on_input, block)
+    _hook_norm(block.ln_1, "ln1", wanted, hook)
+    add("attn.hook_q", _on_output, attn.c_q, attn.n_head)
+    add("attn.hook_k", _on_output, attn.c_k, attn.n_kv_head)
+    add("attn.hook_v", _on_output, attn.c_v, attn.n_kv_head)
+    add("attn.hook_z", _on_input, attn.c_proj, attn.n_head)
+    add("hook_attn_out", _on_output, attn)
     if "hook_resid_mid" in wanted:
-        _tap_middle(block, partial(tap, "hook_resid_mid"))
-    _tap_norm(block.ln_2, "ln2", wanted, tap)
-    for name, part in zip(("mlp.hook_pre", "mlp.hook_pre_linear"), hidden, strict=False):
-        if name in wanted:
-            _on_output(getattr(mlp, part), partial(tap, name))
-    if "mlp.hook_post" in wanted:
-        _on_input(mlp.c_proj, partial(tap, "mlp.hook_post"))
-    if "hook_mlp_out" in wanted:
-        _on_output(mlp, partial(tap, "hook_mlp_out"))
-    if "hook_resid_post" in wanted:
-        _on_output(block, partial(tap, "hook_resid_post"))
+        _hook_middle(block, partial(hook, "hook_resid_mid"))
+    _hook_norm(block.ln_2, "ln2", wanted, hook)
+    if isinstance(mlp, SwiGLU):
+        add("mlp.hook_pre", _on_output, mlp.c_gate)
+        add("mlp.hook_pre_linear", _on_output, mlp.c_fc)
+    else:
+        add("mlp.hook_pre", _on_output, mlp.c_fc)
+    add("mlp.hook_post", _on_input, mlp.c_proj)
+    add("hook_mlp_out", _on_output, mlp)
+    add("hook_resid_post", _on_output, block)
 
 
-def _tap_norm(norm: nn.Module, name: str, wanted: set[str], tap: Tap) -> None:
+def _hook_norm(norm: nn.Module, name: str, wanted: set[str], hook: Hook) -> None:
     if f"{name}.hook_scale" in wanted:
         norm.register_forward_pre_hook(
-            lambda module, inputs: _ignore(tap(f"{name}.hook_scale", _scale(module, inputs[0])))
+            lambda module, inputs: _ignore(hook(f"{name}.hook_scale", _scale(module, inputs[0])))
         )
     if f"{name}.hook_normalized" in wanted:
-        _on_output(norm, partial(tap, f"{name}.hook_normalized"))
+        _on_output(norm, partial(hook, f"{name}.hook_normalized"))
 
 
-def _tap_middle(block: Block, visit: Visit) -> None:
-    """Tap the stream after attention, a sum inside the block, which an edit changes through attention's output.
+def _hook_middle(block: Block, hook: TensorHook) -> None:
+    """Hook the stream after attention, a sum inside the block, which an edit changes through attention's output.
 
     The block then computes `before + (changed - before)`, which is the edited stream up to rounding. An InputError is
     raised if what enters `ln_2` is not that sum.
@@ -158,7 +155,7 @@ def _tap_middle(block: Block, visit: Visit) -> None:
     def after_attention(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         before = entered.pop()
         middle = before + output
-        changed = visit(middle)
+        changed = hook(middle)
         left.append(changed.detach())
         if changed is middle and not middle.requires_grad:
             return output  # exact; with gradients, the model must continue with the tensor that was seen
@@ -185,11 +182,11 @@ def require_equal(what: str, formula: str, expected: Tensor, found: Tensor) -> N
         )
 
 
-def _visit_positions(visit: Visit, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-    """Tap the position vectors, computed by adding positions to zeros."""
+def _hook_positions(hook: TensorHook, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    """Hook the position vectors, computed by adding positions to zeros."""
     x, positions = inputs
     vectors = module.forward(torch.zeros_like(x), positions)
-    return x + visit(vectors)
+    return x + hook(vectors)
 
 
 def _scale(norm: nn.Module, x: Tensor) -> Tensor:
@@ -204,22 +201,22 @@ def _scale(norm: nn.Module, x: Tensor) -> Tensor:
     return (centered.square().mean(dim=-1, keepdim=True) + eps).sqrt().to(x.dtype)
 
 
-def _by_head(heads: int, visit: Visit) -> Visit:
+def _by_head(heads: int, hook: TensorHook) -> TensorHook:
     """Make a hook that taps (B, T, heads * D) as (B, T, heads, D)."""
 
     def visit_heads(x: Tensor) -> Tensor:
-        return visit(x.view(*x.shape[:-1], heads, -1)).flatten(-2)
+        return hook(x.view(*x.shape[:-1], heads, -1)).flatten(-2)
 
     return visit_heads
 
 
-def _on_output(module: nn.Module, visit: Visit) -> None:
-    module.register_forward_hook(lambda module, inputs, output: visit(output))
+def _on_output(module: nn.Module, hook: TensorHook) -> None:
+    module.register_forward_hook(lambda module, inputs, output: hook(output))
 
 
-def _on_input(module: nn.Module, visit: Visit) -> None:
-    module.register_forward_pre_hook(lambda module, inputs: (visit(inputs[0]), *inputs[1:]))
+def _on_input(module: nn.Module, hook: TensorHook) -> None:
+    module.register_forward_pre_hook(lambda module, inputs: (hook(inputs[0]), *inputs[1:]))
 
 
 def _ignore(x: Tensor) -> None:
-    """Tap a tensor computed for the reader alone, and leave the model's input unchanged."""
+    """Hook a tensor computed for the reader alone, and leave the model's input unchanged."""

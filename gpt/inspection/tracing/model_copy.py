@@ -8,7 +8,7 @@ NATIVE = "gpt.kernels."
 """Where the classes are that stand in place of those of a model while it trains, and do not call the modules inside."""
 
 
-def plain_copy(model: GPT) -> GPT:
+def unfused_copy(model: GPT) -> GPT:
     """Return a model with the parameters, buffers, modes and hooks of another, computed operator by operator.
 
     Hooks and modules of the copy can be changed while other threads use the model itself. Wrappers of compilers and

@@ -16,14 +16,14 @@ from gpt.cache import KVCache
 from gpt.data.token_ids import TextOrIds, to_batch
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
-from gpt.inspection.tracing.model_copy import plain_copy
+from gpt.inspection.tracing.model_copy import unfused_copy
 from gpt.inspection.tracing.operation_descriptions import describe
 from gpt.inspection.tracing.recorder import Operation, Recorder
 from gpt.model import GPT
 from gpt.model.attention import ReferenceCore
 from gpt.model.gpt import Block
+from gpt.model.meta import meta_device
 from gpt.model.quantized import weights_format
-from gpt.model.skeleton import without_memory
 from gpt.torch_defaults import with_own_defaults
 
 BATCH, QUERIES, CACHED, HEADS, HALF_HEAD, HIDDEN, VOCABULARY, POSITIONS = (
@@ -209,7 +209,7 @@ class Probe:
         )
         self._queries = QUERIES if queries > 1 else 1
         self._past = CACHED if past else 0
-        with without_memory():
+        with meta_device():
             self.model = GPT(self.config).to(model.wte.weight.dtype).train(model.training)
         self._shapes = {name: tuple(parameter.shape) for name, parameter in self.model.named_parameters()}
         self._letters = self._name_sizes()
@@ -263,7 +263,7 @@ class Probe:
 def _record(
     model: GPT, idx: Tensor, cache: KVCache | None, observe: Callable[[Tensor], Any] | None = None
 ) -> list[Operation]:
-    copy = plain_copy(model)
+    copy = unfused_copy(model)
     for block in copy.h:
         assert isinstance(block, Block)
         block.attn.core = ReferenceCore(model.config.weights_dropout).train(block.attn.training)

@@ -13,9 +13,9 @@ from gpt.kernels.decoding.c_structs import ACTIVATIONS
 from gpt.kernels.decoding.layout import LayerWeights, Matrix, Weights, padded
 from gpt.model import GPT
 from gpt.model.gpt import Block
+from gpt.model.meta import meta_device
 from gpt.model.positions import LearnedPositions, Rotary, SinusoidalPositions
 from gpt.model.quantized import BFloat16Linear, QuantizedLinear
-from gpt.model.skeleton import without_memory
 from gpt.processor import Processor
 
 TILES = "-mamx-int8"
@@ -75,7 +75,7 @@ def check_native_support(model: GPT) -> None:
 @lru_cache(maxsize=8)
 def _configured_modules(config: ModelConfig) -> dict[str, nn.Module]:
     """Build all modules of a model except itself and its list of blocks."""
-    with without_memory():
+    with meta_device():
         model = GPT(config)
     unknown = unknown_parameter(model, config)
     if unknown is not None:

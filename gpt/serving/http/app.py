@@ -4,28 +4,23 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
+from fastapi.responses import HTMLResponse
 
-from gpt.serving.http.answers import Answers
-from gpt.serving.http.completions import Completions
-from gpt.serving.http.drain import Drain
-from gpt.serving.http.errors import add_error_handlers
-from gpt.serving.http.guards import Guard
-from gpt.serving.http.information import Responses, add_information
-from gpt.serving.http.limits import Limits
-from gpt.serving.http.metrics import CountAnswers, Metrics
+from gpt.errors import explained
+from gpt.serving.http.completions import add_completions
+from gpt.serving.http.limits import Guard, Limits
+from gpt.serving.http.metrics import CONTENT_TYPE, CountAnswers, Metrics
 from gpt.serving.http.models import Models
 from gpt.serving.http.playground import add_playground
-from gpt.serving.http.playground.runs import Runs
-from gpt.serving.http.playground.runs_api import add_runs
-from gpt.serving.http.playground.training_api import BODY_BYTES, START, TrainingEndpoints
+from gpt.serving.http.playground.training_api import BODY_BYTES, START, add_training
 from gpt.serving.http.playground.trainings import Trainings
-from gpt.serving.http.protocol import Completion, ErrorAnswer
+from gpt.serving.http.protocol import APIError, ErrorAnswer, Model, ModelList, Responses, add_error_handlers
+from gpt.serving.http.reference import reference_page
+from gpt.serving.http.registry import ResponseRegistry, Services
 
 DESCRIPTION = "Text from character-level GPTs, by the OpenAI completions protocol."
-ERRORS: Responses = {"default": {"model": ErrorAnswer, "description": "Error"}}
-ANSWERS: Responses = {200: {"model": Completion, "content": {"text/event-stream": {}}, "description": "Completion"}}
-
+ERROR = {"model": ErrorAnswer, "description": "Error"}
 LARGER = {START: BODY_BYTES}
 """Most bytes of a body by path, where more than usual are allowed."""
 
@@ -33,44 +28,74 @@ LARGER = {START: BODY_BYTES}
 def create_app(
     models: Models,
     limits: Limits,
-    drain: Drain,
     hosts: Collection[str] = (),
     api_key: str | None = None,
     trainings: Trainings | None = None,
 ) -> FastAPI:
-    """Return the application; must be called on the event loop.
+    """Return the application, whose `state.responses` is the registry of what it answers.
 
     Args:
-        models: the models it serves.
-        limits: limits of a request.
-        drain: ends the application.
         hosts: names of the server besides localhost, see `Guard`.
         api_key: key that requests must have; None: none is required.
         trainings: starts trainings from the page; None: it cannot.
     """
-    app = FastAPI(title="gpt", description=DESCRIPTION, docs_url=None, redoc_url=None)
+    app = FastAPI(title="gpt", description=DESCRIPTION, docs_url=None, redoc_url=None, responses={"default": ERROR})
     app.add_middleware(Guard, body_bytes=limits.body_bytes, hosts=hosts, api_key=api_key, larger=LARGER)
     add_error_handlers(app)
     metrics = Metrics(models)
-    app.state.count_answer = metrics.count_answer
-    app.add_middleware(CountAnswers, count=metrics.count_answer)  # outside of the guard
-    heavy = ThreadPoolExecutor(max_workers=1, thread_name_prefix="heavy-work")
-    answers = Answers(drain, metrics, limits.values)
-    completions = Completions(models, limits, answers, heavy)
-    app.add_api_route(
-        "/v1/completions",
-        completions.create,
-        methods=["POST"],
-        response_model=None,
-        responses={**ANSWERS, **ERRORS},
-    )
-    add_information(app, models, drain, metrics, ERRORS)
-    add_playground(app, models, limits, answers, heavy, ERRORS, needs_key=api_key is not None)
-    add_runs(app, Runs(models.runs), ERRORS)
-    TrainingEndpoints(trainings, drain, heavy).add_to(app)
+    # outside of the guard, whose answers are counted too
+    app.add_middleware(CountAnswers, count=metrics.count_answer)
+    app.state.responses = responses = ResponseRegistry(metrics, limits.values, trainings)
+    services = Services(models, limits, responses, ThreadPoolExecutor(1, thread_name_prefix="heavy-work"))
+    add_completions(app, services)
+    _add_information(app, services)
+    add_playground(app, services, needs_key=api_key is not None)
+    add_training(app, trainings, services)
     if api_key is not None:
         _document_key(app.openapi())
     return app
+
+
+def _add_information(app: FastAPI, services: Services) -> None:
+    """Add the endpoints about the server itself: models, health, metrics, reference."""
+    models, responses = services.models, services.responses
+
+    async def list_models() -> ModelList:
+        """List the available models."""
+        return ModelList(object="list", data=[_model(name, created) for name, created in models.names().items()])
+
+    async def get_model(name: str) -> Model:
+        """Describe one model."""
+        created = models.names().get(name)
+        if created is None:
+            raise APIError(404, f"there is no model {name!r}; /v1/models lists them", "model", "model_not_found")
+        return _model(name, created)
+
+    async def health() -> dict[str, str]:
+        """Say whether requests are accepted."""
+        responses.check()
+        for name, served in models.loaded.items():
+            if served.engine.failure is not None:
+                raise APIError(503, f"the engine of {name!r} has failed: {explained(served.engine.failure)}")
+        return {"status": "ok"}
+
+    async def read_metrics() -> Response:
+        """Return counts and times in Prometheus's text format."""
+        return Response(responses.metrics.text(), media_type=CONTENT_TYPE)
+
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(reference_page(app.openapi()))
+
+    text: Responses = {200: {"content": {"text/plain": {}}}}
+    app.add_api_route("/v1/models", list_models)
+    app.add_api_route("/v1/models/{name:path}", get_model)
+    app.add_api_route("/health", health)
+    app.add_api_route("/metrics", read_metrics, response_class=Response, responses=text)
+    app.add_api_route("/docs", docs, include_in_schema=False)
+
+
+def _model(name: str, created: int) -> Model:
+    return Model(id=name, object="model", created=created, owned_by="gpt")
 
 
 def _document_key(document: dict[str, Any]) -> None:

@@ -1,105 +1,101 @@
-"""`/v1/completions`: answer requests for completions, at once or as a stream."""
+"""`/v1/completions`: answer requests for completions, at once or as a stream of server-sent events."""
 
 import asyncio
+import json
 import secrets
 import time
 from collections.abc import AsyncIterator
-from concurrent.futures import Executor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Annotated, Any
 
-from fastapi import Depends, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import Response as HTTPResponse
 
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation import SampledToken
-from gpt.model import GPT
-from gpt.serving.http.answer import Answer, Choice
-from gpt.serving.http.answers import CLIENT_GONE, Answers, until_answered
-from gpt.serving.http.events import parts, stream
-from gpt.serving.http.jobs import Job, read_jobs
-from gpt.serving.http.limits import Limits
-from gpt.serving.http.logprobs import LogprobsStream, prompt_logprobs
-from gpt.serving.http.models import Models
-from gpt.serving.http.protocol import CompletionRequest
+from gpt.serving.http.prompts import LogprobsStream, Prompt, read_prompts
+from gpt.serving.http.protocol import APIError, Completion, CompletionRequest, Responses
+from gpt.serving.http.registry import CLIENT_GONE, Services, until_answered
+from gpt.serving.http.responses import Choice, Response
+
+CHUNK_SECONDS = 0.03
+"""Least time between two chunks of a stream: a reader sees no difference, and fewer take less from the computation.
+
+The first chunk and the last do not wait.
+"""
+UNHURRIED_STREAMS = 8
+"""Above this many sequences the interval grows in proportion, so that all together send a bounded number of chunks."""
+EVENTS = "text/event-stream"
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Keep proxies from buffering the events."""
 
 
-class Completions:
-    """Answers requests for completions; must be constructed on the event loop.
-
-    Args:
-        models: the models it serves.
-        limits: limits of a request.
-        answers: opens new answers.
-        heavy: runs other computations one at a time, since they compete with the engine for cores.
-    """
-
-    def __init__(self, models: Models, limits: Limits, answers: Answers, heavy: Executor) -> None:
-        self._models, self._limits, self._answers, self._heavy = models, limits, answers, heavy
+def add_completions(app: FastAPI, services: Services) -> None:
+    """Add `POST /v1/completions`."""
 
     async def create(
-        self, request: Request, body: CompletionRequest, cleanup: Annotated[AsyncExitStack, Depends(until_answered)]
-    ) -> Response:
+        request: Request, body: CompletionRequest, cleanup: Annotated[AsyncExitStack, Depends(until_answered)]
+    ) -> HTTPResponse:
         """Continue one prompt or several."""
-        self._answers.check()
-        served = await cleanup.enter_async_context(self._models.use(body.model))
-        loaded = served.loaded
-        jobs = read_jobs(body, self._limits, loaded.model, loaded.tokenizer, loaded.config.sample)
-        answer = self._answers.open(served.engine, jobs, cleanup)
+        services.responses.check()
+        served = await cleanup.enter_async_context(services.models.use(body.model))
+        model, tokenizer = served.loaded.model, served.loaded.tokenizer
+        prompts = read_prompts(body, services.limits, model, tokenizer, served.loaded.config.sample)
+        tokens, values = sum(len(prompt.ids) for prompt in prompts), sum(prompt.values for prompt in prompts)
+        response = services.responses.open(served.engine, tokens, values, cleanup)
         scored = []
-        for job in jobs:
+        for prompt in prompts:
             if await request.is_disconnected():
-                return Response(status_code=CLIENT_GONE)
-            scored.append(await self._score(loaded.model, job, body))
-        for job, tokens in zip(jobs, scored, strict=True):  # only now do they hold blocks
-            self._start(answer, job, body, loaded.tokenizer, tokens)
+                return HTTPResponse(status_code=CLIENT_GONE)
+            is_shown = body.echo and body.logprobs is not None and prompt.ids
+            scored.append(await prompt.score(model, services.executor) if is_shown else [])
+        # only now do they hold blocks
+        for prompt, given in zip(prompts, scored, strict=True):
+            _start(response, prompt, body, tokenizer, given)
         head = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
             "created": int(time.time()),
-            "model": self._models.first if body.model is None else body.model,
+            "model": services.models.first if body.model is None else body.model,
         }
         if not body.stream:
-            return await _whole(request, head, answer)
+            return await _whole(request, head, response)
         include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        return stream(_bodies(head, answer, include_usage))
+        return stream(_bodies(head, response, include_usage))
 
-    async def _score(self, model: GPT, job: Job, body: CompletionRequest) -> list[SampledToken]:
-        """Return the tokens of a prompt with their log-probabilities, if these are to be shown."""
-        if not body.echo or body.logprobs is None or not job.ids:
-            return []
-        loop = asyncio.get_running_loop()
-        scored = await loop.run_in_executor(self._heavy, prompt_logprobs, model, job.ids, job.params[0])
-        return [*map(SampledToken, job.cropped), *scored]
-
-    def _start(
-        self, answer: Answer, job: Job, body: CompletionRequest, tokenizer: Tokenizer, scored: list[SampledToken]
-    ) -> None:
-        """Request the completions of a prompt from the engine.
-
-        Raises:
-            APIError: it accepts no more.
-        """
-        for params in job.params:
-            logprobs = None if params.logprobs is None else LogprobsStream(tokenizer, () if body.echo else job.ids)
-            choice = Choice(len(answer.choices), params.seed, logprobs)
-            if body.echo:
-                choice.begin(job.prompt, scored)
-            answer.start(choice, job.ids, params)
+    described: Responses = {200: {"model": Completion, "content": {EVENTS: {}}, "description": "Completion"}}
+    app.add_api_route("/v1/completions", create, methods=["POST"], response_model=None, responses=described)
 
 
-async def _whole(request: Request, head: dict[str, Any], answer: Answer) -> Response:
-    """Return the whole answer, or an empty one if the client disconnected."""
-    gone, done = asyncio.create_task(_wait_until_gone(request)), asyncio.create_task(answer.wait())
+def _start(
+    response: Response, prompt: Prompt, body: CompletionRequest, tokenizer: Tokenizer, scored: list[SampledToken]
+) -> None:
+    """Request the completions of a prompt from the engine.
+
+    Raises:
+        APIError: it accepts no more.
+    """
+    for params in prompt.params:
+        logprobs = None if params.logprobs is None else LogprobsStream(tokenizer, () if body.echo else prompt.ids)
+        choice = Choice(len(response.choices), params.seed, logprobs)
+        if body.echo:
+            choice.begin(prompt.text, scored)
+        response.start(choice, prompt.ids, params)
+
+
+async def _whole(request: Request, head: dict[str, Any], response: Response) -> HTTPResponse:
+    """Return the whole response, or an empty one if the client disconnected."""
+    gone, done = asyncio.create_task(_wait_until_gone(request)), asyncio.create_task(response.ended.wait())
     try:
         await asyncio.wait((gone, done), return_when=asyncio.FIRST_COMPLETED)
     finally:
         gone.cancel()
         done.cancel()
-    if not answer.finished:
-        return Response(status_code=CLIENT_GONE)
-    answer.check()
-    return JSONResponse({**head, "choices": [choice.take() for choice in answer.choices], "usage": answer.usage})
+    if not response.finished:
+        return HTTPResponse(status_code=CLIENT_GONE)
+    response.check()
+    return JSONResponse({**head, "choices": [choice.take() for choice in response.choices], "usage": response.usage})
 
 
 async def _wait_until_gone(request: Request) -> None:
@@ -107,10 +103,53 @@ async def _wait_until_gone(request: Request) -> None:
         pass
 
 
-async def _bodies(head: dict[str, Any], answer: Answer, include_usage: bool) -> AsyncIterator[dict[str, Any]]:
-    """Yield the chunks of an answer."""
+async def _bodies(head: dict[str, Any], response: Response, include_usage: bool) -> AsyncIterator[dict[str, Any]]:
+    """Yield the chunks of a response."""
     usage = {"usage": None} if include_usage else {}
-    async for part in parts(answer):
+    async for part in parts(response):
         yield {**head, "choices": [part], **usage}
     if include_usage:
-        yield {**head, "choices": [], "usage": answer.usage}
+        yield {**head, "choices": [], "usage": response.usage}
+
+
+async def parts(response: Response) -> AsyncIterator[dict[str, Any]]:
+    """Yield the new parts of a response's choices, see `Choice.take`.
+
+    Raises:
+        APIError: a choice ended early.
+    """
+    clock = asyncio.get_running_loop().time
+    next_time = clock()  # the first token is sent at once
+    while True:
+        response.changed.clear()
+        finished = response.finished
+        for choice in response.choices:
+            if (part := choice.take()) is not None:
+                yield part
+                next_time = clock() + CHUNK_SECONDS * max(1.0, response.running_beside / UNHURRIED_STREAMS)
+        response.check()
+        if finished:
+            return
+        await response.changed.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(next_time):
+                await response.ended.wait()
+
+
+def stream(bodies: AsyncIterator[dict[str, Any]]) -> StreamingResponse:
+    """Return an HTTP response that sends bodies as they come, and marks the end."""
+    return StreamingResponse(_events(bodies), headers=HEADERS, media_type=EVENTS)
+
+
+async def _events(bodies: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+    """Yield the events; an error becomes one too, since the status was sent long ago."""
+    try:
+        async for body in bodies:
+            yield _event(body)
+    except APIError as error:
+        yield _event(error.body)
+    yield "data: [DONE]\n\n"
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body, separators=(',', ':'))}\n\n"

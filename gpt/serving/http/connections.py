@@ -20,11 +20,9 @@ import uvicorn
 from uvicorn.config import LOGGING_CONFIG
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gpt.serving.http.errors import APIError
-from gpt.serving.http.limits import Limits
+from gpt.serving.http.limits import HEADER_BYTES, Limits
+from gpt.serving.http.protocol import APIError
 
-HEADER_BYTES = 32 << 10
-"""Most bytes of the headers of a request."""
 STALL_BYTES = 16 << 10
 """Least bytes that a client reads of what waits for it in `Limits.stall_seconds`, unless it reads all of it."""
 _ENCODED_CHUNKS = re.compile(
@@ -34,17 +32,13 @@ _ENCODED_CHUNKS = re.compile(
 
 
 def build_config(app: Any, limits: Limits, log_level: str = "error", **options: Any) -> uvicorn.Config:
-    """Return how uvicorn serves an application.
+    """Return how uvicorn serves an application of `create_app`; `options` are more of uvicorn's.
 
-    Args:
-        app: an application of `create_app`.
-        limits: limits of connections.
-        log_level: uvicorn's; any client can cause its warnings, as often as it likes.
-        options: more of uvicorn's.
+    At uvicorn's default `log_level` any client can cause warnings, as often as it likes.
     """
     return uvicorn.Config(
         app,
-        http=partial(Connection, limits, {}, app.state.count_answer),  # type: ignore[arg-type]  # called like the class that uvicorn expects
+        http=partial(Connection, limits, {}, app.state.responses.metrics.count_answer),  # type: ignore[arg-type]  # called like the class that uvicorn expects
         h11_max_incomplete_event_size=HEADER_BYTES,
         ws="none",
         lifespan="off",  # the application has none, and its task would be cancelled with a traceback
@@ -73,10 +67,8 @@ class Connection(H11Protocol):
     """One client's connection.
 
     Args:
-        limits: the server's limits.
         idle: connections that have no request under way, the one idle longest first; all share it.
         count: is given the status of an answer that does not come from the application.
-        arguments: see uvicorn.
     """
 
     def __init__(

@@ -7,7 +7,6 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpt.serving.http.answer import Answer
 from gpt.serving.http.models import Models
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -26,44 +25,31 @@ COUNTERS = {
 
 
 class Metrics:
-    """Counts requests, and reads the counts of the engines when they are asked for.
-
-    Args:
-        models: their engines' statistics are read.
-    """
+    """Counts requests, and reads the statistics of the models' engines when they are asked for."""
 
     def __init__(self, models: Models) -> None:
         self._registry, self._models = CollectorRegistry(), models
-        self._requests = Counter(
-            "gpt_requests", "Completion requests by their end.", ["status"], registry=self._registry
-        )
+        registry = self._registry
+        self._requests = Counter("gpt_requests", "Completion requests by their end.", ["status"], registry=registry)
         self._answers = Counter(
-            "gpt_answers", "Answers to requests of any kind, by HTTP status.", ["status"], registry=self._registry
+            "gpt_answers", "Answers to requests of any kind, by HTTP status.", ["status"], registry=registry
         )
-        self._prompt_tokens = Counter("gpt_prompt_tokens", "Tokens of prompts.", registry=self._registry)
+        self._prompt_tokens = Counter("gpt_prompt_tokens", "Tokens of prompts.", registry=registry)
         self._first_token = Histogram(
-            "gpt_time_to_first_token_seconds",
-            "To the first token.",
-            buckets=SECONDS,
-            registry=self._registry,
+            "gpt_time_to_first_token_seconds", "To the first token.", buckets=SECONDS, registry=registry
         )
         self._duration = Histogram(
-            "gpt_request_seconds", "To the end of the answer.", buckets=SECONDS, registry=self._registry
+            "gpt_request_seconds", "To the end of the answer.", buckets=SECONDS, registry=registry
         )
         self._registry.register(self)
 
-    def count(self, answer: Answer, status: int) -> None:
-        """Count an answer that has ended.
-
-        Args:
-            answer: with its times.
-            status: HTTP status; 499 if the client disconnected.
-        """
+    def count(self, status: int, prompt_tokens: int, begun: float, first: float | None) -> None:
+        """Count a response that has ended, and the times of its request and of its first token, if there is one."""
         self._requests.labels(status).inc()
-        self._prompt_tokens.inc(answer.prompt_tokens)
-        if answer.first is not None:
-            self._first_token.observe(answer.first - answer.begun)
-        self._duration.observe(time.monotonic() - answer.begun)
+        self._prompt_tokens.inc(prompt_tokens)
+        if first is not None:
+            self._first_token.observe(first - begun)
+        self._duration.observe(time.monotonic() - begun)
 
     def count_answer(self, status: int) -> None:
         """Count an answer to a request of any kind by its HTTP status."""
@@ -85,12 +71,7 @@ class Metrics:
 
 
 class CountAnswers:
-    """Counts the answers of an application, what its guard refuses included.
-
-    Args:
-        app: the application.
-        count: is given each status.
-    """
+    """Counts the answers of an application by their status, what its guard refuses included."""
 
     def __init__(self, app: ASGIApp, count: Callable[[int], None]) -> None:
         self._app, self._count = app, count

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpt.checkpoint import Loaded, find_checkpoint
 from gpt.errors import CheckpointError, GPTError
 from gpt.serving.engine import ServingEngine
-from gpt.serving.http.errors import APIError
+from gpt.serving.http.protocol import APIError
 
 COPIES = 3
 """Times the size of the weights on disk that loading needs: read, as a model, and in the engine's layout."""
@@ -21,8 +21,6 @@ class Served:
     """A loaded model.
 
     Attributes:
-        loaded: with its tokenizer and configuration.
-        engine: generates the completions.
         users: number of requests that use it now.
         used: when the last one began, by the monotonic clock.
     """
@@ -37,13 +35,9 @@ class Models:
     """The available models, by name.
 
     Attributes:
-        runs: folder of run folders.
-        loaded: the models loaded now, by name.
         first: name of the default model.
 
     Args:
-        load: reads a checkpoint folder.
-        make_engine: makes an engine for a loaded model.
         available: returns the bytes of memory that can be allocated; None: unknown.
         runs: folder of run folders, each a model by its name.
         checkpoints: are served in place of those below `runs`, if there are any: run folders, checkpoint folders, or
@@ -81,10 +75,7 @@ class Models:
 
     @contextlib.asynccontextmanager
     async def use(self, name: str | None) -> AsyncIterator[Served]:
-        """Keep a model loaded as long as this context lasts.
-
-        Args:
-            name: one of `names`; None: the first.
+        """Keep a model loaded as long as this context lasts; None is the first one.
 
         Raises:
             APIError: there is no such model, it cannot be read, or there is no memory for it.

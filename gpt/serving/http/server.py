@@ -12,14 +12,14 @@ import uvicorn
 from gpt.errors import GPTError
 from gpt.progress import Report
 from gpt.serving.http.connections import build_config
-from gpt.serving.http.drain import Drain
 from gpt.serving.http.limits import Limits
+from gpt.serving.http.registry import ResponseRegistry
 from gpt.signals import WATCHED, Requests
 
 CLOSE_SECONDS = 3
-"""What a client has to read the rest of its answer once that is complete."""
+"""Seconds a client gets to read a finished response."""
 SEND_BYTES = 128 << 10
-"""Of an answer that the system keeps for a client that reads slowly; left alone, Linux keeps megabytes for each."""
+"""Socket send buffer per client; the Linux default is megabytes."""
 BACKLOG = 2048
 """Connections that wait to be accepted; uvicorn's number."""
 FILES = 512
@@ -65,18 +65,15 @@ def allow_files(count: int) -> None:
 
 
 class Server:
-    """Runs an application at a socket.
+    """Runs an application of `create_app` at a socket.
 
     Args:
-        app: an application of `create_app`.
-        drain: the application's shutdown.
-        limits: limits of its connections.
         drain_seconds: what running requests have to finish after a signal.
-        report: told that it drains.
     """
 
-    def __init__(self, app: Any, drain: Drain, limits: Limits, drain_seconds: float, report: Report) -> None:
-        self._drain, self._drain_seconds, self._report = drain, drain_seconds, report
+    def __init__(self, app: Any, limits: Limits, drain_seconds: float, report: Report) -> None:
+        self._responses: ResponseRegistry = app.state.responses
+        self._drain_seconds, self._report = drain_seconds, report
         allow_files(limits.connections + FILES)
         self._server = uvicorn.Server(build_config(app, limits, timeout_graceful_shutdown=CLOSE_SECONDS))
         self._requests, self._received = Requests(), 0
@@ -109,7 +106,7 @@ class Server:
         if count != 1:
             return
         self._received = number
-        active = len(self._drain.active)
+        active = len(self._responses.active)
         if active:
             self._report(
                 f"{signal.Signals(number).name}: {self._drain_seconds:g} s for {active} running requests to finish; "
@@ -118,5 +115,5 @@ class Server:
         self._draining = asyncio.get_running_loop().create_task(self._finish())
 
     async def _finish(self) -> None:
-        await self._drain.run(self._drain_seconds)
+        await self._responses.drain(self._drain_seconds)
         self._server.should_exit = True

@@ -2169,7 +2169,7 @@ var page = (() => {
     });
   }
 
-  // gpt/web/src/playground.js
+  // gpt/web/src/pages/playground.js
   var START = { prompt: "", count: 300, temperature: 0.8, seed: 1337 };
   var UNKNOWN_WINDOW = 64;
   var data = JSON.parse(document.getElementById("data").textContent);

@@ -46,7 +46,7 @@ class Document(HTMLParser):
         self.feed(self.text)
         self.close()
         assert not self.open
-        self.data = json.loads(self.texts["data"])["view"]
+        self.data = json.loads(self.texts["data"])
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))

@@ -7,7 +7,7 @@ from torch import Tensor
 import gpt
 from gpt.errors import InputError
 from gpt.inspection.tracing.activation_names import activations
-from gpt.inspection.tracing.hooks import TappedCore, tapped
+from gpt.inspection.tracing.hooks import HookedCore, with_hooks
 from gpt.kernels.training.block import replace_blocks
 from gpt.model import GPT
 from gpt.model.attention import ReferenceCore
@@ -28,7 +28,7 @@ def everything(model: GPT) -> list[str]:
 @every_variant
 def test_every_name_is_visited_once_in_the_order_of_the_table(variant: dict[str, object]) -> None:
     model, visited = sharp_model(**variant), []
-    tapped(model, everything(model), lambda name, x: (visited.append(name), x)[1])(some_ids())
+    with_hooks(model, everything(model), lambda name, x: (visited.append(name), x)[1])(some_ids())
     order = [name for name in everything(model) if not name.endswith(("hook_v", "hook_rot_q", "hook_rot_k"))]
     assert [name for name in visited if name in order] == order
     assert sorted(visited) == sorted(everything(model))
@@ -44,7 +44,7 @@ def test_the_model_itself_is_not_touched(variant: dict[str, object]) -> None:
         assert torch.equal(model(idx), logits)
         return x * 2
 
-    copy = tapped(model, everything(model), use_model)
+    copy = with_hooks(model, everything(model), use_model)
     assert has_hooks(copy)
     copy(idx)
     assert state_of(model) == before
@@ -52,19 +52,19 @@ def test_the_model_itself_is_not_touched(variant: dict[str, object]) -> None:
 
 
 def test_nothing_is_hooked_where_nothing_is_wanted() -> None:
-    assert not has_hooks(tapped(sharp_model(), [], unchanged))
+    assert not has_hooks(with_hooks(sharp_model(), [], unchanged))
 
 
 def test_attention_is_written_out_only_in_the_layers_looked_into() -> None:
     model = sharp_model()
-    copy = tapped(model, ["blocks.1.attn.hook_pattern", "blocks.0.attn.hook_z"], unchanged)
-    assert [isinstance(block.attn.core, TappedCore) for block in copy.h] == [False, True]
+    copy = with_hooks(model, ["blocks.1.attn.hook_pattern", "blocks.0.attn.hook_z"], unchanged)
+    assert [isinstance(block.attn.core, HookedCore) for block in copy.h] == [False, True]
 
 
 def test_changes_of_a_copy_of_a_copy_add_up() -> None:
     model, idx = sharp_model(), some_ids()
-    doubled = tapped(model, ["logits"], lambda name, x: x * 2)
-    both = tapped(doubled, ["logits"], lambda name, x: x + 1)
+    doubled = with_hooks(model, ["logits"], lambda name, x: x * 2)
+    both = with_hooks(doubled, ["logits"], lambda name, x: x + 1)
     torch.testing.assert_close(both(idx), model(idx) * 2 + 1)
     torch.testing.assert_close(doubled(idx), model(idx) * 2)
 
@@ -72,7 +72,7 @@ def test_changes_of_a_copy_of_a_copy_add_up() -> None:
 def test_two_passes_of_one_copy_see_their_own_stream() -> None:
     model, seen = sharp_model(), []
     first, second = some_ids(1, 5), some_ids(2, 9)
-    copy = tapped(model, ["blocks.0.hook_resid_mid"], lambda name, x: (seen.append(x.shape), x)[1])
+    copy = with_hooks(model, ["blocks.0.hook_resid_mid"], lambda name, x: (seen.append(x.shape), x)[1])
     copy(first)
     copy(second)
     assert seen == [(1, 5, 32), (2, 9, 32)]
@@ -81,7 +81,7 @@ def test_two_passes_of_one_copy_see_their_own_stream() -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_dropout_of_the_written_out_core_follows_the_mode(training: bool) -> None:
     model, idx = sharp_model(dropout=0.5).train(training), some_ids()
-    copy = tapped(model, ["blocks.0.attn.hook_pattern"], unchanged)
+    copy = with_hooks(model, ["blocks.0.attn.hook_pattern"], unchanged)
     assert copy.h[0].attn.core.training is training
     assert torch.equal(copy(idx), copy(idx)) is not training
 
@@ -90,7 +90,7 @@ def test_dropout_of_the_written_out_core_follows_the_mode(training: bool) -> Non
 def test_the_written_out_core_is_the_reference(training: bool) -> None:
     q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
     outputs = []
-    for core in (TappedCore(ReferenceCore(0.5), 0.5, unchanged), ReferenceCore(0.5)):
+    for core in (HookedCore(ReferenceCore(0.5), 0.5, unchanged), ReferenceCore(0.5)):
         torch.manual_seed(3)  # of the dropout
         outputs.append(core.train(training)(q, k, v, None))
     assert torch.equal(*outputs)
@@ -103,7 +103,7 @@ def test_training_goes_on_under_taps(variant: dict[str, object]) -> None:
     model(idx).square().mean().backward()
     plain = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
-    tapped(model, everything(model), unchanged)(idx).square().mean().backward()
+    with_hooks(model, everything(model), unchanged)(idx).square().mean().backward()
     largest = max(float(gradient.abs().max()) for gradient in plain)
     for parameter, expected in zip(model.parameters(), plain, strict=True):
         torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-5 * largest)
@@ -113,14 +113,14 @@ def test_training_goes_on_under_taps(variant: dict[str, object]) -> None:
 @pytest.mark.parametrize("whole", [False, True], ids=["blocks", "model"])
 @pytest.mark.parametrize("name", ["blocks.0.attn.hook_z", "blocks.1.hook_resid_mid", "blocks.0.attn.hook_pattern"])
 def test_what_is_compiled_is_tapped_too(name: str, whole: bool) -> None:
-    """Each name once, and what the tap gives reaches the logits; the compiled one itself stays as it is."""
+    """Each name once, and what the hook gives reaches the logits; the compiled one itself stays as it is."""
     model, idx, visited = sharp_model(), some_ids(), []
     plain = model(idx)
     for block in [] if whole else model.h:
         block.compile(backend="eager")
     run = torch.compile(model, backend="eager") if whole else model
     torch.testing.assert_close(run(idx), plain)  # compiled here, before there are hooks
-    changed = tapped(run, [name], lambda name, x: (visited.append(name), x * 0.5)[1])(idx)
+    changed = with_hooks(run, [name], lambda name, x: (visited.append(name), x * 0.5)[1])(idx)
     assert visited == [name]
     assert not torch.allclose(changed, plain, atol=1e-2)
     torch.testing.assert_close(run(idx), plain)
@@ -132,12 +132,12 @@ def test_a_model_that_trains_by_native_kernels_is_tapped_too(training: bool) -> 
     model = sharp_model(dropout=0.1).train(training)
     names, idx = everything(model), some_ids()
     torch.manual_seed(1)  # of the dropout
-    plain = tapped(model, names, unchanged)(idx)
+    plain = with_hooks(model, names, unchanged)(idx)
     replace_blocks(model, kernels=None)
     model.train(training)
     visited: list[str] = []
     torch.manual_seed(1)
-    logits = tapped(model, names, lambda name, x: (visited.append(name), x)[1])(idx)
+    logits = with_hooks(model, names, lambda name, x: (visited.append(name), x)[1])(idx)
     assert sorted(visited) == sorted(names)
     assert torch.equal(logits, plain)
 
@@ -146,7 +146,7 @@ def test_a_model_that_trains_by_native_kernels_is_tapped_too(training: bool) -> 
 def test_the_scale_of_a_half_precision_stream_does_not_overflow(norm: str) -> None:
     model, seen = sharp_model(norm=norm).half(), []
     stream = torch.tensor([300.0, -300.0] * 16).half().expand(1, 2, -1)
-    tapped(model, ["ln_final.hook_scale"], lambda name, x: (seen.append(x), x)[1]).ln_f(stream)
+    with_hooks(model, ["ln_final.hook_scale"], lambda name, x: (seen.append(x), x)[1]).ln_f(stream)
     assert seen[0].dtype == torch.float16
     assert seen[0].flatten().tolist() == [300.0, 300.0]
 

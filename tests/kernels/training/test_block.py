@@ -1,5 +1,6 @@
 """Models with native blocks against the same models with torch's, in the kernels' type and in float32."""
 
+import functools
 from typing import Any
 
 import pytest
@@ -104,6 +105,32 @@ def test_gradients_are_at_least_as_near_to_those_of_float32_as_torchs(
     for name in right:
         one, other = ({name: found[name]} for found in (native, torchs))
         assert difference(one, {name: right[name]}) < 2 * difference(other, {name: right[name]}) + least, name
+
+
+def twenty_losses(kernels: Kernels | None, compute: Compute, changes: dict[str, Any]) -> Tensor:
+    """Train, on the same data every time."""
+    torch.manual_seed(0)
+    data = [[batch(), batch()] for _ in range(20)]
+    stepper = build_stepper(kernels, compute, std=0.05, **changes)
+    return torch.tensor([float(stepper.step(n, 3e-3, micro).loss) for n, micro in enumerate(data)])
+
+
+@functools.cache
+def twenty_losses_of_torch(dtype: torch.dtype, variant: int) -> Tensor:
+    return twenty_losses(None, Compute(CPU, dtype), VARIANTS[variant])
+
+
+@pytest.mark.parametrize("variant", range(len(VARIANTS)))
+def test_twenty_steps_go_the_way_of_float32_and_of_torch(kernels: Kernels, variant: int) -> None:
+    right = twenty_losses_of_torch(torch.float32, variant)
+    native = twenty_losses(kernels, compute_of(kernels), VARIANTS[variant])
+    descent = float(right[0] - right[-1])
+    assert descent > 0.25
+    # Where a share of each gradient is wrong, as large a share of the descent may be. Most errors cancel: beyond 0.01,
+    # a twenty-fifth of the least descent, something else is wrong.
+    off = of_gradients(kernels.dtype) * descent
+    assert (native - right).abs().max() < min(off, 0.01)
+    assert (native - twenty_losses_of_torch(kernels.dtype, variant)).abs().max() < min(2 * off, 0.01)
 
 
 def test_dropout_follows_torchs_generator_and_ends_with_training(kernels: Kernels) -> None:

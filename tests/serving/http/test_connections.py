@@ -6,42 +6,13 @@ import socket
 
 import pytest
 
-from gpt.serving.http.connections import HEADER_BYTES
-from gpt.serving.http.limits import Limits
-from http_server import Serve, Served
-from patience import PATIENCE
+from gpt.serving.http.limits import HEADER_BYTES, Limits
+from http_server import HEAD, Serve, Served, post_bytes, read_all
 
 OK = {"prompt": "It was", "max_tokens": 30}
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 SOON = Limits(request_seconds=0.3, stall_seconds=0.3)
 LATER = Limits(request_seconds=2.0, stall_seconds=2.0)
 """Leaves even a busy machine the time to send a request."""
-
-
-def connect(served: Served, sent: bytes = b"", **options: int) -> socket.socket:
-    connection = socket.socket()
-    connection.settimeout(PATIENCE)
-    if "receive_bytes" in options:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options["receive_bytes"])
-    connection.connect(("127.0.0.1", served.port))
-    connection.sendall(sent)
-    return connection
-
-
-def read_all(connection: socket.socket) -> bytes:
-    """Return what comes until the server closes the connection."""
-    parts = []
-    try:
-        while part := connection.recv(65536):
-            parts.append(part)
-    except ConnectionResetError:
-        pass
-    return b"".join(parts)
-
-
-def request(**body: object) -> bytes:
-    content = json.dumps({**OK, **body}).encode()
-    return HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(content), content)
 
 
 def error_of(answer: bytes) -> str:
@@ -57,7 +28,7 @@ def error_of(answer: bytes) -> str:
     [b"", b"GET /he", HEAD, HEAD + b"Content-Length: 50\r\n\r\n{", HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\n"],
 )
 def test_a_request_that_does_not_come_is_refused(serve: Serve, sent: bytes) -> None:
-    with serve(limits=SOON) as served, connect(served, sent) as connection:
+    with serve(limits=SOON) as served, served.connect(sent) as connection:
         answer = read_all(connection)
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert "not complete after 0.3 s" in error_of(answer)
@@ -66,14 +37,14 @@ def test_a_request_that_does_not_come_is_refused(serve: Serve, sent: bytes) -> N
 def test_a_second_request_on_a_connection_has_the_same_deadline(serve: Serve) -> None:
     with (
         serve(limits=LATER) as served,
-        connect(served, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET") as client,
+        served.connect(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET") as client,
     ):
         first, second = read_all(client).split(b"HTTP/1.1 ")[1:]
         assert (first[:3], second[:3]) == (b"200", b"408")
 
 
 def test_bytes_that_trickle_in_do_not_move_the_deadline(serve: Serve) -> None:
-    with serve(limits=SOON) as served, connect(served, HEAD) as connection:
+    with serve(limits=SOON) as served, served.connect(HEAD) as connection:
         connection.settimeout(0.02)
         for number in range(1000):
             try:
@@ -85,17 +56,17 @@ def test_bytes_that_trickle_in_do_not_move_the_deadline(serve: Serve) -> None:
 
 
 def test_a_body_that_was_refused_is_not_read_for_ever(serve: Serve) -> None:
-    with serve(limits=SOON) as served, connect(served, HEAD + b"Content-Length: %d\r\n\r\n" % 10**13) as connection:
+    with serve(limits=SOON) as served, served.connect(HEAD + b"Content-Length: %d\r\n\r\n" % 10**13) as connection:
         with contextlib.suppress(OSError):  # a reset, or a broken pipe
             for _ in range(100_000):
                 connection.sendall(bytes(65536))
             pytest.fail("6 GB were read")
-        assert not served.drain.active
+        assert not served.responses.active
 
 
 def test_an_answer_takes_as_long_as_it_takes(serve: Serve) -> None:
     """Deadlines are for what the client has to do."""
-    with serve(limits=LATER) as served, connect(served, request()) as slow, connect(served) as idle:
+    with serve(limits=LATER) as served, served.connect(post_bytes(**OK)) as slow, served.connect() as idle:
         served.engine.wait_for_request()
         read_all(idle)  # until the deadline has passed
         served.engine.say("a", "length")
@@ -104,20 +75,20 @@ def test_an_answer_takes_as_long_as_it_takes(serve: Serve) -> None:
 
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_client_that_does_not_read_is_cut_off(serve: Serve, ends: bool) -> None:
-    with serve(limits=SOON) as served, connect(served, request(stream=ends), receive_bytes=4096):
+    with serve(limits=SOON) as served, served.connect(post_bytes(**OK, stream=ends), receive_bytes=4096):
         served.engine.wait_for_request()
         for _ in range(100):
             served.engine.say("a" * 100_000)
         served.engine.say("", "length")
-        served.wait_until(lambda: not served.drain.active and not served.connections)
+        served.wait_until(lambda: not served.responses.active and not served.connections)
 
 
 def test_of_too_many_idle_connections_the_oldest_is_closed(serve: Serve) -> None:
     with serve(limits=Limits(connections=20)) as served:
-        idle = [connect(served) for _ in range(200)]
-        with connect(served, request()) as honest:
+        idle = [served.connect() for _ in range(200)]
+        with served.connect(post_bytes(**OK)) as honest:
             served.engine.wait_for_request()
-            more = [connect(served) for _ in range(100)]
+            more = [served.connect() for _ in range(100)]
             served.engine.say("a", "length")
             assert honest.recv(12) == b"HTTP/1.1 200"
         assert all(read_all(connection) == b"" for connection in idle)
@@ -127,16 +98,16 @@ def test_of_too_many_idle_connections_the_oldest_is_closed(serve: Serve) -> None
 
 def test_where_all_connections_are_busy_a_new_one_is_refused(serve: Serve) -> None:
     with serve(limits=Limits(connections=3)) as served:
-        busy = [connect(served, request()) for _ in range(3)]
+        busy = [served.connect(post_bytes(**OK)) for _ in range(3)]
         for _ in busy:
             served.engine.wait_for_request()
-        with connect(served) as new:
+        with served.connect() as new:
             assert "as many connections" in error_of(read_all(new))
         for number, connection in enumerate(busy):
             served.engine.say("a", "length", number)
             assert connection.recv(12) == b"HTTP/1.1 200"
-        served.wait_until(lambda: not served.drain.active)
-        with connect(served, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") as next_client:
+        served.wait_until(lambda: not served.responses.active)
+        with served.connect(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") as next_client:
             assert next_client.recv(12) == b"HTTP/1.1 200"
         for connection in busy:
             connection.close()
@@ -144,7 +115,7 @@ def test_where_all_connections_are_busy_a_new_one_is_refused(serve: Serve) -> No
 
 def test_small_packets_are_sent_at_once(serve: Serve) -> None:
     """Else the body of an answer waits 40 ms for the client to acknowledge its head."""
-    with serve() as served, connect(served):
+    with serve() as served, served.connect():
         served.wait_until(lambda: bool(served.connections))
         (connection,) = served.connections
         accepted = connection.transport.get_extra_info("socket")
@@ -163,6 +134,8 @@ NO_HOSTS = (
     b"[localhost]",
     b"a b",
 )
+NO_CHUNKS = (b"no number", b"-1", b"0x1", b"f" * 21, b"2\r\n{}X\r\n0\r\n")
+NO_LENGTHS = (b"", b" 5, 6", b" -5", b" +5", b" 0x5", b" 5_0", b" \xb2", b" 1 1")
 NO_TARGETS = (b"*", b"health", b"localhost:80", b"ftp://localhost/health", b"/health#end", b"/health?a#end")
 ENDLESS_CODINGS = (
     b"identity",
@@ -191,15 +164,9 @@ ENDLESS_CODINGS = (
         (GET + b"X: " + b"a" * HEADER_BYTES + b"\r\n\r\n", 431),  # in one piece, with its end
         (b"GET /" + b"a" * HEADER_BYTES + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 431),
         (b"G" * HEADER_BYTES + b" / HTTP/1.1\r\nHost: localhost\r\n\r\n", 431),
-        (GET + b"X : a\r\n\r\n", 400),
-        (GET + b"X Y: a\r\n\r\n", 400),
-        (GET + b"X: a\0b\r\n\r\n", 400),
+        *((GET + header + b"\r\n\r\n", 400) for header in (b"X : a", b"X Y: a", b"X: a\0b")),
         (b"GET /health HTTP/1.1\r\n Host: localhost\r\n\r\n", 400),
-        (CHUNKED + b"\r\nno number\r\n", 400),
-        (CHUNKED + b"\r\n-1\r\n", 400),
-        (CHUNKED + b"\r\n0x1\r\n", 400),
-        (CHUNKED + b"\r\n" + b"f" * 21 + b"\r\n", 400),
-        (CHUNKED + b"\r\n2\r\n{}X\r\n0\r\n\r\n", 400),
+        *((CHUNKED + b"\r\n" + chunk + b"\r\n", 400) for chunk in NO_CHUNKS),
         (CHUNKED + b"Content-Length: 5\r\n\r\n0\r\n\r\n", 400),
         (HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         (CHUNKED.replace(b"HTTP/1.1", b"HTTP/1.0") + b"\r\n0\r\n\r\n", 400),
@@ -209,19 +176,12 @@ ENDLESS_CODINGS = (
         (HEAD + b"Transfer-Encoding: \x0bchunked\r\n\r\n", 400),
         (HEAD + b"Transfer_Encoding: chunked\r\nTransfer-Encoding : chunked\r\n\r\n", 400),
         (HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n", 400),
-        (HEAD + b"Content-Length: 5, 6\r\n\r\n", 400),
-        (HEAD + b"Content-Length: -5\r\n\r\n", 400),
-        (HEAD + b"Content-Length: +5\r\n\r\n", 400),
-        (HEAD + b"Content-Length: 0x5\r\n\r\n", 400),
-        (HEAD + b"Content-Length: 5_0\r\n\r\n", 400),
-        (HEAD + b"Content-Length: \xb2\r\n\r\n", 400),
-        (HEAD + b"Content-Length: 1 1\r\n\r\n", 400),
-        (HEAD + b"Content-Length:\r\n\r\n", 400),
+        *((HEAD + b"Content-Length:%s\r\n\r\n" % length, 400) for length in NO_LENGTHS),
     ],
 )
 def test_what_is_no_http_is_refused_in_the_shape_of_all_errors(server: Served, sent: bytes, status: int) -> None:
     """Of RFC 9112: what two readers could read as two different requests, the rest of the connection included."""
-    with connect(server, sent + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") as connection:
+    with server.connect(sent + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") as connection:
         answer = read_all(connection)
         assert answer.startswith(b"HTTP/1.1 %d " % status)
         assert answer.count(b"HTTP/1.1 ") == 1
@@ -241,20 +201,19 @@ def test_what_is_no_http_is_refused_in_the_shape_of_all_errors(server: Served, s
 )
 def test_a_request_for_a_whole_url_is_one_to_its_host(server: Served, target: bytes, host: bytes, status: int) -> None:
     sent = b"GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (target, host)
-    with connect(server, sent) as connection:
+    with server.connect(sent) as connection:
         assert read_all(connection).startswith(b"HTTP/1.1 %d " % status)
 
 
 def test_every_answer_is_counted_by_its_status(serve: Serve) -> None:
     with serve(limits=SOON) as served:
-        with connect(served, b"GET /\r\n\r\n") as wrong, connect(served, b"GET /he") as late:
+        with served.connect(b"GET /\r\n\r\n") as wrong, served.connect(b"GET /he") as late:
             read_all(wrong), read_all(late)
-        with served.http() as client:
-            for path, status in (("/nowhere", 404), ("/v1/completions", 405), ("/health", 200)):
-                assert client.get(path).status_code == status
-            assert client.get("/health", headers={"Host": "evil.example"}).status_code == 403
-            assert client.post("/v1/completions", json={}).status_code == 400
-            text = client.get("/metrics").text
+        for path, status in (("/nowhere", 404), ("/v1/completions", 405), ("/health", 200)):
+            assert served.get(path).status_code == status
+        assert served.get("/health", Host="evil.example").status_code == 403
+        assert served.post().status_code == 400
+        text = served.get("/metrics").text
     counts = dict(line.split(" ") for line in text.splitlines() if line.startswith("gpt_answers_total"))
     expected = {200: 1, 400: 2, 403: 1, 404: 1, 405: 1, 408: 1}
     assert counts == {f'gpt_answers_total{{status="{status}"}}': f"{count:.1f}" for status, count in expected.items()}
@@ -264,7 +223,7 @@ def test_every_answer_is_counted_by_its_status(serve: Serve) -> None:
 def test_head_is_get_without_the_body(server: Served, path: bytes) -> None:
     def ask(method: bytes) -> tuple[bytes, bytes]:
         sent = method + b" " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        with connect(server, sent) as connection:
+        with server.connect(sent) as connection:
             head, _, body = read_all(connection).partition(b"\r\n\r\n")
         return b"\r\n".join(line for line in head.split(b"\r\n") if not line.startswith(b"date")), body
 
@@ -285,7 +244,7 @@ def test_head_of_what_is_only_posted_says_what_is_allowed(server: Served) -> Non
 def test_nonsense_after_an_answer_has_begun_only_ends_the_connection(serve: Serve, caplog) -> None:
     with serve() as served:
         too_large = HEAD + b"Transfer-Encoding: chunked\r\n\r\n200000\r\n" + bytes(0x200000) + b"\r\nno number\r\n"
-        with connect(served) as connection:
+        with served.connect() as connection:
             with contextlib.suppress(OSError):
                 connection.sendall(too_large)
             assert read_all(connection).count(b"HTTP/1.1 ") <= 1

@@ -1,15 +1,18 @@
-"""What a server asks of the system."""
+"""What a server asks of the system, and what it says of itself: health, the OpenAPI document, and the page of it."""
 
 import asyncio
+import re
 import socket
 
 import pytest
 from fastapi import FastAPI
 
 from gpt.errors import GPTError
-from gpt.serving.http.drain import Drain
 from gpt.serving.http.limits import Limits
+from gpt.serving.http.metrics import Metrics
+from gpt.serving.http.registry import ResponseRegistry
 from gpt.serving.http.server import SEND_BYTES, Server, allow_files, bind
+from http_server import Served, assert_is_error
 
 resource = pytest.importorskip("resource", reason="Windows has no limit of open files")
 
@@ -51,8 +54,36 @@ def test_a_server_that_cannot_serve_does_not_say_that_it_does() -> None:
     bound = bind("127.0.0.1", 0)
     bound.close()
     app = FastAPI()
-    app.state.count_answer = said.append
-    server = Server(app, Drain(), Limits(), 0, said.append)
+    app.state.responses = ResponseRegistry(Metrics(None), 0)  # type: ignore[arg-type]  # no model is asked for
+    server = Server(app, Limits(), 0, said.append)
     with pytest.raises(OSError, match="Bad file descriptor"):
         asyncio.run(server.run(bound, lambda: said.append("serving")))
     assert said == []
+
+
+def test_the_reference_documents_every_endpoint_and_field_and_needs_nothing_from_elsewhere(server: Served) -> None:
+    document, page = server.get("/openapi.json").json(), server.get("/docs").text
+    protocol = {path for path in document["paths"] if not path.startswith("/api/")}  # the rest is the playground's
+    assert protocol == {"/v1/completions", "/v1/models", "/v1/models/{name}", "/health", "/metrics"}
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            assert operation["description"]
+            assert set(operation["responses"]) == {"200", "default"}
+            assert operation["responses"]["200"]["content"]
+    schemas = document["components"]["schemas"]
+    assert schemas["ReadingRequest"]["properties"]["text"]["minLength"] == 1
+    for field in schemas["CompletionRequest"]["properties"]:
+        assert f"<code>{field}</code>" in page
+    assert not re.search(r"(src|href)=\"?(https?:|//)", page)
+    for anchor in re.findall(r'href="#(\w+)"', page):
+        assert f'id="{anchor}"' in page
+
+
+def test_health_is_said_until_the_server_is_stopped_or_an_engine_fails(manual: Served) -> None:
+    assert manual.get("/health").json() == {"status": "ok"}
+    manual.engine.failure = RuntimeError("broken")
+    assert_is_error(manual.get("/health"), 503, None, "broken")
+    manual.engine.failure, manual.responses.stopping = None, True
+    assert "Retry-After" in manual.get("/health").headers
+    for path, body in (("/v1/completions", {"prompt": "It"}), ("/api/generate", {"prompt": "It"})):
+        assert_is_error(manual.post(path, **body), 503, None, "stopped")

@@ -15,13 +15,13 @@ PASTED = "pasted-"
 TEXT_BYTES = 16 << 20
 """Most bytes of a pasted text."""
 MAX_PASTED_BYTES = 256 << 20
-"""Of all pasted texts together."""
+"""Most bytes of all pasted texts together."""
 MAX_FILES = 200
 NAMED = {"shakespeare": 1_115_394, "pydocs": 465_000}
 """Corpora that the configuration knows, and about how many characters they have."""
 SHAKESPEARE_VOCABULARY = 65
 COUNTED_CHARACTERS = 1 << 26
-"""Of a file, from its beginning, in which the distinct ones are counted."""
+"""How much of a file, from its beginning, is searched for distinct characters."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,7 @@ class Corpus:
     """A text that is there, or that the training gets.
 
     Attributes:
-        source: `shakespeare` or `pydocs`, or `file`.
-        file: file of the data folder, for `file`.
+        source: `shakespeare`, `pydocs`, or `file` for one of the data folder.
         characters: about how many.
         begins: the first characters of a pasted text, which has no name.
     """
@@ -42,11 +41,7 @@ class Corpus:
 
 
 class Corpora:
-    """The data folder; the methods block, so they are for threads.
-
-    Args:
-        folder: may be missing.
-    """
+    """The data folder, which may be missing; the methods block, so they are for threads."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

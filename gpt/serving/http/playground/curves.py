@@ -44,12 +44,7 @@ class Curves:
 
 
 def read_curves(file: Path, after: int = -1, most: int = MAX_POINTS) -> Curves:
-    """Read the points after a step.
-
-    Args:
-        file: metrics.jsonl; a missing one is empty.
-        after: only later steps are returned.
-        most: points of each curve.
+    """Read the points after the step `after` from a metrics.jsonl, at most so many; a missing file is empty.
 
     Raises:
         OSError: the file cannot be read.

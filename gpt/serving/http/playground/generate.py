@@ -1,44 +1,38 @@
 """`/api/generate`: a text as the serving engine writes it, with the alternatives to each of its tokens."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from concurrent.futures import Executor
+import math
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
+import torch
 from fastapi import Depends, FastAPI, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
 
-from gpt.checkpoint import Loaded
 from gpt.config import SamplingParams
 from gpt.config.filter_fields import with_filter_fields
 from gpt.config.sections import Seed
+from gpt.data.tokenizers import Tokenizer
 from gpt.generation import SampledToken
-from gpt.generation.text import fit_prompt
-from gpt.serving.http.answer import Answer, Choice
-from gpt.serving.http.answers import Answers, until_answered
-from gpt.serving.http.events import parts, stream
-from gpt.serving.http.information import Responses
-from gpt.serving.http.jobs import Job, read_jobs
-from gpt.serving.http.limits import Limits
-from gpt.serving.http.logprobs import prompt_logprobs
-from gpt.serving.http.models import Models
-from gpt.serving.http.playground.tokens import ALTERNATIVES, DetailStream
-from gpt.serving.http.protocol import CompletionRequest, Ids
+from gpt.generation.sampling import next_token_probabilities
+from gpt.generation.text import TextStream, fit_prompt
+from gpt.inspection.views.tokens import labels_of, most_likely
+from gpt.serving.http import responses
+from gpt.serving.http.completions import EVENTS, parts, stream
+from gpt.serving.http.prompts import read_prompts
+from gpt.serving.http.protocol import CompletionRequest, Ids, Responses
+from gpt.serving.http.registry import Services, until_answered
 
-FIXED: dict[str, Any] = {
-    "n": 1,
-    "stop": [],
-    "repetition_penalty": 1.0,
-    "overflow": "slide",
-    "long_prompt": "crop",
-}
+FIXED: dict[str, Any] = {"n": 1, "stop": [], "repetition_penalty": 1.0, "overflow": "slide", "long_prompt": "crop"}
 """What the page does not let its reader choose, so that nothing but the fields of a request decides about the text."""
-
-
 MAX_LOGPROBS = 4096
-"""Of a token, from which its alternatives are found; what a larger vocabulary has beyond them counts as impossible."""
+"""Tokens from which alternatives are found; what a larger vocabulary has beyond them counts as impossible."""
+ALTERNATIVES = 10
+"""Alternatives to each token."""
+MAX_FED = 64
+"""Tokens that are described at a time; until then, each holds the log-probabilities of the whole vocabulary."""
 
 
 @with_filter_fields(after="temperature")
@@ -55,67 +49,117 @@ class GenerateRequest(BaseModel):
     known: int = Field(0, ge=0, description="Tokens at the beginning of the prompt that are not to be described.")
 
 
-class Generate:
-    """Answers requests for texts with details.
+def add_generate(app: FastAPI, services: Services) -> None:
+    """Add `POST /api/generate`."""
 
-    Args:
-        models: the models it serves.
-        limits: limits of a request.
-        answers: opens new answers.
-        heavy: runs other computations one at a time.
-    """
-
-    def __init__(self, models: Models, limits: Limits, answers: Answers, heavy: Executor) -> None:
-        self._models, self._limits, self._answers, self._heavy = models, limits, answers, heavy
-
-    async def create(
-        self, body: GenerateRequest, cleanup: Annotated[AsyncExitStack, Depends(until_answered)]
-    ) -> Response:
+    async def create(body: GenerateRequest, cleanup: Annotated[AsyncExitStack, Depends(until_answered)]) -> Response:
         """Continue a prompt, and send each token with the most likely ones in its place.
 
         Every event is a list of `tokens`, each with `id`, `label`, `text`, `probability` and `chance`, which are before
         and after the sampling parameters, and the most likely tokens `own` and `sampled`, before and after them.
         The tokens of the prompt come first.
         """
-        self._answers.check()
-        served = await cleanup.enter_async_context(self._models.use(body.model))
-        loaded = served.loaded
+        services.responses.check()
+        served = await cleanup.enter_async_context(services.models.use(body.model))
+        model, tokenizer = served.loaded.model, served.loaded.tokenizer
         request = CompletionRequest(**body.model_dump(exclude={"known"}), **FIXED)
-        (job,) = read_jobs(request, self._limits, loaded.model, loaded.tokenizer, loaded.config.sample)
-        count = min(loaded.model.vocab_size, MAX_LOGPROBS)
-        params = job.params[0].model_copy(update={"logprobs": count})
-        held = params.model_copy(update={"logprobs": 2 * ALTERNATIVES})
-        answer = self._answers.open(served.engine, [job._replace(params=[held])], cleanup)
-        given = await self._score(loaded, job, params)
-        details = DetailStream(loaded.tokenizer, loaded.model.vocab_size, params, len(given), body.known)
-        choice = Choice(0, params.seed, details)
-        choice.begin(job.prompt, given)
-        answer.start(choice, job.ids, params)
-        return stream(_bodies(answer))
+        (prompt,) = read_prompts(request, services.limits, model, tokenizer, served.loaded.config.sample)
+        params = prompt.params[0].model_copy(update={"logprobs": min(model.vocab_size, MAX_LOGPROBS)})
+        held = prompt._replace(params=[params.model_copy(update={"logprobs": 2 * ALTERNATIVES})])
+        response = services.responses.open(served.engine, len(prompt.ids), held.values, cleanup)
+        ids = prompt.ids or fit_prompt([], tokenizer, params, model.config.block_size)
+        given = await prompt._replace(ids=ids, params=[params]).score(model, services.executor)
+        details = DetailStream(tokenizer, model.vocab_size, params, len(given), body.known)
+        choice = responses.Choice(0, params.seed, details)
+        choice.begin(prompt.text, given)
+        response.start(choice, prompt.ids, params)
+        return stream(_bodies(response))
 
-    async def _score(self, loaded: Loaded, job: Job, params: SamplingParams) -> list[SampledToken]:
-        """Return the tokens of a prompt, those in the window with their log-probabilities."""
-        model, tokenizer = loaded.model, loaded.tokenizer
-        ids = job.ids or fit_prompt([], tokenizer, params, model.config.block_size)
-        loop = asyncio.get_running_loop()
-        scored = await loop.run_in_executor(self._heavy, prompt_logprobs, model, ids, params)
-        return [*map(SampledToken, job.cropped), *scored]
+    described: Responses = {200: {"content": {EVENTS: {}}, "description": "Tokens"}}
+    app.add_api_route("/api/generate", create, methods=["POST"], response_class=StreamingResponse, responses=described)
 
 
-async def _bodies(answer: Answer) -> AsyncIterator[dict[str, Any]]:
+async def _bodies(response: responses.Response) -> AsyncIterator[dict[str, Any]]:
     """Yield what is sent in events."""
-    async for part in parts(answer):
+    async for part in parts(response):
         yield {"tokens": part["logprobs"], "finish_reason": part["finish_reason"]}
 
 
-def add_generate(
-    app: FastAPI, models: Models, limits: Limits, answers: Answers, heavy: Executor, errors: Responses
-) -> None:
-    """Add `POST /api/generate`; see `Generate`, and `add_playground` for the arguments."""
-    app.add_api_route(
-        "/api/generate",
-        Generate(models, limits, answers, heavy).create,
-        methods=["POST"],
-        response_class=StreamingResponse,
-        responses={200: {"content": {"text/event-stream": {}}, "description": "Tokens"}, **errors},
-    )
+class DetailStream:
+    """Describes tokens, and holds them back until the text they belong to is shown.
+
+    Args:
+        vocab_size: the model's vocabulary size; tokens come with log-probabilities of all ids, or of the top ones.
+        params: how they were sampled, without a repetition penalty.
+        given: tokens at the beginning, which are not sampled.
+        known: tokens at the beginning that are not to be described.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, params: SamplingParams, given: int, known: int) -> None:
+        self._params, self._given, self._known = params, given, known
+        self._text, self._count = TextStream(tokenizer), 0
+        self._labels = labels_of(tokenizer, range(vocab_size))
+        self._fed: list[SampledToken] = []
+        self._described: list[dict[str, Any]] = []
+
+    def feed(self, tokens: Iterable[SampledToken]) -> None:
+        """Add tokens in the order of the text."""
+        self._fed += tokens
+        if len(self._fed) >= MAX_FED:
+            self._describe()
+
+    def take(self, length: int) -> list[dict[str, Any]]:
+        """Return, once, all tokens so far; a token without a text is the beginning of a character."""
+        self._describe()
+        described, self._described = self._described, []
+        return described
+
+    def _describe(self) -> None:
+        tokens, self._fed = self._fed, []
+        for token, chance, own, sampled in zip(tokens, *self._alternatives(tokens), strict=True):
+            described = {
+                "id": token.id,
+                "label": self._labels[token.id],
+                "text": self._text.feed(token.id),
+                "probability": None if token.logprob is None else _round(math.exp(token.logprob)),
+                "chance": chance,
+                "own": own,
+                "sampled": sampled,
+                "isGiven": self._count < self._given,
+            }
+            if self._count >= self._known:
+                self._described.append(described)
+            self._count += 1
+
+    def _alternatives(self, tokens: list[SampledToken]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Return the probability of each in sampling, and the most likely ones, by the model and by sampling.
+
+        These are lists of id, label and probability.
+        """
+        rows = [row for row, token in enumerate(tokens) if token.top]
+        chances: list[Any] = [None for _ in tokens]
+        own: list[Any] = [[] for _ in tokens]
+        sampled: list[Any] = [[] for _ in tokens]
+        if rows:
+            logprobs = _matrix([tokens[row] for row in rows], len(self._labels))
+            after = next_token_probabilities(logprobs, self._params)
+            for lists, probabilities in ((own, logprobs.exp()), (sampled, after)):
+                for row, best in zip(rows, most_likely(probabilities, ALTERNATIVES), strict=True):
+                    lists[row] = [[index, self._labels[index], _round(p)] for index, p in best if p > 0]
+            for row, probabilities in zip(rows, after, strict=True):
+                chances[row] = _round(probabilities[tokens[row].id].item())
+        return chances, own, sampled
+
+
+def _matrix(tokens: list[SampledToken], vocab_size: int) -> Tensor:
+    """Return the log-probabilities (N, V) that tokens come with, their own among them, else minus infinity."""
+    logprobs = torch.full((len(tokens), vocab_size), -math.inf)
+    for row, token in zip(logprobs, tokens, strict=True):
+        known = {token.id: token.logprob, **dict(token.top)}
+        row[list(known)] = torch.tensor(list(known.values()))
+    return logprobs
+
+
+def _round(value: float) -> float:
+    """Return a number with the digits that a page may show, which are half the bytes."""
+    return float(f"{value:.5g}")

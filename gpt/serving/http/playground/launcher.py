@@ -23,7 +23,7 @@ CONSOLE = "console.log"
 LAUNCHED = "launched.json"
 """In the run folder: the process and its command, for a server that is started later."""
 LINES, LINE_CHARACTERS = 30, 300
-"""Of the console that are shown."""
+"""How much of the console is shown."""
 FULL_BYTES = 1 << 16
 """With less space left, a console may lack its last lines."""
 COMMAND = (sys.executable, "-P", "-m", "gpt.cli.train")
@@ -34,42 +34,29 @@ class BusyError(GPTError):
 
 
 class Launcher:
-    """Starts and stops the train command, at most one at a time; the methods block, so they are for threads.
-
-    Args:
-        runs: folder of run folders.
-    """
+    """Starts and stops the train command, at most one at a time; the methods block, so they are for threads."""
 
     def __init__(self, runs: Path) -> None:
         self._runs, self._lock = runs, threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._stopping = self._closed = False
+        self._closed = False
         self._last_lines: list[str] = []
+        self.stopping = False
         self.name: str | None = None
         self.command: list[str] = []
 
     @property
     def running(self) -> bool:
-        """Return whether the process that was started here last has not ended."""
+        """Whether the process that was started here last has not ended."""
         return self._process is not None and self._process.poll() is None
 
     @property
-    def stopping(self) -> bool:
-        """Return whether it was told to stop."""
-        return self._stopping
-
-    @property
     def exit_code(self) -> int | None:
-        """Return its exit code, negative for a signal; None where it runs or nothing was started."""
+        """Its exit code, negative for a signal; None where it runs or nothing was started."""
         return None if self._process is None else self._process.poll()
 
     def start(self, name: str, arguments: Sequence[str], is_new: bool) -> None:
-        """Start the train command.
-
-        Args:
-            name: name of the run.
-            arguments: arguments of the command, checked; they reach no shell.
-            is_new: the run folder must not be there yet.
+        """Start the train command with these arguments, which reach no shell, in a run folder that may be new.
 
         Raises:
             BusyError: another one runs, or the folder is there.
@@ -88,19 +75,15 @@ class Launcher:
                 raise BusyError(f"{folder} is there already; choose another name") from None
             except OSError as error:
                 raise GPTError(f"cannot start a training in {folder}: {error.strerror}") from None
-            self._process, self._stopping, self._last_lines = process, False, []
+            self._process, self.stopping, self._last_lines = process, False, []
             self.name, self.command = name, command
 
     def stop(self, for_good: bool = False) -> None:
-        """Let the process that was started here save a checkpoint and end; a second time has no effect.
-
-        Args:
-            for_good: no other one can be started.
-        """
+        """Let the process save a checkpoint and end; a second time has no effect. `for_good`: none can be started."""
         with self._lock:
             self._closed = self._closed or for_good
-            if self._process is not None and self.running and not self._stopping:
-                self._stopping = True
+            if self._process is not None and self.running and not self.stopping:
+                self.stopping = True
                 self._process.send_signal(signal.SIGTERM)  # not SIGINT, which may be ignored where the server runs
 
     def stop_other(self, name: str) -> bool:
@@ -157,11 +140,7 @@ def last_lines(file: Path) -> list[str]:
 
 
 def _launch_noted(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
-    """Start a process that a later server finds by what is noted in a run folder; without the note, none is left.
-
-    Raises:
-        OSError: the folder cannot be written, or the process not be started.
-    """
+    """Start a process that a later server finds by what is noted in a run folder; without the note, none is left."""
     process = None
     try:
         _note(folder, 0, command)  # a disk that is full is found out before anything runs

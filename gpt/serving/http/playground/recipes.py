@@ -38,12 +38,6 @@ class Recipe:
         name: file name without its ending.
         about: the comment at its head.
         source: the corpus that it was made for, as `data.source`.
-        parameters: number of the model's parameters.
-        n_layer: blocks.
-        n_embd: width.
-        block_size: positions of the window.
-        max_steps: optimizer steps.
-        tokens_per_step: training tokens of a step.
         seconds: least and most expected on this machine; equal where `like` is not None.
         like: the run on whose pace that rests; None: it rests on FLOPs and `UTILIZATION`.
     """

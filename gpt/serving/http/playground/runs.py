@@ -1,19 +1,21 @@
-"""The runs of a folder, their curves and their samples, also while they train."""
+"""`/api/runs`: the runs of a folder, their curves and their samples, also while they train."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query
 
 from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder
 from gpt.config import Config, ModelConfig, load_saved_config
 from gpt.errors import ConfigError
 from gpt.files import parse_json
-from gpt.serving.http.errors import APIError
 from gpt.serving.http.playground.curves import Columns, last_progress, read_curves
+from gpt.serving.http.protocol import APIError
 
 MAX_SAMPLES = 200
 SAMPLE_CHARACTERS = 10_000
@@ -87,11 +89,7 @@ class Sample:
 
 
 class Runs:
-    """Reads a folder of run folders; the methods block, so they are for threads.
-
-    Args:
-        folder: may be missing, which is as if it were empty.
-    """
+    """Reads a folder of run folders, which may be missing; the methods block, so they are for threads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -115,7 +113,7 @@ class Runs:
         return RunFolder(self.folder / name)
 
     def being_trained(self) -> str | None:
-        """Return the name of a run that a process trains now."""
+        """Find a run that a process trains now."""
         return next((name for name in self.names() if RunFolder(self.folder / name).is_being_trained()), None)
 
     def summary(self, name: str) -> Run:
@@ -132,6 +130,7 @@ class Runs:
         training = folder.is_being_trained()
         step, seconds = progress or (0, None)
         last, best = _pointer(folder, "last"), _pointer(folder, "best")
+        leaves = config.leaves()
         left = seconds / step * (config.train.max_steps - step) if training and seconds is not None and step else None
         return Run(
             name=name,
@@ -144,15 +143,11 @@ class Runs:
             best_val_loss=best.get("val_loss"),
             parameters=_parameters(config.model),
             has_checkpoint=folder.pointed("last") is not None,
-            config=_shown(config),
+            config={key: leaves[key] for key in SHOWN},
         )
 
     def details(self, name: str, after: int = -1) -> RunDetails:
-        """Describe a run with its curves.
-
-        Args:
-            name: name of the run.
-            after: only points of later steps are returned.
+        """Describe a run with its curves, of which only the points after the step `after` are returned.
 
         Raises:
             APIError: there is no such run.
@@ -234,11 +229,6 @@ def _parameters(model: ModelConfig) -> int | None:
     return None if model.vocab_size is None else count_parameters(model).total
 
 
-def _shown(config: Config) -> dict[str, Any]:
-    leaves = config.leaves()
-    return {key: leaves[key] for key in SHOWN}
-
-
 def _sample_steps(folder: RunFolder) -> list[int]:
     """Return the steps that have a sample, at most `MAX_SAMPLES` of them, the last one included."""
     if not folder.samples.is_dir():
@@ -247,3 +237,23 @@ def _sample_steps(folder: RunFolder) -> list[int]:
     steps = sorted(int(match[1]) for match in matches if match)
     stride = -(-len(steps) // MAX_SAMPLES) or 1
     return steps[::-1][::stride][::-1]
+
+
+def add_runs(app: FastAPI, runs: Runs) -> None:
+    """Add the endpoints of the runs to an application."""
+
+    def list_runs() -> RunList:
+        """List the runs, those that changed last first."""
+        return RunList([runs.summary(name) for name in runs.names()])
+
+    def get_run(name: str, after: Annotated[int, Query(ge=-1, lt=2**62)] = -1) -> RunDetails:
+        """Return one run with its curves, of steps after `after`, thinned to about 1,000 points each."""
+        return runs.details(name, after)
+
+    def get_sample(name: str, step: int) -> Sample:
+        """Return what the model of a run wrote at a step."""
+        return runs.sample(name, step)
+
+    app.add_api_route("/api/runs", list_runs)
+    app.add_api_route("/api/runs/{name}", get_run)
+    app.add_api_route("/api/runs/{name}/samples/{step}", get_sample)

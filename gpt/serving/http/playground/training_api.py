@@ -1,28 +1,39 @@
-"""`/api/training`: choose a text and a recipe, start, watch, stop, go on; for this machine's own browser only."""
+"""`/api/training`: choose a text and a recipe, start, watch, stop, go on; for this machine's own browser only.
+
+Who may start and stop a training is a person at this machine, from the page of this server. The server's guard has
+refused pages of other sites and names that are not the server's. What starts a process asks for more: a loopback
+address at both ends, no proxy between, and a token that only the page of this server could read.
+"""
 
 import asyncio
+import hmac
+import ipaddress
+import secrets
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, TypeVar
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import HTTPConnection
 
 from gpt.errors import GPTError
-from gpt.serving.http.drain import Drain
-from gpt.serving.http.errors import APIError
 from gpt.serving.http.playground.corpora import TEXT_BYTES, Corpus
 from gpt.serving.http.playground.launcher import BusyError
-from gpt.serving.http.playground.loopback import Loopback
 from gpt.serving.http.playground.recipes import UTILIZATION, Recipe
 from gpt.serving.http.playground.trainings import Training, Trainings
+from gpt.serving.http.protocol import APIError
+from gpt.serving.http.registry import Services
 
 START = "/api/training/start"
 """Takes a text, so its body may be larger than others'."""
 BODY_BYTES = 2 * TEXT_BYTES
 """JSON escapes some characters of the text."""
+TOKEN_HEADER = "X-Training-Token"
+"""No form can send it, and a script of another site must first ask, which this server refuses."""
+PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 
 
 class _Body(BaseModel):
@@ -54,14 +65,7 @@ class Status:
 
 @dataclass(frozen=True)
 class Choices:
-    """What a training can be made of.
-
-    Attributes:
-        recipes: with the time that each would take, see `Recipe`.
-        corpora: named ones and files.
-        text_bytes: most of a text.
-        utilization: fraction of this machine's matmul rate, at worst and at best, for estimates without a past run.
-    """
+    """What a training can be made of; `utilization` is that of estimates without a past run, see `UTILIZATION`."""
 
     recipes: list[Recipe]
     corpora: list[Corpus]
@@ -72,26 +76,86 @@ class Choices:
 Body = TypeVar("Body", bound=BaseModel)
 
 
-class TrainingEndpoints:
-    """The endpoints of training.
+class Loopback:
+    """Checks that requests come from this machine; `token` is what the page reads, and sends to change something."""
 
-    Args:
-        trainings: None: each endpoint says that training is switched off.
-        drain: the server's shutdown.
-        heavy: runs other computations one at a time.
-    """
+    def __init__(self) -> None:
+        self.token = secrets.token_urlsafe(32)
 
-    def __init__(self, trainings: Trainings | None, drain: Drain, heavy: Executor) -> None:
-        self._trainings, self._drain, self._heavy = trainings, drain, heavy
-        self._loopback = Loopback()
+    def check(self, request: HTTPConnection) -> None:
+        """Make sure that a request comes from this machine and was meant for it.
 
-    def add_to(self, app: FastAPI) -> None:
-        """Add the routes to an application."""
-        app.add_api_route("/api/training", self.status, include_in_schema=False)
-        app.add_api_route("/api/training/choices", self.choices, include_in_schema=False)
-        changes = {START: self.start, "/api/training/stop": self.stop, "/api/training/resume": self.resume}
-        for path, handler in changes.items():
-            app.add_api_route(path, handler, methods=["POST"], include_in_schema=False)
+        Raises:
+            APIError: it does not, or was not.
+        """
+        if request.client is None or not is_loopback(request.client.host):
+            raise APIError(403, "training can only be seen and started from the machine that the server runs on")
+        if any(name in request.headers for name in PROXY_HEADERS):
+            raise APIError(403, "training cannot be seen or started through a proxy")
+        host = request.headers.get("host", "")
+        if not _names_loopback(f"//{host}"):
+            raise APIError(403, "training can only be seen and started at http://127.0.0.1 or http://localhost")
+        origin = request.headers.get("origin")
+        if origin is not None and (not _names_loopback(origin) or urlsplit(origin).netloc.lower() != host.lower()):
+            raise APIError(403, "training can only be seen and started from this server's own page")
+
+    def check_change(self, request: HTTPConnection) -> None:
+        """Make sure that a request that changes something comes from the page, see `check`.
+
+        Raises:
+            APIError: it does not.
+        """
+        self.check(request)
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise APIError(403, "send a JSON object as Content-Type: application/json")
+        given = request.headers.get(TOKEN_HEADER, "")
+        if not hmac.compare_digest(given.encode(), self.token.encode()):
+            raise APIError(403, f"the header {TOKEN_HEADER} is not the token that /api/training gives; reload the page")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is one of the loopback interface, IPv4 mapped into IPv6 included."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def _names_loopback(url: str) -> bool:
+    try:
+        name = urlsplit(url).hostname or ""
+    except ValueError:
+        return False
+    return name == "localhost" or is_loopback(name)
+
+
+def add_training(app: FastAPI, trainings: Trainings | None, services: Services) -> None:
+    """Add the endpoints of training, which the OpenAPI document leaves out; without `trainings` each says it is off."""
+    api = TrainingAPI(trainings, services)
+
+    async def start(request: Request) -> Status:
+        return await api.change(request, StartRequest, _start)
+
+    async def stop(request: Request) -> Status:
+        return await api.change(request, NameRequest, lambda trainings, body: trainings.stop(body.name))
+
+    async def resume(request: Request) -> Status:
+        return await api.change(request, NameRequest, lambda trainings, body: trainings.resume(body.name))
+
+    app.add_api_route("/api/training", api.status, include_in_schema=False)
+    app.add_api_route("/api/training/choices", api.choices, include_in_schema=False)
+    for path, change in {START: start, "/api/training/stop": stop, "/api/training/resume": resume}.items():
+        app.add_api_route(path, change, methods=["POST"], include_in_schema=False)
+
+
+class TrainingAPI:
+    """Answers requests about trainings."""
+
+    def __init__(self, trainings: Trainings | None, services: Services) -> None:
+        self._trainings, self._services, self._loopback = trainings, services, Loopback()
 
     def status(self, request: Request) -> Status:
         """Return what runs."""
@@ -113,21 +177,9 @@ class TrainingEndpoints:
         if corpus is not None:
             vocabulary = await asyncio.to_thread(trainings.corpora.vocabulary, corpus)
         describe = partial(trainings.recipes.describe, characters, vocabulary)
-        recipes = await loop.run_in_executor(self._heavy, describe)  # measures once
+        recipes = await loop.run_in_executor(self._services.executor, describe)  # measures once
         corpora = await asyncio.to_thread(trainings.corpora.available)
         return Choices(recipes, corpora, TEXT_BYTES, UTILIZATION)
-
-    async def start(self, request: Request) -> Status:
-        """Start a training."""
-        return await self._change(request, StartRequest, _start)
-
-    async def stop(self, request: Request) -> Status:
-        """Stop the training, which saves."""
-        return await self._change(request, NameRequest, lambda trainings, body: trainings.stop(body.name))
-
-    async def resume(self, request: Request) -> Status:
-        """Continue a run."""
-        return await self._change(request, NameRequest, lambda trainings, body: trainings.resume(body.name))
 
     def _allowed(self, request: Request) -> Trainings:
         self._loopback.check(request)
@@ -135,11 +187,11 @@ class TrainingEndpoints:
             raise APIError(403, "this server was started with --no-training")
         return self._trainings
 
-    async def _change(self, request: Request, kind: type[Body], act: Callable[[Trainings, Body], object]) -> Status:
+    async def change(self, request: Request, kind: type[Body], act: Callable[[Trainings, Body], object]) -> Status:
         """Do what a body asks for, which is read only when the request may ask for it."""
         trainings = self._allowed(request)
         self._loopback.check_change(request)
-        self._drain.check()
+        self._services.responses.check()
         try:
             body = kind.model_validate_json(await request.body())
         except ValidationError as error:

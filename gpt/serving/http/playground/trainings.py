@@ -24,7 +24,7 @@ class Training:
     """The training that runs, or the last one that this server started.
 
     Attributes:
-        run: its run; its name alone until the run folder has a configuration.
+        run: has its name alone until the run folder has a configuration.
         state: `starting` until the run is locked, then `training`; `stopping` while it saves; then `ended`.
         exit_code: exit code of the process; None while it runs, or if it was started elsewhere.
         lines: last ones of its console.
@@ -41,18 +41,7 @@ class Training:
 
 
 class Trainings:
-    """Starts, watches and stops trainings, at most one at a time; the methods block, so they are for threads.
-
-    Attributes:
-        recipes: recipes to choose from.
-        corpora: corpora to choose from.
-
-    Args:
-        runs: folder of existing and new runs.
-        recipes: see above.
-        corpora: see above.
-        report: takes a line when the server stops a training.
-    """
+    """Starts, watches and stops trainings, at most one at a time; the methods block, so they are for threads."""
 
     def __init__(self, runs: Runs, recipes: Recipes, corpora: Corpora, report: Report) -> None:
         self.recipes, self.corpora = recipes, corpora
@@ -83,9 +72,7 @@ class Trainings:
         """Start a new run and return its name.
 
         Args:
-            recipe: one of `recipes`.
             corpus: one of `corpora`; None: `text` is pasted.
-            text: to learn from.
             name: name of the run; None: the recipe's, with a number.
 
         Raises:
@@ -142,7 +129,7 @@ class Trainings:
 
     @property
     def running(self) -> bool:
-        """Return whether a training that was started here runs."""
+        """Whether a training that was started here runs."""
         return self._launcher.running
 
     def close(self) -> None:

@@ -156,9 +156,7 @@ export class LocalSource {
       const triangle = (ids.length * (ids.length + 1)) / 2;
       const weights = new Float32Array(layers * heads * triangle);
       const place = (layer, head, query) => (layer * heads + head) * triangle + (query * (query + 1)) / 2;
-      const options = (query) => ({
-        onWeights: (layer, head, row) => weights.set(row, place(layer, head, query)),
-      });
+      const options = (query) => ({ onWeights: (layer, head, row) => weights.set(row, place(layer, head, query)) });
       return { options, view: () => ({ layers, heads, weights }) };
     });
   }

@@ -1,9 +1,7 @@
 """`/api/generate`: the text of the completions endpoint, with what else was possible at each token."""
 
-import itertools
 import json
 import math
-import socket
 from typing import Any
 
 import pytest
@@ -15,9 +13,8 @@ from gpt.generation import SampledToken
 from gpt.generation.sampling import next_token_probabilities
 from gpt.inspection.views.tokens import labels_of
 from gpt.model import GPT
-from gpt.serving.http.playground.tokens import MAX_FED, DetailStream
-from http_server import Served
-from patience import PATIENCE
+from gpt.serving.http.playground.generate import MAX_FED, DetailStream
+from http_server import Served, assert_is_error, post_bytes
 
 SETTINGS = {"temperature": 0.7, "top_k": 6, "top_p": 0.9}
 FIXED = {"min_p": 0.0, "repetition_penalty": 1.0, "overflow": "slide", "long_prompt": "crop"}
@@ -82,15 +79,11 @@ def test_the_probabilities_are_those_of_the_model_and_of_sampling(
     assert sampled_ids == ids[6:]
 
 
-def test_tokens_that_the_page_knows_are_not_sent_again(server: Served) -> None:
+def test_a_prompt_may_be_token_ids_and_known(server: Served, char_model: tuple[GPT, CharTokenizer]) -> None:
     whole = tokens(server, prompt="It was", max_tokens=8)
+    assert tokens(server, prompt=char_model[1].encode("It was").tolist(), max_tokens=8) == whole
     assert tokens(server, prompt="It was", max_tokens=8, known=4) == whole[4:]
     assert tokens(server, prompt="It was", max_tokens=0, known=5) == whole[5:6]
-
-
-def test_a_prompt_may_be_token_ids(server: Served, char_model: tuple[GPT, CharTokenizer]) -> None:
-    ids = char_model[1].encode("It was").tolist()
-    assert tokens(server, prompt=ids, max_tokens=8) == tokens(server, prompt="It was", max_tokens=8)
 
 
 def test_what_lies_before_the_window_has_no_probability(server: Served, char_model: tuple[GPT, CharTokenizer]) -> None:
@@ -113,27 +106,18 @@ def test_bytes_that_begin_a_character_have_no_text_of_their_own(
     assert [(token["label"], token["text"]) for token in unfinished[:2]] == [("e2", ""), ("82", "")]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "param"),
-    [
-        ({"prompt": 5}, "prompt"),
-        ({"prompt": "\u0416"}, "prompt"),
-        ({"prompt": [10**6]}, "prompt"),
-        ({"max_tokens": 10**6}, "max_tokens"),
-        ({"max_tokens": -1}, "max_tokens"),
-        ({"temperature": 3.0}, "temperature"),
-        ({"top_p": 0.0}, "top_p"),
-        ({"top_k": -1}, "top_k"),
-        ({"known": -1}, "known"),
-        ({"model": "nobody"}, "model"),
-        ({"stop": ["a"]}, "stop"),
-    ],
-)
-def test_what_is_wrong_is_named(server: Served, wrong: dict[str, Any], param: str) -> None:
-    with server.http() as client:
-        answer = client.post("/api/generate", json={"prompt": "It", **wrong})
-    assert answer.status_code == (404 if param == "model" else 400)
-    assert answer.json()["error"]["param"] == param
+WRONG = [
+    *({"prompt": prompt} for prompt in (5, "\u0416", [10**6])),
+    *({"max_tokens": count} for count in (10**6, -1)),
+    *({"temperature": 3.0}, {"top_p": 0.0}, {"top_k": -1}, {"known": -1}, {"model": "nobody"}, {"stop": ["a"]}),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_is_named(server: Served, wrong: dict[str, Any]) -> None:
+    (param,) = wrong
+    answer = server.post("/api/generate", **{"prompt": "It", **wrong})
+    assert_is_error(answer, 404 if param == "model" else 400, param)
 
 
 def test_a_slow_reader_holds_ten_alternatives_a_token_and_no_vocabulary(
@@ -178,41 +162,11 @@ def test_a_vocabulary_may_be_smaller_than_the_list(size: int) -> None:
     assert len(token["own"]) == len(token["sampled"]) == size
 
 
-def ask(served: Served) -> socket.socket:
-    body = json.dumps({"prompt": "It was", "max_tokens": 30}).encode()
-    connection = socket.create_connection(("127.0.0.1", served.port), PATIENCE)
-    connection.sendall(
-        b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
-    )
-    served.engine.wait_for_request()
-    return connection
-
-
-@pytest.mark.parametrize("said", [0, 3])
-def test_a_reader_that_goes_away_is_cancelled_at_once(manual: Served, said: int) -> None:
-    connection = ask(manual)
-    for _ in range(said):
-        manual.engine.say("a")
-    connection.close()
-    manual.engine.wait_for_cancel()
-    assert manual.engine.cancelled == manual.engine.requests
-
-
 def test_the_engine_is_asked_for_what_the_request_says(manual: Served) -> None:
-    with ask(manual) as connection:
+    with manual.connect(post_bytes("/api/generate", prompt="It was", max_tokens=30)) as connection:
+        manual.engine.wait_for_request()
         params = manual.engine.requests[0].params
         manual.engine.say("a", "length")
         connection.recv(1)
     assert (params.max_new_tokens, params.temperature, params.top_k, params.top_p) == (30, 1.0, 0, 1.0)
     assert (params.stop, params.min_p, params.repetition_penalty, params.seed) == ((), 0.0, 1.0, 0)
-
-
-def test_a_failure_is_an_event_after_the_tokens(manual: Served) -> None:
-    with ask(manual) as connection, connection.makefile("r") as lines:
-        manual.engine.say("a")
-        manual.engine.requests[0].error = ValueError("no more numbers")
-        manual.engine.say("", "error")
-        sent = (line.removeprefix("data: ").strip() for line in lines if line.startswith("data: "))
-        found = list(itertools.takewhile(lambda data: data != "[DONE]", sent))
-    assert "no more numbers" in json.loads(found[-1])["error"]["message"]

@@ -1,4 +1,4 @@
-"""The document at `/`: who gets it, and what it may do."""
+"""The document at `/`: who gets it, and what it may do; and what it says of a model."""
 
 import base64
 import hashlib
@@ -6,12 +6,13 @@ import re
 
 import pytest
 
-from http_server import Serve, Served, real_engine
+from gpt.data.tokenizers import CharTokenizer
+from gpt.model import GPT
+from http_server import Served, assert_is_error
 
 
-def test_the_policy_allows_the_script_and_the_style_of_the_page_and_no_other(server: Served) -> None:
-    with server.http() as client:
-        answer = client.get("/")
+def test_the_page_asks_nobody_else_and_runs_no_other_script(server: Served) -> None:
+    answer = server.get("/")
     policy = dict(part.strip().split(" ", 1) for part in answer.headers["Content-Security-Policy"].split(";"))
     assert policy["default-src"] == policy["frame-ancestors"] == "'none'"
     assert policy["connect-src"] == "'self'"
@@ -19,20 +20,27 @@ def test_the_policy_allows_the_script_and_the_style_of_the_page_and_no_other(ser
         (content,) = re.findall(f"<{kind}>(.*?)</{kind}>", answer.text, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         assert policy[f"{kind}-src"] == f"'sha256-{digest}'"
+    assert not re.search(r"(src|href|url)\s*[=(]\s*[\"']?(https?:)?//", answer.text)
 
 
-def test_the_page_names_no_other_address(server: Served) -> None:
-    with server.http() as client:
-        assert not re.search(r"(src|href|url)\s*[=(]\s*[\"']?(https?:)?//", client.get("/").text)
+def test_a_model_is_described(server: Served, byte_server: Served, char_model: tuple[GPT, CharTokenizer]) -> None:
+    model, tokenizer = char_model
+    assert server.get("/api/models/second").json() == {
+        "model": "second",
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "n_layer": 2,
+        "n_head": 4,
+        "block_size": 64,
+        "vocab_size": tokenizer.vocab_size,
+        "token": "character",
+        "sample": {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    }
+    of_bytes = byte_server.get("/api/models/first").json()
+    assert (of_bytes["token"], of_bytes["vocab_size"]) == ("byte", 256)
 
 
-def test_the_page_is_open_where_all_else_needs_the_key(serve: Serve) -> None:
-    with serve(real_engine, api_key="sesame") as served, served.http() as client:
-        assert client.get("/").status_code == 200
-        assert client.get("/v1/models").status_code == 401
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-def test_it_can_only_be_read(server: Served, method: str) -> None:
-    with server.http() as client:
-        assert client.request(method, "/").status_code == 405
+@pytest.mark.parametrize("name", ["nobody", "..%2fsecond"])
+def test_a_model_that_is_not_there_is_an_error(server: Served, name: str) -> None:
+    answer = server.get(f"/api/models/{name}")
+    assert_is_error(answer, 404, "model", "/v1/models")
+    assert answer.json()["error"]["code"] == "model_not_found"

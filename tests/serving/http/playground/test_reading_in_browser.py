@@ -17,7 +17,6 @@ from gpt.model import GPT
 
 TEXT = "It was the best of rooms"
 Open = Callable[..., Page]
-NAMES = ("attention", "lens", "surprisal", "trace")
 IDLE = "document.querySelector('.view .status').textContent === ''"
 
 
@@ -49,35 +48,6 @@ def texts_of(page: Page, selector: str) -> list[str]:
 @pytest.fixture
 def ids(char_model: tuple[GPT, CharTokenizer]) -> torch.Tensor:
     return torch.tensor(char_model[1].encode(TEXT).tolist())
-
-
-def test_attention_as_matrix_and_as_arcs(
-    open_page: Open, char_model: tuple[GPT, CharTokenizer], ids: torch.Tensor
-) -> None:
-    weights = attention_view(*char_model, ids)["weights"]
-    page = open_page("attention")
-    read(page, "attention")
-    assert page.run("document.querySelectorAll('#heads .thumbnail').length") == 8
-    page.point("document.querySelectorAll('#heads .thumbnail')[6]", click=True)
-    assert text_of(page, "#matrix-title") == "Layer 1, head 2"
-    page.point("document.querySelectorAll('#text .token')[10]", click=True)
-    row = weights[1, 2, 10, :11]
-    assert (
-        text_of(page, "#readout") == f"from '␣' (10) to '{shown(TEXT[row.argmax()])}' ({row.argmax()}): {row.max():.3f}"
-    )
-    arcs = page.run(
-        "[...document.querySelectorAll('#arcs path')]"
-        ".map((arc) => [Number(arc.dataset.key), Number(arc.getAttribute('opacity'))])"
-    )
-    assert sorted(key for key, _ in arcs) == [key for key in range(11) if row[key] >= 0.01]
-    for key, opacity in arcs:
-        assert opacity == pytest.approx(0.2 + 0.8 * float(row[key]), abs=1e-3)
-    page.point("document.querySelectorAll('#arcs text')[4]", click=True)
-    assert text_of(page, "#readout").startswith("from 'a' (4)")
-
-
-def shown(char: str) -> str:
-    return {" ": "␣", "\n": "⏎"}.get(char, char)
 
 
 def test_heads_are_ablated_by_keyboard_and_by_mouse(
@@ -114,19 +84,6 @@ def test_heads_are_ablated_by_keyboard_and_by_mouse(
     whole_layer = attention_view(model, tokenizer, ids)["weights"][1, 1]
     page.point("document.querySelectorAll('#text .token')[22]", click=True)
     assert text_of(page, "#readout").endswith(f": {whole_layer[22].max():.3f}")
-
-
-def test_the_lens_and_surprisal_of_a_pasted_text(open_page: Open, char_model: tuple[GPT, CharTokenizer]) -> None:
-    model, tokenizer = char_model
-    page = open_page("lens")
-    read(page, "lens")
-    assert texts_of(page, "#lens-table tbody th") == ["embeddings", "block 0", "block 1"]
-    assert page.run("document.querySelectorAll('#lens-table .cell').length") == 3 * len(TEXT)
-    other = "every door had a key"
-    read(page, "surprisal", other)
-    mean = surprisal(model, torch.tensor(tokenizer.encode(other).tolist())).mean_bits
-    assert float(text_of(page, "#mean")) == pytest.approx(mean, abs=6e-4)
-    assert page.run("document.querySelectorAll('#before li').length") == 10
 
 
 def test_an_operation_shows_its_shape_place_and_values(
@@ -190,12 +147,3 @@ def test_of_a_long_text_the_end_is_read(open_page: Open) -> None:
     page.wait_for("document.querySelector('#lens-table thead') !== null")
     assert text_of(page, ".view .status") == "Only the last 64 of 72 characters are read."
     assert page.run("document.querySelectorAll('#lens-table thead th').length") == 65
-
-
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
-def test_nothing_is_wider_than_the_window(open_page: Open, width: int, dark: bool) -> None:
-    page = open_page("attention", width=width, dark=dark)
-    for view in NAMES:
-        read(page, view)
-        assert page.run("document.documentElement.scrollWidth") <= width
-    page.send("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "light"}]})

@@ -32,8 +32,7 @@ def site(folder: Path, char_model: tuple[GPT, CharTokenizer]) -> Iterator[Served
 
 
 def get(site: Served, path: str, status: int = 200) -> Any:
-    with site.http() as client:
-        answer = client.get(path)
+    answer = site.get(path)
     assert answer.status_code == status, answer.text
     return answer.json()
 
@@ -90,30 +89,19 @@ def test_many_samples_are_thinned_and_the_last_one_stays(site: Served, folder: P
 
 
 def test_a_run_that_trains_says_so_and_when_it_will_be_done(site: Served, folder: Path) -> None:
-    metrics = folder / "tiny" / "metrics.jsonl"
+    metrics, run, other = folder / "tiny" / "metrics.jsonl", RunFolder(folder / "tiny"), RunFolder(folder / "tiny")
     lines = [line for line in metrics.read_text().splitlines() if json.loads(line)["step"] <= 4]
     metrics.write_text("\n".join(lines) + "\n")
-    run = RunFolder(folder / "tiny")
-    run.lock()
-    try:
-        described = get(site, "/api/runs")["runs"][0]
-        assert described["training"]
-        last = json.loads(lines[-1])
-        assert described["seconds_left"] == pytest.approx(last["speed/seconds"] / 4 * 2)
-    finally:
-        run.unlock()
-    assert not get(site, "/api/runs")["runs"][0]["training"]
-
-
-def test_looking_whether_a_run_trains_does_not_keep_it_from_training(folder: Path) -> None:
     (folder / ".tiny.lock").touch()  # as a killed process leaves it
-    other, run = RunFolder(folder / "tiny"), RunFolder(folder / "tiny")
     assert not other.is_being_trained()
-    run.lock()
+    run.lock()  # which looking does not prevent
+    described = get(site, "/api/runs")["runs"][0]
+    assert described["training"]
+    assert described["seconds_left"] == pytest.approx(json.loads(lines[-1])["speed/seconds"] / 4 * 2)
     assert other.is_being_trained()
     assert run.is_being_trained()
     run.unlock()
-    assert not other.is_being_trained()
+    assert not get(site, "/api/runs")["runs"][0]["training"]
 
 
 OTHER_FOLDERS = (

@@ -23,7 +23,7 @@ from gpt.model import GPT
 from gpt.serving.http.playground import corpora, launcher
 from gpt.serving.http.playground.launcher import BusyError, Launcher, launched_process
 from gpt.serving.http.playground.recipes import VOCABULARY
-from http_server import make_loaded
+from http_server import assert_is_error, make_loaded
 from patience import PATIENCE
 from serving.http.playground.training import TEXT, Site, make_place, training_site
 
@@ -49,8 +49,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_while_a_teacher_is_trained_its_run_is_shown(site: Site, waiting: None) -> None:
-    site.post("/start", {"recipe": "endless", "text": TEXT, "name": "mine"})
-    shown = site.wait_for(lambda training: training["state"] != "idle")["run"]["name"]
+    shown = site.post("/start", {"recipe": "endless", "text": TEXT, "name": "mine"}).json()["training"]["run"]["name"]
     RunFolder(site.place / "runs" / "mine-teacher").create(load_config(site.place / "configs" / "endless.yaml").config)
     taught = site.wait_for(lambda training: training["run"]["name"] != "mine")["run"]["name"]
     site.post("/stop", {"name": "mine"})
@@ -94,9 +93,7 @@ def test_a_training_to_its_end_is_an_ordinary_run(site: Site) -> None:
     config = run.config()
     assert config is not None
     assert config.data.path == str(site.place / "data" / "books" / "keys.txt")
-    refused = site.post("/resume", {"name": "tiny-1"})
-    assert refused.status_code == 409
-    assert "all its 6 steps" in refused.json()["error"]["message"]
+    assert_is_error(site.post("/resume", {"name": "tiny-1"}), 409, None, "all its 6 steps")
 
 
 def test_a_training_that_cannot_begin_says_why_and_leaves_nothing(site: Site) -> None:
@@ -161,12 +158,10 @@ def test_only_one_trains_at_a_time_wherever_it_was_started(site: Site, place: Pa
     other = RunFolder(place / "runs" / "elsewhere")
     other.lock()
     other.create(load_config(place / "configs" / "tiny.yaml").config)
-    refused = site.post("/start", {"recipe": "tiny", "text": TEXT})
-    assert refused.status_code == 409
-    assert "elsewhere is being trained" in refused.json()["error"]["message"]
+    assert_is_error(site.post("/start", {"recipe": "tiny", "text": TEXT}), 409, None, "elsewhere is being trained")
     training = site.get().json()["training"]
     assert (training["run"]["name"], training["state"], training["can_stop"]) == ("elsewhere", "training", False)
-    assert "Ctrl-C where it was" in site.post("/stop", {"name": "elsewhere"}).json()["error"]["message"]
+    assert_is_error(site.post("/stop", {"name": "elsewhere"}), 409, None, "Ctrl-C where it was")
     other.unlock()
     assert site.post("/start", {"recipe": "tiny", "text": TEXT}).status_code == 200
     site.wait_for(lambda training: "ready" in training["lines"])  # before, the signal itself would end it
@@ -174,33 +169,23 @@ def test_only_one_trains_at_a_time_wherever_it_was_started(site: Site, place: Pa
     assert site.wait_until_ended()["exit_code"] == 143
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({"recipe": "tiny"}, "either corpus or text"),
-        ({"recipe": "tiny", "text": TEXT, "corpus": "pydocs"}, "either corpus or text"),
-        ({"recipe": "none", "text": TEXT}, "no recipe"),
-        ({"recipe": "../configs/tiny", "text": TEXT}, "no recipe"),
-        ({"recipe": "tiny", "corpus": "../configs/tiny.yaml"}, "no corpus"),
-        ({"recipe": "tiny", "corpus": "/etc/passwd"}, "no corpus"),
-        ({"recipe": "tiny", "corpus": "books"}, "no corpus"),
-        ({"recipe": "tiny", "corpus": "outside.txt"}, "no corpus"),
-        ({"recipe": "tiny", "text": "short"}, "this recipe needs 170"),
-        ({"recipe": "tiny", "text": " " * 1000}, "empty"),
-        ({"recipe": "tiny", "text": "\0" * 1000}, "empty|NUL"),
-        ({"recipe": "tiny", "text": "\ud800" * 1000}, "surrogate"),
-        ({"recipe": "tiny", "text": TEXT, "name": "../out"}, "name"),
-        ({"recipe": "tiny", "text": TEXT, "name": "-x"}, "name"),
-        ({"recipe": "tiny", "text": TEXT, "name": ".x"}, "name"),
-        ({"recipe": "tiny", "text": TEXT, "name": "a\nb"}, "name"),
-        ({"recipe": "tiny", "text": TEXT, "name": "a" * 65}, "name"),
-        ({"recipe": "tiny", "text": TEXT, "max_steps": 3}, "max_steps"),
-        ({"recipe": "tiny", "text": TEXT, "overrides": ["run.dir=/"]}, "overrides"),
-        ({"recipe": ["tiny"], "text": TEXT}, "recipe"),
-        ([], "object"),
-        (None, "object"),
-    ],
-)
+WRONG: dict[str, list[dict[str, Any]]] = {
+    "either corpus or text": [{}, {"text": TEXT, "corpus": "pydocs"}],
+    "no recipe": [{"recipe": recipe, "text": TEXT} for recipe in ("none", "../configs/tiny")],
+    "no corpus": [{"corpus": corpus} for corpus in ("../configs/tiny.yaml", "/etc/passwd", "books", "outside.txt")],
+    "this recipe needs 170": [{"text": "short"}],
+    "empty": [{"text": " " * 1000}],
+    "NUL": [{"text": "\0" * 1000}],
+    "surrogate": [{"text": "\ud800" * 1000}],
+    "name": [{"text": TEXT, "name": name} for name in ("../out", "-x", ".x", "a\nb", "a" * 65)],
+    "max_steps": [{"text": TEXT, "max_steps": 3}],
+    "overrides": [{"text": TEXT, "overrides": ["run.dir=/"]}],
+    "recipe": [{"recipe": ["tiny"], "text": TEXT}],
+}
+BODIES = [({"recipe": "tiny", **body}, message) for message, bodies in WRONG.items() for body in bodies]
+
+
+@pytest.mark.parametrize(("body", "message"), [*BODIES, ([], "object"), (None, "object")])
 def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
     site: Site, body: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,7 +195,7 @@ def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
     before = sorted(site.place.rglob("*"))
     answer = site.post("/start", body)
     assert answer.status_code == 400
-    assert any(part in answer.json()["error"]["message"] for part in message.split("|"))
+    assert message in answer.json()["error"]["message"]
     assert sorted(site.place.rglob("*")) == before
 
 
@@ -229,8 +214,7 @@ def test_a_name_stays_the_text_that_it_is(site: Site, name: str) -> None:
 def test_a_name_that_is_taken_is_refused(site: Site) -> None:
     (site.place / "runs" / "mine").mkdir(parents=True)
     refused = site.post("/start", {"recipe": "tiny", "text": TEXT, "name": "mine"})
-    assert refused.status_code == 409
-    assert "choose another name" in refused.json()["error"]["message"]
+    assert_is_error(refused, 409, None, "choose another name")
 
 
 @pytest.mark.parametrize("path", ["/stop", "/resume"])

@@ -262,13 +262,3 @@ def test_the_key_is_asked_for_and_kept(open_page: Open, serve: Serve) -> None:
         page.wait_for("document.querySelector('.view') !== null")
         assert ["401" in line for line in page.console] == [True]  # of the wrong key
         page.console.clear()
-
-
-@pytest.mark.parametrize("view", ["write", "compare"])
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
-def test_nothing_is_wider_than_the_window(open_page: Open, view: str, width: int, dark: bool) -> None:
-    page = open_page(view, width=width, dark=dark)
-    write(page, prompt="It was", count=100)
-    assert page.run("document.documentElement.scrollWidth") <= width
-    lightness = page.run("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
-    assert (sum(lightness) < 100) == dark

@@ -75,11 +75,7 @@ class Site:
             time.sleep(0.05)
 
     def wait_until_ended(self) -> dict[str, Any]:
-        until = time.monotonic() + PATIENCE
-        while (training := self.get().json()["training"])["state"] != "ended":
-            assert time.monotonic() < until, training
-            time.sleep(0.05)
-        return training
+        return self.wait_for(lambda training: training["state"] == "ended")
 
 
 @contextmanager

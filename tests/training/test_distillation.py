@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -10,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from gpt.checkpoint import read_checkpoint
+from gpt.checkpoint import RunFolder, read_checkpoint
 from gpt.cli import train
 from gpt.config import LoadedConfig, parse_config
 from gpt.data.batches import BatchSampler
 from gpt.device import Compute
 from gpt.errors import DeviceError
+from gpt.training import plan
 from gpt.training.distillation import Teacher, predict, require_probabilities_memory, teacher_config
 from gpt.training.trainer import Trainer
 from tiny import TINY, sharp_model
@@ -80,6 +82,23 @@ def test_one_command_trains_teacher_and_student(workplace: Path) -> None:
     assert train.main(["--config", str(workplace / "tiny.yaml"), f"run.dir={runs}", "run.name=alone"]) == 0
     taught, alone = weights(runs / "tiny"), weights(runs / "alone")
     assert not torch.equal(taught["wte.weight"], alone["wte.weight"])
+
+
+def test_both_runs_are_planned_once_and_locked_before_either_begins(workplace: Path) -> None:
+    counted = ("prepare", "find_resume_point", "check_parallel", "require_disk", "require_training_memory")
+    step, locked = Trainer._train_one_step, []
+
+    def watched(trainer: Trainer) -> None:
+        locked.append([RunFolder(workplace / "runs" / name).is_being_trained() for name in ("tiny-teacher", "tiny")])
+        step(trainer)
+
+    with ExitStack() as stack:
+        calls = [stack.enter_context(patch.object(plan, name, wraps=getattr(plan, name))) for name in counted]
+        stack.enter_context(patch.object(Trainer, "_train_one_step", watched))
+        assert train.main(arguments(workplace)) == 0
+    assert [call.call_count for call in calls] == [1, 2, 2, 2, 2]
+    assert locked == 4 * [[True, True]] + 6 * [[False, True]]
+    assert not list((workplace / "runs").glob(".*"))
 
 
 def test_it_continues_after_a_stop_in_either_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,9 +18,9 @@ var page = (() => {
   };
   var __toCommonJS = (mod) => __copyProps(__defProp({}, "__esModule", { value: true }), mod);
 
-  // gpt/web/src/model_page.js
-  var model_page_exports = {};
-  __export(model_page_exports, {
+  // gpt/web/src/pages/model.js
+  var model_exports = {};
+  __export(model_exports, {
     Model: () => Model,
     decodeBase64: () => decodeBase64,
     findProblem: () => findProblem,
@@ -447,8 +447,8 @@ var page = (() => {
       return (bits & 16777215) / 2 ** 24;
     }
   };
-  function probabilitiesOf(logits, { temperature = 1, topK = 0, topP = 1 } = {}) {
-    const probabilities = Float32Array.from(logits);
+  function probabilitiesOf(logits, { temperature = 1, topK = 0, topP = 1, ids = logits.length } = {}) {
+    const probabilities = Float32Array.from(logits).fill(-Infinity, ids);
     const largest = probabilities.reduce((most, logit) => Math.max(most, logit), -Infinity);
     if (temperature === 0) return probabilities.fill(0).fill(1, logits.indexOf(largest), logits.indexOf(largest) + 1);
     for (let id = 0; id < probabilities.length; id++) probabilities[id] = (probabilities[id] - largest) / temperature;
@@ -608,6 +608,7 @@ var page = (() => {
     write({ prompt, count, seed, known = 0, ablate = [], signal, ...settings }, onTokens) {
       return this.inTurn("writing", async () => {
         const ids = typeof prompt === "string" ? this.encode(prompt) : prompt;
+        settings.ids = this.tokenizer.size;
         this.text.keepBeginningOf(ids, this.ablatedHeads(ablate));
         const show = this.tokenizer.stream();
         const generator = new Twister(seed);
@@ -690,9 +691,7 @@ var page = (() => {
         const triangle = ids.length * (ids.length + 1) / 2;
         const weights = new Float32Array(layers * heads * triangle);
         const place = (layer, head, query) => (layer * heads + head) * triangle + query * (query + 1) / 2;
-        const options = (query) => ({
-          onWeights: (layer, head, row) => weights.set(row, place(layer, head, query))
-        });
+        const options = (query) => ({ onWeights: (layer, head, row) => weights.set(row, place(layer, head, query)) });
         return { options, view: () => ({ layers, heads, weights }) };
       });
     }
@@ -716,7 +715,7 @@ var page = (() => {
     }
     /** How surprised the model is by each character, and what it expected, before and after the sampling settings. */
     surprisal(request) {
-      const settings = { temperature: 1, topK: 0, topP: 1, ...this.sampling };
+      const settings = { temperature: 1, topK: 0, topP: 1, ...this.sampling, ids: this.tokenizer.size };
       return this.read(request, 2, (ids) => {
         const [bits, before, after] = [[null], [[]], [[]]];
         const possible = (probabilities) => this.mostLikely(probabilities).map(([, ...entry]) => entry);
@@ -759,6 +758,10 @@ var page = (() => {
       const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
       const bytesOf = (id) => this.pairs ? this.pairs.bytesOf(id) : Uint8Array.of(id);
       return (id) => decoder.decode(bytesOf(id), { stream: true });
+    }
+    /** Ids that have a text; the model's vocabulary may be larger. */
+    get size() {
+      return (this.chars ?? this.pairs?.tokens)?.length ?? 256;
     }
     /** Where an empty prompt starts: after a line end, or, where there is none, after id 0. */
     get first() {
@@ -2013,7 +2016,7 @@ var page = (() => {
     });
   }
 
-  // gpt/web/src/model_page.js
+  // gpt/web/src/pages/model.js
   var MAX_TOKENS = 2e4;
   var FILTERS = {
     top_k: {
@@ -2056,5 +2059,5 @@ var page = (() => {
     startShell(nav, root, [{ ...WRITE, show: write }, ...readings], context);
   }
   if (globalThis.document) openPage();
-  return __toCommonJS(model_page_exports);
+  return __toCommonJS(model_exports);
 })();

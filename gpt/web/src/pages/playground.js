@@ -1,13 +1,13 @@
-import { fill, recall, remember, say, setOptions } from "./dom.js";
-import { comparing } from "./playground/compare.js";
-import header from "./playground/header.html";
-import main from "./playground/main.html";
-import { RUNS } from "./playground/runs.js";
-import { ServerSource } from "./playground/server.js";
-import { TRAINING } from "./playground/training.js";
-import { startShell } from "./shell.js";
-import { READINGS, readingView } from "./views/reading.js";
-import { fieldOf, WRITE, Writer } from "./views/write.js";
+import { fill, recall, remember, say, setOptions } from "../dom.js";
+import { comparing } from "../playground/compare.js";
+import header from "../playground/header.html";
+import main from "../playground/main.html";
+import { RUNS } from "../playground/runs.js";
+import { ServerSource } from "../playground/server.js";
+import { TRAINING } from "../playground/training.js";
+import { startShell } from "../shell.js";
+import { READINGS, readingView } from "../views/reading.js";
+import { fieldOf, WRITE, Writer } from "../views/write.js";
 
 const START = { prompt: "", count: 300, temperature: 0.8, seed: 1337 };
 const UNKNOWN_WINDOW = 64; // characters that are read where a model's facts are not there yet

@@ -1,21 +1,22 @@
-"""The answer to a request while it is generated, on the event loop."""
+"""Responses while they are generated: from the engine's thread to the event loop."""
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, Protocol
 
 from gpt.config import SamplingParams
 from gpt.errors import explained
 from gpt.generation import SampledToken, TextChunk
-from gpt.generation.request import EngineClosedError, QueueFullError, Request
+from gpt.generation.request import EngineClosedError, OnChunks, QueueFullError, Request
 from gpt.serving.engine import ServingEngine
-from gpt.serving.http.delivery import Delivery
-from gpt.serving.http.errors import APIError
+from gpt.serving.http.protocol import APIError
 
 REASONS = {"length": "length", "window": "length", "stop": "stop", "end": "stop"}
 """The protocol's `finish_reason` for each reason why a sequence ended."""
+Receiver = Callable[[list[TextChunk]], None]
 
 
 class TokenStream(Protocol):
@@ -23,11 +24,36 @@ class TokenStream(Protocol):
 
     def feed(self, tokens: Iterable[SampledToken]) -> None:
         """Add tokens in the order of the text."""
-        ...
 
     def take(self, length: int) -> Any:
         """Return what belongs to the first `length` characters and was not returned before."""
-        ...
+
+
+class EventLoopBridge:
+    """Carries chunks from the engine's thread to the event loop, and wakes it once for all that have accumulated."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waiting: list[tuple[Receiver, list[TextChunk]]] = []
+
+    def to(self, receiver: Receiver) -> OnChunks:
+        """Return a callback for the engine that makes the running event loop call `receiver`."""
+        loop = asyncio.get_running_loop()
+        return lambda chunks: self._put(loop, receiver, chunks)
+
+    def _put(self, loop: asyncio.AbstractEventLoop, receiver: Receiver, chunks: list[TextChunk]) -> None:
+        with self._lock:
+            self._waiting.append((receiver, chunks))
+            if len(self._waiting) > 1:
+                return
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for receiver, chunks in waiting:
+            receiver(chunks)
 
 
 @dataclass
@@ -35,9 +61,7 @@ class Choice:
     """One completion while it is generated.
 
     Attributes:
-        index: its index in the answer.
-        seed: seed of its generator.
-        logprobs: log-probabilities of its tokens; None if they are not asked for.
+        logprobs: None if they are not asked for.
         tokens: number of tokens sampled so far.
         finish: why it ended; None until then.
         request: the engine's request.
@@ -59,14 +83,14 @@ class Choice:
         if self.logprobs is not None:
             self.logprobs.feed(tokens)
 
-    def add(self, pieces: Sequence[TextChunk]) -> None:
-        """Receive pieces from the engine."""
-        sampled = [piece.token for piece in pieces if piece.token is not None]
+    def add(self, chunks: Sequence[TextChunk]) -> None:
+        """Receive chunks from the engine."""
+        sampled = [chunk.token for chunk in chunks if chunk.token is not None]
         self.tokens += len(sampled)
         if self.logprobs is not None:
             self.logprobs.feed(sampled)
-        self._text += (piece.text for piece in pieces)
-        self.finish = pieces[-1].finish
+        self._text += (chunk.text for chunk in chunks)
+        self.finish = chunks[-1].finish
 
     def take(self) -> dict[str, Any] | None:
         """Return what is new since the last call, in the protocol's shape; None if nothing is."""
@@ -84,32 +108,25 @@ class Choice:
         }
 
 
-class Answer:
+class Response:
     """The completions of one request.
 
     Attributes:
-        choices: completions, in order.
         changed: set when a choice has grown.
         ended: set when every choice has ended.
         prompt_tokens: tokens of the prompts, each counted once.
         values: most tokens and log-probabilities that it can hold.
         begun: time of the request, by the monotonic clock.
         first: time of its first token, by the same clock; None until then.
-
-    Args:
-        engine: generates the completions.
-        delivery: carries pieces from the engine's thread.
-        prompt_tokens: as above.
-        values: as above.
     """
 
-    def __init__(self, engine: ServingEngine, delivery: Delivery, prompt_tokens: int, values: int) -> None:
+    def __init__(self, engine: ServingEngine, bridge: EventLoopBridge, prompt_tokens: int, values: int) -> None:
         self.choices: list[Choice] = []
         self.changed, self.ended = asyncio.Event(), asyncio.Event()
         self.prompt_tokens, self.values = prompt_tokens, values
         self.begun = time.monotonic()
         self.first: float | None = None
-        self._engine, self._delivery = engine, delivery
+        self._engine, self._bridge = engine, bridge
 
     def start(self, choice: Choice, prompt: str | Sequence[int], params: SamplingParams) -> None:
         """Request one more choice from the engine.
@@ -119,15 +136,15 @@ class Answer:
             GPTError: the prompt does not fit, see `ServingEngine.submit`.
         """
 
-        def take(pieces: list[TextChunk]) -> None:
-            choice.add(pieces)
+        def take(chunks: list[TextChunk]) -> None:
+            choice.add(chunks)
             self.first = self.first or time.monotonic()
             self.changed.set()
             if choice.finish is not None and self.finished:
                 self.ended.set()
 
         try:
-            choice.request = self._engine.submit(prompt, params, self._delivery.to(take))
+            choice.request = self._engine.submit(prompt, params, self._bridge.to(take))
         except QueueFullError as error:
             raise APIError(429, f"the server is busy: {error}", code="queue_full") from None
         except EngineClosedError as error:
@@ -136,14 +153,8 @@ class Answer:
 
     @property
     def running_beside(self) -> int:
-        """Return how many sequences the engine computes now, those of this answer included."""
+        """Number of sequences that the engine computes now, those of this response included."""
         return self._engine.stats().running
-
-    async def wait(self) -> None:
-        """Return when every choice has ended."""
-        while not self.finished:
-            self.changed.clear()
-            await self.changed.wait()
 
     def cancel(self) -> None:
         """Cancel the choices that have not ended."""
@@ -167,12 +178,12 @@ class Answer:
 
     @property
     def finished(self) -> bool:
-        """Return whether every choice has ended."""
+        """Whether every choice has ended."""
         return all(choice.finish is not None for choice in self.choices)
 
     @property
     def usage(self) -> dict[str, int]:
-        """Return the token counts."""
+        """Token counts, as the protocol shows them."""
         completion = sum(choice.tokens for choice in self.choices)
         return {
             "prompt_tokens": self.prompt_tokens,

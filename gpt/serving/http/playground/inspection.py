@@ -6,7 +6,6 @@ Their answers have the shape of the pages that `scripts/explain.py --html` write
 import asyncio
 import json
 from collections.abc import Callable
-from concurrent.futures import Executor
 from functools import partial
 from typing import Annotated
 
@@ -26,11 +25,8 @@ from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.operations import trace_view
 from gpt.inspection.views.surprisal import surprisal_view
 from gpt.inspection.views.tokens import View
-from gpt.serving.http.answers import CLIENT_GONE, Answers
-from gpt.serving.http.errors import APIError
-from gpt.serving.http.information import Responses
-from gpt.serving.http.limits import Limits
-from gpt.serving.http.models import Models
+from gpt.serving.http.protocol import APIError
+from gpt.serving.http.registry import CLIENT_GONE, Services
 
 ALTERNATIVES = 10
 """Most likely tokens that are shown."""
@@ -60,18 +56,12 @@ class ContinueRequest(ReadingRequest):
 Compute = Callable[[Loaded, Tensor, Edits], View]
 
 
-class Readings:
-    """Answers requests for views.
+class InspectionAPI:
+    """Answers requests for views, which are computed one after another, beside the event loop and the engine."""
 
-    Args:
-        models: the models it serves.
-        limits: limits of texts and answers.
-        answers: know whether requests are accepted.
-        heavy: computes the views, one after another, beside the event loop and the engine's thread.
-    """
-
-    def __init__(self, models: Models, limits: Limits, answers: Answers, heavy: Executor) -> None:
-        self._models, self._limits, self._answers, self._heavy = models, limits, answers, heavy
+    def __init__(self, services: Services) -> None:
+        self._services, self._limits = services, services.limits
+        self._memory = MEMORY_PER_BYTE * services.limits.view_bytes
         self._turn = asyncio.Lock()
         self._count = 0
 
@@ -127,10 +117,6 @@ class Readings:
             cropped=True,
         )
 
-    @property
-    def _memory(self) -> int:
-        return MEMORY_PER_BYTE * self._limits.view_bytes
-
     def _check_bytes(self, needed: int) -> None:
         if needed > self._limits.view_bytes:
             raise InputError(
@@ -141,29 +127,24 @@ class Readings:
     async def _answer(
         self, request: Request, body: ReadingRequest, compute: Compute, fewest: int = 1, cropped: bool = False
     ) -> Response:
-        """Return the view of a request's text.
+        """Return the view of a request's text, unless its client disconnects while it waits.
 
-        Args:
-            request: the request, whose client may disconnect while it waits.
-            body: its body.
-            compute: returns the view; called in a thread.
-            fewest: least tokens of the text.
-            cropped: the text may be longer than the window.
+        It has at least `fewest` tokens, and may be longer than the window if it is `cropped`.
 
         Raises:
             APIError: there is no such model, the text or heads do not fit it, or too many wait.
         """
-        self._answers.check()
+        self._services.responses.check()
         if self._count >= self._limits.views:
             raise APIError(429, f"{self._count} texts wait to be looked into; try again in a moment", code="queue_full")
         self._count += 1
         try:
-            async with self._models.use(body.model) as served, self._turn:
+            async with self._services.models.use(body.model) as served, self._turn:
                 if await request.is_disconnected():
                     return Response(status_code=CLIENT_GONE)
                 read = partial(self._read, body, served.loaded, compute, fewest, cropped)
-                name = self._models.first if body.model is None else body.model
-                content = await asyncio.get_running_loop().run_in_executor(self._heavy, read, name)
+                name = self._services.models.first if body.model is None else body.model
+                content = await asyncio.get_running_loop().run_in_executor(self._services.executor, read, name)
                 return Response(content, media_type="application/json")
         finally:
             self._count -= 1
@@ -209,16 +190,9 @@ def _heads(wanted: list[list[int]], loaded: Loaded) -> list[tuple[int, int]]:
     return list(dict.fromkeys((layer, head) for layer, head in wanted))
 
 
-def add_readings(
-    app: FastAPI, models: Models, limits: Limits, answers: Answers, heavy: Executor, errors: Responses
-) -> None:
-    """Add `POST /api/attention` and its siblings; see `Readings`, and `add_playground` for the arguments."""
-    readings = Readings(models, limits, answers, heavy)
-    for name, answer in (
-        ("attention", readings.attention),
-        ("lens", readings.lens),
-        ("surprisal", readings.surprisal),
-        ("trace", readings.trace),
-        ("continue", readings.continuation),
-    ):
-        app.add_api_route(f"/api/{name}", answer, methods=["POST"], response_model=None, responses=errors)
+def add_inspection(app: FastAPI, services: Services) -> None:
+    """Add `POST /api/attention` and its siblings."""
+    api = InspectionAPI(services)
+    views = {"attention": api.attention, "lens": api.lens, "surprisal": api.surprisal, "trace": api.trace}
+    for path, answer in {**views, "continue": api.continuation}.items():
+        app.add_api_route(f"/api/{path}", answer, methods=["POST"], response_model=None)

@@ -1,12 +1,12 @@
-import { create } from "./dom.js";
-import { Model } from "./engine/model.js";
-import { findProblem, logitsAfter } from "./engine/probe.js";
-import { LocalSource } from "./engine/source.js";
-import { Tokenizer } from "./engine/tokenizer.js";
-import { decodeBase64 } from "./engine/weights.js";
-import { startShell } from "./shell.js";
-import { readingView } from "./views/reading.js";
-import { WRITE, Writer } from "./views/write.js";
+import { create } from "../dom.js";
+import { Model } from "../engine/model.js";
+import { findProblem, logitsAfter } from "../engine/probe.js";
+import { LocalSource } from "../engine/source.js";
+import { Tokenizer } from "../engine/tokenizer.js";
+import { decodeBase64 } from "../engine/weights.js";
+import { startShell } from "../shell.js";
+import { readingView } from "../views/reading.js";
+import { WRITE, Writer } from "../views/write.js";
 
 // What Node, which has no document, checks a page by.
 export { decodeBase64, findProblem, logitsAfter, Model };

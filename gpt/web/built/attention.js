@@ -45,9 +45,6 @@ var page = (() => {
     return Math.min(most, Math.max(0, value));
   }
 
-  // gpt/web/src/views/attention.html
-  var attention_default = '<p class="guide">\n  Each row of a matrix is one token looking back; the color in a column shows how much weight it gives the token there:\n  <code>weights[layer, head, i, j]</code> is the weight of query <code>i</code> on key <code>j</code>. A row sums to 1,\n  and the hatched half is empty because no token sees what comes after it. Look for a line just below the diagonal (a\n  head that looks at the previous token), the diagonal itself (at its own token), a strong left column (at the first\n  token, often to do nothing), other vertical stripes (one token that many look at, such as a line break), and slanted\n  streaks farther off (repeated text).\n</p>\n<div class="toolbar">\n  <div class="legend" id="legend"></div>\n  <label><input type="checkbox" id="stretch" checked> stretch small weights</label>\n</div>\n<div class="columns">\n  <section aria-labelledby="heads-title">\n    <h2 id="heads-title">All heads</h2>\n    <p class="hint">Layers down, heads across. Click one, or use the arrow keys.<span class="ablation-hint" hidden>\n      Press X to ablate it.</span></p>\n    <div class="scroll"><div class="heads" id="heads"></div></div>\n  </section>\n  <section aria-labelledby="matrix-title">\n    <div class="matrix-head">\n      <h2 id="matrix-title"></h2>\n      <label class="ablation-hint" hidden><input type="checkbox" id="ablate"> ablate</label>\n    </div>\n    <p class="hint" id="summary"></p>\n    <p class="hint">\n      Rows look (queries), columns are looked at (keys). Click to keep a row; the arrow keys move.\n      <label class="zoom">Cell size <input type="range" id="zoom" min="2" max="32" step="1"></label>\n    </p>\n    <output class="readout" id="readout" aria-live="polite"></output>\n    <div class="scroll matrix-box" id="box">\n      <div class="matrix" id="matrix">\n        <div class="corner"></div>\n        <div class="keys" id="keys" aria-hidden="true"></div>\n        <div class="queries" id="queries" aria-hidden="true"></div>\n        <div class="plot" id="plot" tabindex="0" role="application">\n          <canvas id="canvas"></canvas>\n          <div class="row-mark"></div>\n          <div class="cell-mark"></div>\n        </div>\n      </div>\n    </div>\n  </section>\n</div>\n<section aria-labelledby="text-title">\n  <h2 id="text-title">The text, seen from one token</h2>\n  <p class="hint">The framed token looks; the colors are its weights. Click another, or use the arrow keys.</p>\n  <div class="text" id="text"></div>\n  <p class="hint">The same weights as arcs: the thicker the arc, the more weight on the token where it ends.</p>\n  <div class="scroll arcs-box" tabindex="0" role="group" aria-label="arcs over the text"><svg class="arcs" id="arcs" role="img"></svg></div>\n</section>\n<section class="ablation" id="ablation" hidden></section>\n';
-
   // gpt/web/src/colors.js
   var RAMP = ["#eaf6fa", "#afdff6", "#79c5f0", "#4ca9e6", "#2f8bd4", "#266db9", "#275196", "#24396e", "#1c2345"].map(
     (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16))
@@ -112,23 +109,6 @@ var page = (() => {
   function decimals(value) {
     return value > 0 && value < 5e-4 ? "<0.001" : value.toFixed(3);
   }
-  function createBar(className, share) {
-    const bar = create("span", className);
-    bar.style.width = `${100 * share}%`;
-    return bar;
-  }
-  function drawBars(list, entries, classOf) {
-    const items = entries.map(
-      ([name, probability], index) => create(
-        "li",
-        classOf(index),
-        create("span", "name", name),
-        create("span", "bar", createBar("fill", probability)),
-        create("span", "value", decimals(probability))
-      )
-    );
-    list.replaceChildren(...items);
-  }
   function writeText(container, labels, role = "button") {
     return labels.map((label) => {
       const item = create("span", "token", label);
@@ -180,14 +160,6 @@ var page = (() => {
     }
     return pick;
   }
-  function makeReadable(container, items, columns, show) {
-    let chosen = 0;
-    const choose = (index) => {
-      chosen = index;
-      show(index);
-    };
-    return makeChoosable(container, items, columns, choose, (index) => show(index ?? chosen));
-  }
   function neighbors(place, columns) {
     const column = place % columns;
     return {
@@ -205,9 +177,9 @@ var page = (() => {
 
   // gpt/web/src/views/ablation.js
   var CONTINUED = 48;
-  function showAblation(root, view2, source, { marked, changed }) {
+  function showAblation(root, view, source, { marked, changed }) {
     const parts = fill(root, ablation_default);
-    const { model, text, labels } = view2;
+    const { model, text, labels } = view;
     let heads = [];
     let running = null;
     let whole = null;
@@ -319,6 +291,9 @@ var page = (() => {
     };
   }
 
+  // gpt/web/src/views/attention.html
+  var attention_default = '<p class="guide">\n  Each row of a matrix is one token looking back; the color in a column shows how much weight it gives the token there:\n  <code>weights[layer, head, i, j]</code> is the weight of query <code>i</code> on key <code>j</code>. A row sums to 1,\n  and the hatched half is empty because no token sees what comes after it. Look for a line just below the diagonal (a\n  head that looks at the previous token), the diagonal itself (at its own token), a strong left column (at the first\n  token, often to do nothing), other vertical stripes (one token that many look at, such as a line break), and slanted\n  streaks farther off (repeated text).\n</p>\n<div class="toolbar">\n  <div class="legend" id="legend"></div>\n  <label><input type="checkbox" id="stretch" checked> stretch small weights</label>\n</div>\n<div class="columns">\n  <section aria-labelledby="heads-title">\n    <h2 id="heads-title">All heads</h2>\n    <p class="hint">Layers down, heads across. Click one, or use the arrow keys.<span class="ablation-hint" hidden>\n      Press X to ablate it.</span></p>\n    <div class="scroll"><div class="heads" id="heads"></div></div>\n  </section>\n  <section aria-labelledby="matrix-title">\n    <div class="matrix-head">\n      <h2 id="matrix-title"></h2>\n      <label class="ablation-hint" hidden><input type="checkbox" id="ablate"> ablate</label>\n    </div>\n    <p class="hint" id="summary"></p>\n    <p class="hint">\n      Rows look (queries), columns are looked at (keys). Click to keep a row; the arrow keys move.\n      <label class="zoom">Cell size <input type="range" id="zoom" min="2" max="32" step="1"></label>\n    </p>\n    <output class="readout" id="readout" aria-live="polite"></output>\n    <div class="scroll matrix-box" id="box">\n      <div class="matrix" id="matrix">\n        <div class="corner"></div>\n        <div class="keys" id="keys" aria-hidden="true"></div>\n        <div class="queries" id="queries" aria-hidden="true"></div>\n        <div class="plot" id="plot" tabindex="0" role="application">\n          <canvas id="canvas"></canvas>\n          <div class="row-mark"></div>\n          <div class="cell-mark"></div>\n        </div>\n      </div>\n    </div>\n  </section>\n</div>\n<section aria-labelledby="text-title">\n  <h2 id="text-title">The text, seen from one token</h2>\n  <p class="hint">The framed token looks; the colors are its weights. Click another, or use the arrow keys.</p>\n  <div class="text" id="text"></div>\n  <p class="hint">The same weights as arcs: the thicker the arc, the more weight on the token where it ends.</p>\n  <div class="scroll arcs-box" tabindex="0" role="group" aria-label="arcs over the text"><svg class="arcs" id="arcs" role="img"></svg></div>\n</section>\n<section class="ablation" id="ablation" hidden></section>\n';
+
   // gpt/web/src/views/heads.js
   function unpack(text) {
     const bytes = atob(text);
@@ -368,27 +343,27 @@ var page = (() => {
   // gpt/web/src/views/attention.js
   var THUMBNAIL = 96;
   var STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-  function showAttention(root, view2, source = null) {
-    new AttentionView(root, view2, source);
+  function showAttention(root, view, source = null) {
+    new AttentionView(root, view, source);
   }
   var AttentionView = class {
-    constructor(root, view2, source) {
+    constructor(root, view, source) {
       this.parts = fill(root, attention_default);
-      this.labels = view2.labels;
-      this.size = view2.labels.length;
-      this.head = (view2.layer ?? 0) * view2.heads + (view2.head ?? 0);
+      this.labels = view.labels;
+      this.size = view.labels.length;
+      this.head = (view.layer ?? 0) * view.heads + (view.head ?? 0);
       this.query = this.size - 1;
       this.key = 0;
       this.pointed = null;
-      this.heads = new Heads(view2);
+      this.heads = new Heads(view);
       root.style.setProperty("--size", this.size);
       const { text, arcs, queries, keys, box } = this.parts;
       this.ticks = [queries, keys].map((axis) => this.labels.map((label) => this.addTick(axis, label)));
       this.tokens = writeText(text, this.labels);
-      this.thumbnails = this.addThumbnails(view2);
+      this.thumbnails = this.addThumbnails(view);
       this.drawArcs = showArcs(arcs, this.labels, (query) => this.chooseQuery(query));
-      this.ablation = source && this.allowAblation(root, view2, source);
-      this.chooseHead = makeChoosable(this.parts.heads, this.thumbnails, view2.heads, (head) => {
+      this.ablation = source && this.allowAblation(root, view, source);
+      this.chooseHead = makeChoosable(this.parts.heads, this.thumbnails, view.heads, (head) => {
         this.head = head;
         this.drawChosenHead();
       });
@@ -424,17 +399,17 @@ var page = (() => {
       });
       return buttons;
     }
-    allowAblation(root, view2, source) {
+    allowAblation(root, view, source) {
       const { ablation: section, ablate, heads } = this.parts;
       for (const element of [section, ...root.querySelectorAll(".ablation-hint")]) element.hidden = false;
-      const ablation = showAblation(section, view2, source, {
-        marked: (ablated) => this.markAblated(ablated.map(([layer, head]) => layer * view2.heads + head)),
+      const ablation = showAblation(section, view, source, {
+        marked: (ablated) => this.markAblated(ablated.map(([layer, head]) => layer * view.heads + head)),
         changed: (changed) => {
           this.heads = new Heads(changed);
           this.draw();
         }
       });
-      const toggle = () => ablation.toggle(Math.floor(this.head / view2.heads), this.head % view2.heads);
+      const toggle = () => ablation.toggle(Math.floor(this.head / view.heads), this.head % view.heads);
       ablate.addEventListener("change", toggle);
       heads.addEventListener("keydown", (event) => event.key.toLowerCase() === "x" && toggle());
       return ablation;
@@ -575,285 +550,6 @@ var page = (() => {
     }
   };
 
-  // gpt/web/src/views/lens.html
-  var lens_default = `<p class="guide">
-  Read a column from top to bottom: under each token of the text is the most likely next token, first from the
-  embeddings alone, then after each block; the last row is the model's own prediction. The stronger the color, the
-  higher the probability; a framed cell with a dot is the actual next token. Look for the block after which words
-  become predictable.
-</p>
-<div class="toolbar">
-  <div class="legend" id="legend"></div>
-  <span class="sample"><span class="cell came">e</span> is the actual next token</span>
-</div>
-<p class="hint">Point at a cell to see its top candidates; click to keep it selected; the arrow keys move.</p>
-<div class="scroll"><table class="lens" id="lens-table" role="grid"></table></div>
-<section class="details" aria-labelledby="details-title" aria-live="polite">
-  <h2 id="details-title"></h2>
-  <p class="readout" id="readout"></p>
-  <div class="lists">
-    <div><h3 id="top-title"></h3><ol class="bars" id="top"></ol></div>
-    <div><h3 id="rows-title"></h3><ol class="bars" id="rows"></ol></div>
-  </div>
-</section>
-`;
-
-  // gpt/web/src/views/lens.js
-  function showLens(root, { labels, rows, top: candidates, next, next_probability: nextProbability }) {
-    const parts = fill(root, lens_default);
-    const size = labels.length;
-    const cells = rows.map((_, row) => labels.map((_2, position) => createCell(row, position)));
-    function createCell(row, position) {
-      const [label, probability] = candidates[row][position][0];
-      const came2 = label === next[position];
-      const cell = create("td", came2 ? "cell came" : "cell", label);
-      cell.setAttribute("role", "gridcell");
-      cell.setAttribute("aria-label", `${label}, ${decimals(probability)}${came2 ? ", the actual next token" : ""}`);
-      return cell;
-    }
-    function draw() {
-      const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => [share, String(share)]);
-      drawLegend(parts.legend, "probability of the top candidate", ticks);
-      cells.forEach((line, row) => line.forEach((cell, position) => paint(cell, candidates[row][position][0][1])));
-    }
-    function showDetails(index) {
-      const [row, position] = [Math.floor(index / size), index % size];
-      const came2 = next[position];
-      const entries = candidates[row][position];
-      parts.detailsTitle.textContent = `${rows[row]}, after ${quoted(labels[position])} (${position})`;
-      parts.readout.textContent = came2 === null ? "The text ends here, so there is no next token." : `The next token is ${quoted(came2)}; here its probability is ${decimals(nextProbability[row][position])}.`;
-      parts.topTitle.textContent = `The ${entries.length} most likely`;
-      drawBars(parts.top, entries, (entry) => entries[entry][0] === came2 ? "came" : "");
-      parts.rowsTitle.textContent = came2 === null ? "" : `Probability of ${quoted(came2)}, row by row`;
-      const byRow = came2 === null ? [] : rows.map((name, entry) => [name, nextProbability[entry][position]]);
-      drawBars(parts.rows, byRow, (entry) => entry === row ? "chosen" : "");
-    }
-    const heads = labels.map((label, position) => {
-      const head = create("th", "", create("span", "position", position), label);
-      return Object.assign(head, { scope: "col" });
-    });
-    const came = next.map((label) => create("td", "", label ?? ""));
-    parts.lensTable.append(
-      create("thead", "", createRow("text", heads)),
-      create("tbody", "", ...rows.map((name, row) => createRow(name, cells[row]))),
-      create("tfoot", "", createRow("actual next", came))
-    );
-    const choose = makeReadable(parts.lensTable, cells.flat(), size, showDetails);
-    drawInTheme(root, draw);
-    choose(size * (rows.length - 1));
-  }
-  function createRow(name, cells) {
-    return create("tr", "", Object.assign(create("th", "", name), { scope: "row" }), ...cells);
-  }
-
-  // gpt/web/src/views/surprisal.html
-  var surprisal_default = `<p class="guide">
-  Each token is colored by its surprisal, <code>-log2</code> of the probability that the model gave it: 0 bits is
-  certain, 1 bit a chance of 1 in 2, 8 bits 1 in 256. Look for the first letters of words and names, which surprise the
-  model most, and for words that become certain after a few letters.
-</p>
-<p class="figure"><strong id="mean"></strong> bits per token on average (for a character model, bits per character)</p>
-<div class="toolbar">
-  <div class="legend" id="legend"></div>
-  <span class="sample"><span class="came">e</span> in a list is the actual token</span>
-</div>
-<p class="hint">Point at a token to see what the model expected there; click to keep it selected; the left and right arrow keys move.</p>
-<div class="text" id="text"></div>
-<section class="details" aria-labelledby="details-title" aria-live="polite">
-  <h2 id="details-title"></h2>
-  <p class="readout" id="readout"></p>
-  <div class="lists">
-    <div><h3>The model's own distribution</h3><ol class="bars" id="before"></ol></div>
-    <div><h3 id="after-title"></h3><ol class="bars" id="after"></ol></div>
-  </div>
-</section>
-`;
-
-  // gpt/web/src/views/surprisal.js
-  function showSurprisal(root, { labels, bits, before, after, mean_bits: mean, settings }) {
-    const parts = fill(root, surprisal_default);
-    const tokens = writeText(parts.text, labels);
-    function draw() {
-      drawBitsLegend(parts.legend, "bits");
-      tokens.forEach((token, index) => bits[index] !== null && paintBits(token, bits[index]));
-    }
-    function isNeverPicked(index) {
-      const isWhole = after[index].length < before[index].length;
-      return isWhole && after[index].every(([label]) => label !== labels[index]);
-    }
-    function describe(index) {
-      if (bits[index] === null) return "This is the first token: there is nothing to predict it from.";
-      const rest = isNeverPicked(index) ? " Sampling with these settings never picks it." : "";
-      return `${bits[index].toFixed(2)} bits; its probability was ${decimals(2 ** -bits[index])}.${rest}`;
-    }
-    function showDetails(index) {
-      parts.detailsTitle.textContent = `${quoted(labels[index])} (${index})`;
-      parts.readout.textContent = describe(index);
-      for (const [list, entries] of [
-        [parts.before, before[index]],
-        [parts.after, after[index]]
-      ]) {
-        drawBars(list, entries, (entry) => entries[entry][0] === labels[index] ? "came" : "");
-      }
-    }
-    tokens.forEach((token, index) => {
-      token.classList.toggle("unknown", bits[index] === null);
-      token.setAttribute("aria-label", labels[index] + (bits[index] === null ? "" : `, ${bits[index].toFixed(1)} bits`));
-    });
-    parts.mean.textContent = mean.toFixed(3);
-    parts.afterTitle.textContent = `With ${settings}`;
-    const choose = makeReadable(parts.text, tokens, labels.length, showDetails);
-    drawInTheme(root, draw);
-    choose(Math.min(1, labels.length - 1));
-  }
-
-  // gpt/web/src/views/trace.html
-  var trace_default = '<p class="guide">\n  Every operation of one forward pass, from the ids to the logits: look for how the shape changes where the heads are\n  split and joined again, for the scores that grow with the square of the text, and for the stream whose spread grows\n  from block to block.\n</p>\n<p class="hint" data-part="axes"></p>\n<div class="trace">\n  <div class="operations" data-part="list" role="listbox" aria-label="operations; the up and down arrow keys move"></div>\n  <section class="details" aria-live="polite">\n    <h2 class="operation-title" data-part="title"></h2>\n    <p data-part="about"></p>\n    <table class="operation-facts" data-part="facts"></table>\n    <figure class="heat" data-part="heat">\n      <canvas class="heat-canvas" data-part="canvas"></canvas>\n      <figcaption class="hint" data-part="caption"></figcaption>\n    </figure>\n    <div class="legend" data-part="legend"></div>\n  </section>\n</div>\n';
-
-  // gpt/web/src/views/trace.js
-  var AXES = {
-    B: "texts of the batch",
-    T: "positions of the text",
-    S: "positions that are looked at",
-    C: "width of the stream",
-    H: "heads",
-    K: "key and value heads",
-    D: "width of a head",
-    F: "hidden units",
-    V: "different tokens"
-  };
-  var NEGATIVE = [208, 84, 24];
-  function showTrace(root, { operations }) {
-    const parts = fill(root, trace_default);
-    const items = operations.map(createItem);
-    const readers = operations.map(() => []);
-    operations.forEach(({ inputs }, number) => inputs.forEach((input) => readers[input].push(number)));
-    let chosen = 0;
-    function choose(number) {
-      chosen = number;
-      const operation = operations[number];
-      items.forEach((item, index) => {
-        item.setAttribute("aria-selected", String(index === number));
-        item.classList.toggle("is-input", operation.inputs.includes(index));
-        item.classList.toggle("is-reader", readers[number].includes(index));
-      });
-      parts.title.textContent = operation.name;
-      parts.about.textContent = operation.about;
-      const facts = factsOf(operation, operation.inputs.map(createLink), readers[number].map(createLink));
-      parts.facts.replaceChildren(...facts.filter(([, value]) => value.length).map(createFact));
-      drawHeat(parts, operation);
-    }
-    function createLink(number) {
-      return createButton("link", operations[number].about, () => {
-        pick(number);
-        items[number].focus();
-      });
-    }
-    const letters = new Set(operations.flatMap(({ axes: axes2 }) => axes2.split(/[ *]/)));
-    const axes = Object.entries(AXES).filter(([axis]) => letters.has(axis));
-    parts.axes.textContent = axes.map(([axis, about]) => `${axis} ${about}`).join(" · ");
-    let group = null;
-    items.forEach((item, number) => {
-      const title = groupOf(operations, number);
-      if (title !== group) parts.list.append(create("div", "group", title));
-      group = title;
-      parts.list.append(item);
-    });
-    const pick = makeChoosable(parts.list, items, 1, choose);
-    pick(
-      Math.max(
-        0,
-        operations.findIndex(({ about }) => about.startsWith("attention weights"))
-      )
-    );
-    parts.list.scrollTop = items[chosen].offsetTop - parts.list.offsetTop - parts.list.clientHeight / 2;
-    drawInTheme(root, () => drawHeat(parts, operations[chosen]));
-  }
-  function groupOf(operations, number) {
-    const { layer } = operations[number];
-    if (layer !== null) return `Block ${layer}`;
-    return operations.slice(0, number).some((other) => other.layer !== null) ? "After the blocks" : "Before the blocks";
-  }
-  function createItem({ about, shape, axes, is_view: isView }) {
-    const words = [create("span", "about", about), create("span", "shape", namedShape(axes, shape))];
-    const item = create("div", isView ? "operation is-view" : "operation", ...words);
-    item.setAttribute("role", "option");
-    return item;
-  }
-  function factsOf(operation, inputs, readers) {
-    const { axes, shape, dtype, bytes, is_view: isView, flops, source, statistics: values, parameters } = operation;
-    const count = (amount) => amount.toLocaleString("en");
-    const isMeasured = values && values.mean !== null;
-    return [
-      ["shape", `${namedShape(axes, shape)} ${dtype}`],
-      ["module", operation.module || "the model itself"],
-      ["file", source],
-      ["reads", inputs],
-      ["read by", readers],
-      ...parameters.map((use) => ["parameter", `${use.name}, ${namedShape(use.axes, use.shape)}`]),
-      ["bytes", isView ? `${count(bytes)}, shared with what it reads` : count(bytes)],
-      ["FLOPs", flops ? count(flops) : ""],
-      ["mean, std", isMeasured ? `${rounded(values.mean)}, ${rounded(values.std)}` : ""],
-      ["min, max", isMeasured ? `${rounded(values.min)}, ${rounded(values.max)}` : ""],
-      ["not finite", values?.infinite ? `${count(values.infinite)} values` : ""]
-    ];
-  }
-  function createFact([name, value]) {
-    const words = [value].flat().flatMap((part, index) => index ? [", ", part] : [part]);
-    return createRow(name, [create("td", "", ...words)]);
-  }
-  function drawHeat({ heat: figure, canvas, caption, legend }, { heat, shape }) {
-    figure.hidden = legend.hidden = !heat;
-    if (!heat) return;
-    const { rows, columns, scale } = heat;
-    const cells = atob(heat.cells);
-    const image = new ImageData(columns, rows);
-    for (let index = 0; index < cells.length; index++) {
-      const step = cells.charCodeAt(index);
-      if (step > 0) image.data.set([...signedColorOf((step - 128) / 127), 255], 4 * index);
-    }
-    Object.assign(canvas, { width: columns, height: rows });
-    canvas.getContext("2d").putImageData(image, 0, 0);
-    canvas.style.aspectRatio = `${columns} / ${rows}`;
-    canvas.style.maxWidth = `${Math.min(columns * 16, Math.round(columns / rows * 320))}px`;
-    caption.textContent = describeHeat(shape, heat);
-    const ticks = [
-      [0, rounded(-scale)],
-      [0.5, "0"],
-      [1, rounded(scale)]
-    ];
-    drawLegend(legend, "value", ticks, (share) => signedColorOf(2 * share - 1));
-  }
-  function describeHeat(shape, { rows, columns, height, width }) {
-    const others = shape.slice(0, -2);
-    const slice = `[${[...others.map(() => 0), ":", ":"].join(", ")}]`;
-    const isPart = others.some((size) => size > 1);
-    const part = isPart ? `The first ${height} × ${width} of its values, ${slice}` : "Its values";
-    const mean = `; a cell is the mean of about ${Math.round(height * width / (rows * columns))}`;
-    const pooled = rows < height || columns < width ? mean : "";
-    return `${part}, rows down and columns across${pooled}. Nothing is drawn where a value is not finite.`;
-  }
-  function namedShape(axes, shape) {
-    const names = axes.split(" ");
-    return shape.map((size, axis) => names[axis] === String(size) ? size : `${names[axis]} ${size}`).join(" × ");
-  }
-  function rounded(value) {
-    return String(Number(value.toPrecision(4)));
-  }
-  function signedColorOf(value) {
-    if (value >= 0) return colorOf(value);
-    return colorOf(0).map((channel, index) => Math.round(channel + (NEGATIVE[index] - channel) * Math.min(1, -value)));
-  }
-
-  // gpt/web/src/views/reading.js
-  var READINGS = {
-    attention: { title: "Attention", least: 1, most: 128, show: showAttention, guide: attention_default },
-    lens: { title: "Logit lens", least: 1, most: 128, show: showLens, guide: lens_default },
-    surprisal: { title: "Surprisal", least: 2, most: 1024, show: showSurprisal, guide: surprisal_default },
-    trace: { title: "Shapes", least: 1, most: 128, show: showTrace, guide: trace_default }
-  };
-
-  // gpt/web/src/view_page.js
-  var { kind, view } = JSON.parse(document.getElementById("data").textContent);
-  READINGS[kind].show(document.querySelector("main"), view);
+  // gpt/web/src/pages/attention.js
+  showAttention(document.querySelector("main"), JSON.parse(document.getElementById("data").textContent));
 })();

@@ -21,7 +21,7 @@ class _Uninitialized(TorchFunctionMode):
 
 
 @contextmanager
-def without_memory() -> Iterator[None]:
+def meta_device() -> Iterator[None]:
     """Create modules on the meta device, with tensors that nothing fills.
 
     Random numbers on that device would import torch's compiler, which takes half a second.

@@ -1,1 +1,0 @@
-"""One module for each stage; its `run(workload)` measures, and returns a `StageResult`."""

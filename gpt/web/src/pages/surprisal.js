@@ -1,0 +1,3 @@
+import { showSurprisal } from "../views/surprisal.js";
+
+showSurprisal(document.querySelector("main"), JSON.parse(document.getElementById("data").textContent));

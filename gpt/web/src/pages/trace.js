@@ -1,0 +1,3 @@
+import { showTrace } from "../views/trace.js";
+
+showTrace(document.querySelector("main"), JSON.parse(document.getElementById("data").textContent));

@@ -1,0 +1,118 @@
+"""Who may ask and for how much: pages of other sites, requests without the key, and what is too large."""
+
+import socket
+import threading
+
+import openai
+import pytest
+
+from gpt.config import SamplingParams
+from gpt.serving.http.limits import Limits
+from gpt.serving.http.prompts import read_prompts
+from gpt.serving.http.protocol import APIError, CompletionRequest
+from http_server import HEAD, Serve, Served, assert_is_error, real_engine
+from patience import PATIENCE
+
+OK = {"prompt": "It was", "max_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *((host, 403) for host in ("evil.example", "evil.example:80", "localhost.evil.example", "1.2.3.4.evil")),
+        *((host, 200) for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8000", "[::1]:8000", "192.168.1.7")),
+    ],
+)
+def test_a_name_that_was_made_to_resolve_to_this_machine_is_refused(server: Served, host: str, status: int) -> None:
+    assert server.get("/v1/models", Host=host).status_code == status
+    with server.http() as client:
+        answer = client.post("/v1/completions", json=OK, headers={"Host": host})
+    assert answer.status_code == status
+    if status != 200:
+        assert_is_error(answer, status)
+
+
+def test_a_name_that_was_allowed_is_accepted(serve: Serve) -> None:
+    with serve(real_engine, hosts=["GPU-box.lan"]) as served:
+        assert served.get("/v1/models", Host="gpu-box.lan:8000").status_code == 200
+        assert served.get("/v1/models", Host="other.lan").status_code == 403
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:1", "x://[", None])
+def test_only_a_page_of_this_server_may_post(server: Served, origin: str | None) -> None:
+    headers = {"Origin": origin or server.url}
+    with server.http() as client:
+        assert client.post("/v1/completions", json=OK, headers=headers).status_code == (403 if origin else 200)
+        preflight = client.options("/v1/completions", headers=headers)
+    assert preflight.status_code == (403 if origin else 405)
+    assert not any(name.startswith("access-control") for name in preflight.headers)
+
+
+def test_the_key_is_needed_for_everything_but_the_page_and_health(serve: Serve) -> None:
+    wrong = ("sesame", "Basic sesame", "Bearersesame", "Bearer", "Bearer a sesame", "Bearer sésame".encode())
+    with serve(real_engine, api_key="sesame") as served:
+        for path in ("/v1/models", "/metrics", "/docs", "/openapi.json", "/api/runs"):
+            answer = served.get(path)
+            assert_is_error(answer, 401, None, "Authorization: Bearer KEY")
+            assert answer.json()["error"]["code"] == "invalid_api_key"
+            assert answer.headers["WWW-Authenticate"].startswith("Bearer ")
+        assert served.get("/").status_code == served.get("/health").status_code == 200
+        for given in ("Bearer sesame", "bearer  sesame"):
+            assert served.get("/v1/models", Authorization=given).status_code == 200
+        for given in wrong:
+            assert served.get("/v1/models", Authorization=given).status_code == 401  # type: ignore[arg-type]
+        document = served.get("/openapi.json", Authorization="Bearer sesame").json()
+        with pytest.raises(openai.AuthenticationError):
+            served.client().completions.create(model="second", prompt="It")
+        right = openai.OpenAI(base_url=f"{served.url}/v1", api_key="sesame", max_retries=0, timeout=PATIENCE)
+        assert right.completions.create(model="second", prompt="It").choices[0].text
+    (name,) = document["components"]["securitySchemes"]
+    assert document["security"] == [{name: []}]
+    needs_none = [path for path, kinds in document["paths"].items() if kinds.get("get", {}).get("security") == []]
+    assert needs_none == ["/health"]
+
+
+def test_prompts_that_are_too_many_are_not_read() -> None:
+    request = CompletionRequest(prompt=[[1]] * 65)
+    with pytest.raises(APIError, match="65 completions"):
+        read_prompts(request, Limits(), None, None, SamplingParams())  # type: ignore[arg-type]  # neither is needed
+
+
+def test_the_limits_are_those_that_were_given(serve: Serve) -> None:
+    limits = Limits(max_tokens=5, choices=2, body_bytes=1000, logprob_values=50)
+    with serve(real_engine, limits=limits) as served:
+        assert_is_error(served.post(prompt="It", max_tokens=6), 400, "max_tokens")
+        assert_is_error(served.post(prompt="It", n=3), 400, "n")
+        assert_is_error(served.post(prompt="I" * 1000), 413)
+        wrong = served.post(prompt="It", max_tokens=5, n=2, logprobs=5)
+        assert_is_error(wrong, 400, "logprobs", "log-probabilities in all")
+        assert served.post(prompt="It", max_tokens=5, n=2, logprobs=4).status_code == 200
+
+
+def test_answers_under_way_hold_a_limited_number_of_tokens_and_logprobs(serve: Serve) -> None:
+    with serve(limits=Limits(values=1000)) as served:
+        assert_is_error(served.post(prompt="It", n=2, max_tokens=501), 429)
+        assert_is_error(served.post(prompt="It", n=2, max_tokens=100, logprobs=4), 429)
+        for number, body in enumerate(({"max_tokens": 100, "logprobs": 4}, {"max_tokens": 1000})):
+            waiting = threading.Thread(target=served.post, kwargs={"prompt": "It", **body})
+            waiting.start()
+            served.engine.wait_for_request()
+            assert_is_error(served.post(prompt="It", max_tokens=401), 429)
+            served.engine.say("a", "length", number)
+            waiting.join()
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(server: Served) -> None:
+    with server.connect(HEAD + b"Content-Length: 104857600\r\n\r\n") as connection:
+        assert connection.recv(100).startswith(b"HTTP/1.1 413")
+    with server.http() as client:
+        parts = (b" " * 65536 for _ in range(20))
+        answer = client.post("/v1/completions", content=parts, headers={"Content-Type": "application/json"})
+    assert_is_error(answer, 413)
+
+
+def test_a_flood_of_headers_is_refused(server: Served) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X: " + b"a" * 200_000)
+        assert connection.recv(100).startswith(b"HTTP/1.1 431")
+    assert server.post(**OK).status_code == 200
