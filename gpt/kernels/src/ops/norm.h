@@ -18,9 +18,13 @@ inline Moments norm_row(Out* y, const float* x, const float* gain, const float* 
     floats total = {}, squares = {};
     for (int c = 0; c < width && norm.centered; c += LANES) total += load(x + c);
     const float mean = reduce_add(total) / width;
-    for (int c = 0; c < width; c += LANES) {
-        floats v = load(x + c) - mean;
-        if (c + LANES > width) v = select(lanes() < width - c, v, floats{});
+    int whole = 0;
+    for (; whole + LANES <= width; whole += LANES) {
+        const floats v = load(x + whole) - mean;
+        squares = fma(v, v, squares);
+    }
+    if (whole < width) {
+        const floats v = select(lanes() < width - whole, load(x + whole) - mean, floats{});
         squares = fma(v, v, squares);
     }
     const float inverse = 1.0f / std::sqrt(reduce_add(squares) / width + norm.eps);

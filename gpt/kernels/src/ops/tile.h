@@ -23,16 +23,11 @@ struct Int4Rows {
     floats at(int k, int v) const { return simd::load_int4(data + k / 2 * stride + v * LANES, k % 2); }
 };
 
-// Left factors: element k of row m, in memory by rows or by columns.
+// The left factor: element k of row m.
 struct ByRows {
     const float* data;
     size_t stride;
     float at(int m, int k) const { return data[m * stride + k]; }
-};
-struct ByColumns {
-    const float* data;
-    size_t stride;
-    float at(int m, int k) const { return data[k * stride + m]; }
 };
 
 // Memory that a loop prefetches while it works, `step` bytes further in each iteration.
@@ -47,8 +42,8 @@ struct NoPrefetch {
 
 // sum[m][v] += a[m][k] b[k][v] for k in [first, end), in order, so that every sum is computed in the same steps for any
 // M and N.
-template <int M, int N, class A, class B, class Ahead>
-inline void accumulate(floats (&sum)[M][N], const A& a, const B& b, int first, int end, Ahead& prefetch) {
+template <int M, int N, class B, class Ahead>
+inline void accumulate(floats (&sum)[M][N], const ByRows& a, const B& b, int first, int end, Ahead& prefetch) {
     floats total[M][N];  // a copy, since compilers keep an array in memory if it is passed on
     memcpy(total, sum, sizeof sum);
     Ahead ahead = prefetch;

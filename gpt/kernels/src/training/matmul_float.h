@@ -56,9 +56,13 @@ inline void add_transposed(float* c, const float* a, int lda, const float* b, in
         for (int j = 0; j < columns; j += TILE_COLUMNS) {
             float* out = c + (size_t)i * columns + j;
             floats sums[ROWS][TILE_VECTORS];
-            NoPrefetch none;
             load_tile(sums, out, columns);
-            accumulate(sums, ByColumns{a + i, (size_t)lda}, Rows<float>{b + j, (size_t)columns}, 0, 16, none);
+            for (int k = 0; k < 16; k++)
+                for (int r = 0; r < ROWS; r++)
+                    for (int n = 0; n < TILE_VECTORS; n++) {
+                        const floats right = load(b + (size_t)k * columns + j + n * LANES);
+                        sums[r][n] = multiply_add(a[(size_t)k * lda + i + r], right, sums[r][n]);
+                    }
             store_tile(out, columns, sums);
         }
 }

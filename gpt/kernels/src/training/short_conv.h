@@ -64,28 +64,30 @@ inline void convolve_block(element* const* y, const element* const* x, const ele
     }
 }
 
-// Convolves all pieces of x in blocks, from whichever end of a block is the earlier in the direction `step`, 1 or -1; h
-// may be null.
-template <int K>
+// Convolves all pieces of x in blocks, from whichever end of a block is the earlier in the direction of the pass; h is
+// read by the backward one.
+template <int K, bool BACKWARD>
 inline void convolve_pieces(const ShortConvArguments& a, const ConvScratch& scratch, element* y, const element* x,
-                            const element* h, int step, const Worker& w) {
-    const int pieces = a.pieces(), each = pieces / a.batch, size = K * a.width;
+                            const element* h, const Worker& w) {
+    constexpr int step = BACKWARD ? -1 : 1;
+    const int pieces = a.pieces(), each = pieces / a.batch, length = a.length, width = a.width, size = K * width;
+    element *zeros = scratch.zeros, *unused = scratch.unused;
     for (int p = w.first(pieces); p < w.end(pieces); p++) {
-        const size_t sequence = (size_t)(p / each) * a.length * a.width;
-        const auto row = [&](auto* rows, auto* outside, int t) {
-            return t >= 0 && t < a.length ? rows + sequence + (size_t)t * a.width : outside;
+        const size_t sequence = (size_t)(p / each) * length * width;
+        const auto row = [=](auto* rows, auto* outside, int t) {
+            return t >= 0 && t < length ? rows + sequence + (size_t)t * width : outside;
         };
-        float* sums = scratch.sums + (h ? (size_t)p * size : 0);
-        if (h) memset(sums, 0, size * sizeof(float));
+        float* sums = scratch.sums + (BACKWARD ? (size_t)p * size : 0);
+        if (BACKWARD) memset(sums, 0, size * sizeof(float));
         const int first = p % each * PIECE;
-        for (int block = first; block < std::min(first + PIECE, a.length); block += BLOCK) {
+        for (int block = first; block < std::min(first + PIECE, length); block += BLOCK) {
             element* out[BLOCK];
             const element *in[K - 1 + BLOCK], *values[BLOCK];
             const int start = step > 0 ? block : block + BLOCK - 1;
-            for (int i = 0; i < K - 1 + BLOCK; i++) in[i] = row(x, scratch.zeros, start + step * (i - (K - 1)));
-            for (int i = 0; i < BLOCK; i++) out[i] = row(y, scratch.unused, start + step * i);
-            for (int i = 0; i < BLOCK && h; i++) values[i] = row(h, scratch.zeros, start + step * i);
-            convolve_block<K>(out, in, h ? values : nullptr, sums, scratch.weight, a.width);
+            for (int i = 0; i < K - 1 + BLOCK; i++) in[i] = row(x, zeros, start + step * (i - (K - 1)));
+            for (int i = 0; i < BLOCK; i++) out[i] = row(y, unused, start + step * i);
+            for (int i = 0; i < BLOCK && BACKWARD; i++) values[i] = row(h, zeros, start + step * i);
+            convolve_block<K>(out, in, BACKWARD ? values : nullptr, sums, scratch.weight, width);
         }
     }
 }
@@ -115,7 +117,7 @@ inline void short_conv_forward(const ShortConvArguments& a) {
     const ConvScratch scratch = memory[0];
     scratch.prepare(a);
     with_taps(a.taps, [&](auto taps) {
-        parallel(a.threads, [&](const Worker& w) { convolve_pieces<taps>(a, scratch, a.y, a.h, nullptr, 1, w); });
+        parallel(a.threads, [&](const Worker& w) { convolve_pieces<taps, false>(a, scratch, a.y, a.h, nullptr, w); });
     });
 }
 
@@ -125,7 +127,7 @@ inline void short_conv_backward(const ShortConvArguments& a) {
     scratch.prepare(a);
     with_taps(a.taps, [&](auto taps) {
         parallel(a.threads, [&](const Worker& w) {
-            convolve_pieces<taps>(a, scratch, a.dh, a.dy, a.h, -1, w);
+            convolve_pieces<taps, true>(a, scratch, a.dh, a.dy, a.h, w);
             w.wait();
             add_pieces(a, scratch.sums, w);
         });
