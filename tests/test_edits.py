@@ -39,7 +39,7 @@ EDITS: dict[str, tuple[str, str, str]] = {
     "another deviation of weights": ("model/gpt.py", "INIT_STD = 0.02", "INIT_STD = 0.05"),
     "label smoothing": ("evaluation/loss.py", 'reduction="sum")', 'reduction="sum", label_smoothing=0.1)'),
     "a slower warmup": ("training/schedule.py", "(step + 1) / config.warmup_steps", "0.1 * step / config.warmup_steps"),
-    "a momentum without Nesterov": ("training/muon.py", 'averages, group["momentum"])', "averages, 1.0)"),
+    "a momentum without Nesterov": ("training/muon.py", 'momenta, group["momentum"])', "momenta, 1.0)"),
     "another temperature": ("generation/sampling.py", "max(params.temperature,", "max(0.2 * params.temperature,"),
     "top-k of the second": ("filters.py", "logits.topk(k, dim=-1).values[..., -1:]", "logits.topk(1, dim=-1).values"),
 }

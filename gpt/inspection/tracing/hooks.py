@@ -103,31 +103,28 @@ def _hook_ends(model: GPT, wanted: set[str], hook: Hook) -> None:
 def _hook_block(block: Block, wanted: set[str], hook: Hook) -> None:
     """Add hooks in one block; hooks on one module are called in this order."""
     attn: Attention = block.attn
-    mlp: Any = block.mlp
 
-    def add(name: str, register: Callable[[nn.Module, TensorHook], None], module: nn.Module, heads: int = 0) -> None:
+    def add(name: str, register: Callable[[nn.Module, TensorHook], None], path: str = "", heads: int = 0) -> None:
+        # only now: a part of one's own has other modules inside, and no such activations
         if name in wanted:
             named = partial(hook, name)
-            register(module, _by_head(heads, named) if heads else named)
+            register(block.get_submodule(path), _by_head(heads, named) if heads else named)
 
-    add("hook_resid_pre", _on_input, block)
+    add("hook_resid_pre", _on_input)
     _hook_norm(block.ln_1, "ln1", wanted, hook)
-    add("attn.hook_q", _on_output, attn.c_q, attn.n_head)
-    add("attn.hook_k", _on_output, attn.c_k, attn.n_kv_head)
-    add("attn.hook_v", _on_output, attn.c_v, attn.n_kv_head)
-    add("attn.hook_z", _on_input, attn.c_proj, attn.n_head)
-    add("hook_attn_out", _on_output, attn)
+    add("attn.hook_q", _on_output, "attn.c_q", attn.n_head)
+    add("attn.hook_k", _on_output, "attn.c_k", attn.n_kv_head)
+    add("attn.hook_v", _on_output, "attn.c_v", attn.n_kv_head)
+    add("attn.hook_z", _on_input, "attn.c_proj", attn.n_head)
+    add("hook_attn_out", _on_output, "attn")
     if "hook_resid_mid" in wanted:
         _hook_middle(block, partial(hook, "hook_resid_mid"))
     _hook_norm(block.ln_2, "ln2", wanted, hook)
-    if isinstance(mlp, SwiGLU):
-        add("mlp.hook_pre", _on_output, mlp.c_gate)
-        add("mlp.hook_pre_linear", _on_output, mlp.c_fc)
-    else:
-        add("mlp.hook_pre", _on_output, mlp.c_fc)
-    add("mlp.hook_post", _on_input, mlp.c_proj)
-    add("hook_mlp_out", _on_output, mlp)
-    add("hook_resid_post", _on_output, block)
+    add("mlp.hook_pre", _on_output, "mlp.c_gate" if isinstance(block.mlp, SwiGLU) else "mlp.c_fc")
+    add("mlp.hook_pre_linear", _on_output, "mlp.c_fc")
+    add("mlp.hook_post", _on_input, "mlp.c_proj")
+    add("hook_mlp_out", _on_output, "mlp")
+    add("hook_resid_post", _on_output)
 
 
 def _hook_norm(norm: nn.Module, name: str, wanted: set[str], hook: Hook) -> None:

@@ -24,9 +24,9 @@ class Arena {
 };
 
 // One block of memory for some Layouts, such as one for each worker. A Layout allocates from an arena in its
-// constructor, so that the same code measures and allocates. Streaming through HUGE pages needs fewer address
+// constructor, so that the same code measures and allocates. Streaming through LARGE_PAGES needs fewer address
 // translations.
-template <class Layout, bool HUGE = false> class Memory {
+template <class Layout, bool LARGE_PAGES = false> class Memory {
     static constexpr size_t PAGE = 1 << 21, GAP = 4096;  // so that no two layouts' buffers map to the same cache sets
     size_t size = 0;
     std::align_val_t alignment{64};
@@ -40,7 +40,7 @@ template <class Layout, bool HUGE = false> class Memory {
         layouts.reserve(count);
         const size_t stride = counter.bytes() + (count > 1 ? GAP : 0);
         size = stride * count;
-        if (HUGE && size >= PAGE) alignment = std::align_val_t(PAGE);
+        if (LARGE_PAGES && size >= PAGE) alignment = std::align_val_t(PAGE);
         block = (char*)operator new(size, alignment);
 #ifdef MADV_HUGEPAGE
         if (alignment == std::align_val_t(PAGE)) madvise(block, size, MADV_HUGEPAGE);
