@@ -44,7 +44,7 @@ def with_own_defaults(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with own_defaults():
+        with _NOTHING if _are_own() else own_defaults():
             return function(*args, **kwargs)
 
     @wraps(function)

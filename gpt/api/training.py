@@ -3,6 +3,7 @@
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,8 @@ def train(
         require_own_threads(loaded.config.run.threads or torch.get_num_threads(), "set run.threads to 1")
         with world.together():
             displays = build_displays(loaded.config.train)
-        runs = open_runs(loaded, settings, tell, start, allow_config_change, world, listeners, displays)
-        return _finish(runs, tell)
+        with closing(open_runs(loaded, settings, tell, start, allow_config_change, world, listeners, displays)) as runs:
+            return _finish(runs, tell)
 
 
 def _configure(

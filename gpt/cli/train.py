@@ -5,6 +5,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import add_config_options, load_given_plugins, not_empty, read_config
@@ -86,16 +87,17 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
     with world.together():
         displays = build_displays(loaded.config.train)
     change = arguments.allow_config_change
-    for trainer in open_runs(loaded, settings, tell, arguments.resume, change, world, displays=displays):
-        folder = trainer.run_folder.path
-        try:
-            state = trainer.run()
-        except Interrupted as stopped:
-            again = f"--config {folder / 'config.yaml'}" if folder.name == loaded.name else "the same command and"
-            where = f"at step {trainer.state.step}, saved in {folder}"
-            options = " ".join([*plugin_options(), "--resume auto"])
-            tell(f"stopped by {stopped} {where}; continue with {again} {options}")
-            return stopped.exit_code
+    with closing(open_runs(loaded, settings, tell, arguments.resume, change, world, displays=displays)) as runs:
+        for trainer in runs:
+            folder = trainer.run_folder.path
+            try:
+                state = trainer.run()
+            except Interrupted as stopped:
+                again = f"--config {folder / 'config.yaml'}" if folder.name == loaded.name else "the same command and"
+                where = f"at step {trainer.state.step}, saved in {folder}"
+                options = " ".join([*plugin_options(), "--resume auto"])
+                tell(f"stopped by {stopped} {where}; continue with {again} {options}")
+                return stopped.exit_code
     flops = run_flops(trainer.config, len(trainer.dataset.train))
     taught = " with the teacher's" if trainer.config.train.teacher_share else ""
     cost = "" if state.step < trainer.config.train.max_steps else f", {flops / 1e12:,.3g} TFLOP{taught}"

@@ -90,6 +90,7 @@ class Batch:
         InputError: an id is outside the vocabulary.
     """
 
+    @with_own_defaults
     def __init__(
         self,
         runtime: Runtime,
@@ -120,6 +121,7 @@ class Batch:
         """Return what was learned of drafts; None without."""
         return self._engine.speculation
 
+    @with_own_defaults
     def step(self) -> dict[int, TextChunk]:
         """Return the next chunk of every request that has not ended, by its row.
 
@@ -129,10 +131,13 @@ class Batch:
         while not all(self._queues[row] for row in self.active):
             self._receive(self._engine.step())
         chunks = {row: self._queues[row].popleft() for row in self.active}
-        for row, chunk in chunks.items():
-            if chunk.finish == "error" and (error := self._requests[row].error) is not None:
+        ended = {row for row, chunk in chunks.items() if chunk.finish is not None}
+        if ended:
+            self.active = [row for row in self.active if row not in ended]
+        for row in ended:
+            if (error := self._requests[row].error) is not None:
+                self.active = []
                 raise error
-        self.active = [row for row, chunk in chunks.items() if chunk.finish is None]
         return chunks
 
     def _receive(self, new: Sequence[NewChunks]) -> None:

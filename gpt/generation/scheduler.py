@@ -83,7 +83,7 @@ class Scheduler:
             sequence = self.waiting[0]
             if not self._rows and not self._end_turn(sequence):
                 return
-            self._match(sequence)
+            reused = self._match(sequence)
             promised = sum(self._missing(other) for other in self.running)
             if self._missing(sequence) > self._pool.free - promised:
                 sequence.table.truncate(0)
@@ -91,6 +91,7 @@ class Scheduler:
             self.waiting.popleft()
             sequence.row, sequence.since, sequence.turn = self._rows.pop(), self._step, len(sequence.tokens)
             self.running.append(sequence)
+            self.reused_tokens += reused
 
     def _end_turn(self, waiting: SequenceState) -> bool:
         """Queue the sequence that has had its place for most tokens, if that is a turn, and the other one is due."""
@@ -115,7 +116,7 @@ class Scheduler:
         for sequence in sorted(self.running, key=lambda sequence: sequence.since):
             pending = sequence.pending
             if pending > 1:
-                self._match(sequence)
+                self.reused_tokens += self._match(sequence)
                 pending = sequence.pending
             if pending == 1:
                 counts[sequence] = 1
@@ -142,10 +143,10 @@ class Scheduler:
         self._only_new = bool(first) and not self._only_new
         return first if self._only_new else counts
 
-    def _match(self, sequence: SequenceState) -> None:
+    def _match(self, sequence: SequenceState) -> int:
         """Share the blocks of a sequence with the same window, or those of the pool with the next of its tokens.
 
-        Its last token is computed in any case.
+        Its last token is computed in any case. Returns the number of tokens found.
         """
         before, window = sequence.stored, sequence.window()[:-1]
         twin = next((other for other in self.running if other.table.tokens == window), None)
@@ -154,7 +155,7 @@ class Scheduler:
             sequence.table = twin.table.fork()
         elif before % self._pool.block_size == 0:
             sequence.table.match(window)
-        self.reused_tokens += sequence.stored - before
+        return sequence.stored - before
 
     def _next_block(self, sequence: SequenceState) -> tuple[int, ...]:
         """Return the tokens up to the end of the block to compute next, if that can be shared."""
@@ -162,11 +163,15 @@ class Scheduler:
         end = (sequence.stored // size + 1) * size
         return tuple(sequence.window()[:end]) if end < len(sequence.tokens) - sequence.start else ()
 
+    def _shares_last(self, sequence: SequenceState) -> bool:
+        """Return whether the last block of a sequence is not full and another one's too."""
+        index, used = divmod(sequence.stored, self._pool.block_size)
+        return bool(used) and self._pool.is_shared(sequence.table.blocks[index])
+
     def _missing(self, sequence: SequenceState) -> int:
         """Return how many more blocks the window of a sequence needs, one for a last block that it shares included."""
-        size, blocks = self._pool.block_size, sequence.table.blocks
-        shares_last = bool(sequence.stored % size) and self._pool.is_shared(blocks[sequence.stored // size])
-        return -(-len(sequence.window()) // size) - len(blocks) + shares_last
+        blocks = -(-len(sequence.window()) // self._pool.block_size)
+        return blocks - len(sequence.table.blocks) + self._shares_last(sequence)
 
     def _reserve(self, sequence: SequenceState, count: int, steps: int) -> Chunk | None:
         """Return a chunk with blocks for it and for `steps` samples, by preemption if necessary; None: preempted."""

@@ -8,7 +8,7 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.generation.backends import Window
 from gpt.generation.output import Detokenizer, FinishReason, TextChunk
 from gpt.generation.request import Request
-from gpt.generation.tokens import RandomStream, SampledToken
+from gpt.generation.tokens import RandomStream, SampledToken, sampling_key
 
 
 class SequenceState:
@@ -21,6 +21,7 @@ class SequenceState:
         table: blocks of the window's keys and values.
         row: its index in the running batch.
         random: the numbers by which its tokens are sampled.
+        sampled_by: see `sampling_key`.
         since: the step since which it has waited for its next token.
         turn: number of its tokens when it was admitted to the batch.
 
@@ -37,6 +38,7 @@ class SequenceState:
         self.table = BlockTable(pool)
         self.row = self.since = self.turn = 0
         self.random = RandomStream(request.params.seed if request.seed is None else request.seed)
+        self.sampled_by = sampling_key(request.params)
         self._window = Window.build(block_size, request.params.slide_chunk)
         self._move_window()
         self._longest = len(self.tokens) + request.params.max_new_tokens
@@ -76,7 +78,8 @@ class SequenceState:
             if chunks[-1].finish is not None:
                 break
         self.random.advance(len(chunks))
-        self._move_window()
+        if len(self.tokens) - self.start > self._window.size:
+            self._move_window()
         return chunks
 
     def end(self, finish: FinishReason) -> TextChunk:

@@ -1,7 +1,7 @@
 """Sampled tokens: one from each row of logits by PyTorch, and their log-probabilities."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +10,18 @@ from gpt.config import SamplingParams
 from gpt.errors import GenerationError
 from gpt.generation.backends import TokenIds
 from gpt.generation.sampling import limit_ids, next_token_probabilities, sample
+
+SamplingKey = tuple[Any, ...]
+"""Equal for parameters by which a token is sampled and described in the same way."""
+OF_TEXTS = frozenset(
+    {"max_new_tokens", "seed", "stop", "end_id", "overflow", "slide_chunk", "empty_prompt", "long_prompt"}
+)
+"""Parameters that say where a text begins and ends, and not how a token is sampled."""
+
+
+def sampling_key(params: SamplingParams) -> SamplingKey:
+    """Return what decides how a token is sampled and described, filters of plugins included."""
+    return params.ids, *(getattr(params, name) for name in type(params).model_fields if name not in OF_TEXTS)
 
 
 class SampledToken(NamedTuple):

@@ -36,7 +36,8 @@ def teacher_config(loaded: LoadedConfig) -> LoadedConfig:
     run = config.run.model_copy(update={"name": loaded.teacher_name, "seed": (config.run.seed + 1) % SEEDS})
     optim = config.optim.model_copy(update={"decay_steps": shorter})
     train = config.train.model_copy(update={"max_steps": steps, "teacher_share": None})
-    return replace(loaded, config=config.model_copy(update={"run": run, "optim": optim, "train": train}))
+    # not of a file: no other run's folder is said to have it
+    return replace(loaded, folder=None, config=config.model_copy(update={"run": run, "optim": optim, "train": train}))
 
 
 def require_probabilities_memory(dataset: Dataset, config: Config) -> None:

@@ -27,7 +27,8 @@ def resolve_init_from(config: Config, runs: Path) -> ResumePoint | None:
     if config.train.init_from is None:
         return None
     folder = find_checkpoint(expand_home(config.train.init_from, "train.init_from"), runs)
-    base = ResumePoint(folder, read_checkpoint(folder))
+    # moments of its optimizer are of no use here, and take twice the memory of the weights
+    base = ResumePoint(folder, replace(read_checkpoint(folder), training={}))
     weights = format_of(base.checkpoint.model)
     if weights != "float32":
         raise CheckpointError(f"{folder} has {weights} weights, which cannot be trained; use the float32 checkpoint")

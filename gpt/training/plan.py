@@ -41,6 +41,10 @@ class Plan:
     point: ResumePoint | None
     base: ResumePoint | None
 
+    def require_disk(self) -> None:
+        """Raise CheckpointError unless there is room for the checkpoints that it has at a time."""
+        require_disk(self.run.path, self.config, checkpoints=2 if self.point is None else 1)
+
 
 def plan_run(
     loaded: LoadedConfig,
@@ -66,8 +70,8 @@ def plan_run(
     """
     check_parallel(loaded.config, world)
     run = RunFolder(expand_home(loaded.config.run.dir, "run.dir") / loaded.name)
-    world.rank_zero(run.lock)
     try:
+        world.rank_zero(run.lock)
         return _plan_locked(loaded, run, settings, report, resume, allow_config_change, world, dataset, notes or report)
     except BaseException:
         run.unlock()
@@ -88,7 +92,7 @@ def _plan_locked(
     loaded = replace(loaded, config=fit_schedule(loaded.config, notes))
     with world.together():
         compute = choose_compute(loaded.config.run, notes, supported_processors(settings.processor)[0], world.launch)
-    point, base = world.rank_zero(lambda: _find_start(loaded, run, resume, notes))
+    point, base = world.rank_zero(lambda: _find_start(loaded, run, resume, report, notes))
     keep_freed_memory()
     # a resumed run has the architecture and tokenizer too, and what it began with may be gone
     origin = None if loaded.config.train.init_from is None else point or base
@@ -103,15 +107,16 @@ def _plan_locked(
         require_training_memory(config, compute, world.size)
         if point is not None:
             check_fits(point, config, data, allow_config_change)
-    world.rank_zero(lambda: require_disk(run.path, config, checkpoints=2 if point is None else 1))
-    return Plan(config, run, compute, data, point, base)
+    plan = Plan(config, run, compute, data, point, base)
+    world.rank_zero(plan.require_disk)
+    return plan
 
 
 def _find_start(
-    loaded: LoadedConfig, run: RunFolder, resume: str | None, report: Report
+    loaded: LoadedConfig, run: RunFolder, resume: str | None, report: Report, notes: Report
 ) -> tuple[ResumePoint | None, ResumePoint | None]:
     """Return the checkpoint to resume from, or else the one to begin with, if any."""
-    warn_of_copy(loaded.folder, run, resume, report)
+    warn_of_copy(loaded.folder, run, resume, notes)
     with announced(report, "reading the checkpoint"):
         point = find_resume_point(run, resume, loaded.config, report)
         return point, resolve_init_from(loaded.config, run.path.parent) if point is None else None

@@ -247,6 +247,8 @@ def _build_meter(config: Config, compute: Compute, world: World) -> SpeedMeter:
 
 
 def _create_folder(plan: Plan) -> None:
+    # again: a teacher may have filled the disk since the plan was made
+    plan.require_disk()
     plan.run.create(plan.config)
     if plan.point is not None:
         plan.run.continue_from(plan.point.folder, plan.point.checkpoint.state)

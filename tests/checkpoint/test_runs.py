@@ -182,6 +182,13 @@ def test_a_run_folder_gives_back_its_configuration(tmp_path: Path) -> None:
     assert run.samples.is_dir()
 
 
+def test_a_seed_that_an_older_version_took_is_its_lowest_32_bits(run: RunFolder) -> None:
+    (run.path / "config.yaml").write_text(f"run: {{seed: {2**40 + 7}}}", encoding="utf-8")
+    config = run.config()
+    assert config is not None
+    assert config.run.seed == 7
+
+
 @pytest.mark.parametrize("content", [b"model: {n_layer: 0}", b"\xff\xfe\x00", b"[1, 2]"])
 def test_a_damaged_configuration_of_a_run_is_named(run: RunFolder, content: bytes) -> None:
     (run.path / "config.yaml").write_bytes(content)

@@ -217,3 +217,12 @@ def test_logits_of_one_row_that_are_not_finite_are_an_error_that_names_its_posit
 def test_a_row_without_a_token_is_refused(prompts: list[list[int]]) -> None:
     with pytest.raises(GenerationError, match="at least one token"):
         Batch(build_runtime(sharp_model()), prompts, SamplingParams(), [1] * len(prompts))
+
+
+def test_a_batch_whose_row_failed_is_at_its_end() -> None:
+    model = sharp_model()
+    model.wte.weight.data[3] = math.nan
+    batch = Batch(build_runtime(model), [[3], [4]], SamplingParams(max_new_tokens=5), [0, 1])
+    with pytest.raises(GenerationError, match="not finite"):
+        batch.step()
+    assert batch.step() == {}

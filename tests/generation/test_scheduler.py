@@ -241,3 +241,12 @@ def test_prompts_of_every_length_go_on_past_the_edge_of_the_window(length: int) 
     drive.finish()
     for answer in answers:
         assert_as_alone(answer)
+
+
+def test_tokens_found_are_counted_once_however_often_a_request_is_looked_at() -> None:
+    drive = Drive(MemoryRunner(WINDOW_BLOCKS, max_sequences=4))
+    drive.add("a" * 150, max_new_tokens=40)
+    drive.step()
+    drive.add("a" * 150, max_new_tokens=40)
+    drive.finish()
+    assert drive.engine.stats().prompt_tokens_reused <= 150

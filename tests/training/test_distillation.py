@@ -1,5 +1,6 @@
 """Self-distillation: the teacher's run, what it predicts, and a training of two runs."""
 
+import gc
 import shutil
 import signal
 from contextlib import ExitStack
@@ -10,13 +11,15 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+import yaml
 
-from gpt.checkpoint import RunFolder, read_checkpoint
+import gpt
+from gpt.checkpoint import Checkpoint, RunFolder, read_checkpoint
 from gpt.cli import train
 from gpt.config import LoadedConfig, parse_config
 from gpt.data.batches import BatchSampler
 from gpt.device import Compute
-from gpt.errors import DeviceError
+from gpt.errors import CheckpointError, DeviceError
 from gpt.training import plan
 from gpt.training.distillation import Teacher, predict, require_probabilities_memory, teacher_config
 from gpt.training.trainer import Trainer
@@ -96,9 +99,60 @@ def test_both_runs_are_planned_once_and_locked_before_either_begins(workplace: P
         calls = [stack.enter_context(patch.object(plan, name, wraps=getattr(plan, name))) for name in counted]
         stack.enter_context(patch.object(Trainer, "_train_one_step", watched))
         assert train.main(arguments(workplace)) == 0
-    assert [call.call_count for call in calls] == [1, 2, 2, 2, 2]
+    # the disk again before either begins, since the teacher writes on it
+    assert [call.call_count for call in calls] == [1, 2, 2, 4, 2]
     assert locked == 4 * [[True, True]] + 6 * [[False, True]]
     assert not list((workplace / "runs").glob(".*"))
+
+
+def test_a_disk_that_the_teacher_has_filled_refuses_the_student(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = CheckpointError("the disk is full")
+    with patch.object(plan, "require_disk", side_effect=[None, None, None, full]):
+        assert train.main(arguments(workplace)) == 2
+    assert capsys.readouterr().err.endswith("error: the disk is full\n")
+    assert not (workplace / "runs" / "tiny" / "config.yaml").exists()
+
+
+def test_a_failing_teacher_leaves_no_run_locked_while_its_traceback_is_kept(workplace: Path) -> None:
+    config = (workplace / "tiny.yaml").read_text(encoding="utf-8")
+    with (
+        patch.object(Trainer, "_train_one_step", side_effect=RuntimeError("a bug")),
+        pytest.raises(RuntimeError, match="a bug") as kept,
+    ):
+        gpt.train(config=yaml.safe_load(config), run={"dir": str(workplace / "runs")}, teacher_share=0.6)
+    assert kept.tb
+    assert not any(RunFolder(workplace / "runs" / name).is_being_trained() for name in ("tiny-teacher", "tiny"))
+
+
+def test_no_checkpoint_stays_in_memory_while_a_run_goes_on_from_it(workplace: Path) -> None:
+    longer = ("train.max_steps=8", "--allow-config-change", "--resume", "auto")
+    assert train.main(["--config", str(workplace / "tiny.yaml")]) == 0
+    step, kept = Trainer._train_one_step, []
+
+    def found() -> list[object]:
+        return [thing for thing in gc.get_objects() if type(thing) in (plan.Plan, Checkpoint)]
+
+    # those that the tracebacks of other tests hold
+    others = set(map(id, found()))
+
+    def watched(trainer: Trainer) -> None:
+        kept.extend(thing for thing in found() if id(thing) not in others)
+        step(trainer)
+
+    with patch.object(Trainer, "_train_one_step", watched):
+        assert train.main(["--config", str(workplace / "tiny.yaml"), *longer]) == 0
+    assert kept == []
+
+
+def test_a_teacher_that_stopped_early_is_not_begun_again(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    never_better = ("train.patience=1", "train.eval_interval=1", "optim.learning_rate=1e-30", "optim.min_lr=0")
+    assert train.main(arguments(workplace, *never_better)) == 0
+    assert "first its teacher" in capsys.readouterr().err
+    assert read_checkpoint(RunFolder(workplace / "runs" / "tiny-teacher").checkpoints()[0]).state["step"] < 4
+    assert train.main(arguments(workplace, *never_better, "--resume", "auto")) == 0
+    assert "first its teacher" not in capsys.readouterr().err
 
 
 def test_it_continues_after_a_stop_in_either_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

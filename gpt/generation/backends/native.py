@@ -159,7 +159,6 @@ class NativeBackend:
             engine = self._engine = self._make_engine(len(sequences))
             self._pool = BlockPool(engine.blocks, BLOCK)
             self._tables = [BlockTable(self._pool) for _ in range(engine.sequences)]
-        copies: list[tuple[int, int]] = []
         for row, sequence in enumerate(sequences):
             table, window = self._tables[row], self.window.of(sequence)
             table.truncate(_common_prefix(table.tokens, window[:-1]))
@@ -168,9 +167,9 @@ class NativeBackend:
                 table.match(window[:-1])
             if len(table.tokens) < len(window) - 1:
                 self._compute(engine, row, window[len(table.tokens) : -1])
-            copies += table.reserve(len(table.tokens) + ahead)
+            # at once: the next row may compute into the block that this one copies
+            engine.copy_blocks(table.reserve(len(table.tokens) + ahead))
             engine.set_blocks(row, table.blocks)
-        engine.copy_blocks(copies)
         return engine
 
     def _compute(self, engine: Engine, row: int, tokens: TokenIds) -> None:

@@ -116,8 +116,10 @@ class Runtime(ABC):
             blocks: number of blocks in the cache; None: enough for full windows of all sequences.
 
         Raises:
+            DeviceError: this is a forked process with several threads.
             GenerationError: the blocks are too few for one window, or there is no such cache.
         """
+        _check_threads()
         for name, value in (("max_sequences", max_sequences), ("prefill_chunk", prefill_chunk)):
             if value < 1:
                 raise GenerationError(f"{name} is {value}, expected at least 1")

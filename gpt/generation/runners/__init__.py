@@ -10,7 +10,7 @@ from gpt.cache.paged import BlockPool
 from gpt.generation.scheduler import Scheduler
 from gpt.generation.sequence import Chunk, SequenceState
 from gpt.generation.speculative import Speculation
-from gpt.generation.tokens import SampledToken, sample_tokens
+from gpt.generation.tokens import SampledToken, SamplingKey, sample_tokens
 
 BLOCK = 64
 """Positions in a block of keys and values."""
@@ -51,9 +51,9 @@ class Runner(ABC):
 
 def sample_each(sequences: Sequence[SequenceState], logits: Tensor) -> Sampled:
     """Sample the next token of each sequence from logits (B, V), together where their parameters are the same."""
-    rows_of: dict[int, list[int]] = {}
+    rows_of: dict[SamplingKey, list[int]] = {}
     for row, sequence in enumerate(sequences):
-        rows_of.setdefault(id(sequence.params), []).append(row)
+        rows_of.setdefault(sequence.sampled_by, []).append(row)
     sampled: Sampled = {}
     for rows in rows_of.values():
         chosen = [sequences[row] for row in rows]

@@ -16,7 +16,7 @@ from gpt.generation.sequence import Chunk, SequenceState
 from gpt.generation.speculative import MAX_DRAFTS, Drafts, Speculation
 from gpt.generation.text import check_ids
 from gpt.generation.tokens import to_sampled_tokens
-from gpt.kernels.decoding.c_structs import SAMPLING, sample_in_c, sampling_in_c
+from gpt.kernels.decoding.c_structs import sample_in_c, sampling_in_c
 from gpt.kernels.decoding.engine import Engine, NotFiniteError
 from gpt.progress import Report
 
@@ -60,7 +60,7 @@ class NativeRunner(Runner):
         self._in_pytorch: WeakKeyDictionary[SequenceState, bool] = WeakKeyDictionary()
         self._make_drafter = make_drafter
         self.speculation = None if make_drafter is None else Speculation()
-        self._steps = 1
+        self._steps, self._width = 1, 0
         self._drafts: WeakKeyDictionary[SequenceState, Drafts] = WeakKeyDictionary()
 
     @property
@@ -82,10 +82,14 @@ class NativeRunner(Runner):
             return self._step(chunks, [[]] * len(chunks))
         if self.speculation is not None and not self.speculation.is_paused:
             return self._step_with_drafts(chunks, self.speculation)
-        if not all(_samples_alike(sequence, sequences[0]) for sequence in sequences[1:]):
+        if any(sequence.sampled_by != sequences[0].sampled_by for sequence in sequences[1:]):
             return self._step(chunks, [[]] * len(chunks))
+        if len(chunks) > self._width:
+            # more sequences than in the call by whose time it was set
+            self._steps = max(1, self._steps * self._width // len(chunks))
+        self._width = len(chunks)
         start = time.perf_counter()
-        sampled = self._generate(chunks, min(chunk.steps for chunk in chunks))
+        sampled = self._generate(chunks, min(self._steps, *(chunk.steps for chunk in chunks)))
         seconds, steps = time.perf_counter() - start, max([1, *map(len, sampled.values())])
         self._steps = max(1, min(2 * self._steps, MAX_STEPS, int(PATIENCE * steps / max(seconds, 1e-9))))
         if self.speculation is not None:
@@ -218,10 +222,3 @@ class NativeRunner(Runner):
             row[token] = 1
             seen.append(row)
         return seen
-
-
-def _samples_alike(one: SequenceState, other: SequenceState) -> bool:
-    a, b = one.params, other.params
-    return a is b or (
-        a.logprobs == b.logprobs and a.ids == b.ids and all(getattr(a, n) == getattr(b, n) for n in SAMPLING)
-    )

@@ -45,11 +45,11 @@ class PagedRunner(Runner):
         sequences, logits = [], []
         with eval_mode(self._model):
             for batch in [*batches, short] if short else batches:
-                for chunk, each in zip(batch, self._forward(batch), strict=True):
-                    if chunk.steps:
-                        sequences.append(chunk.sequence)
-                        logits.append(each[-1])
-        return sample_each(sequences, torch.stack(logits)) if sequences else {}
+                last = self._forward(batch)[:, -1]
+                rows = [row for row, chunk in enumerate(batch) if chunk.steps]
+                sequences += [batch[row].sequence for row in rows]
+                logits.append(last if len(rows) == len(batch) else last[rows])
+        return sample_each(sequences, torch.cat(logits)) if sequences else {}
 
     def _forward(self, batch: Sequence[Chunk]) -> Tensor:
         """Return the logits (B, T, V) after the tokens of chunks of equal length."""

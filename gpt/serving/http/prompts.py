@@ -130,7 +130,7 @@ def _encode(prompt: str | Ids, tokenizer: Tokenizer) -> list[int]:
 def prompt_logprobs(model: GPT, ids: Sequence[int], params: SamplingParams) -> list[SampledToken]:
     """Return tokens, at most a window, with their log-probabilities, which the first does not have.
 
-    `params` says how many of the most likely tokens are listed beside each, see `describe`.
+    `params` says how many of the most likely tokens are listed beside each, see `to_sampled_tokens`.
     """
     first = [SampledToken(ids[0])]
     if len(ids) == 1:

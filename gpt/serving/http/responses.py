@@ -46,8 +46,12 @@ class EventLoopBridge:
             self._waiting.append((receiver, chunks))
             if len(self._waiting) > 1:
                 return
-        if not loop.is_closed():
+        try:
             loop.call_soon_threadsafe(self._deliver)
+        except RuntimeError:
+            # the loop is closed, and its receivers with it
+            with self._lock:
+                self._waiting.clear()
 
     def _deliver(self) -> None:
         with self._lock:

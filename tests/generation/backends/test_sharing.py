@@ -1,13 +1,20 @@
 """What sequences share in the native engine, and that sharing changes no logits."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
+from generation.support import LETTERS
 from native_support import needs_compiler
 from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.generation import DecodeOptions, build_runtime
 from gpt.generation.backends.native import NativeBackend
+from gpt.generation.request import Request
+from gpt.generation.runners import Sampled
+from gpt.generation.runners.native import MAX_STEPS, NativeRunner
+from gpt.generation.sequence import Chunk
 from gpt.kernels.decoding.engine import Engine
 from gpt.model import GPT
 from tiny import sharp_model
@@ -79,3 +86,36 @@ def test_rows_that_leave_give_their_blocks_back() -> None:
     assert backend.cache_bytes == 4 * BLOCK_BYTES
     backend.select([1])
     assert backend.cache_bytes == BLOCK_BYTES
+
+
+def test_a_block_is_copied_before_the_row_that_had_it_computes_something_else(computed: list[int]) -> None:
+    common = random_ids(100)
+    rows = [[*common, 5], [*common[:70], 6, 7, 8]]
+    backend = backend_of(model())
+    backend.next_logits([common, common])
+    backend.select([0, 0])
+    alone = torch.cat([backend_of(model()).next_logits([row]) for row in rows])
+    torch.testing.assert_close(backend.next_logits(rows), alone, atol=1e-4, rtol=1e-4)
+
+
+def test_more_sequences_get_fewer_tokens_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[int, int]] = []
+    generate = NativeRunner._generate
+
+    def watched(runner: NativeRunner, chunks: Sequence[Chunk], steps: int) -> Sampled:
+        calls.append((len(chunks), steps))
+        return generate(runner, chunks, steps)
+
+    monkeypatch.setattr(NativeRunner, "_generate", watched)
+    # as on a fast machine, on which one sequence alone comes to the most tokens
+    monkeypatch.setattr("gpt.generation.runners.native.PATIENCE", 1e9)
+    engine = build_runtime(model(), DecodeOptions("native")).engine(LETTERS, max_sequences=16)
+    params = SamplingParams(max_new_tokens=150)
+    engine.add(Request("a", [1], params))
+    while not calls or calls[-1][1] < MAX_STEPS:
+        engine.step()
+    for row in range(15):
+        engine.add(Request("b", [row], params))
+    while calls[-1][0] < 16:
+        engine.step()
+    assert max(rows * steps for rows, steps in calls) <= 2 * MAX_STEPS

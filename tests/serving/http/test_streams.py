@@ -1,5 +1,6 @@
 """Streams whose every token the test decides: what is sent when, how they end, and who goes away in the middle."""
 
+import asyncio
 import json
 import socket
 import struct
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpt.generation import SampledToken
+from gpt.generation import SampledToken, TextChunk
+from gpt.generation.request import OnChunks
+from gpt.serving.http.responses import EventLoopBridge
 from http_server import Served, post_bytes
 from patience import PATIENCE
 
@@ -160,3 +163,18 @@ def test_many_clients_that_vanish_leave_nothing_behind(manual: Served) -> None:
         manual.engine.wait_for_cancel(PATIENCE)
     assert set(map(id, manual.engine.cancelled)) == set(map(id, manual.engine.requests))
     manual.wait_until(lambda: not manual.responses.active)
+
+
+def test_chunks_for_a_closed_loop_are_dropped_and_those_for_the_next_one_arrive() -> None:
+    bridge, received = EventLoopBridge(), list[object]()
+
+    async def receiver() -> OnChunks:
+        return bridge.to(received.extend)
+
+    async def put() -> None:
+        (await receiver())([TextChunk(0, "b", None, None)])
+        await asyncio.sleep(0)
+
+    asyncio.run(receiver())([TextChunk(0, "a", None, None)])
+    asyncio.run(put())
+    assert received == [TextChunk(0, "b", None, None)]
