@@ -95,7 +95,7 @@ def _only_files(found: Iterable[Path]) -> list[Path]:
     files = [path for path in found if not path.is_dir()]
     for path in files:
         if not path.is_file():
-            what = "a link to nothing" if path.is_symlink() else "not a regular file"
+            what = "not a regular file" if path.exists() else "a link to nothing"
             raise DataError(f"{path} is {what}; remove it, or leave it out with a glob pattern")
     return files
 

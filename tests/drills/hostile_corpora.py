@@ -80,7 +80,7 @@ def zips() -> Iterator[Hostile]:
     link.external_attr = 0o120777 << 16
     for name in ("../../outside/secret", "/tmp/evil.txt", "C:\\evil.txt", "a" * 60_000, "\x1b[2J\n.txt"):
         yield f"zip, entry {name[:30]!r}", file("a.zip", zipped((name, TEXT))), GOOD
-    yield "zip, entry is a link", file("a.zip", zipped((link, b"/etc/passwd"))), GOOD
+    yield "zip, entry is a link", file("a.zip", zipped((link, b"/etc/passwd\n" * 30))), GOOD
     yield "zip, two entries of one name", file("a.zip", lambda: zipped(("a", TEXT), ("b", TEXT))), REFUSED
     yield "zip in a zip", file("a.zip", zipped(("a.zip", zipped(("a.txt", TEXT))))), REFUSED
     yield "zip, deflate to 1 GB", file("a.zip", lambda: zipped(("a.txt", PIECE * 1024))), REFUSED
@@ -144,7 +144,7 @@ def _named_gzip(length: int) -> bytes:
 
 def json_lines() -> Iterator[Hostile]:
     """Yield JSON lines."""
-    good = b'{"text": "keys and doors"}\n'
+    good = b'{"text": "keys and doors"}\n' * 30
 
     def row(value: bytes, size: int, closed: bytes = b"") -> Callable[[], bytes]:
         return lambda: gzip.compress(
@@ -209,10 +209,10 @@ def names() -> Iterator[Hostile]:
         yield f"file {os.fsdecode(name[:20])!r}", inside(lambda folder, name=name: _write_bytes(folder, name)), GOOD
     for name in (b"a\nerror: all is well.txt", b"\x1b[2Jx.txt"):
         yield f"file {os.fsdecode(name[:20])!r}", inside(lambda folder, name=name: _write_bytes(folder, name)), REFUSED
-    yield "folder, a pipe", inside(pipe("a.txt")), GOOD
-    yield "folder, /dev/zero", inside(linked("a.txt", "/dev/zero")), GOOD
+    yield "folder, a pipe", inside(pipe("a.txt")), REFUSED
+    yield "folder, /dev/zero", inside(linked("a.txt", "/dev/zero")), REFUSED
     yield "folder, a link in a circle", inside(linked("a", "../evil")), GOOD
-    yield "folder, a link to nothing", inside(linked("a.txt", "nothing")), GOOD
+    yield "folder, a link to nothing", inside(linked("a.txt", "nothing")), REFUSED
     yield "folder, 300 GB of nothing", inside(write("a.txt", sparse=300 << 30)), REFUSED
     yield "folder, text and tables", inside(write("a.jsonl", json.dumps({"text": "x"}).encode())), REFUSED
 
