@@ -218,3 +218,13 @@ def test_a_second_reader_is_never_given_a_part(
     monkeypatch.setattr(folder_module, "sync_file", lambda path: steps.append(read_checkpoint(folder).state["step"]))
     write_checkpoint(folder, make_checkpoint(step=7))
     assert steps == [5] * len(list(folder.iterdir()))
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_file_size_limit_in_the_kernel_keeps_the_old_checkpoint(written: Path, limit: int) -> None:
+    run = RunFolder(written / f"limited-{limit}" / "run")
+    output = (written / f"limited-{limit}" / "output.txt").read_text()
+    assert "cannot write" in output
+    assert "step-000007" in output
+    assert [folder.name for folder in (run.path / "checkpoints").iterdir()] == ["step-000005"]
+    assert read_checkpoint(find_checkpoint(run.path, run.path)).state["step"] == 5

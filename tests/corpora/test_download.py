@@ -222,6 +222,7 @@ def test_waits_grow_and_retry_after_is_obeyed_up_to_30_seconds(
 def test_all_failures_are_named_with_the_way_out(
     server: Server, failure: Failure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "corpus.txt").write_bytes(b"mine")  # stays
     dead = closed_port()
     message = failure(*(f"{server.url}/{page}" for page in ("wrong", "none", "crlf", "to-nonsense")), f"{dead}/good")
     wrong = hashlib.sha256(b"<html>please log in</html>").hexdigest()

@@ -1,4 +1,5 @@
 import contextlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from gpt.checkpoint import read_checkpoint
 from gpt.errors import CheckpointError
+from gpt.evaluation.loss import evaluate
+from gpt.evaluation.windows import full_batches
 from gpt.model import GPT
 from gpt.training.averaging import WeightAverage
 from gpt.training.trainer import Trainer
@@ -146,3 +149,25 @@ def test_a_run_with_an_average_may_go_on_without_it_from_the_average(tmp_path: P
     assert "training goes on from the averaged weights; those before averaging are left out" in said
     assert all(torch.equal(saved[name], weight) for name, weight in weights(trainer.model).items())
     assert trainer.run().step == 6
+
+
+def rows(folder: Path, name: str) -> dict[int, float]:
+    lines = (folder / "runs" / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return {row["step"]: row[name] for row in map(json.loads, lines) if name in row}
+
+
+def test_both_losses_are_recorded_and_the_average_changes_nothing_of_what_is_learned(
+    tmp_path: Path, start: Start
+) -> None:
+    trainer = start(tmp_path / "with", *EMA)
+    trainer.run()
+    start(tmp_path / "without", *EMA[1:]).run()
+    assert rows(tmp_path / "with", "train/loss") == rows(tmp_path / "without", "train/loss")
+    assert rows(tmp_path / "with", "val/loss_unaveraged") == rows(tmp_path / "without", "val/loss")
+    checkpoint = read_checkpoint(trainer.run_folder.checkpoints()[0])
+    model = GPT(checkpoint.config.model)
+    model.load_state_dict(checkpoint.model, strict=False)
+    batches = full_batches(trainer.dataset.val[:97], checkpoint.config.model.block_size, 4)
+    recorded = rows(tmp_path / "with", "val/loss")[4]
+    assert evaluate(model, batches, trainer.compute).loss == recorded == checkpoint.state["val_loss"]
+    assert abs(recorded - rows(tmp_path / "with", "val/loss_unaveraged")[4]) > 1e-4

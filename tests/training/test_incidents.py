@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gpt.data.batches import read_windows
 from gpt.distributed import World
 from gpt.errors import NonFiniteError
 from gpt.training.incidents import MAX_PENDING, MAX_SKIPPED, MEMORY, LossAnomaly, LossMonitor, LossStatistics
@@ -217,10 +218,20 @@ def test_a_row_of_skipped_steps_goes_on_after_a_resume(tmp_path: Path, start: St
 def test_a_spike_is_reported_in_a_run(tmp_path: Path, start: Start) -> None:
     lines: list[str] = []
     options = (f"train.max_steps={MEMORY + 12}", "train.eval_interval=1000", "optim.learning_rate=1e-3")
+    options += ("train.grad_accum_steps=2",)
     trainer = start(tmp_path, *options, "train.log_interval=1000", report=lines.append)
+    seen: list[Tensor] = []
+
+    def note(module: torch.nn.Module, inputs: Any) -> None:
+        if module.training and trainer.state.step == MEMORY + 5:
+            seen.append(inputs[0])
+
+    trainer.model.register_forward_pre_hook(note)
     spoil_steps(trainer, {MEMORY + 5}, factor=-100.0)
     trainer.run()
     assert [(incident["step"], incident["kind"]) for incident in incidents(tmp_path)] == [(MEMORY + 5, "spike")]
+    windows = torch.tensor(incidents(tmp_path)[0]["windows"])
+    assert torch.equal(read_windows(trainer.dataset.train, windows, 16)[0], torch.cat(seen))
     assert any(f"at step {MEMORY + 5} is" in line and "incidents.jsonl" in line for line in lines)
 
 

@@ -309,3 +309,18 @@ def test_metrics_of_a_folder_that_was_deleted_are_not_lost_in_silence(tmp_path: 
     (tmp_path / "run").mkdir()
     group.scalars(3, {"train/loss": 1.0})
     assert steps_in(tmp_path / "run" / "metrics.jsonl") == [3]
+
+
+@pytest.mark.parametrize("line", [b"\0\0\0\n", b"\xff\n", b"[]\n", b"{}\n", b'{"step": null}\n', b"\n"])
+def test_a_damaged_line_is_dropped_and_those_after_it_stay(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write_rows(path, range(1, 4))
+    first, rest = path.read_bytes().split(b"\n", 1)
+    path.write_bytes(first + b"\n" + line + rest)
+    MetricsFile(path).start(9)
+    assert steps_in(path) == [1, 2, 3]
+
+
+def test_a_mistake_of_ours_ends_the_run() -> None:
+    with pytest.raises(ValueError, match="a bug"):
+        MonitorGroup([Recorder(ValueError("a bug"))], pytest.fail).scalars(1, {})

@@ -215,3 +215,9 @@ def test_the_configuration_arrives() -> None:
     (group,) = optimizer.optimizers["muon"].param_groups
     assert (group["lr"], group["momentum"], group["weight_decay"], group["lr_factor"]) == (0.05, 0.8, 0.0, 5.0)
     assert [group["lr_factor"] for group in optimizer.optimizers["adamw"].param_groups] == [1.0, 1.0]
+
+
+def test_a_gradient_of_zeros_or_too_small_to_matter_is_not_blown_up() -> None:
+    assert torch.equal(orthogonalize(torch.zeros(2, 4, 6), steps=5), torch.zeros(2, 4, 6))
+    x = torch.randn(1, 16, 16)
+    assert orthogonalize(1e-12 * x, steps=5).norm() < 0.1 * orthogonalize(x, steps=5).norm()

@@ -283,3 +283,23 @@ def test_a_run_may_go_on_in_another_dtype(saved: torch.dtype, present: torch.dty
     other.load_state_dict(one.state_dict())
     other.step(1, RATE, batches())
     assert float(moments(other)[0]) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_loss_and_norm_are_those_of_float32_to_a_few_digits(dtype: torch.dtype) -> None:
+    """The scale that keeps float16 gradients from vanishing is out of them before they are clipped."""
+    data = batches(2)
+    exact, rounded = build_stepper().step(0, RATE, data), build_stepper(dtype).step(0, RATE, data)
+    torch.testing.assert_close(rounded.loss, exact.loss, rtol=0.01, atol=0)
+    torch.testing.assert_close(rounded.gradient_norm, exact.gradient_norm, rtol=0.03, atol=0)
+
+
+def test_a_loss_scale_goes_on_from_its_state() -> None:
+    one, other = build_stepper(torch.float16), build_stepper(torch.float16)
+    healed = spoil_gradient(one, math.inf)
+    one.step(0, RATE, batches())
+    healed()
+    one.step(1, RATE, batches())
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    assert one.scaler.state_dict() == other.scaler.state_dict()
+    assert other.scaler.get_scale() < build_stepper(torch.float16).scaler.get_scale()

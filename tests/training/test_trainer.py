@@ -395,3 +395,12 @@ def test_folders_below_a_home_folder_are_found_there(
     assert (tmp_path / "home" / "runs" / "run" / "last.json").is_file()
     assert (tmp_path / "home" / "data" / "tokens").is_dir()
     assert not (tmp_path / "~").exists()
+
+
+def test_patience_counts_from_the_lowest_loss_although_it_could_not_be_saved(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_losses(monkeypatch, 3.0, 1.0, 0.9, 0.8, 0.7)
+    trainer = start(tmp_path, "train.max_steps=12", "train.patience=1")
+    trainer.monitor = FullBetween(monkeypatch, 2, 4)
+    assert trainer.run().step == 12

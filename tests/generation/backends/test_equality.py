@@ -7,7 +7,7 @@ from native_support import needs_compiler
 from torch import Tensor
 
 import gpt
-from gpt.cache import KVCache
+from gpt.cache import KVCache, stores
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
 from gpt.generation import DecodeOptions, build_runtime, complete, generate_tokens
@@ -265,3 +265,28 @@ def test_a_trained_model_writes_the_same_twenty_texts_by_every_backend(
     assert texts["native"] == texts["eager"]
     assert len(set(texts["native"])) == 20
     assert any(word in text for text in texts["native"] for word in ("keeper", "door"))
+
+
+@needs_compiler
+def test_an_8_bit_cache_of_the_engine_rounds_as_pytorchs_with_its_scales(monkeypatch: pytest.MonkeyPatch) -> None:
+    class AsInC(stores.Int8Store):
+        def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
+            super().__init__(shape, device)
+            self.scales = stores.FloatStore((*shape[:-1], 1), torch.float32, device)
+
+    def quantize(x: Tensor) -> tuple[Tensor, Tensor]:
+        scales = x.abs().amax(dim=-1, keepdim=True).float() / 127
+        inverse = torch.where(scales > 0, 1 / scales, 0.0)
+        return (x.float() * inverse).round().clamp(-127, 127).to(torch.int8), scales
+
+    monkeypatch.setattr(stores, "Int8Store", AsInC)
+    monkeypatch.setattr(stores, "_quantize", quantize)
+    model, text = sharp_model(std=0.25), random_ids(16)
+    native, eager = (
+        build_runtime(model, DecodeOptions(name, kv_dtype="int8")).backend(SamplingParams())
+        for name in ("native", "eager")
+    )
+    with torch.inference_mode():
+        for end in range(5, 17):
+            one, other = native.next_logits([text[:end]]), eager.next_logits([text[:end]])
+            assert (one - other).abs().max() < 1e-4 * other.std()
