@@ -56,7 +56,7 @@ test-native: setup ## run the kernels' tests under the address and undefined beh
 	chmod +x build/sanitized/c++
 	PATH="$(CURDIR)/build/sanitized:$$PATH" XDG_CACHE_HOME="$(CURDIR)/build/sanitized" ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-		$(BIN)/python -m pytest -p no:cacheprovider --timeout 900 -k "not zig" tests/kernels/simd tests/kernels/training tests/kernels/decoding tests/generation/backends/test_paged.py tests/generation/test_speculative.py
+		$(BIN)/python -m pytest -p no:cacheprovider --timeout 900 -k "not zig" tests/kernels/simd tests/kernels/training tests/kernels/decoding tests/generation/backends/test_sharing.py tests/generation/test_speculative.py
 
 test-arm: setup ## run the kernels' tests for aarch64 under emulation (Debian; says what it needs)
 	tests/arm/run.sh $(BIN)/python
@@ -77,7 +77,7 @@ format: setup ## fix style
 	$(BIN)/clang-format -i $(CPP)
 
 web: ## check the JavaScript and CSS of gpt/web, and bundle them into gpt/web/built (needs Node and npm)
-	npm ci --silent
+	npm install --silent
 	npm run --silent format
 	npm run --silent lint
 	npm run --silent build

@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from benchmarks.training_runs import NANOGPT_FILES
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 NEEDED = ("torch", "numpy", "pydantic", "yaml", "safetensors", "requests", "tqdm", "tensorboard")
-MINUTES = {"tests": 5, "equality": 4, "memory": 3, "decoding": 8, "recipes": 10, "race": 10}
+MINUTES = {"tests": 5, "equality": 4, "memory": 3, "decoding": 8, "recipes": 8, "race": 9, "step": 3}
 """Every stage in order, and the time limit of all its commands; 40 in total."""
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib", "-o", "timeout=0")
 """Of this project's own options, only what any pytest knows: another interpreter may lack the plugins."""
@@ -42,10 +44,8 @@ def commands_of(nanogpt: Path | None) -> Commands:
         "memory": [bench("train memory", name) for name in ("shakespeare", baby, "shakespeare_gpu")],
         "decoding": [bench("decode", "", "--variants", "eager,compiled", *shapes, *hf)],
         "recipes": [bench("train recipe", name, "--seeds", "1") for name in ("shakespeare", "shakespeare_gpu")],
-        "race": [
-            bench("train race" if peer else "train recipe", baby, "--seeds", "1", *peer),
-            bench("train step", baby, *peer),
-        ],
+        "race": [bench("train race" if peer else "train recipe", baby, "--seeds", "1", *peer)],
+        "step": [bench("train step", baby, *peer)],
     }
 
 
@@ -70,8 +70,9 @@ def _mistake(names: Sequence[str], nanogpt: Path | None) -> str:
         return f"{sys.executable} lacks {', '.join(missing)}; install them for it"
     if unknown := [name for name in names if name not in MINUTES]:
         return f"--stages: {unknown[0]!r} is none of {', '.join(MINUTES)}"
-    if nanogpt is not None and not (nanogpt / "train.py").is_file():
-        return f"--nanogpt {nanogpt} is not a checkout of nanoGPT: it has no train.py"
+    lacking = [] if nanogpt is None else [name for name in NANOGPT_FILES if not (nanogpt / name).is_file()]
+    if lacking:
+        return f"--nanogpt {nanogpt} is not a checkout of nanoGPT: it has no {lacking[0]}"
     import torch
 
     if torch.cuda.is_available():

@@ -84,7 +84,7 @@ def add_parsers(subparsers: Any) -> None:
     config = "--config configs/shakespeare.yaml"
     recipe = add_measurement(subparsers, "train recipe", summary, f"{config} --seeds 1 2 3")
     recipe.set_defaults(nanogpt=None)
-    summary = "The same, interleaved with processes of nanoGPT, which trains by its recipe for a CPU."
+    summary = "The same, interleaved with processes of nanoGPT: by its recipe, on a GPU by its own configuration."
     race = add_measurement(subparsers, "train race", summary, f"{config} --nanogpt ../nanoGPT")
     add_nanogpt(race, NANOGPT_FILES, required=True)
     add_count(race, "--peer-steps", 2000, "training steps of nanoGPT on a CPU; its README has 2000")

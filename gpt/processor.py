@@ -1,6 +1,7 @@
 """Processor classes: the dtype of their fastest matmuls, and the compiler flags for their instructions."""
 
 import platform
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -48,7 +49,8 @@ def supported_processors(best: str | None = None) -> list[Processor]:
         DeviceError: there is no such class, or this processor does not belong to it.
     """
     has = {
-        AMX: torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx(),
+        # torch says yes wherever it need not ask the system; the kernels ask Linux
+        AMX: sys.platform == "linux" and torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx(),
         AVX512_BF16: torch.cpu._is_avx512_bf16_supported(),
         AVX512: torch.cpu._is_avx512_supported(),
         AVX2: torch.cpu._is_avx2_supported(),

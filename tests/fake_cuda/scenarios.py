@@ -34,7 +34,7 @@ from gpt.data import CharTokenizer
 from gpt.device import Compute
 from gpt.environment import read_settings
 from gpt.evaluation.loss import evaluate as mean_loss
-from gpt.generation import DecodeOptions, build_runtime, complete
+from gpt.generation import Batch, DecodeOptions, build_runtime, complete
 from gpt.model import GPT
 from gpt.model.gpt import Block
 from gpt.model.layers import MLP
@@ -155,16 +155,21 @@ def tried(device: FakeCuda) -> Facts:
 
 
 def decode(device: FakeCuda, options: DecodeOptions, **model: object) -> Facts:
-    """Write texts past the edge of the window, of which no forward pass waits; count the waits of four tokens more."""
+    """Write texts past the edge of the window, of which no forward pass waits; note the waits of one token."""
     runtime = build_runtime(GPT(tiny_config(n_layer=1, **model)).eval().to(DEVICE), options)
-    RecordedGraph.replays, waits = 0, []
-    for sampling in ({"temperature": 0.8, "logprobs": 2, **FILTERS}, {}, {"max_new_tokens": 24}):
-        device.forget()
-        params = SamplingParams.model_validate({"max_new_tokens": 20, **sampling})
-        with watched(device, (GPT, "forward")):
-            complete(runtime.model, TOKENIZER, ["abc", "a", "abcdefgh"], params, runtime=runtime)
-        waits.append(len(device.waits))
-    return {"waits": waits[2] - waits[1], "replays": RecordedGraph.replays > 0}
+    RecordedGraph.replays, prompts = 0, ["abc", "a", "abcdefgh"]
+    params = SamplingParams.model_validate({"max_new_tokens": 20, "temperature": 0.8, "logprobs": 2, **FILTERS})
+    with watched(device, (GPT, "forward")):
+        texts = complete(runtime.model, TOKENIZER, prompts, params, runtime=runtime)
+    plain = Batch(runtime, [TOKENIZER.encode(prompt).tolist() for prompt in prompts], SamplingParams(), [0, 1, 2])
+    plain.step()
+    device.forget()
+    plain.step()
+    return {
+        "tokens": [len(text.tokens) for text in texts],
+        "waits": list(device.waits),
+        "replays": RecordedGraph.replays > 0,
+    }
 
 
 def variants(device: FakeCuda) -> Facts:

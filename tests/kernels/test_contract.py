@@ -15,6 +15,8 @@ from gpt.kernels.contract import check_facts, fields, pointer
 from gpt.kernels.decoding.c_structs import STRUCTURES, CLayer, CMatrix
 from gpt.kernels.decoding.engine import load_engine
 from gpt.kernels.kinds import Activation, Kind
+from gpt.kernels.training.bindings import Kernels
+from gpt.processor import supported_processors
 
 
 class CLonger(ctypes.Structure):
@@ -49,7 +51,20 @@ def test_a_difference_is_refused_by_name(
         check_facts(library, *structures)
 
 
-@pytest.mark.parametrize("x", [torch.ones(2, 3).double(), torch.ones(2, 3).mT], ids=["type", "order"])
+@needs_compiler
+def test_both_libraries_are_compared_when_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, processor = read_settings(), supported_processors()[0]
+    monkeypatch.setattr(contract, "Kind", SHORTER)
+    with pytest.raises(RuntimeError, match=r"^INT4 is 3 in C\+\+"):
+        load_engine(settings.cache_dir)
+    with pytest.raises(RuntimeError, match=r"^INT4 is 3 in C\+\+"):
+        Kernels(processor.matmul_dtype, settings, processors=[processor])
+
+
+WRONG = [torch.ones(2, 3).double(), torch.ones(2, 3).mT, torch.ones(2, 3, device="meta")]
+
+
+@pytest.mark.parametrize("x", WRONG, ids=["type", "order", "device"])
 def test_a_tensor_that_c_would_read_as_something_else_is_refused(x: torch.Tensor) -> None:
     with pytest.raises(TypeError, match=r"^C reads contiguous torch\.float32 here, and was given "):
         pointer(x, torch.float32)

@@ -1,6 +1,5 @@
 """The code of the pages: bundled as committed, and installed with the package."""
 
-import fnmatch
 import subprocess
 import tomllib
 from pathlib import Path
@@ -27,6 +26,8 @@ def test_the_bundles_are_what_the_sources_give(tmp_path: Path) -> None:
 def test_an_installed_package_has_what_its_pages_are_made_of() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = settings["tool"]["setuptools"]["package-data"]["gpt"]
-    for path in (WEB / "shell.html", WEB / "style.css", *(WEB / "built").iterdir()):
-        name = path.relative_to(WEB.parent).as_posix()
-        assert any(fnmatch.fnmatch(name, pattern) for pattern in patterns), name
+    package = WEB.parent
+    packaged = {path for pattern in patterns for path in package.glob(pattern)}
+    needed = [*(WEB / "built").rglob("*"), WEB / "shell.html", WEB / "style.css"]
+    needed += [*(package / "kernels" / "src").rglob("*.*"), package / "inspection" / "rendering" / "mathematics.md"]
+    assert {path for path in needed if path.is_file()} <= packaged

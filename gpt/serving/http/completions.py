@@ -38,7 +38,7 @@ def add_completions(app: FastAPI, services: Services) -> None:
         request: Request, body: CompletionRequest, cleanup: Annotated[AsyncExitStack, Depends(until_answered)]
     ) -> HTTPResponse:
         """Continue one prompt or several."""
-        services.responses.check()
+        cleanup.enter_context(services.responses.admit())
         served = await cleanup.enter_async_context(services.models.use(body.model))
         model, tokenizer = served.loaded.model, served.loaded.tokenizer
         prompts = read_prompts(body, services.limits, model, tokenizer, served.loaded.config.sample)

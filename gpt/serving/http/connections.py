@@ -79,7 +79,7 @@ class Connection(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._unread = math.inf
-        self._head = b""
+        self._head = bytearray()
 
     def connection_made(self, transport: Any) -> None:
         """Accept a connection; where there are too many, close the one that has been idle longest, or else this one."""
@@ -102,7 +102,10 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what the client sends."""
-        self._head = self._head + data if self.conn.their_state is h11.IDLE else b""
+        if self.conn.their_state is h11.IDLE:
+            self._head += data
+        else:
+            self._head.clear()
         super().data_received(data)
         self._note_progress()
 

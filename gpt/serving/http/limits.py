@@ -176,8 +176,10 @@ class Guard:
         return limited
 
     def _is_ours(self, host: str) -> bool:
+        # what has no valid one was refused before
         valid = _HOST.fullmatch(host)
-        name = (valid[1] or valid[2]).lower() if valid else ""
+        assert valid is not None
+        name = (valid[1] or valid[2]).lower()
         try:
             return name in self._hosts or bool(ipaddress.ip_address(name))
         except ValueError:

@@ -1,9 +1,9 @@
 """All responses in progress, and what the endpoints share."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Executor
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,6 +45,7 @@ class ResponseRegistry:
         self.metrics, self._max_values, self._background = metrics, max_values, background
         self.stopping = False
         self.active: set[Response] = set()
+        self._admitted = 0
         self._bridge = EventLoopBridge()
 
     def check(self) -> None:
@@ -55,6 +56,20 @@ class ResponseRegistry:
         """
         if self.stopping:
             raise APIError(503, "the server is being stopped; ask another one, or later")
+
+    @contextmanager
+    def admit(self) -> Iterator[None]:
+        """Let a request in, for whose end a shutdown waits.
+
+        Raises:
+            APIError: the server is being stopped.
+        """
+        self.check()
+        self._admitted += 1
+        try:
+            yield
+        finally:
+            self._admitted -= 1
 
     def open(self, engine: ServingEngine, prompt_tokens: int, values: int, cleanup: AsyncExitStack) -> Response:
         """Return a response without choices, whose resources `cleanup` frees.
@@ -84,7 +99,7 @@ class ResponseRegistry:
             self._background.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self.active or (self._background is not None and self._background.running):
+                while self._admitted or self.active or (self._background is not None and self._background.running):
                     await asyncio.sleep(POLL_SECONDS)
         for response in self.active:
             response.cancel()

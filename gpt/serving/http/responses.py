@@ -37,7 +37,7 @@ class EventLoopBridge:
         self._waiting: list[tuple[Receiver, list[TextChunk]]] = []
 
     def to(self, receiver: Receiver) -> OnChunks:
-        """Return a callback for the engine that makes the running event loop call `receiver`."""
+        """Return a callback for the engine that makes the running event loop call `receiver`; all have one loop."""
         loop = asyncio.get_running_loop()
         return lambda chunks: self._put(loop, receiver, chunks)
 

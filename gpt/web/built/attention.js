@@ -146,7 +146,7 @@ var page = (() => {
       items[index].focus({ preventScroll: true });
     });
     container.addEventListener("keydown", (event) => {
-      const next = keyIn(neighbors(chosen, columns), event);
+      const next = keyIn(neighbors(chosen, Math.min(columns, items.length)), event);
       if (!(next in items)) return;
       event.preventDefault();
       pick(next);
@@ -294,12 +294,21 @@ var page = (() => {
   // gpt/web/src/views/attention.html
   var attention_default = '<p class="guide">\n  Each row of a matrix is one token looking back; the color in a column shows how much weight it gives the token there:\n  <code>weights[layer, head, i, j]</code> is the weight of query <code>i</code> on key <code>j</code>. A row sums to 1,\n  and the hatched half is empty because no token sees what comes after it. Look for a line just below the diagonal (a\n  head that looks at the previous token), the diagonal itself (at its own token), a strong left column (at the first\n  token, often to do nothing), other vertical stripes (one token that many look at, such as a line break), and slanted\n  streaks farther off (repeated text).\n</p>\n<div class="toolbar">\n  <div class="legend" id="legend"></div>\n  <label><input type="checkbox" id="stretch" checked> stretch small weights</label>\n</div>\n<div class="columns">\n  <section aria-labelledby="heads-title">\n    <h2 id="heads-title">All heads</h2>\n    <p class="hint">Layers down, heads across. Click one, or use the arrow keys.<span class="ablation-hint" hidden>\n      Press X to ablate it.</span></p>\n    <div class="scroll"><div class="heads" id="heads"></div></div>\n  </section>\n  <section aria-labelledby="matrix-title">\n    <div class="matrix-head">\n      <h2 id="matrix-title"></h2>\n      <label class="ablation-hint" hidden><input type="checkbox" id="ablate"> ablate</label>\n    </div>\n    <p class="hint" id="summary"></p>\n    <p class="hint">\n      Rows look (queries), columns are looked at (keys). Click to keep a row; the arrow keys move.\n      <label class="zoom">Cell size <input type="range" id="zoom" min="2" max="32" step="1"></label>\n    </p>\n    <output class="readout" id="readout" aria-live="polite"></output>\n    <div class="scroll matrix-box" id="box">\n      <div class="matrix" id="matrix">\n        <div class="corner"></div>\n        <div class="keys" id="keys" aria-hidden="true"></div>\n        <div class="queries" id="queries" aria-hidden="true"></div>\n        <div class="plot" id="plot" tabindex="0" role="application">\n          <canvas id="canvas"></canvas>\n          <div class="row-mark"></div>\n          <div class="cell-mark"></div>\n        </div>\n      </div>\n    </div>\n  </section>\n</div>\n<section aria-labelledby="text-title">\n  <h2 id="text-title">The text, seen from one token</h2>\n  <p class="hint">The framed token looks; the colors are its weights. Click another, or use the arrow keys.</p>\n  <div class="text" id="text"></div>\n  <p class="hint">The same weights as arcs: the thicker the arc, the more weight on the token where it ends.</p>\n  <div class="scroll arcs-box" tabindex="0" role="group" aria-label="arcs over the text"><svg class="arcs" id="arcs" role="img"></svg></div>\n</section>\n<section class="ablation" id="ablation" hidden></section>\n';
 
+  // gpt/web/src/engine/weights.js
+  function decodeBase64(text) {
+    if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text.trim());
+    const characters = atob(text);
+    const bytes = new Uint8Array(characters.length);
+    for (let index = 0; index < bytes.length; index++) bytes[index] = characters.charCodeAt(index);
+    return bytes;
+  }
+
   // gpt/web/src/views/heads.js
   function unpack(text) {
-    const bytes = atob(text);
+    const bytes = decodeBase64(text);
     return Float32Array.from(
       { length: bytes.length / 2 },
-      (_, index) => (bytes.charCodeAt(2 * index) + 256 * bytes.charCodeAt(2 * index + 1)) / 65535
+      (_, index) => (bytes[2 * index] + 256 * bytes[2 * index + 1]) / 65535
     );
   }
   var Heads = class {

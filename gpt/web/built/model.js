@@ -969,7 +969,7 @@ var page = (() => {
       items[index].focus({ preventScroll: true });
     });
     container.addEventListener("keydown", (event) => {
-      const next = keyIn(neighbors(chosen, columns), event);
+      const next = keyIn(neighbors(chosen, Math.min(columns, items.length)), event);
       if (!(next in items)) return;
       event.preventDefault();
       pick(next);
@@ -1124,10 +1124,10 @@ var page = (() => {
 
   // gpt/web/src/views/heads.js
   function unpack(text) {
-    const bytes = atob(text);
+    const bytes = decodeBase64(text);
     return Float32Array.from(
       { length: bytes.length / 2 },
-      (_, index) => (bytes.charCodeAt(2 * index) + 256 * bytes.charCodeAt(2 * index + 1)) / 65535
+      (_, index) => (bytes[2 * index] + 256 * bytes[2 * index + 1]) / 65535
     );
   }
   var Heads = class {
@@ -1984,7 +1984,7 @@ var page = (() => {
     }
     /** Adds tokens, the one at `picked` chosen by the reader; returns how many were sampled. */
     add(tokens, picked) {
-      const isPicked = this.passage.tokens.length === picked;
+      const isPicked = tokens.length > 0 && this.passage.tokens.length === picked;
       if (isPicked) Object.assign(tokens[0], { isGiven: false, isPicked: true });
       this.passage.add(tokens);
       const passages = this.writer.panes.map(({ passage }) => passage);

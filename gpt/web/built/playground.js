@@ -400,8 +400,11 @@ var page = (() => {
     const poll = async () => {
       if (isAsking || !root.isConnected || document.hidden) return;
       isAsking = true;
-      await ask();
-      isAsking = false;
+      try {
+        await ask();
+      } finally {
+        isAsking = false;
+      }
     };
     setInterval(poll, POLL_MILLISECONDS);
     document.addEventListener("visibilitychange", poll);
@@ -663,7 +666,7 @@ var page = (() => {
       });
       if (response.ok) return response;
       const { error } = await response.json().catch(() => ({}));
-      throw new ServerError(response.status, error?.message ?? response.statusText);
+      throw new ServerError(response.status, error?.message || response.statusText || `status ${response.status}`);
     }
   };
   var ServerError = class extends Error {
@@ -699,8 +702,8 @@ var page = (() => {
         event.preventDefault();
         const chosen = corpus.value === PASTED ? { text: text.value } : { corpus: corpus.value };
         const name = runName.value ? { name: runName.value } : {};
-        act("start", { recipe: this.recipe, ...chosen, ...name }).then(() => {
-          runName.value = "";
+        act("start", { recipe: this.recipe, ...chosen, ...name }).then((isDone) => {
+          if (isDone) runName.value = "";
         });
       });
       recipes.addEventListener("change", (event) => {
@@ -890,12 +893,13 @@ var page = (() => {
         this.isRefused = error.status === 403;
         const said = `${error.message[0].toUpperCase()}${error.message.slice(1)}.`;
         status.textContent = this.isRefused ? said : `${error.message}; trying again.`;
-        allowed.hidden = this.isRefused;
+        allowed.hidden = this.isRefused || !this.form;
       }
     }
-    /** Starts, stops or goes on, once at a time. */
+    /** Starts, stops or goes on, once at a time; returns whether that was done. */
     async act(action, body) {
-      if (this.isActing) return;
+      if (this.isActing) return false;
+      let isDone = true;
       const { fault, current } = this.parts;
       this.isActing = true;
       fault.textContent = "";
@@ -904,9 +908,11 @@ var page = (() => {
         if (action !== "stop") current.scrollIntoView({ block: "nearest" });
       } catch (error) {
         fault.textContent = error.message;
+        isDone = false;
       }
       this.isActing = false;
       this.poll();
+      return isDone;
     }
     show({ token, training }) {
       const { allowed, status, current } = this.parts;
@@ -1122,7 +1128,7 @@ var page = (() => {
       items[index].focus({ preventScroll: true });
     });
     container.addEventListener("keydown", (event) => {
-      const next = keyIn(neighbors(chosen, columns), event);
+      const next = keyIn(neighbors(chosen, Math.min(columns, items.length)), event);
       if (!(next in items)) return;
       event.preventDefault();
       pick(next);
@@ -1275,12 +1281,21 @@ var page = (() => {
     };
   }
 
+  // gpt/web/src/engine/weights.js
+  function decodeBase64(text) {
+    if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text.trim());
+    const characters = atob(text);
+    const bytes = new Uint8Array(characters.length);
+    for (let index = 0; index < bytes.length; index++) bytes[index] = characters.charCodeAt(index);
+    return bytes;
+  }
+
   // gpt/web/src/views/heads.js
   function unpack(text) {
-    const bytes = atob(text);
+    const bytes = decodeBase64(text);
     return Float32Array.from(
       { length: bytes.length / 2 },
-      (_, index) => (bytes.charCodeAt(2 * index) + 256 * bytes.charCodeAt(2 * index + 1)) / 65535
+      (_, index) => (bytes[2 * index] + 256 * bytes[2 * index + 1]) / 65535
     );
   }
   var Heads = class {
@@ -2137,7 +2152,7 @@ var page = (() => {
     }
     /** Adds tokens, the one at `picked` chosen by the reader; returns how many were sampled. */
     add(tokens, picked) {
-      const isPicked = this.passage.tokens.length === picked;
+      const isPicked = tokens.length > 0 && this.passage.tokens.length === picked;
       if (isPicked) Object.assign(tokens[0], { isGiven: false, isPicked: true });
       this.passage.add(tokens);
       const passages = this.writer.panes.map(({ passage }) => passage);

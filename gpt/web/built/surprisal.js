@@ -140,7 +140,7 @@ var page = (() => {
       items[index].focus({ preventScroll: true });
     });
     container.addEventListener("keydown", (event) => {
-      const next = keyIn(neighbors(chosen, columns), event);
+      const next = keyIn(neighbors(chosen, Math.min(columns, items.length)), event);
       if (!(next in items)) return;
       event.preventDefault();
       pick(next);

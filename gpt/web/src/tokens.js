@@ -74,7 +74,7 @@ export function makeChoosable(container, items, columns, choose, preview = null)
     items[index].focus({ preventScroll: true });
   });
   container.addEventListener("keydown", (event) => {
-    const next = keyIn(neighbors(chosen, columns), event);
+    const next = keyIn(neighbors(chosen, Math.min(columns, items.length)), event);
     if (!(next in items)) return;
     event.preventDefault();
     pick(next);

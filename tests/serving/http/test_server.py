@@ -10,9 +10,11 @@ from fastapi import FastAPI
 from gpt.errors import GPTError
 from gpt.serving.http.limits import Limits
 from gpt.serving.http.metrics import Metrics
+from gpt.serving.http.protocol import APIError
 from gpt.serving.http.registry import ResponseRegistry
 from gpt.serving.http.server import SEND_BYTES, Server, allow_files, bind
 from http_server import Served, assert_is_error
+from patience import PATIENCE
 
 resource = pytest.importorskip("resource", reason="Windows has no limit of open files")
 
@@ -87,3 +89,21 @@ def test_health_is_said_until_the_server_is_stopped_or_an_engine_fails(manual: S
     assert "Retry-After" in manual.get("/health").headers
     for path, body in (("/v1/completions", {"prompt": "It"}), ("/api/generate", {"prompt": "It"})):
         assert_is_error(manual.post(path, **body), 503, None, "stopped")
+
+
+def test_a_shutdown_waits_for_what_was_let_in_before_it_has_a_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpt.serving.http.registry.POLL_SECONDS", 0)
+
+    async def shut_down() -> None:
+        responses = ResponseRegistry(Metrics(None), 10)  # type: ignore[arg-type]  # no model is asked for
+        with responses.admit():
+            drain = asyncio.create_task(responses.drain(PATIENCE))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert responses.stopping
+            assert not drain.done()
+            with pytest.raises(APIError), responses.admit():
+                pass
+        await asyncio.wait_for(drain, PATIENCE)
+
+    asyncio.run(shut_down())

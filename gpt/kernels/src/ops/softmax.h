@@ -6,7 +6,8 @@ struct SoftmaxSum {
     float peak, sum;  // the largest score; the sum of e^(score - peak)
 };
 
-// Calls use(j, weights) for each vector of the row up to `end`, a multiple of its width; from `count` on they are 0.
+// Calls use(j, weights) for each vector of the row that begins before `end`; from `count` on weights are 0. Scores are
+// read in whole vectors.
 // score(j) returns the scores from j on.
 template <class Score, class Use> inline SoftmaxSum softmax_row(int count, int end, Score score, Use use) {
     using namespace simd;

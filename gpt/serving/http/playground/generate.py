@@ -59,7 +59,7 @@ def add_generate(app: FastAPI, services: Services) -> None:
         and after the sampling parameters, and the most likely tokens `own` and `sampled`, before and after them.
         The tokens of the prompt come first.
         """
-        services.responses.check()
+        cleanup.enter_context(services.responses.admit())
         served = await cleanup.enter_async_context(services.models.use(body.model))
         model, tokenizer = served.loaded.model, served.loaded.tokenizer
         request = CompletionRequest(**body.model_dump(exclude={"known"}), **FIXED)

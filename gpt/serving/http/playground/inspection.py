@@ -134,20 +134,21 @@ class InspectionAPI:
         Raises:
             APIError: there is no such model, the text or heads do not fit it, or too many wait.
         """
-        self._services.responses.check()
-        if self._count >= self._limits.views:
-            raise APIError(429, f"{self._count} texts wait to be looked into; try again in a moment", code="queue_full")
-        self._count += 1
-        try:
-            async with self._services.models.use(body.model) as served, self._turn:
-                if await request.is_disconnected():
-                    return Response(status_code=CLIENT_GONE)
-                read = partial(self._read, body, served.loaded, compute, fewest, cropped)
-                name = self._services.models.first if body.model is None else body.model
-                content = await asyncio.get_running_loop().run_in_executor(self._services.executor, read, name)
-                return Response(content, media_type="application/json")
-        finally:
-            self._count -= 1
+        with self._services.responses.admit():
+            if self._count >= self._limits.views:
+                message = f"{self._count} texts wait to be looked into; try again in a moment"
+                raise APIError(429, message, code="queue_full")
+            self._count += 1
+            try:
+                async with self._services.models.use(body.model) as served, self._turn:
+                    if await request.is_disconnected():
+                        return Response(status_code=CLIENT_GONE)
+                    read = partial(self._read, body, served.loaded, compute, fewest, cropped)
+                    name = self._services.models.first if body.model is None else body.model
+                    content = await asyncio.get_running_loop().run_in_executor(self._services.executor, read, name)
+                    return Response(content, media_type="application/json")
+            finally:
+                self._count -= 1
 
     def _read(
         self, body: ReadingRequest, loaded: Loaded, compute: Compute, fewest: int, cropped: bool, name: str

@@ -84,8 +84,11 @@ export function pollWhileVisible(root, ask) {
   const poll = async () => {
     if (isAsking || !root.isConnected || document.hidden) return;
     isAsking = true;
-    await ask();
-    isAsking = false;
+    try {
+      await ask();
+    } finally {
+      isAsking = false;
+    }
   };
   setInterval(poll, POLL_MILLISECONDS);
   document.addEventListener("visibilitychange", poll);

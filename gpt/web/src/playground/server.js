@@ -93,7 +93,7 @@ export class ServerSource {
     });
     if (response.ok) return response;
     const { error } = await response.json().catch(() => ({}));
-    throw new ServerError(response.status, error?.message ?? response.statusText);
+    throw new ServerError(response.status, error?.message || response.statusText || `status ${response.status}`);
   }
 }
 

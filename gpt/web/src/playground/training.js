@@ -50,13 +50,14 @@ class Training {
       this.isRefused = error.status === 403;
       const said = `${error.message[0].toUpperCase()}${error.message.slice(1)}.`;
       status.textContent = this.isRefused ? said : `${error.message}; trying again.`;
-      allowed.hidden = this.isRefused;
+      allowed.hidden = this.isRefused || !this.form;
     }
   }
 
-  /** Starts, stops or goes on, once at a time. */
+  /** Starts, stops or goes on, once at a time; returns whether that was done. */
   async act(action, body) {
-    if (this.isActing) return;
+    if (this.isActing) return false;
+    let isDone = true;
     const { fault, current } = this.parts;
     this.isActing = true;
     fault.textContent = "";
@@ -65,9 +66,11 @@ class Training {
       if (action !== "stop") current.scrollIntoView({ block: "nearest" });
     } catch (error) {
       fault.textContent = error.message;
+      isDone = false;
     }
     this.isActing = false;
     this.poll();
+    return isDone;
   }
 
   show({ token, training }) {

@@ -26,8 +26,8 @@ export class TrainingForm {
       event.preventDefault();
       const chosen = corpus.value === PASTED ? { text: text.value } : { corpus: corpus.value };
       const name = runName.value ? { name: runName.value } : {};
-      act("start", { recipe: this.recipe, ...chosen, ...name }).then(() => {
-        runName.value = "";
+      act("start", { recipe: this.recipe, ...chosen, ...name }).then((isDone) => {
+        if (isDone) runName.value = "";
       });
     });
     recipes.addEventListener("change", (event) => {

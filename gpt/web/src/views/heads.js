@@ -1,9 +1,11 @@
+import { decodeBase64 } from "../engine/weights.js";
+
 /** Little-endian uint16 of base64, as shares of 65535. */
 function unpack(text) {
-  const bytes = atob(text);
+  const bytes = decodeBase64(text);
   return Float32Array.from(
     { length: bytes.length / 2 },
-    (_, index) => (bytes.charCodeAt(2 * index) + 256 * bytes.charCodeAt(2 * index + 1)) / 65535
+    (_, index) => (bytes[2 * index] + 256 * bytes[2 * index + 1]) / 65535
   );
 }
 

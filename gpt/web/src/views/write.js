@@ -157,7 +157,8 @@ class Pane {
 
   /** Adds tokens, the one at `picked` chosen by the reader; returns how many were sampled. */
   add(tokens, picked) {
-    const isPicked = this.passage.tokens.length === picked;
+    // the first of several slices may have none
+    const isPicked = tokens.length > 0 && this.passage.tokens.length === picked;
     if (isPicked) Object.assign(tokens[0], { isGiven: false, isPicked: true });
     this.passage.add(tokens);
     const passages = this.writer.panes.map(({ passage }) => passage);
