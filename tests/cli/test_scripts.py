@@ -114,8 +114,9 @@ def test_a_closed_output_is_said(trained: Path) -> None:
     assert result.stderr == "warning: standard output is closed; the output is lost\n"
 
 
-def test_a_closed_input_is_one_line(trained: Path) -> None:
-    result = shell(f"{sys.executable} {ROOT / 'scripts/sample.py'} --prompt - <&-", trained)
+@pytest.mark.parametrize("options", ["--prompt -", "--prompt-file -", "--prompts-file -"])
+def test_a_closed_input_is_one_line(options: str, trained: Path) -> None:
+    result = shell(f"{sys.executable} {ROOT / 'scripts/sample.py'} {options} <&-", trained)
     assert result.returncode == 2
     assert result.stderr == "error: standard input is closed; there is nothing to read\n"
 

@@ -341,3 +341,10 @@ def test_a_file_that_is_no_tokenizer_is_refused(content: str | None, problem: st
 def test_byte_pairs_without_their_library_are_refused(text: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpt.data.bpe.find_spec", lambda name: None)
     assert "needs the tokenizers package: pip install 'gpt[bpe]'" in text.refusal(tokenizer="bpe")
+
+
+def test_a_changed_vocabulary_is_refused_and_one_without_a_hash_is_of_an_old_version() -> None:
+    sealed = seal({"tokenizer": {"type": "char", "chars": ["a", "b"]}})
+    assert unseal(sealed) == unseal(unseal(sealed))
+    with pytest.raises(ValueError, match="another sha256"):
+        unseal({**sealed, "tokenizer": {"type": "char", "chars": ["a", "c"]}})

@@ -160,11 +160,6 @@ def test_samples_have_the_distribution_of_the_model() -> None:
     assert abs(chi_square - freedom) < 4 * math.sqrt(2 * freedom)
 
 
-def share_of(batch: Batch) -> float | None:
-    assert batch.speculation is not None
-    return batch.speculation.acceptance
-
-
 class Clock:
     """A clock that only calls of the engine move, by what each is said to cost in seconds.
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -271,6 +272,22 @@ def test_a_file_in_the_place_of_the_cache_is_no_harm(
 
 def _exit_with_answer(cache: Path) -> None:
     os._exit(answer(cache))
+
+
+def test_threads_that_build_at_once_all_succeed(cache: Path) -> None:
+    answers: list[int] = []
+    barrier = threading.Barrier(3)
+
+    def work() -> None:
+        barrier.wait()
+        answers.append(answer(cache))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [42, 42, 42]
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here")

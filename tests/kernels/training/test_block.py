@@ -133,6 +133,13 @@ def test_twenty_steps_go_the_way_of_float32_and_of_torch(kernels: Kernels, varia
     assert (native - twenty_losses_of_torch(kernels.dtype, variant)).abs().max() < min(2 * off, 0.01)
 
 
+def test_gradients_of_micro_batches_add_up(kernels: Kernels) -> None:
+    stepper, data = build_stepper(kernels, compute_of(kernels)), [batch(), batch()]
+    apart = [gradients(stepper, [one]) for one in data]
+    mean = {name: (apart[0][name] + apart[1][name]) / 2 for name in apart[0]}
+    assert difference(gradients(stepper, data), mean) < 1e-6
+
+
 def test_dropout_follows_torchs_generator_and_ends_with_training(kernels: Kernels) -> None:
     model = build_model(kernels, dropout=0.3)
     inputs, _ = batch()
