@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt.cli.command import add_command
-from gpt.cli.shared_options import add_plugin_option
+from gpt.cli.shared_options import add_plugin_option, number
 from gpt.errors import ConfigError
 
 
@@ -56,27 +56,17 @@ def add_nanogpt(
 
 
 def checkout(path: str | Path, files: Collection[str]) -> Path:
-    """Parse the path of a nanoGPT checkout that has some files."""
     for name in files:
         if not (Path(path) / name).is_file():
             raise argparse.ArgumentTypeError(f"{path} is not a checkout of nanoGPT: it has no {name}")
     return Path(path).absolute()
 
 
-def at_least(lowest: float, number: type[int] | type[float] = int) -> Callable[[str], float]:
-    """Return a parser of numbers that are not below `lowest`."""
-
-    def parse(text: str) -> float:
-        if not number(text) >= lowest:
-            raise argparse.ArgumentTypeError(f"{text}, expected at least {lowest}")
-        return number(text)
-
-    parse.__name__ = "number"  # argparse names it in its message if the text is not a number
-    return parse
+def at_least(lowest: float, kind: type[int] | type[float] = int) -> Callable[[str], float]:
+    return number(lowest, kind=kind)
 
 
 def json_file(path: str) -> Path:
-    """Parse the path of a file to write, whose folder must exist."""
     if not Path(path).absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"{path}: there is no such folder")
     return Path(path)

@@ -20,7 +20,6 @@ COLUMNS = {"seconds": lambda row: f"{statistics.median(row['seconds']):.2f}"}
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the options of this measurement."""
     summary = "Time a cold start of sample.py to the first character, and importing torch, in interleaved rounds."
     parser = add_measurement(subparsers, "start", summary, "--checkpoint runs/shakespeare")
     parser.add_argument("--checkpoint", required=True, metavar="PATH", help="run or checkpoint folder")

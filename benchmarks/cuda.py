@@ -5,16 +5,15 @@ only one. What they print goes into `cuda.md` of a folder, their JSON into `cuda
 """
 
 import argparse
-import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from benchmarks.processes import ROOT, environment, failure
 from benchmarks.training_runs import NANOGPT_FILES
 
-ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 NEEDED = ("torch", "numpy", "pydantic", "yaml", "safetensors", "requests", "tqdm", "tensorboard")
 MINUTES = {"tests": 5, "equality": 4, "memory": 3, "decoding": 8, "recipes": 8, "race": 9, "step": 3}
@@ -103,27 +102,14 @@ def run_all(commands: Commands, names: Sequence[str], output: Path) -> int:
 
 def run_command(command: Sequence[str], limit: float) -> tuple[str, str]:
     """Run Python with some arguments; return what it printed but for JSON, and why it failed in one line, if it did."""
-    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": paths},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    line = [sys.executable, *command]
     try:
-        output, log = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.communicate()[0], f"it took more than {limit / 60:.1f} minutes"
-    except BaseException:
-        process.kill()
-        raise
-    sys.stderr.write(log)
-    printed = "\n".join(line for line in output.splitlines() if not line.startswith("{"))
-    last = next((line for line in reversed(log.splitlines()) if line.strip()), "it printed nothing")
-    return printed, "" if process.returncode == 0 else f"ended with {process.returncode}: {last.strip()[:300]}"
+        done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired as error:
+        return (error.output or b"").decode(errors="replace"), f"it took more than {limit / 60:.1f} minutes"
+    sys.stderr.write(done.stderr)
+    printed = "\n".join(line for line in done.stdout.splitlines() if not line.startswith("{"))
+    return printed, "" if done.returncode == 0 else failure(line, done.returncode, done.stderr)
 
 
 if __name__ == "__main__":

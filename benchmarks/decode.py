@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from benchmarks.cli_options import add_count, add_measurement, add_variants, at_least, check_installed
-from benchmarks.measure import Row, describe, finish, interleave, make_table, ratios, show_ratios
+from benchmarks.measure import Row, describe, finish, interleave, make_table, ratios, show, show_ratios
 from gpt.cli.command import report
 from gpt.config import ModelConfig, RunConfig, SamplingParams
 from gpt.errors import ConfigError
@@ -32,8 +32,8 @@ NOTE = (
 )
 COLUMNS = {
     "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
-    "prompt/s": lambda row: _show(row["prompt_tokens_per_second"], 1, ",.0f"),
-    "first, ms": lambda row: _show(row["first_seconds"], 1000, ".2f"),
+    "prompt/s": lambda row: show(row["prompt_tokens_per_second"], ",.0f"),
+    "first, ms": lambda row: show(row["first_seconds"], ".2f", 1000),
     "read": lambda row: f"{row['bytes_per_second'] / 1e9:.1f} GB/s",
     "of bandwidth": lambda row: f"{row['bandwidth_share']:.1%}",
     "ratio": lambda row: show_ratios(row["times"]),
@@ -42,7 +42,6 @@ COLUMNS = {
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the options of this measurement."""
     summary = "Time decoding by several backends and peers in interleaved rounds, with the same weights."
     example = "--architecture llama --shapes 4/4/128 --batch 1 32 --hf --llama-cpp"
     parser = add_measurement(subparsers, "decode", summary, example)
@@ -186,7 +185,3 @@ def row_of(
         "times_of": baseline,
         "times": ratios(seconds[baseline], seconds[name]),
     }
-
-
-def _show(value: float | None, scale: float, form: str) -> str:
-    return "" if value is None else f"{value * scale:{form}}"

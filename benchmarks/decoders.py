@@ -17,7 +17,8 @@ from gpt.checkpoint import Loaded, load_trained
 from gpt.cli.command import report
 from gpt.cli.decoding_options import make_drafter_of
 from gpt.config import ModelConfig, SamplingParams
-from gpt.generation import Batch, DecodeOptions, Runtime, build_runtime, generate_tokens
+from gpt.generation import Batch, generate_tokens
+from gpt.generation.backends.selection import DecodeOptions, Runtime, build_runtime
 from gpt.generation.text import encode_prompt
 from gpt.model import GPT
 from gpt.model.quantized import NAMES, matrix_bytes, quantize, weights_format

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.cli_options import add_count, add_measurement, add_variants, at_least, check_overrides
 from benchmarks.measure import describe, finish, make_table
 from gpt.cli.command import report
-from gpt.config import SamplingParams, load_config
+from gpt.config import SamplingParams
+from gpt.config.loading import load_config
 from gpt.environment import read_settings
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ COLUMNS = {"measured": lambda row: row[0], "tolerance": lambda row: row[1]}
 
 
 def add_parsers(subparsers: Any) -> None:
-    """Add the options of this measurement."""
     summary = "Compare the losses of the first steps on a device with those on the CPU, and greedy texts."
     parser = add_measurement(subparsers, "train equality", summary, "--config configs/shakespeare.yaml run.device=cuda")
     add_variants(parser, ("eager", "compiled"), "eager,compiled")
@@ -49,12 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
     rows = {f"largest difference of {len(losses['cpu'])} losses": shown}
     rows |= {f"greedy texts, {kind}, that are equal": _counted(found) for kind, found in texts.items()}
     table = make_table(f"{arguments.config}: {device} compared with the CPU, float32", rows, COLUMNS, NOTE)
-    finish(arguments, [table], {**facts, "losses": losses, "largest": largest, "texts": texts})
     problems = [] if largest <= arguments.tolerance else [f"losses differ by {largest:.2e} nats"]
     problems += [f"{kind}: {text['reason']}" for kind, found in texts.items() for text in found if not text["close"]]
-    for problem in problems:
-        report(f"not equal: {problem}")
-    return 1 if problems else 0
+    result = {**facts, "losses": losses, "largest": largest, "texts": texts}
+    return finish(arguments, [table], result, [f"not equal: {problem}" for problem in problems])
 
 
 def _counted(texts: Sequence[dict[str, Any]]) -> tuple[str, str]:
@@ -63,6 +61,7 @@ def _counted(texts: Sequence[dict[str, Any]]) -> tuple[str, str]:
 
 def train(device: str, arguments: argparse.Namespace, folder: Path) -> list[float]:
     """Return the loss of each of the first steps on a device; the run stays in the folder, by its name."""
+    from gpt.training.plan import Request
     from gpt.training.setup import open_session
 
     steps = arguments.steps
@@ -75,7 +74,7 @@ def train(device: str, arguments: argparse.Namespace, folder: Path) -> list[floa
             *("train.eval_first=false", "train.teacher_share=null", "optim.warmup_steps=2", "optim.decay_steps=null"),
         ],
     )
-    open_session(loaded, read_settings(), report).run()
+    open_session(Request(loaded, read_settings(), report)).run()
     rows = (json.loads(line) for line in (folder / device / "metrics.jsonl").read_text("utf-8").splitlines())
     return [row["train/loss"] for row in rows if "train/loss" in row]
 
@@ -86,7 +85,8 @@ def compare_texts(folder: Path, device: str, backend: str, arguments: argparse.N
 
     from gpt.checkpoint import load_trained
     from gpt.corpora import prepare
-    from gpt.generation import DecodeOptions, build_runtime, complete
+    from gpt.generation import complete
+    from gpt.generation.backends.selection import DecodeOptions, build_runtime
 
     loaded = load_trained(folder / "cpu", folder, torch.device("cpu"))
     val = prepare(loaded.config.data, read_settings(), report).val

@@ -10,10 +10,19 @@ from torch import Tensor
 
 from gpt.config import ModelConfig, SamplingParams
 from gpt.environment import read_settings
-from gpt.generation import Batch, DecodeOptions, Runtime, build_runtime
+from gpt.generation import Batch
+from gpt.generation.backends.selection import DecodeOptions, Runtime, build_runtime
 from gpt.kernels.training.bindings import Kernels
-from gpt.kernels.training.functions import Dropout, NormOptions, activate, add_norm, attention, drop_out, linear
-from gpt.kernels.training.short_conv import short_conv
+from gpt.kernels.training.functions import (
+    Dropout,
+    NormOptions,
+    activate,
+    add_norm,
+    attention,
+    drop_out,
+    linear,
+    short_conv,
+)
 from gpt.model import GPT
 from gpt.model.layers import relu2
 from gpt.model.quantized import NAMES, quantize

@@ -39,7 +39,6 @@ class Context:
             self._batch.n_seq_id[slot] = 1
 
     def close(self) -> None:
-        """Free its memory."""
         llama_cpp.llama_batch_free(self._batch)
         llama_cpp.llama_free(self._handle)
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from gpt.cli.command import report
+from gpt.cli.shared_options import write_output
 from gpt.config import RunConfig
-from gpt.errors import GPTError
-from gpt.files import write_atomic
 from gpt.inspection.rendering.tables import Table, render_table
 from gpt.progress import Report
 
@@ -108,16 +108,23 @@ def processor_class(device: str) -> str:
     return own if acts_as in (None, own) else f"{own} as {acts_as}"
 
 
-def finish(arguments: argparse.Namespace, tables: Sequence[Table], result: Row) -> int:
-    """Print tables and then the result, which begins as `describe` has it, as a line of JSON; write it to `--json`."""
+def finish(arguments: argparse.Namespace, tables: Sequence[Table], result: Row, problems: Sequence[str] = ()) -> int:
+    """Print tables and then the result, which begins as `describe` has it, as a line of JSON; write it to `--json`.
+
+    Return 1 where there are problems, which are reported.
+    """
     for table in tables:
         print(f"{table.title} [{result['machine']['class']}, {result['threads']} threads]")
         print(render_table(table.header, table.rows, table.align), table.note, sep="\n", end="\n\n")
     line = json.dumps(result)
     print(line, flush=True)
     if arguments.json is not None:
-        try:
-            write_atomic(arguments.json, f"{line}\n".encode())
-        except OSError as error:
-            raise GPTError(f"cannot write {arguments.json}: {error.strerror or error}") from None
-    return 0
+        write_output(arguments.json, f"{line}\n".encode())
+    for problem in problems:
+        report(problem)
+    return 1 if problems else 0
+
+
+def show(value: float | None, form: str, scale: float = 1) -> str:
+    """Format a number that may be missing."""
+    return "" if value is None else f"{value * scale:{form}}"

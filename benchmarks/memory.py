@@ -9,13 +9,14 @@ from benchmarks.cli_options import add_measurement, check_overrides
 from benchmarks.measure import Row, describe, finish, make_table
 from gpt.cli.command import report
 from gpt.cli.tables import human_bytes
-from gpt.config import Config, load_config
+from gpt.config import Config
+from gpt.config.loading import load_config
 from gpt.environment import read_settings
 
 if TYPE_CHECKING:
     import torch
 
-    from gpt.data import Dataset
+    from gpt.data.dataset import Dataset
     from gpt.device import Compute
     from gpt.model import GPT
     from gpt.training.optimizers import CombinedOptimizer
@@ -31,7 +32,6 @@ COLUMNS = {
 
 
 def add_parsers(subparsers: Any) -> None:
-    """Add the options of this measurement."""
     summary = "Compare the peak memory of a training step and of a prefill with what is predicted."
     example = "--config configs/shakespeare_gpu.yaml run.device=cuda"
     add_measurement(subparsers, "train memory", summary, example).set_defaults(run=run)
@@ -51,11 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     name = str(compute.dtype).removeprefix("torch.")
     rows = {f"training step, {name}": of_training(config, compute, dataset)}
     rows[f"prefill of {config.train.batch_size}"] = of_prefill(config, compute)
-    finish(arguments, [make_table(f"{arguments.config}: peak memory", rows, COLUMNS, NOTE)], {**facts, "rows": rows})
     wrong = [what for what, row in rows.items() if not LOWEST <= row["measured"] / row["predicted"] <= HIGHEST]
-    for what in wrong:
-        report(f"not as predicted: {what}")
-    return 1 if wrong else 0
+    table = make_table(f"{arguments.config}: peak memory", rows, COLUMNS, NOTE)
+    return finish(arguments, [table], {**facts, "rows": rows}, [f"not as predicted: {what}" for what in wrong])
 
 
 def of_training(config: Config, compute: "Compute", dataset: "Dataset") -> Row:

@@ -12,26 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.processes import time_process
-from benchmarks.step_timer import StepTimer
-from gpt.config import LoadedConfig
-from gpt.corpora import prepare
-from gpt.data import Dataset
-from gpt.data.batches import BatchSampler
-from gpt.device import choose_device
-from gpt.environment import read_settings
+from gpt.data.dataset import Dataset
 from gpt.errors import DataError, GPTError
-from gpt.progress import silent
-from gpt.training.plan import resolve
 
 OUT = "out-shakespeare-char"
 """Folder of the run, which nanoGPT's configuration names."""
 COMPILED = "_orig_mod."
 """Prefix of every weight that torch.compile adds, and nanoGPT leaves."""
-SHAPE = ("n_layer", "n_head", "n_embd", "block_size", "bias", "dropout", "vocab_size")
 
 
 def import_nanogpt(checkout: Path) -> Any:
-    """Import model.py of a checkout."""
     spec = importlib.util.spec_from_file_location("nanogpt_model", checkout / "model.py")
     assert spec is not None
     assert spec.loader is not None
@@ -45,32 +35,6 @@ def build_nanogpt(checkout: Path, shape: dict[str, Any]) -> Any:
     module = import_nanogpt(checkout)
     with contextlib.redirect_stdout(sys.stderr):  # it prints its number of parameters
         return module.GPT(module.GPTConfig(**shape))
-
-
-def train_nanogpt(loaded: LoadedConfig, timer: StepTimer, checkout: Path, dtype: str) -> None:
-    """Train as an iteration of nanoGPT's train.py does, with its model and optimizer, on our batches, without end.
-
-    Its train.py never uses autocast on a CPU: bfloat16 there is what it would be with it.
-    """
-    dataset = prepare(loaded.config.data, read_settings(), silent)
-    config, device = resolve(loaded, dataset), choose_device(loaded.config.run.device)
-    optim, train = config.optim, config.train
-    torch.set_num_threads(config.run.threads or torch.get_num_threads())
-    model = build_nanogpt(checkout, {key: getattr(config.model, key) for key in SHAPE}).to(device)
-    optimizer = model.configure_optimizers(optim.weight_decay, optim.learning_rate, optim.betas, device.type)
-    sampler = BatchSampler(dataset.train, config.model.block_size, config.run.seed)
-    timer.begin(model, dtype, "eager")
-    while True:
-        for _ in range(train.grad_accum_steps):
-            inputs, targets = sampler.get_batch(train.batch_size)
-            with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
-                loss = model(inputs.to(device), targets.contiguous().to(device))[1] / train.grad_accum_steps
-            loss.backward()
-        if optim.grad_clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), optim.grad_clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        timer.progress(0, None)
 
 
 def prepare_nanogpt(checkout: Path, dataset: Dataset, folder: Path) -> Path:

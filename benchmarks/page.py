@@ -23,7 +23,6 @@ COLUMNS = {
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the options of this measurement."""
     summary = "Measure how fast an exported page writes in headless Chromium, in interleaved rounds."
     parser = add_measurement(subparsers, "page", summary, "--checkpoint runs/shakespeare_sprint")
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="PATH", help="run or checkpoint folder")

@@ -17,7 +17,8 @@ from benchmarks.cli_options import add_count, add_measurement, at_least, check_o
 from benchmarks.measure import Row, describe, finish, make_table
 from benchmarks.training_runs import loss_of, time_ours
 from gpt.cli.command import report
-from gpt.config import Config, load_config
+from gpt.config import Config
+from gpt.config.loading import load_config
 from gpt.config.strict_yaml import YAMLSyntaxError, parse
 from gpt.environment import read_settings
 from gpt.errors import ConfigError, GPTError
@@ -73,11 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_candidates(path: Path) -> dict[str, list[str]]:
-    """Return the overrides of each candidate, by its name.
-
-    Raises:
-        ConfigError: the file cannot be read, or is not such a mapping.
-    """
+    """Return the overrides of each candidate, by its name."""
     try:
         found = parse(path.read_text(encoding="utf-8")).data
     except (OSError, UnicodeDecodeError, YAMLSyntaxError) as error:
@@ -89,12 +86,10 @@ def read_candidates(path: Path) -> dict[str, list[str]]:
 
 
 class Search:
-    """Trains candidates on a part of the training split, and keeps every result.
+    """Trains candidates on a part of the training split, and keeps every result as a line of JSON.
 
     Args:
-        config: YAML file of the recipe.
         overrides: of the recipe, and so of every candidate.
-        results: file with a line of JSON for each run.
         folder: a temporary folder for the training text.
     """
 
@@ -126,11 +121,11 @@ class Search:
         report(f"{' '.join(overrides) or RECIPE}, seed {seed}: {steps:,} steps")
         run = time_ours(self.config, settings)
         dataset = prepare(load_config(Path(self.config), settings).config.data, read_settings(), report)
-        row = {**key, "steps": steps, "loss": loss_of(run.model, dataset, config.model.block_size)}
-        row["seconds"] = run.seconds
+        loss = loss_of(run.model, dataset, config.model.block_size)
+        row = {**key, "steps": steps, "loss": loss, "seconds": run.seconds}
         with self.results.open("a", encoding="utf-8") as file:
             print(json.dumps(row), file=file)
-        report(f"  loss {row['loss']:.4f} after {run.seconds:.0f} s")
+        report(f"  loss {loss:.4f} after {run.seconds:.0f} s")
         return row
 
     def steps(self, config: Config, share: float) -> int:

@@ -48,13 +48,11 @@ class Run(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Return its name in tables."""
         how = f"{self.rate:.3g} requests/s" if self.rate else f"{self.concurrency} at a time"
         return f"{self.system}, {how}"
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the options of this measurement."""
     summary = "Measure many requests at a time: the engine from Python, the HTTP server, and peers, in alternation."
     parser = add_measurement(subparsers, "serve", summary, "--hf --concurrency 32 --rates 8 16")
     parser.add_argument("--checkpoint", type=Path, metavar="PATH", help="a trained model instead of random weights")
@@ -205,7 +203,6 @@ def measure(
 
 
 def requests_of(concurrency: int, arguments: argparse.Namespace) -> int:
-    """Return how many requests a closed loop sends in a round."""
     return 2 * concurrency if concurrency > 1 else max(2, arguments.concurrency // 2)
 
 

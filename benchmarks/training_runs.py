@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.cli_options import add_count, add_measurement, add_nanogpt, check_overrides
-from benchmarks.measure import Row, describe, finish, interleave, make_table, ratios, show_ratios, summarize
+from benchmarks.measure import Row, describe, finish, interleave, make_table, ratios, show, show_ratios, summarize
 from benchmarks.processes import Line, script_command, time_process
 from gpt.cli.command import report
 from gpt.cli.tables import human_bytes
-from gpt.config import load_config
+from gpt.config.loading import load_config
 from gpt.environment import read_settings
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from gpt.data import Dataset
+    from gpt.data.dataset import Dataset
 
 NAME = "bench"
 NANOGPT_CONFIG = "config/train_shakespeare_char.py"
@@ -44,9 +44,9 @@ MEASURED = ("seconds", "loss", "common_loss")
 COLUMNS = {
     "s": lambda row: f"{row['seconds']:.1f}",
     "loss": lambda row: f"{row['loss']:.4f}",
-    "tokens/s": lambda row: show(row, "tokens_per_second", ",.0f"),
+    "tokens/s": lambda row: show(row.get("tokens_per_second"), ",.0f") or "-",
     "in common windows": lambda row: f"{row['common_loss']:.4f}",
-    "s to its best": lambda row: show(row, "seconds_to_goal", ".1f"),
+    "s to its best": lambda row: show(row.get("seconds_to_goal"), ".1f") or "-",
     "memory": lambda row: human_bytes(row["peak_bytes"]) if row.get("peak_bytes") else "-",
 }
 PEER_COLUMNS, GPU_COLUMNS = ("in common windows", "s to its best"), ("memory",)
@@ -79,7 +79,6 @@ class Run(NamedTuple):
 
 
 def add_parsers(subparsers: Any) -> None:
-    """Add the options of both measurements."""
     summary = "Time whole training processes and evaluate what they trained."
     config = "--config configs/shakespeare.yaml"
     recipe = add_measurement(subparsers, "train recipe", summary, f"{config} --seeds 1 2 3")
@@ -140,11 +139,6 @@ def run(arguments: argparse.Namespace) -> int:
     return finish(arguments, tables, {**result, "goal": goal})
 
 
-def show(row: Row, key: str, form: str) -> str:
-    """Format a number that a row may lack."""
-    return "-" if row.get(key) is None else f"{row[key]:{form}}"
-
-
 def rows_of(runs: Mapping[str, list[Row]], totals: Mapping[str, Row]) -> dict[str, Row]:
     """Return a row for each process, by its seed, and rows with mean and deviation where there are several."""
     rows: dict[str, Row] = {}
@@ -163,7 +157,8 @@ def time_ours(config: str, overrides: Sequence[str]) -> Run:
 
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as temporary:
         folder = Path(temporary)
-        seconds, lines = time_process(train_command(config, overrides, folder), folder / "caches", report=report)
+        command = [*script_command("train"), "--config", config, *overrides, f"run.dir={folder}", f"run.name={NAME}"]
+        seconds, lines = time_process(command, folder / "caches", report=report)
         evaluations = [(line.seconds, float(m.group(2))) for line in lines if (m := OUR_EVALUATION.match(line.text))]
         metrics = [json.loads(line) for line in (folder / NAME / "metrics.jsonl").read_text("utf-8").splitlines()]
         speeds = [row["speed/tokens_per_second"] for row in metrics if "speed/tokens_per_second" in row]
@@ -194,11 +189,6 @@ def read_log(seconds: float, lines: Sequence[Line], model: "nn.Module") -> Run:
     if not found or not tokens:
         return Run(seconds, model, evaluations)
     return Run(seconds, model, evaluations, tokens[0] / statistics.median(float(m.group(2)) for m in found) * 1000)
-
-
-def train_command(config: str, overrides: Sequence[str], folder: Path) -> list[str]:
-    """Return the command that trains into a folder."""
-    return [*script_command("train"), "--config", config, *overrides, f"run.dir={folder}", f"run.name={NAME}"]
 
 
 def loss_of(model: "nn.Module", dataset: "Dataset", block_size: int, device: str = "cpu") -> float:

@@ -14,7 +14,8 @@ from benchmarks.measure import Row, describe, finish, interleave, make_table, ra
 from benchmarks.processes import Ask, json_process
 from gpt.cli.command import report
 from gpt.cli.tables import human_bytes, human_count
-from gpt.config import Config, ModelConfig, load_config
+from gpt.config import Config, ModelConfig
+from gpt.config.loading import load_config
 from gpt.environment import read_settings
 from gpt.plugins import plugin_options
 
@@ -45,7 +46,6 @@ COLUMNS = {
 
 
 def add_parsers(subparsers: Any) -> None:
-    """Add the options of this measurement."""
     summary = "Time a training step of several variants, and of nanoGPT, in interleaved rounds, and measure its memory."
     example = "--config configs/shakespeare.yaml --variants native,torch,compiled,float32 --nanogpt ../nanoGPT"
     parser = add_measurement(subparsers, "train step", summary, example)
@@ -139,7 +139,6 @@ def row_of(config: Config, rates: Mapping[str, Mapping[int, float]], is_peer: bo
 
 
 def tokens_of(config: Config) -> int:
-    """Return the tokens of a step."""
     return config.train.batch_size * config.train.grad_accum_steps * config.model.block_size
 
 

@@ -21,14 +21,14 @@ if TYPE_CHECKING:  # `as` makes a name public for type checkers
     from gpt.config import Config as Config
     from gpt.config import ModelConfig as ModelConfig
     from gpt.config import SamplingParams as SamplingParams
-    from gpt.config import load_config as load_config
+    from gpt.config.loading import load_config as load_config
     from gpt.data import ByteTokenizer as ByteTokenizer
     from gpt.data import CharTokenizer as CharTokenizer
     from gpt.errors import GPTError as GPTError
-    from gpt.generation import build_runtime as build_runtime
     from gpt.generation import generate as generate
     from gpt.generation import generate_tokens as generate_tokens
     from gpt.generation import stream as stream
+    from gpt.generation.backends.selection import build_runtime as build_runtime
     from gpt.inspection import show as show
     from gpt.inspection.tracing import edits as edits
     from gpt.inspection.tracing.activation_cache import ActivationCache as ActivationCache
@@ -48,10 +48,12 @@ _NAMES = {
     "gpt.api.plotting": "plot",
     "gpt.api.run": "Run",
     "gpt.api.training": "train",
-    "gpt.config": "Config ModelConfig SamplingParams load_config",
+    "gpt.config": "Config ModelConfig SamplingParams",
+    "gpt.config.loading": "load_config",
     "gpt.data": "ByteTokenizer CharTokenizer",
     "gpt.errors": "GPTError",
-    "gpt.generation": "build_runtime generate generate_tokens stream",
+    "gpt.generation": "generate generate_tokens stream",
+    "gpt.generation.backends.selection": "build_runtime",
     "gpt.inspection": "show",
     "gpt.inspection.tracing": "edits",
     "gpt.inspection.tracing.activation_cache": "ActivationCache run_with_cache",

@@ -183,17 +183,7 @@ def available_bytes(device: torch.device) -> int | None:
 
 
 def require_memory(needed: int, what: str, remedy: str, device: torch.device) -> None:
-    """Raise unless `needed` bytes can be allocated.
-
-    Args:
-        needed: least number of bytes.
-        what: what needs them, for the message.
-        remedy: what to lower.
-        device: where to allocate.
-
-    Raises:
-        DeviceError: there are fewer.
-    """
+    """Raise DeviceError unless `needed` bytes can be allocated; the message says what needs them, and what to lower."""
     available = available_bytes(device)
     if available is not None and needed > available:
         needs, has = (f"{size / 2**30:,.1f} GiB" for size in (needed, available))
@@ -201,14 +191,9 @@ def require_memory(needed: int, what: str, remedy: str, device: torch.device) ->
 
 
 def require_own_threads(threads: int, remedy: str) -> None:
-    """Raise after a fork: torch's thread pool does not survive it, and a computation would wait for ever.
+    """Raise DeviceError after a fork if several threads would compute: torch's pool does not survive it.
 
-    Args:
-        threads: those that would compute.
-        remedy: how to have one thread.
-
-    Raises:
-        DeviceError: it would.
+    A computation would wait for ever. `remedy` says how to have one thread.
     """
     if os.getpid() != PROCESS and threads > 1:
         raise DeviceError(
@@ -233,11 +218,6 @@ def why_not_compile(device: torch.device) -> str | None:
     except (InvalidCxxCompiler, OSError, RuntimeError):
         return "no C++ compiler was found"
     return None
-
-
-def widest_dtype(device: torch.device) -> torch.dtype:
-    """Return the most precise floating-point type of a device: MPS has no float64."""
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def keep_freed_memory() -> None:

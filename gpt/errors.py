@@ -85,3 +85,8 @@ def explained(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return first_line(error)
+
+
+def outside_vocabulary(token: int, vocab_size: int) -> InputError:
+    """Return the error for an id that has no embedding."""
+    return InputError(f"token id {token} is outside the vocabulary of {vocab_size} ids (0 to {vocab_size - 1})")

@@ -29,8 +29,19 @@ def write_atomic(path: Path, content: bytes) -> None:
         OSError: the folder is missing or unwritable, the disk is full, or `path` is a device or pipe; it is unchanged.
     """
     require_replaceable(path)
-    with temporary_file(path) as temporary:
+    with replacing(path) as temporary:
         temporary.write_bytes(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Make an empty file beside `path` that takes its place, flushed to disk, when the context ends without an error.
+
+    Raises:
+        OSError: see `write_atomic`.
+    """
+    with temporary_file(path) as temporary:
+        yield temporary
         sync_file(temporary)
         temporary.chmod(0o644)
         os.replace(temporary, path)

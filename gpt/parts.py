@@ -54,7 +54,6 @@ class Plugin:
     tables: Mapping[str, Mapping[str, Any]]
 
     def names(self, key: str) -> list[str]:
-        """Return the names that this plugin adds to a key."""
         return [name for table in TABLES if table.key == key for name in self.tables.get(table.name, {})]
 
 
@@ -86,7 +85,6 @@ def shipped_names(table: Table) -> tuple[str, ...]:
 
 
 def _keys_of_dicts(tree: ast.Module, name: str) -> Iterator[tuple[str, ...]]:
-    """Yield the keys of each dict literal that the module assigns to a name."""
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None)

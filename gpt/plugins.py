@@ -20,7 +20,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from gpt.config import Config, SamplingParams
-from gpt.config.filter_fields import renew_filter_fields
+from gpt.config.fields import renew_filter_fields
 from gpt.errors import CheckpointError, ConfigError, GPTWarning, first_line, quoted
 from gpt.filters import Filter
 from gpt.parts import PLUGINS, TABLES, Plugin, names_of
@@ -167,7 +167,6 @@ def _is_shipped(key: str, name: str) -> bool:
 
 
 def _problem(table: str, name: Any, part: Any) -> str | None:
-    """Return what is wrong with a part or its name, if anything."""
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         return f"{name!r} is no name; expected small letters, digits and _"
     if table != FILTERS:

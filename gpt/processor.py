@@ -21,6 +21,11 @@ class Processor:
     flags: tuple[str, ...]
     matmul_dtype: torch.dtype = torch.float32
 
+    @property
+    def compiler_flags(self) -> tuple[str, ...]:
+        """Return the flags, with the macro by which sources know that there are bfloat16 matmuls."""
+        return (*self.flags, "-DGPT_BFLOAT16") if self.matmul_dtype == torch.bfloat16 else self.flags
+
 
 # named for every x86 processor, because some systems' compilers take newer ones for granted
 _BASE = ("-march=x86-64",) if platform.machine() in ("x86_64", "AMD64") else ()

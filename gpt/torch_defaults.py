@@ -17,6 +17,11 @@ R = TypeVar("R")
 _NOTHING = nullcontext()
 
 
+def widest_dtype(device: torch.device) -> torch.dtype:
+    """Return the most precise floating-point type of a device: MPS has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 @contextmanager
 def own_defaults() -> Iterator[None]:
     """Make tensors on the CPU where no device is named, and leave autocast, inside this context."""

@@ -30,14 +30,15 @@ TESTS = Path(__file__).parent
 MARKED = {
     "slow": (
         *("accounting/test_memory.py", "api/test_python_page.py", "benchmarks", "cache/test_paged.py"),
-        *("checkpoint/test_failed_writing.py", "cli/explain/test_documents.py", "cli/explain/test_flops.py"),
-        *("cli/explain/test_memory.py", "cli/explain/test_overrides.py", "cli/explain/test_text_options.py"),
-        *("cli/test_command.py", "cli/test_export.py", "cli/test_scripts.py", "cli/test_serve_training.py"),
-        *("distributed", "drills", "generation/backends/test_window.py", "generation/test_speculative.py"),
+        *("checkpoint/test_failed_writing.py", "cli/explain/test_counts.py", "cli/explain/test_documents.py"),
+        *("cli/explain/test_flops.py", "cli/test_export.py", "cli/test_quantize.py", "cli/test_scripts.py"),
+        *("cli/test_serve.py", "cli/test_serve_training.py", "data/test_resident_memory.py", "distributed", "drills"),
+        *("generation/backends/test_window.py", "generation/test_speculative.py"),
         *("generation/test_sampling_against_transformers.py", "inspection/test_notebook.py"),
         *("interop/test_gguf_file.py", "interop/test_html.py", "interop/test_hugging_face.py"),
-        *("interop/test_onnx_file.py", "interop/test_tokenizer_json.py", "serving/http/playground/test_training.py"),
-        *("serving/http/test_many_clients.py", "test_starts.py", "training/sweeps", "training/test_exact_resume.py"),
+        *("interop/test_onnx_file.py", "interop/test_tokenizer_json.py"),
+        *("serving/http/playground/test_loopback.py", "serving/http/playground/test_training.py"),
+        *("test_starts.py", "training/sweeps", "training/test_exact_resume.py"),
     ),
     "compiler": ("boundary", "fake_cuda", "kernels", "test_edits.py", "training/test_compiling.py"),
 }
@@ -57,11 +58,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for folder, reason in NOT_COLLECTED.items():
         terminalreporter.write_line(f"tests/{folder} was not collected: {reason}")
-
-
-def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
-    """Name packed bytes by their argument: gzip and zip write the time into them, and all workers must see one name."""
-    return argname if isinstance(val, bytes) and not val.decode("latin-1").isprintable() else None
 
 
 settings.register_profile("quick", max_examples=20)  # of `make test`

@@ -6,7 +6,7 @@ import random
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,107 +22,74 @@ NOISE = random.Random(0).randbytes(100_000)  # gzip makes it longer
 CAP = 1_000_000
 
 
+Answer = tuple[int, bytes, dict[str, object]]
+GOOD, BROKEN, BUSY = (200, CONTENT, {}), (500, b"", {}), (429, b"", {})
+CUT = (200, CONTENT[: len(CONTENT) // 2], {"Content-Length": len(CONTENT)})
+PAGES: dict[str, list[Answer]] = {
+    "/good": [GOOD],
+    "/wrong": [(200, b"<html>please log in</html>", {})],
+    "/crlf": [(200, CRLF, {})],
+    "/always-500": [BROKEN],
+    "/500-twice": [BROKEN, BROKEN, GOOD],
+    "/busy": [(429, b"", {"Retry-After": 0}), GOOD],
+    "/busy-no-hint": [BUSY, GOOD],
+    "/busy-for-an-hour": [(429, b"", {"Retry-After": 3600}), GOOD],
+    "/always-cut": [CUT],
+    "/cut-twice": [CUT, CUT, GOOD],
+    "/stalling": [CUT],
+    "/stalling-once": [CUT, GOOD],
+    "/gzip": [(200, gzip.compress(NOISE), {"Content-Encoding": "gzip"})],
+    "/bomb": [(200, gzip.compress(bytes(10 * CAP)), {"Content-Encoding": "gzip"})],
+    "/endless": [(200, CONTENT * 5, {"Content-Length": None})],
+    "/to-same-scheme": [(302, b"", {"Location": "/good"})],
+    "/to-file": [(302, b"", {"Location": Path(__file__).as_uri()})],
+    "/to-nonsense": [(302, b"", {"Location": "http://["})],
+}
+"""Answers to the first, the second, ... request; the last one to all later ones."""
+
+
 class Handler(BaseHTTPRequestHandler):
-    """One path, one behavior; what it does may depend on how often the path was asked for before."""
+    """Answers as `PAGES` says, and on a few paths stalls or hangs up."""
 
     server: "Server"
 
     def do_GET(self) -> None:
-        path = urlsplit(self.path).path
-        self.server.visits[path] += 1
-        self.server.addresses.append(self.path)
-        behavior = getattr(self, "serve" + path.replace("/", "_").replace("-", "_"), self.serve_missing)
-        behavior(self.server.visits[path])
+        path, server = urlsplit(self.path).path, self.server
+        server.visits[path] += 1
+        server.addresses.append(self.path)
+        if path == "/aborted":
+            return
+        if path == "/silent":
+            self._stall()
+        elif path == "/to-http":
+            self._answer(302, Location=f"{server.url}/good")
+        elif path == "/together":
+            self._answer(200, CONTENT[:1000], **{"Content-Length": len(CONTENT)})
+            self.wfile.flush()
+            server.both.wait(PATIENCE)
+            self.wfile.write(CONTENT[1000:])
+        else:
+            answers = PAGES.get(path, [(404, b"no such page", {})])
+            status, body, headers = answers[min(server.visits[path], len(answers)) - 1]
+            server.answering()
+            self._answer(status, body, **headers)
+            if path.startswith("/stalling") and body is not CONTENT:
+                self._stall()
 
     def log_message(self, *_: Any) -> None:
         pass
 
-    def answer(self, status: int, body: bytes = b"", **headers: Any) -> None:
+    def _answer(self, status: int, body: bytes = b"", **headers: object) -> None:
         self.send_response(status)
-        for name, value in ({"Content_Length": len(body)} | headers).items():
-            self.send_header(name.replace("_", "-"), str(value))
+        for name, value in ({"Content-Length": len(body)} | headers).items():
+            if value is not None:
+                self.send_header(name, str(value))
         self.end_headers()
         self.wfile.write(body)
 
-    def stall(self) -> None:
+    def _stall(self) -> None:
         self.server.stalled.release()
         self.server.release.wait(PATIENCE)
-
-    def serve_missing(self, visit: int) -> None:
-        self.answer(404, b"no such page")
-
-    def serve_good(self, visit: int) -> None:
-        self.answer(200, CONTENT)
-
-    def serve_wrong(self, visit: int) -> None:
-        self.answer(200, b"<html>please log in</html>")
-
-    def serve_crlf(self, visit: int) -> None:
-        self.answer(200, CRLF)
-
-    def serve_always_500(self, visit: int) -> None:
-        self.answer(500)
-
-    def serve_500_twice(self, visit: int) -> None:
-        self.answer(500) if visit <= 2 else self.answer(200, CONTENT)
-
-    def serve_busy(self, visit: int) -> None:
-        self.answer(429, Retry_After=0) if visit == 1 else self.answer(200, CONTENT)
-
-    def serve_busy_no_hint(self, visit: int) -> None:
-        self.answer(429) if visit == 1 else self.answer(200, CONTENT)
-
-    def serve_busy_for_an_hour(self, visit: int) -> None:
-        self.answer(429, Retry_After=3600) if visit == 1 else self.answer(200, CONTENT)
-
-    def serve_always_cut(self, visit: int) -> None:
-        self.answer(200, CONTENT[: len(CONTENT) // 2], Content_Length=len(CONTENT))
-
-    def serve_cut_twice(self, visit: int) -> None:
-        self.serve_always_cut(visit) if visit <= 2 else self.serve_good(visit)
-
-    def serve_aborted(self, visit: int) -> None:
-        """Close the connection without a word."""
-
-    def serve_silent(self, visit: int) -> None:
-        self.stall()
-
-    def serve_stalling(self, visit: int) -> None:
-        self.serve_always_cut(visit)
-        self.stall()
-
-    def serve_stalling_once(self, visit: int) -> None:
-        self.serve_stalling(visit) if visit == 1 else self.serve_good(visit)
-
-    def serve_endless(self, visit: int) -> None:
-        self.send_response(200)
-        self.end_headers()
-        for _ in range(500):
-            self.wfile.write(CONTENT)
-
-    def serve_gzip(self, visit: int) -> None:
-        self.answer(200, gzip.compress(NOISE), Content_Encoding="gzip")
-
-    def serve_bomb(self, visit: int) -> None:
-        self.answer(200, gzip.compress(bytes(10 * CAP)), Content_Encoding="gzip")
-
-    def serve_together(self, visit: int) -> None:
-        self.answer(200, CONTENT[:1000], Content_Length=len(CONTENT))
-        self.wfile.flush()
-        self.server.both.wait(PATIENCE)
-        self.wfile.write(CONTENT[1000:])
-
-    def serve_to_http(self, visit: int) -> None:
-        self.answer(302, Location=f"{self.server.url}/good")
-
-    def serve_to_same_scheme(self, visit: int) -> None:
-        self.answer(302, Location="/good")
-
-    def serve_to_file(self, visit: int) -> None:
-        self.answer(302, Location=Path(__file__).as_uri())
-
-    def serve_to_nonsense(self, visit: int) -> None:
-        self.answer(302, Location="http://[")
 
 
 class Server(ThreadingHTTPServer):
@@ -135,6 +102,8 @@ class Server(ThreadingHTTPServer):
         self.addresses: list[str] = []
         self.stalled, self.release = threading.Semaphore(0), threading.Event()
         self.both = threading.Barrier(2)
+        self.answering: Callable[[], object] = lambda: None
+        """Called before an answer."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that hangs up is part of these tests."""

@@ -67,11 +67,11 @@ class Dependency:
         stated = WORDS.get(text, text.partition("\n")[0][:40])
         return " AND ".join(known) or stated or FROM_FILES.get(self.name, "unknown")
 
-    @property
-    def unknown_licenses(self) -> list[str]:
-        """Return the parts of its license that are on no list."""
-        parts = re.split(r"\s+(?:AND|OR|WITH)\s+|[()]", self.license)
-        return [part for part in parts if part and part not in PERMISSIVE and part not in NAMED]
+
+def unknown_parts(expression: str) -> list[str]:
+    """Return the licenses of an expression that are on no list."""
+    parts = re.split(r"\s+(?:AND|OR|WITH)\s+|[()]", expression)
+    return [part for part in map(str.strip, parts) if part and part not in PERMISSIVE and part not in NAMED]
 
 
 def requirements(root: Path = ROOT) -> dict[str, list[str]]:

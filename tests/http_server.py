@@ -16,16 +16,15 @@ import uvicorn
 
 from gpt.checkpoint import Loaded
 from gpt.config import Config, SamplingParams
-from gpt.data.tokenizers import Tokenizer
+from gpt.data.tokenizers import CharTokenizer, Tokenizer
 from gpt.generation import SampledToken, TextChunk
 from gpt.model import GPT
 from gpt.serving import EngineStats, QueueFullError, Request, ServingEngine
 from gpt.serving.http.app import create_app
-from gpt.serving.http.connections import build_config
 from gpt.serving.http.limits import Limits
 from gpt.serving.http.models import Models
-from gpt.serving.http.registry import ResponseRegistry
-from gpt.serving.http.server import bind
+from gpt.serving.http.responses import ResponseRegistry
+from gpt.serving.http.server import bind, build_config
 from patience import PATIENCE
 
 
@@ -70,16 +69,7 @@ class ManualEngine:
 
 @dataclass
 class Served:
-    """A server that runs.
-
-    Attributes:
-        url: where.
-        responses: in progress.
-        models: of it.
-        loop: that it runs on.
-        connections: that are open.
-        engine: of the first model, once that is loaded.
-    """
+    """A server that runs; `engine` is that of its first model."""
 
     url: str
     responses: ResponseRegistry
@@ -120,21 +110,22 @@ class Served:
             return client.get(path, headers=headers)
 
     def post(self, path: str = "/v1/completions", /, **body: Any) -> httpx2.Response:
-        with self.http() as client:
-            return client.post(path, json=body)
+        return self.send(json.dumps(body).encode(), path)
 
-    def connect(self, sent: bytes = b"", receive_bytes: int | None = None) -> socket.socket:
+    def send(self, content: Any, path: str = "/v1/completions", **headers: Any) -> httpx2.Response:
+        """Post bytes, as JSON where the headers say nothing else."""
+        with self.http() as client:
+            return client.post(path, content=content, headers={"Content-Type": "application/json", **headers})
+
+    def connect(self, sent: bytes = b"") -> socket.socket:
         """Open a connection, and send something."""
-        connection = socket.socket()
-        connection.settimeout(PATIENCE)
-        if receive_bytes is not None:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        connection.connect(("127.0.0.1", self.port))
+        connection = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
         connection.sendall(sent)
         return connection
 
 
 Serve = Callable[..., AbstractContextManager[Served]]
+CharModel = tuple[GPT, CharTokenizer]
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
@@ -187,11 +178,8 @@ def serve_models(
         server = uvicorn.Server(build_config(app, limits, "critical", timeout_graceful_shutdown=1))
         serving = asyncio.create_task(server.serve([bound]))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        served.append(
-            Served(
-                url, app.state.responses, models, asyncio.get_running_loop(), server.server_state.connections, engines
-            )
-        )
+        connections = server.server_state.connections
+        served.append(Served(url, app.state.responses, models, asyncio.get_running_loop(), connections, engines))
         async with models.use(None):
             pass
         while not server.started:

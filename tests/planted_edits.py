@@ -20,7 +20,8 @@ def edited(forward: Callable[..., Tensor], owner: type[nn.Module] = Block) -> Ed
 
 
 def mlp_of(block: Any, x: Tensor, mask: Any, cache: Any) -> Tensor:
-    return block.mlp(block.mlp_conv(block.ln_2(x), mask, cache))
+    x = block.ln_2(x)
+    return block.mlp(x if block.mlp_conv is None else block.mlp_conv(x, mask, cache))
 
 
 def no_attention(self: Any, x: Tensor, rotation: Any, mask: Any, cache: Any = None) -> Tensor:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gpt.config import Config
-from gpt.config.filter_fields import renew_filter_fields
+from gpt.config.fields import renew_filter_fields
 from gpt.parts import PLUGINS, Plugin
 from gpt.plugins import load_plugins
 

@@ -13,25 +13,18 @@ from gpt.errors import DeviceError
 from gpt.processor import AMX, AVX2, PROCESSORS, Processor
 
 
-def choose(**values: object) -> device.Compute:
-    return choose_compute(RunConfig.model_validate(values), lambda line: None)
+def choose(launch: Launch = Launch(), **values: object) -> device.Compute:  # noqa: B008  # frozen
+    return choose_compute(RunConfig.model_validate(values), lambda line: None, None, launch)
 
 
-def test_auto_is_the_cpu_where_there_is_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_is_not_there_is_refused_and_auto_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert choose_device("auto") == torch.device("cpu")
-
-
-def test_cuda_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(DeviceError, match="sees 0 CUDA devices; use device auto or cpu"):
-        choose_device("cuda")
-
-
-def test_a_word_that_is_no_device_is_refused() -> None:
-    with pytest.raises(DeviceError, match="expected auto, cpu"):
-        choose_device("gpu")
+    for name, message in (("cuda", "sees 0 CUDA devices; use device auto or cpu"), ("gpu", "expected auto, cpu")):
+        with pytest.raises(DeviceError, match=message):
+            choose_device(name)
 
 
 @pytest.mark.parametrize("processor", PROCESSORS.values(), ids=lambda processor: processor.name)
@@ -49,10 +42,6 @@ def test_bfloat16_without_instructions_for_it_is_said_to_be_slow() -> None:
     assert len(lines) == 1
 
 
-def test_a_dtype_asked_for_is_taken() -> None:
-    assert choose(device="cpu", dtype="float16").dtype == torch.float16
-
-
 def test_a_missing_compiler_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor import cpp_builder
     from torch._inductor.exc import InvalidCxxCompiler
@@ -64,18 +53,12 @@ def test_a_missing_compiler_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.why_not_compile(torch.device("cpu")) == "no C++ compiler was found"
 
 
-def test_autocast_is_on_only_below_float32() -> None:
-    for dtype, expected in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
-        with choose(device="cpu", dtype=dtype).autocast():
-            assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == expected
-
-
-def test_the_line_about_a_choice_names_what_matters() -> None:
-    assert str(choose(device="cpu", dtype="float32")).endswith("float32")
-
-
-def choose_as(launch: Launch, **values: object) -> device.Compute:
-    return choose_compute(RunConfig.model_validate(values), lambda line: None, None, launch)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_type_that_is_asked_for_is_taken_and_named(dtype: torch.dtype) -> None:
+    compute = choose(device="cpu", dtype=str(dtype).removeprefix("torch."))
+    assert str(compute).endswith(str(dtype).removeprefix("torch."))
+    with compute.autocast():
+        assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == compute.dtype == dtype
 
 
 @pytest.fixture
@@ -87,10 +70,10 @@ def threads() -> Iterator[list[int]]:
 
 
 def test_processes_of_a_machine_share_its_cores(threads: list[int]) -> None:
-    choose_as(Launch(0, 2, 0, 2), device="cpu")
-    choose_as(Launch(0, 8, 0, 8), device="cpu")
-    choose_as(Launch(0, 2, 0, 2), device="cpu", threads=5)
-    choose_as(Launch(0, 2, 0, 1), device="cpu")  # alone on its machine
+    choose(Launch(0, 2, 0, 2), device="cpu")
+    choose(Launch(0, 8, 0, 8), device="cpu")
+    choose(Launch(0, 2, 0, 2), device="cpu", threads=5)
+    choose(Launch(0, 2, 0, 1), device="cpu")  # alone on its machine
     assert threads == [3, 1, 5]
 
 
@@ -103,15 +86,15 @@ def test_each_process_has_the_cuda_device_of_its_local_rank(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    assert choose_as(Launch(3, 4, 1, 2), device=name).device == torch.device("cuda:1")
+    assert choose(Launch(3, 4, 1, 2), device=name).device == torch.device("cuda:1")
     assert chosen == [torch.device("cuda:1")]
     with pytest.raises(DeviceError, match=r"device cuda:2: torch .* sees 2 CUDA devices"):
-        choose_as(Launch(2, 4, 2, 4), device=name)
+        choose(Launch(2, 4, 2, 4), device=name)
 
 
 def test_one_named_device_is_not_for_several_processes(threads: list[int]) -> None:
     with pytest.raises(DeviceError, match=r"^run\.device is cuda:0, but each of 2 processes needs its own; use cuda"):
-        choose_as(Launch(0, 2, 0, 2), device="cuda:0")
+        choose(Launch(0, 2, 0, 2), device="cuda:0")
 
 
 CUDA = torch.device("cuda:0")

@@ -1,5 +1,6 @@
 """What the environment says."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,55 +8,35 @@ import pytest
 from gpt.environment import Launch, Settings, read_launch, read_settings
 from gpt.errors import ConfigError
 
+EMPTY = Settings(data_dir=None, cache_dir=Path("/somewhere/.cache/gpt"), offline=False)
 
-def test_an_environment_that_says_nothing_is_online_and_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+
+@pytest.fixture(autouse=True)
+def _home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", "/somewhere")
-    assert read_settings() == Settings(data_dir=None, cache_dir=Path("/somewhere/.cache/gpt"), offline=False)
-
-
-def test_the_cache_is_where_the_system_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert read_settings().cache_dir == Path("/caches/gpt")
-
-
-@pytest.mark.parametrize("value", ["1", "true", "TRUE", "Yes", "on", " 1 "])
-def test_offline_has_many_spellings(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPT_OFFLINE", value)
-    assert read_settings().offline
-
-
-@pytest.mark.parametrize("value", ["", " ", "0", "false", "no", "off"])
-def test_online_has_as_many(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPT_OFFLINE", value)
-    assert not read_settings().offline
-
-
-def test_the_data_folder_may_be_below_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/somewhere")
-    monkeypatch.setenv("GPT_DATA_DIR", "~/corpora")
-    assert read_settings().data_dir == Path("/somewhere/corpora")
-
-
-def test_an_empty_data_folder_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPT_DATA_DIR", "")
-    assert read_settings().data_dir is None
-
-
-def test_the_environment_is_read_anew_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = read_settings()
-    monkeypatch.setenv("GPT_DATA_DIR", "/elsewhere")
-    assert (before.data_dir, read_settings().data_dir) == (None, Path("/elsewhere"))
 
 
 @pytest.mark.parametrize(
-    ("value", "processor"), [("", None), (" ", None), ("AVX2", "AVX2"), (" AVX-512 bf16 ", "AVX-512 bf16")]
+    ("variables", "settings"),
+    [
+        ({}, {}),
+        ({"XDG_CACHE_HOME": "/caches"}, {"cache_dir": Path("/caches/gpt")}),
+        *(({"GPT_OFFLINE": value}, {"offline": True}) for value in ("1", "true", "TRUE", "Yes", "on", " 1 ")),
+        *(({"GPT_OFFLINE": value}, {}) for value in ("", " ", "0", "false", "no", "off")),
+        ({"GPT_DATA_DIR": "~/corpora"}, {"data_dir": Path("/somewhere/corpora")}),
+        ({"GPT_PROCESSOR": " AVX-512 bf16 "}, {"processor": "AVX-512 bf16"}),
+        ({"GPT_API_KEY": "sesame"}, {"api_key": "sesame"}),
+        ({"GPT_DATA_DIR": "", "GPT_PROCESSOR": " ", "GPT_API_KEY": ""}, {}),
+    ],
 )
-def test_the_class_of_processors_is_named_or_left_open(
-    value: str, processor: str | None, monkeypatch: pytest.MonkeyPatch
+def test_the_environment_is_read_anew_each_time(
+    variables: dict[str, str], settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GPT_PROCESSOR", value)
-    assert read_settings().processor == processor
+    assert read_settings() == EMPTY
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert read_settings() == replace(EMPTY, **settings)
 
 
 @pytest.mark.parametrize("name", ["GPT_DATA_DIR", "XDG_CACHE_HOME"])
@@ -63,14 +44,6 @@ def test_the_home_of_nobody_is_one_line(name: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(name, "~nosuchuser/x")
     with pytest.raises(ConfigError, match=f"{name}: ~nosuchuser/x has no home folder"):
         read_settings()
-
-
-@pytest.mark.parametrize(("value", "expected"), [("sesame", "sesame"), ("", None)])
-def test_the_key_of_a_server_comes_from_the_environment(
-    monkeypatch: pytest.MonkeyPatch, value: str, expected: str | None
-) -> None:
-    monkeypatch.setenv("GPT_API_KEY", value)
-    assert read_settings().api_key == expected
 
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}

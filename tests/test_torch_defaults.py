@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 import gpt
 from gpt.cli import export, sample
-from gpt.generation import DecodeOptions
+from gpt.generation.backends.selection import DecodeOptions
 from gpt.torch_defaults import with_own_defaults
 from tiny import CORPUS, sharp_model, tiny_config
 
@@ -23,53 +23,24 @@ LLAMA = {"position": "rope", "norm": "rmsnorm", "mlp": "swiglu"}
 
 
 @contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    torch.set_default_dtype(dtype)
+def changed(change: Callable[[Any], object], value: Any, former: Any) -> Iterator[None]:
+    change(value)
     try:
         yield
     finally:
-        torch.set_default_dtype(torch.float32)
-
-
-@contextmanager
-def default_device() -> Iterator[None]:
-    """Of tensors without values, in place of cuda."""
-    torch.set_default_device("meta")
-    try:
-        yield
-    finally:
-        torch.set_default_device(None)
-
-
-@contextmanager
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def deterministic() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
+        change(former)
 
 
 SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "float64": lambda: default_dtype(torch.float64),
-    "bfloat16": lambda: default_dtype(torch.bfloat16),
-    "float16": lambda: default_dtype(torch.float16),
-    "meta": default_device,
+    "float64": lambda: changed(torch.set_default_dtype, torch.float64, torch.float32),
+    "bfloat16": lambda: changed(torch.set_default_dtype, torch.bfloat16, torch.float32),
+    "float16": lambda: changed(torch.set_default_dtype, torch.float16, torch.float32),
+    "meta": lambda: changed(torch.set_default_device, "meta", None),  # in place of cuda
     "no_grad": torch.no_grad,
     "inference": torch.inference_mode,
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
-    "threads": threads,
-    "deterministic": deterministic,
+    "threads": lambda: changed(torch.set_num_threads, 2, torch.get_num_threads()),
+    "deterministic": lambda: changed(torch.use_deterministic_algorithms, True, False),
 }
 
 
@@ -116,8 +87,9 @@ def command(model: gpt.GPT) -> int:
     return sample.main(["--checkpoint", "saved", "--prompt", TEXT, "--beam", "2", "--max-new-tokens", "4"])
 
 
-def eager(model: gpt.GPT) -> Any:
-    return gpt.build_runtime(model, DecodeOptions(backend="eager"))
+def eager(model: gpt.GPT) -> list[str]:
+    runtime = gpt.build_runtime(model, DecodeOptions(backend="eager"))
+    return gpt.generate(model, TOKENIZER, [TEXT, "a"], runtime=runtime, max_new_tokens=30, min_p=0.1)
 
 
 FUNCTIONS: dict[str, Callable[[gpt.GPT], Any]] = {
@@ -127,14 +99,7 @@ FUNCTIONS: dict[str, Callable[[gpt.GPT], Any]] = {
     "generate": lambda model: gpt.generate(model, TOKENIZER, [TEXT, "a"], max_new_tokens=30, top_k=5),
     "stream": lambda model: list(gpt.stream(model, TOKENIZER, TEXT, repetition_penalty=1.2)),
     "generate_tokens": lambda model: list(gpt.generate_tokens(model, TEXT, tokenizer=TOKENIZER)),
-    "eager": lambda model: gpt.generate(
-        model,
-        TOKENIZER,
-        [TEXT, "a"],
-        runtime=gpt.build_runtime(model, DecodeOptions(backend="eager")),
-        max_new_tokens=30,
-        min_p=0.1,
-    ),
+    "eager": eager,
     "a beam": command,
     "run_with_cache": lambda model: dict(gpt.run_with_cache(model, TEXT, tokenizer=TOKENIZER)[1]),
     "an edit": lambda model: gpt.run_with_cache(
@@ -194,7 +159,7 @@ def test_a_generator_leaves_its_caller_as_it_was() -> None:
         for _ in range(2):
             yield torch.empty(0).device.type
 
-    with default_device(), torch.autocast("cpu", torch.bfloat16):
+    with SETTINGS["meta"](), torch.autocast("cpu", torch.bfloat16):
         for device in devices():
             assert device == "cpu"
             assert torch.empty(0).is_meta

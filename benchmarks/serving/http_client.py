@@ -5,15 +5,17 @@ Each line of JSON on its input is a `Load`; the answers are a line of JSON too.
 
 import asyncio
 import json
-import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import h11
 
+from benchmarks.processes import answer_requests
 from benchmarks.serving.load import Answer, Load, to_json
+from gpt.errors import GPTError
 
 
 class Client:
@@ -95,16 +97,19 @@ def _count_characters(line: bytes) -> int:
     return sum(len(choice.get("text") or "") for choice in chunk["choices"])
 
 
-def main() -> None:
-    """Send what is asked for until the input ends."""
-    client, answers = Client(sys.argv[1], sys.argv[2]), os.fdopen(os.dup(1), "w", encoding="utf-8")
-    for line in sys.stdin:
+def main() -> Callable[..., dict[str, Any]]:
+    """Return what sends load and answers when its answers came."""
+    client = Client(sys.argv[1], sys.argv[2])
+
+    def answer(**load: Any) -> dict[str, Any]:
         try:
-            answer = to_json(asyncio.run(client.run(Load(**json.loads(line)))))
+            return to_json(asyncio.run(client.run(Load(**load))))
         except* OSError as errors:
-            answer = {"error": str(errors.exceptions[0])}
-        print(json.dumps(answer), file=answers, flush=True)
+            failure = str(errors.exceptions[0])
+        raise GPTError(failure)
+
+    return answer
 
 
 if __name__ == "__main__":
-    main()
+    answer_requests(main)

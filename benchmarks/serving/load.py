@@ -76,6 +76,5 @@ def summarize_answers(rounds: Sequence[Sequence[dict[str, Any]]]) -> dict[str, A
 
 
 def _percentiles(seconds: Sequence[float] | NDArray[np.float64]) -> dict[str, float]:
-    """Return median and 99th percentile in milliseconds."""
     median, high = (np.percentile(seconds, (50, 99)) * 1000).tolist()
     return {"p50": median, "p99": high}

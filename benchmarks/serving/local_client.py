@@ -4,17 +4,17 @@ the dtype of keys and values in the engine.
 Each line of JSON on its input is a `Load`; the answers are a line of JSON too.
 """
 
-import json
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from benchmarks.hugging_face import hugging_face
+from benchmarks.processes import answer_requests
 from benchmarks.serving.load import Answer, Load, to_json
 from gpt.checkpoint import Loaded, load_trained
 from gpt.cli.command import report
@@ -84,22 +84,15 @@ def hugging_face_generate(loaded: Loaded) -> Run:
     return run
 
 
-def main() -> None:
-    """Answer until the input ends."""
+def main() -> Callable[..., dict[str, Any]]:
+    """Return what answers load, by the arguments of the process."""
     kind, checkpoint, kv_dtype = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever a library prints is not an answer
     load_given_plugins(sys.argv[4:])
     keep_freed_memory()  # as the server does
     loaded = load_trained(checkpoint, Path("runs"), torch.device("cpu"))
     run = engine(loaded, kv_dtype) if kind == "engine" else hugging_face_generate(loaded)
-    for line in sys.stdin:
-        try:
-            answer = to_json(run(Load(**json.loads(line))))
-        except GPTError as error:
-            answer = {"error": str(error)}
-        print(json.dumps(answer), file=out, flush=True)
+    return lambda **load: to_json(run(Load(**load)))
 
 
 if __name__ == "__main__":
-    main()
+    answer_requests(main)

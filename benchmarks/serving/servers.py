@@ -100,7 +100,6 @@ def start_server(name: str, command_for: Callable[[int], Sequence[str]]) -> Iter
 
 
 def first_model(url: str) -> str:
-    """Return the name of the first model of a server."""
     with urllib.request.urlopen(f"{url}/v1/models", timeout=START_SECONDS) as answer:
         return str(json.load(answer)["data"][0]["id"])
 

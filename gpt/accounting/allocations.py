@@ -1,8 +1,9 @@
 """Bytes held by tensors while some code runs, counted at the level of PyTorch's operators."""
 
 import weakref
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -28,7 +29,6 @@ class AllocationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known: dict[int, weakref.ref[UntypedStorage]] = {}
 
     def restart_peak(self) -> None:
-        """Measure the peak from here on."""
         self.peak = self.live
 
     def __torch_dispatch__(
@@ -56,27 +56,14 @@ class AllocationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak = max(self.peak, self.live)
 
 
-class Rehearsal:
-    """A context in which the real code runs on tensors with shapes but without memory.
+@contextmanager
+def rehearsal() -> Iterator[AllocationMode]:
+    """Run real code in this context on tensors with shapes but without memory, and count what it would have held.
 
-    Every tensor made inside, a model's included, is fake; `allocations` counts what it would have held.
-    Reading a number from a tensor gives 0.
+    Every tensor made inside, a model's included, is fake. Reading a number from a tensor gives 0.
     """
-
-    def __init__(self) -> None:
-        self.allocations = AllocationMode()
-        self._modes = (FakeTensorMode(), self.allocations, _ZeroReads())  # type: ignore[no-untyped-call]
-
-    def __enter__(self) -> Self:
-        for mode in self._modes:
-            mode.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for mode in reversed(self._modes):
-            mode.__exit__(kind, error, trace)
+    with FakeTensorMode(), AllocationMode() as allocations, _ZeroReads():  # type: ignore[no-untyped-call]
+        yield allocations
 
 
 class _ZeroReads(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -13,23 +13,14 @@ GIGABIT = 1e9 / 8
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes of equal devices.
-
-    Attributes:
-        device: peak rates of a device.
-        memory: bytes of a device.
-        per_node: devices in a node.
-        link: bytes/s that a device sends to others in its node, while it receives as many.
-        network: bytes/s that a node sends to others, while it receives as many.
-        source: where the numbers come from.
-    """
+    """Nodes of equal devices."""
 
     device: Machine
-    memory: float
-    per_node: int
-    link: float
-    network: float
-    source: str
+    memory: float  # bytes of a device
+    per_node: int  # devices in a node
+    link: float  # bytes/s that a device sends to others in its node, while it receives as many
+    network: float  # bytes/s that a node sends to others, while it receives as many
+    source: str  # where the numbers come from
 
     def bandwidth(self, devices: int) -> float:
         """Return the bytes/s at which every device of a ring sends.
@@ -79,29 +70,18 @@ CLUSTERS: dict[str, Cluster] = {
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of one training step, if every part runs at its rate.
-
-    Attributes:
-        step: what a process holds and sends.
-        forward: of the forward pass.
-        backward: of the backward pass.
-        update: of reading and writing weights, gradients and optimizer state.
-        sending_forward: of what is sent during the forward pass.
-        sending_backward: of what is sent during the backward pass.
-        sending_update: of what is sent after it.
-    """
+    """Seconds of one training step, if every part runs at its rate."""
 
     step: ParallelStep
-    forward: float
-    backward: float
-    update: float
-    sending_forward: float
-    sending_backward: float
-    sending_update: float
+    forward: float  # of the forward pass
+    backward: float  # of the backward pass
+    update: float  # of reading and writing weights, gradients and optimizer state
+    sending_forward: float  # of what is sent during the forward pass
+    sending_backward: float  # of what is sent during the backward pass
+    sending_update: float  # of what is sent after it
 
     @property
     def sending(self) -> float:
-        """Return the seconds of sending."""
         return self.sending_forward + self.sending_backward + self.sending_update
 
     @property
@@ -117,7 +97,6 @@ class StepTime:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of the step."""
         return self.computing + self.exposed
 
 
@@ -130,18 +109,9 @@ def step_time(
     length: int,
     cluster: Cluster,
 ) -> StepTime:
-    """Bound the time of a step of one micro-batch.
+    """Bound the time of a step of one micro-batch, (batch, length) tokens on each device.
 
-    Sending overlaps with the pass it belongs to. Latencies are neglected.
-
-    Args:
-        config: with `vocab_size` set.
-        optimizer: `adamw` or `muon`, whose own matmuls are not counted.
-        method: `ddp` or `fsdp`.
-        devices: their number.
-        batch: sequences of each device.
-        length: tokens of each sequence.
-        cluster: the devices and their links, with the rates that they reach.
+    Sending overlaps with the pass it belongs to. Latencies and Muon's own matmuls are neglected.
     """
     step = parallel_step(config, optimizer, method, devices)
     rate, bandwidth = cluster.device.matmul_rate, cluster.bandwidth(devices)
@@ -166,9 +136,9 @@ def hiding_batch(
     cluster: Cluster,
     share: float = 0.05,
 ) -> int | None:
-    """Return the fewest sequences of each device with which it waits for less than `share` of a step.
+    """Find the fewest sequences of each device with which it waits for less than `share` of a step.
 
-    The other arguments are those of `step_time`. None: not even with a million, as where an update waits.
+    None: not even with a million, as where an update waits.
     """
     batches = range(1, 1_000_000)
 

@@ -15,15 +15,12 @@ def checkpoint_bytes(config: Config) -> int:
 
 
 def require_disk(folder: Path, config: Config, checkpoints: int) -> None:
-    """Raise unless there is room for some checkpoints; a new one is written before an old one is removed.
+    """Raise CheckpointError unless checkpoints fit; a new one is written before an old one is removed.
 
     Args:
         folder: the run folder, which need not exist yet.
         config: resolved: `model.vocab_size` is set.
         checkpoints: how many have to fit.
-
-    Raises:
-        CheckpointError: there is not.
     """
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
     needed, free = checkpoints * checkpoint_bytes(config), shutil.disk_usage(existing).free

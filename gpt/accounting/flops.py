@@ -15,7 +15,6 @@ def matmul_parameters(config: ModelConfig) -> int:
 
 
 def _mlp_matrices(config: ModelConfig) -> int:
-    """Count the weights of the matrices in one feed-forward network."""
     if config.mlp == "swiglu" or config.mlp not in names_in(MLPS):
         return config.n_embd * config.mlp_hidden * (3 if config.mlp == "swiglu" else 2)
     from gpt.model.layers import build_mlp
@@ -60,18 +59,13 @@ def backward_flops(config: ModelConfig, batch: int, length: int) -> int:
 
 
 def training_flops(config: ModelConfig, batch: int, length: int) -> int:
-    """Count the FLOPs of a forward and a backward pass."""
     return forward_flops(config, batch, length) + backward_flops(config, batch, length)
 
 
 def run_flops(config: Config, tokens: int) -> int:
     """Count the FLOPs of a whole training: of its steps, of its teacher's, and of the teacher's predictions.
 
-    Evaluations and samples are not counted.
-
-    Args:
-        config: `model.vocab_size` is set.
-        tokens: length of the training split.
+    The training split has so many tokens. Evaluations and samples are not counted.
     """
     model, train = config.model, config.train
     step = training_flops(model, train.batch_size * train.grad_accum_steps, model.block_size)
@@ -83,18 +77,13 @@ def run_flops(config: Config, tokens: int) -> int:
 
 @dataclass(frozen=True)
 class GenerationFlops:
-    """The FLOPs of `new` tokens after a prompt, with and without a cache, at batch size 1.
+    """The FLOPs of `new` tokens after `prompt` tokens, with and without a cache, at batch size 1.
 
     Step i, counted from 1, reads prompt + i tokens: without a cache all of them go through the model, with one
     only the newest. The count thus begins where the first new token is fed back, which is the first pass
     that a cache makes cheap, and ends with the last one fed back: prompt + `new` positions with a cache. A
     generator that stops at `new` tokens makes the pass of the prompt, from which the first comes, and does
     not feed the last one back: prompt + `new` - 1 positions.
-
-    Attributes:
-        config: the model's architecture.
-        prompt: length of the prompt in tokens.
-        new: number of generated tokens.
     """
 
     config: ModelConfig
@@ -102,11 +91,9 @@ class GenerationFlops:
     new: int
 
     def naive_step(self, step: int) -> int:
-        """Return the FLOPs of step `step` without a cache."""
         return forward_flops(self.config, 1, self.prompt + step)
 
     def cached_step(self, step: int) -> int:
-        """Return the FLOPs of step `step` with a cache."""
         return decode_flops(self.config, 1, self.prompt + step)
 
     @property

@@ -16,11 +16,8 @@ def measure_matmul_rate(
     """Measure the FLOP/s of a square matmul, the best of a few: the reference for utilization.
 
     Args:
-        device: to measure.
-        dtype: type of the factors.
         size: rows and columns; None: 8192 on CUDA, else 2048. Fewer where such a matmul would take longer than
             `seconds`, as in a type for which the processor has no instructions.
-        repeats: number of tries, of which the best counts.
         seconds: most time of one matmul.
     """
     size = size or (8192 if device.type == "cuda" else 2048)

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gpt.accounting.allocations import AllocationMode, Rehearsal
+from gpt.accounting.allocations import AllocationMode, rehearsal
 from gpt.cache import KV_DTYPES, KVCache
 from gpt.config import ModelConfig
 from gpt.device import Compute
@@ -29,23 +29,14 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes of one training step.
+    """Bytes of one training step."""
 
-    Attributes:
-        weights: float32 parameters, a tied one once.
-        buffers: tables that are not trained.
-        optimizer: the optimizer's state.
-        gradients: float32, held from the backward pass to the next step.
-        activations: kept by the forward pass for the backward pass.
-        peak: most bytes live at once during a step, including all of the above that is live then.
-    """
-
-    weights: int
-    buffers: int
+    weights: int  # float32 parameters, a tied one once
+    buffers: int  # tables that are not trained
     optimizer: int
-    gradients: int
-    activations: int
-    peak: int
+    gradients: int  # float32, held from the backward pass to the next step
+    activations: int  # kept by the forward pass for the backward pass
+    peak: int  # most bytes live at once during a step, including all of the above that is live then
 
     @property
     def persistent(self) -> int:
@@ -55,19 +46,12 @@ class TrainingMemory:
 
 @dataclass(frozen=True)
 class InferenceMemory:
-    """Bytes of generating with a cache of one type.
+    """Bytes of generating with a cache of one type."""
 
-    Attributes:
-        weights: float32 parameters, and buffers.
-        cache: keys and values of `block_size` positions of every sequence, allocated at the start.
-        prefill_peak: most bytes live while all tokens go through the model at once.
-        decode_peak: most bytes live while the last token goes through, the others being in the cache.
-    """
-
-    weights: int
-    cache: int
-    prefill_peak: int
-    decode_peak: int
+    weights: int  # float32 parameters, and buffers
+    cache: int  # keys and values of `block_size` positions of every sequence, allocated at the start
+    prefill_peak: int  # most bytes live while all tokens go through the model at once
+    decode_peak: int  # most bytes live while the last token goes through, the others being in the cache
 
 
 def training_memory(
@@ -81,15 +65,10 @@ def training_memory(
     """Predict a training step over (batch, length) tokens, without allocating anything.
 
     Args:
-        config: with `vocab_size` set.
-        batch: sequences B of a micro-batch.
-        length: tokens T of a sequence.
-        compute: device and dtype of the matmuls.
         build_optimizer: makes the optimizer of a model; it is stepped in the rehearsal too.
         micro_batches: number in one step; from the second on, gradients exist during the forward pass.
     """
-    with Rehearsal() as rehearsal, compute.device:
-        allocations = rehearsal.allocations
+    with rehearsal() as allocations, compute.device:
         model = GPT(config)
         held, buffers = allocations.live, sum(buffer.nbytes for buffer in model.buffers())
         optimizer = build_optimizer(model)
@@ -121,18 +100,11 @@ def _forward_and_backward(
 
 @torch.no_grad()
 def inference_memory(config: ModelConfig, batch: int, length: int, device: torch.device) -> dict[str, InferenceMemory]:
-    """Predict the memory of prefill and decoding in float32, by the type of the cache.
-
-    Args:
-        config: with `vocab_size` set.
-        batch: sequences B.
-        length: tokens T of a sequence, at most `block_size`.
-        device: where to allocate.
-    """
-    with Rehearsal() as rehearsal, device:
+    """Predict the memory of prefill and decoding in float32, by the type of the cache."""
+    with rehearsal() as allocations, device:
         model = GPT(config).eval()
         idx = torch.zeros(batch, length, dtype=torch.int64)
-        return {kind: _with_cache(model, idx, kind, rehearsal.allocations) for kind in KV_DTYPES}
+        return {kind: _with_cache(model, idx, kind, allocations) for kind in KV_DTYPES}
 
 
 def _with_cache(model: GPT, idx: Tensor, kind: str, allocations: AllocationMode) -> InferenceMemory:

@@ -52,10 +52,9 @@ def training_bytes(config: Config, compute: Compute, processes: int = 1) -> int:
 
 
 def require_countable(config: ModelConfig, batch: int = 1, length: int = 1) -> None:
-    """Raise unless a forward pass can be traced without data: torch counts bytes in 64 bits, and blocks take memory.
+    """Raise DeviceError unless a forward pass of (batch, length) tokens can be traced without data.
 
-    Raises:
-        DeviceError: the model or the (batch, length) tokens are too large.
+    Torch counts bytes in 64 bits, and the objects of blocks take memory, however small their weights are.
     """
     assert config.vocab_size is not None
     widest = max(config.vocab_size, config.mlp_hidden, config.n_head * length)

@@ -23,21 +23,13 @@ COUNTED = ("adamw", "muon")
 
 @dataclass(frozen=True)
 class Collective:
-    """What a step sends for one purpose.
-
-    Attributes:
-        purpose: what it is for.
-        phase: the part of a step during which, or in which, it is sent.
-        operation: all processes reduce, gather or scatter.
-        nbytes: of all whole tensors in one step: those reduced, those gathered, or those to scatter.
-        calls: number of calls in one step; None where torch chooses it, as for the buckets of DDP.
-    """
+    """What a step sends for one purpose."""
 
     purpose: str
-    phase: Phase
-    operation: Operation
-    nbytes: int
-    calls: int | None
+    phase: Phase  # the part of a step during which, or in which, it is sent
+    operation: Operation  # all processes reduce, gather or scatter
+    nbytes: int  # of all whole tensors in one step: those reduced, those gathered, or those to scatter
+    calls: int | None  # number of calls in one step; None where torch chooses it, as for the buckets of DDP
 
     def sent(self, processes: int) -> int:
         """Return the bytes that each process sends in a ring, the least where all links are equal.
@@ -51,34 +43,22 @@ class Collective:
 
 @dataclass(frozen=True)
 class ParallelStep:
-    """One training step of one of several processes; of shards, those of rank 0, which has the largest.
-
-    Attributes:
-        method: `ddp` or `fsdp`.
-        processes: their number N.
-        weights: bytes of float32 weights held all the time.
-        optimizer: bytes of the optimizer's state.
-        gradients: bytes of gradients; DDP holds them all the time, in its buckets.
-        whole: about the most bytes of whole weights, gradients and buffers that FSDP2 holds for a moment.
-        traffic: what is sent.
-    """
+    """One training step of one of several processes; of shards, those of rank 0, which has the largest."""
 
     method: Method
-    processes: int
-    weights: int
-    optimizer: int
-    gradients: int
-    whole: int
+    processes: int  # their number N
+    weights: int  # bytes of float32 weights held all the time
+    optimizer: int  # bytes of the optimizer's state
+    gradients: int  # bytes of gradients; DDP holds them all the time, in its buckets
+    whole: int  # about the most bytes of whole weights, gradients and buffers that FSDP2 holds for a moment
     traffic: tuple[Collective, ...]
 
     @property
     def held(self) -> int:
-        """Return the bytes of weights, optimizer state and gradients."""
         return self.weights + self.optimizer + self.gradients
 
     @property
     def sent(self) -> int:
-        """Return the bytes that a process sends in one step."""
         return sum(collective.sent(self.processes) for collective in self.traffic)
 
 
@@ -88,10 +68,7 @@ def parallel_step(
     """Count what a process holds and sends in a training step.
 
     Args:
-        config: with `vocab_size` set.
         optimizer: `adamw` or `muon`; the state of another one is not counted.
-        method: `ddp` or `fsdp`.
-        processes: their number N; 1 sends nothing.
         micro_batches: number in one step. Between them DDP sends nothing; FSDP2 gathers weights for each, and keeps
             whole gradients.
     """

@@ -44,38 +44,19 @@ class NamedTensor:
 
 @dataclass(frozen=True)
 class Component:
-    """Part of a model.
-
-    Attributes:
-        name: one of `COMPONENTS`.
-        per_block: parameters in one block; None outside the blocks.
-        count: parameters in all.
-        share: percentage of the whole model.
-    """
-
-    name: str
-    per_block: int | None
-    count: int
-    share: float
+    name: str  # one of `COMPONENTS`
+    per_block: int | None  # parameters in one block; None outside the blocks
+    count: int  # parameters in all
+    share: float  # percentage of the whole model
 
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """All parameters of a model.
-
-    Attributes:
-        total: trainable parameters, a tied matrix counted once.
-        components: parameters by component.
-        tensors: parameters by tensor.
-        tied: whether the head is the token embedding, and therefore counts 0.
-        buffers: numbers in tables that are not trained (rotary and sinusoidal positions).
-    """
-
-    total: int
+    total: int  # trainable parameters, a tied matrix counted once
     components: tuple[Component, ...]
     tensors: tuple[NamedTensor, ...]
-    tied: bool
-    buffers: int
+    tied: bool  # whether the head is the token embedding, and therefore counts 0
+    buffers: int  # numbers in tables that are not trained (rotary and sinusoidal positions)
 
     def count_of(self, prefix: str) -> int:
         """Return the parameters of all components whose name starts with `prefix`."""
@@ -83,7 +64,6 @@ class ParameterCount:
 
     @property
     def in_blocks(self) -> int:
-        """Return the parameters of all blocks."""
         return sum(part.count for part in self.components if part.per_block is not None)
 
     @property
@@ -118,7 +98,6 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
 
 
 def _component_of(name: str) -> str:
-    """Return the component to which a parameter belongs, by its name."""
     first, *rest = name.split(".")
     if first != "h":
         return OUTSIDE[first]

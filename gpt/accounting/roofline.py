@@ -12,15 +12,10 @@ from gpt.config import ModelConfig
 
 @dataclass(frozen=True)
 class Machine:
-    """The peak rates of a machine.
+    """The peak rates of a machine."""
 
-    Attributes:
-        bandwidth: bytes/s read from memory.
-        matmul_rate: FLOP/s of matmuls.
-    """
-
-    bandwidth: float
-    matmul_rate: float
+    bandwidth: float  # bytes/s read from memory
+    matmul_rate: float  # FLOP/s of matmuls
 
     @property
     def ridge(self) -> float:
@@ -30,19 +25,11 @@ class Machine:
 
 @dataclass(frozen=True)
 class DecodeBound:
-    """The least time of one decode step, one token for each sequence.
+    """The least time of one decode step, one token for each sequence."""
 
-    Attributes:
-        batch: sequences B.
-        weight_bytes: bytes of weights, read once for all sequences.
-        cache_bytes: bytes of the keys and values of all sequences.
-        flops: FLOPs of all sequences.
-        machine: peak rates of the machine.
-    """
-
-    batch: int
-    weight_bytes: int
-    cache_bytes: int
+    batch: int  # sequences B
+    weight_bytes: int  # bytes of weights, read once for all sequences
+    cache_bytes: int  # bytes of the keys and values of all sequences
     flops: int
     machine: Machine
 
@@ -53,7 +40,6 @@ class DecodeBound:
 
     @property
     def limit(self) -> str:
-        """Return what limits the step: "memory" or "arithmetic"."""
         return "memory" if self.intensity < self.machine.ridge else "arithmetic"
 
     @property
@@ -64,7 +50,6 @@ class DecodeBound:
 
     @property
     def tokens_per_second(self) -> float:
-        """Return the throughput of the whole batch."""
         return self.batch / self.seconds
 
 
@@ -76,14 +61,9 @@ def weight_bytes(config: ModelConfig, kind: str) -> int:
 def decode_bounds(
     config: ModelConfig, batches: Sequence[int], keys: int, kind: str, machine: Machine
 ) -> list[DecodeBound]:
-    """Compute the bounds of decode steps with `keys` positions in each sequence, for several batch sizes.
+    """Compute the bounds of decode steps with `keys` positions in each sequence, the new one included.
 
-    Args:
-        config: with `vocab_size` set.
-        batches: batch sizes B.
-        keys: positions S of each sequence, the new one included.
-        kind: type of weights and cache: fp32, bf16 or fp16.
-        machine: peak rates of the machine.
+    One for each batch size; weights and cache are of one type: fp32, bf16 or fp16.
     """
     weights = weight_bytes(config, kind)
     return [

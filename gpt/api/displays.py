@@ -1,17 +1,26 @@
 """What shows a training besides the files of its run: a curve in a notebook, and pictures of attention."""
 
+import time
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+from tqdm import tqdm
 
-from gpt.api.live_curve import LiveCurve
 from gpt.config import TrainConfig
 from gpt.data import Tokenizer
+from gpt.inspection.rendering.curves import WIDTH, Point, loss_curves
 from gpt.inspection.rendering.pictures import attention_picture, require_matplotlib, to_pixels
 from gpt.inspection.views.attention import attention_view
 from gpt.model import GPT
 from gpt.progress import in_notebook
+from gpt.training.monitor import Monitor
 from gpt.training.setup import Displays
+
+SECONDS_BETWEEN = 1.0
 
 
 def build_displays(config: TrainConfig) -> Displays:
@@ -28,3 +37,66 @@ def build_displays(config: TrainConfig) -> Displays:
 def draw_attention(model: GPT, tokenizer: Tokenizer, idx: Tensor) -> NDArray[np.uint8]:
     """Draw the attention of a model to token ids (T,): an image, (height, width, 3)."""
     return to_pixels(attention_picture(attention_view(model, tokenizer, idx)))
+
+
+class LiveCurve(Monitor):
+    """Shows one picture below a cell while a run trains, drawn again at most once a second and after evaluations."""
+
+    def __init__(self, name: str, max_steps: int) -> None:
+        self._name, self._max_steps = name, max_steps
+        self._training: list[Point] = []
+        self._validation: list[Point] = []
+        self._sample = ""
+
+    def start(self, step: int, evaluated: bool = True) -> None:
+        from IPython.display import HTML, display
+
+        self._step = self._first_step = step
+        self._began = self._shown = time.monotonic()
+        self._handle: Any = display(HTML(self.to_html()), display_id=True)
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        if "val/loss" in values:
+            self._validation.append((step, values["val/loss"]))
+            self._show()
+        elif "train/loss" in values:
+            self._training.append((step, values["train/loss"]))
+
+    def text(self, step: int, name: str, text: str) -> None:
+        if name == "sample":
+            self._sample = f"a sample at step {step:,}:\n{text}"
+            self._show()
+
+    def progress(self, step: int, loss: float | None) -> None:
+        self._step = step
+        if time.monotonic() - self._shown >= SECONDS_BETWEEN:
+            self._show()
+
+    def close(self) -> None:
+        self._show()
+
+    def to_html(self) -> str:
+        """Return a progress bar, the curves, and the newest sample."""
+        style = "margin:0.5em 0;white-space:pre-wrap;font:0.9em/1.4 monospace"
+        sample = f'<pre style="{style}">{escape(self._sample)}</pre>' if self._sample else ""
+        return (
+            f'<div style="max-width:{WIDTH}px">'
+            '<div style="display:flex;justify-content:space-between;font-variant-numeric:tabular-nums">'
+            f"<span>{escape(self._name)}: step {self._step:,} of {self._max_steps:,}</span>"
+            f"<span>{self._time()}</span></div>"
+            f'<progress value="{self._step}" max="{self._max_steps}" style="width:100%"></progress>'
+            f"{loss_curves(self._training, self._validation, self._max_steps)}{sample}</div>"
+        )
+
+    def _time(self) -> str:
+        """Return the time of this process so far, and an estimate of the rest from its pace."""
+        seconds = time.monotonic() - self._began
+        done, left = self._step - self._first_step, self._max_steps - self._step
+        rest = f", {tqdm.format_interval(seconds / done * left)} left" if done and left else ""
+        return f"{tqdm.format_interval(seconds)}{rest}"
+
+    def _show(self) -> None:
+        from IPython.display import HTML
+
+        self._shown = time.monotonic()
+        self._handle.update(HTML(self.to_html()))

@@ -8,8 +8,8 @@ from typing import Any
 from gpt.accounting.memory_limits import require_forward_memory
 from gpt.checkpoint import Loaded
 from gpt.corpora import prepare
-from gpt.data import Dataset
 from gpt.data.batches import BatchSampler
+from gpt.data.dataset import Dataset
 from gpt.data.tokens import Tokens
 from gpt.device import Compute
 from gpt.environment import Settings
@@ -50,21 +50,13 @@ def evaluate_corpus(
     split: str = "val",
     windows: Windows = Windows(),
 ) -> dict[str, Any]:
-    """Compute the loss over a split of the run's corpus.
-
-    Args:
-        loaded: the model, on the device.
-        compute: device and dtype.
-        settings: the environment's settings.
-        report: takes lines for the user.
-        split: train, val or test.
-        windows: how the split is cut into sequences.
+    """Compute the loss of a model over a split of its run's corpus: train, val or test.
 
     Returns:
         `split`; `loss` in nats per token; `bits_per_char`; `tokens` that were predicted; `block_size`.
 
     Raises:
-        ConfigError: the corpus is unknown or another one, or has no such split.
+        ConfigError: the corpus is unknown or another one, or has no such split or one that is too short.
         CheckpointError: the loss is not finite.
     """
     if "data" not in loaded.state:
@@ -78,6 +70,11 @@ def evaluate_corpus(
     block_size = loaded.config.model.block_size
     dataset.check_length(block_size)
     tokens, is_random, stride = _split_of(dataset, split), windows.protocol == "random", windows.stride_for(block_size)
+    if len(tokens) < (block_size + 1 if is_random else 2):
+        raise ConfigError(
+            f"the {split} split has {len(tokens):,} tokens, too few for protocol {windows.protocol}; "
+            "train with more text or a larger data.test_fraction"
+        )
     size = windows.batch_size if is_random else min(windows.batch_size, len(tokens) // stride + 1)
     require_forward_memory(loaded.config.model, size, compute.device)
     if is_random:

@@ -53,7 +53,12 @@ def plot(*runs: Run | str | Path, path: str | Path | None = None, x: str = "step
         text.set_parse_math(False)  # a folder's name is not a formula
     figure.tight_layout()
     if output is not None:
-        _write(figure, output)
+        picture = io.BytesIO()
+        figure.savefig(picture, format=output.suffix[1:].lower())
+        try:
+            write_atomic(output, picture.getvalue())
+        except OSError as error:
+            raise GPTError(f"cannot write {path}: {error.strerror}") from None
     return figure
 
 
@@ -73,12 +78,3 @@ def _checked(path: Path) -> Path:
     if path.suffix.lower() not in ENDINGS or path.is_dir():
         raise GPTError(f"cannot plot into {path}: expected a file name that ends with {' or '.join(ENDINGS)}")
     return path
-
-
-def _write(figure: Figure, path: Path) -> None:
-    picture = io.BytesIO()
-    figure.savefig(picture, format=path.suffix[1:].lower())
-    try:
-        write_atomic(path, picture.getvalue())
-    except OSError as error:
-        raise GPTError(f"cannot write {path}: {error.strerror}") from None

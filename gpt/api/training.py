@@ -12,9 +12,8 @@ from pydantic import BaseModel
 
 from gpt.api.displays import build_displays
 from gpt.api.run import Run
-from gpt.config import LoadedConfig
 from gpt.config.composing import Source, compose_config
-from gpt.config.loading import to_name
+from gpt.config.loading import LoadedConfig, to_name
 from gpt.corpora.locating import store_text
 from gpt.corpora.own_text import fit_recipe
 from gpt.device import require_own_threads
@@ -25,6 +24,7 @@ from gpt.plugins import load_plugins
 from gpt.progress import Report, print_line, silent
 from gpt.torch_defaults import with_own_defaults
 from gpt.training.callbacks import AnyCallback, as_callbacks
+from gpt.training.plan import Request
 from gpt.training.signals import Interrupted
 from gpt.training.stages import open_runs
 from gpt.training.trainer import Trainer
@@ -81,7 +81,8 @@ def train(
         require_own_threads(loaded.config.run.threads or torch.get_num_threads(), "set run.threads to 1")
         with world.together():
             displays = build_displays(loaded.config.train)
-        with closing(open_runs(loaded, settings, tell, start, allow_config_change, world, listeners, displays)) as runs:
+        request = Request(loaded, settings, tell, start, allow_config_change, world)
+        with closing(open_runs(request, listeners, displays)) as runs:
             return _finish(runs, tell)
 
 

@@ -1,19 +1,84 @@
 """A key/value cache: the keys and values of the positions a model has seen, so that each is computed once."""
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpt.cache.stores import KV_DTYPES, Store, build_store
+from gpt.cache.stores import KV_DTYPES, Store
 from gpt.config import ModelConfig
 from gpt.errors import InputError
 
+Memory = TypeVar("Memory")
 
-class KVCache:
+
+class LayeredCache(ABC, Generic[Memory]):
+    """What a model sees of a cache, wherever that keeps its vectors.
+
+    Attributes:
+        keys: of all layers.
+        values: of all layers.
+        inputs: of the convolutions of all layers; without those it is None, or not used.
+    """
+
+    keys: Memory
+    values: Memory
+    inputs: Memory | None
+
+    @abstractmethod
+    def positions(self, new: int) -> Tensor:
+        """Return the positions of the next `new` tokens: (T,), or (B, T) where sequences have different lengths."""
+
+    @abstractmethod
+    def mask(self, new: int) -> Tensor | None:
+        """Return the mask (B, 1, T, S): keys up to each query's position; None for plain causal attention."""
+
+    @abstractmethod
+    def _append(self, memory: Memory, layer: int, x: Tensor) -> Tensor:
+        """Store x (B, K, T, D) at the next positions of a layer; return what to attend to, (B, K, S, D)."""
+
+    def layer(self, index: int) -> "LayerView":
+        return LayerView(self, index)
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store new keys and values (B, K, T, D) of a layer; return those to attend to, (B, K, S, D)."""
+        return self._append(self.keys, layer, k), self._append(self.values, layer, v)
+
+    def extend(self, layer: int, x: Tensor, before: int) -> Tensor:
+        """Store inputs x (B, T, C) of a layer's convolution; return them after the `before` ahead of them, else 0."""
+        assert self.inputs is not None
+        found = self._append(self.inputs, layer, x.unsqueeze(1)).squeeze(1)  # (B, S, C)
+        return self._window(found, x.size(1), before)
+
+    def _window(self, found: Tensor, new: int, before: int) -> Tensor:
+        """Return rows of found (B, S, C) at the next positions and the `before` ahead of them, 0 before the start."""
+        positions = self.positions(new)
+        wanted = torch.cat((torch.arange(-before, 0, device=found.device) + positions[:, :1], positions), dim=1)
+        rows = found.gather(1, wanted.clamp(min=0).unsqueeze(2).expand(-1, -1, found.size(2)))
+        return rows.masked_fill((wanted < 0).unsqueeze(2), 0.0)
+
+    def advance(self, new: int) -> None:
+        """Count `new` more positions, if the cache does that itself."""
+
+
+class LayerView:
+    """One layer of a cache, as a block sees it: `append` and `extend` of that layer."""
+
+    def __init__(self, cache: LayeredCache[Any], index: int) -> None:
+        self._cache, self._index = cache, index
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return self._cache.append(self._index, k, v)
+
+    def extend(self, x: Tensor, before: int) -> Tensor:
+        return self._cache.extend(self._index, x, before)
+
+
+class KVCache(LayeredCache[Store]):
     """A preallocated cache for a batch of sequences, which may have different lengths.
 
     `GPT.forward` appends the positions of its tokens to it. To prefill sequences of different lengths, pad
@@ -22,17 +87,12 @@ class KVCache:
 
     Attributes:
         lengths: number of stored positions of each sequence.
-        capacity: most positions of a sequence.
-        keys: store of all layers' keys.
-        values: store of all layers' values.
-        inputs: store of the inputs of all layers' convolutions; None where the model has none.
-        device: where its tensors live.
 
     Args:
         config: the model's architecture.
         batch: sequences B.
-        capacity: None: `block_size`.
-        kv_dtype: fp32, bf16, fp16 or int8.
+        capacity: most positions of a sequence; None: `block_size`.
+        kv_dtype: one of `KV_DTYPES`.
         device: where its tensors live.
 
     Raises:
@@ -56,10 +116,10 @@ class KVCache:
         self.lengths, self._ragged = [0] * batch, {}
         self.device = torch.device(device)
         heads, length = (config.n_layer, batch, config.kv_heads), self.capacity
-        self.keys, self.values = (build_store((*heads, length, config.head_dim), kv_dtype, self.device) for _ in "kv")
-        self.inputs: Store | None = None
+        self.keys, self.values = (Store((*heads, length, config.head_dim), kv_dtype, self.device) for _ in "kv")
+        self.inputs = None
         if config.mlp_conv is not None:
-            self.inputs = build_store((config.n_layer, batch, 1, length, config.n_embd), kv_dtype, self.device)
+            self.inputs = Store((config.n_layer, batch, 1, length, config.n_embd), kv_dtype, self.device)
 
     @property
     def nbytes(self) -> int:
@@ -88,36 +148,23 @@ class KVCache:
         return self._ragged[asked]
 
     def mask(self, new: int) -> Tensor | None:
-        """Return None for plain causal attention, else the mask (B, 1, T, S): keys up to each query's position."""
         return None if self._is_uniform else mask_after(self.positions(new), max(self.lengths) + new)
 
-    def layer(self, index: int) -> "LayerView":
-        """Return what is stored of one block."""
-        return LayerView(self, index)
-
-    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values (B, K, T, D) of a layer; return all stored so far, (B, K, S, D)."""
-        return self._append(self.keys, layer, k), self._append(self.values, layer, v)
-
-    def extend(self, layer: int, x: Tensor, before: int) -> Tensor:
-        """Store inputs x (B, T, C) of a layer's convolution; return them after the `before` ahead of them, else 0."""
-        assert self.inputs is not None
-        found = self._append(self.inputs, layer, x.unsqueeze(1)).squeeze(1)  # (B, S, C)
+    def _window(self, found: Tensor, new: int, before: int) -> Tensor:
         if not self._is_uniform:
-            return windows(found, self.positions(x.size(1)), before)
+            return super()._window(found, new, before)
         first = self.lengths[0] - before
         return F.pad(found[:, max(0, first) :], (0, 0, max(0, -first), 0))
 
-    def _append(self, store: Store, layer: int, x: Tensor) -> Tensor:
+    def _append(self, memory: Store, layer: int, x: Tensor) -> Tensor:
         longest, new = max(self.lengths), x.size(2)
         if self._is_uniform:
-            store.write(layer, longest, x)
+            memory.write(layer, longest, x)
         else:
-            store.write_ragged(layer, self.positions(new), x)
-        return store.read(layer, longest + new, x.dtype)
+            memory.write_ragged(layer, self.positions(new), x)
+        return memory.read(layer, longest + new, x.dtype)
 
     def advance(self, new: int) -> None:
-        """Count `new` more positions in every sequence."""
         self.lengths = [length + new for length in self.lengths]
 
     def truncate(self, lengths: int | Sequence[int]) -> None:
@@ -147,41 +194,6 @@ class KVCache:
     @property
     def _is_uniform(self) -> bool:
         return len(set(self.lengths)) == 1
-
-
-class Layers(Protocol):
-    """What is stored of all layers."""
-
-    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store keys and values of a layer, see `LayerView.append`."""
-        ...
-
-    def extend(self, layer: int, x: Tensor, before: int) -> Tensor:
-        """Store inputs of a layer's convolution, see `LayerView.extend`."""
-        ...
-
-
-class LayerView:
-    """One layer of a cache, as a block sees it."""
-
-    def __init__(self, layers: Layers, index: int) -> None:
-        self._layers, self._index = layers, index
-
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values (B, K, T, D); return those to attend to, (B, K, S, D)."""
-        return self._layers.append(self._index, k, v)
-
-    def extend(self, x: Tensor, before: int) -> Tensor:
-        """Store inputs x (B, T, C) of the convolution; return them after the `before` positions ahead of them."""
-        return self._layers.extend(self._index, x, before)
-
-
-def windows(found: Tensor, positions: Tensor, before: int) -> Tensor:
-    """Return rows of found (B, S, C) at positions (B, T) and the `before` ahead of them, 0 before the start."""
-    new = torch.arange(-before, 0, device=found.device) + positions[:, :1]
-    wanted = torch.cat((new, positions), dim=1)  # (B, before + T)
-    rows = found.gather(1, wanted.clamp(min=0).unsqueeze(2).expand(-1, -1, found.size(2)))
-    return rows.masked_fill((wanted < 0).unsqueeze(2), 0.0)
 
 
 def mask_after(positions: Tensor, keys: int) -> Tensor:

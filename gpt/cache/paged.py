@@ -6,6 +6,9 @@ backend owns the memory.
 
 from collections.abc import Sequence
 
+BLOCK = 64
+"""Positions in a block, as in the C++ engine."""
+
 
 class OutOfBlocksError(Exception):
     """Too few blocks are free; nothing has changed."""
@@ -17,10 +20,6 @@ class BlockPool:
     The keys and values of a position depend on all tokens up to it, so a full block is identified by every token from
     the start of its sequence to the block's end. A block without references is free, and can be found by its tokens
     until its memory is needed: the one released first is overwritten first.
-
-    Args:
-        blocks: number of physical blocks.
-        block_size: positions in each.
     """
 
     def __init__(self, blocks: int, block_size: int) -> None:
@@ -35,17 +34,14 @@ class BlockPool:
 
     @property
     def blocks(self) -> int:
-        """Return the number of blocks."""
         return len(self._references)
 
     @property
     def free(self) -> int:
-        """Return the number of blocks that `allocate` can return."""
         return len(self._empty) + len(self._reusable)
 
     @property
     def in_use(self) -> int:
-        """Return the number of blocks that are referenced."""
         return self.blocks - self.free
 
     def allocate(self) -> int:
@@ -111,9 +107,6 @@ class BlockTable:
     Attributes:
         blocks: physical blocks; the last ones may be reserved and empty.
         tokens: those whose keys and values are stored.
-
-    Args:
-        pool: source of the blocks.
     """
 
     def __init__(self, pool: BlockPool) -> None:

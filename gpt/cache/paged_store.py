@@ -5,20 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gpt.cache.kv_cache import LayerView, mask_after, windows
+from gpt.cache.kv_cache import LayeredCache, mask_after
 from gpt.config import ModelConfig
 
 
 class PagedStore:
-    """The memory of all blocks.
-
-    Args:
-        config: the model's architecture.
-        blocks: number of physical blocks.
-        block_size: positions in each.
-        dtype: type of keys and values.
-        device: where the tensors live.
-    """
+    """The memory of a number of physical blocks, each of `block_size` positions."""
 
     def __init__(
         self, config: ModelConfig, blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
@@ -31,7 +23,6 @@ class PagedStore:
 
     @property
     def block_bytes(self) -> int:
-        """Return the bytes of a physical block."""
         return sum(part.nbytes for part in (self.keys, self.values, self.inputs)) // self.blocks
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
@@ -41,22 +32,19 @@ class PagedStore:
                 blocks = part.view(len(part), self.blocks, self.block_size, *part.shape[2:])
                 blocks[:, target] = blocks[:, source]
 
-    def view(self, tables: Sequence[Sequence[int]], stored: Sequence[int], new: int) -> "PagedView":
-        """Return a cache of some sequences, for a pass over the next `new` tokens of each.
 
-        Args:
-            tables: the blocks of each sequence, with room for the new tokens.
-            stored: number of stored positions of each sequence.
-            new: number of new tokens T.
-        """
-        return PagedView(self, tables, stored, new)
+class PagedView(LayeredCache[Tensor]):
+    """A cache of some sequences, for one pass over the next tokens of each; blocks are gathered for each layer.
 
-
-class PagedView:
-    """The cache that a model sees in one pass over a batch; its blocks are gathered for each layer."""
+    Args:
+        store: the memory.
+        tables: the blocks of each sequence, with room for the new tokens.
+        stored: number of stored positions of each sequence.
+        new: number of new tokens T.
+    """
 
     def __init__(self, store: PagedStore, tables: Sequence[Sequence[int]], stored: Sequence[int], new: int) -> None:
-        self._store, size = store, store.block_size
+        self.keys, self.values, self.inputs, size = store.keys, store.values, store.inputs, store.block_size
         longest = max(stored) + new
         width = -(-longest // size)
         blocks = torch.tensor([[*table[:width], *(0,) * (width - len(table))] for table in tables])
@@ -69,31 +57,14 @@ class PagedView:
         self._hidden = (torch.arange(longest) >= lengths + new)[:, :, None, None].to(store.device)
 
     def positions(self, new: int) -> Tensor:
-        """Return the positions (B, T) of the next `new` tokens."""
         assert new == self._positions.size(1)
         return self._positions
 
     def mask(self, new: int) -> Tensor:
-        """Return the mask (B, 1, T, S): keys up to each query's position."""
         return mask_after(self.positions(new), self._slots.size(1))
 
-    def layer(self, index: int) -> LayerView:
-        """Return what is stored of one block of the model."""
-        return LayerView(self, index)
-
-    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values (B, K, T, D) of a layer; return all of it (B, K, S, D), 0 past each length."""
-        return self._append(self._store.keys[layer], k), self._append(self._store.values[layer], v)
-
-    def extend(self, layer: int, x: Tensor, before: int) -> Tensor:
-        """Store inputs x (B, T, C) of a layer's convolution; return them after the `before` ahead of them, else 0."""
-        found = self._append(self._store.inputs[layer], x.unsqueeze(1)).squeeze(1)
-        return windows(found, self._positions, before)
-
-    def advance(self, new: int) -> None:
-        """Do nothing: the block tables count."""
-
-    def _append(self, stored: Tensor, x: Tensor) -> Tensor:
+    def _append(self, memory: Tensor, layer: int, x: Tensor) -> Tensor:
+        stored = memory[layer]
         stored[self._written] = x.transpose(1, 2).flatten(0, 1).to(stored.dtype)
         found = stored[self._slots].masked_fill(self._hidden, 0.0)  # other sequences' values there may be NaN
         return found.transpose(1, 2).to(x.dtype)

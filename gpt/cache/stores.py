@@ -1,115 +1,66 @@
 """Storage of keys, values or other vectors: floats of some type, or int8 with a scale per head and position."""
 
 import copy
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor
-
-
-class Store(Protocol):
-    """Keys, or values, of all layers and sequences: (L, B, K, S, D), preallocated."""
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes it holds."""
-        ...
-
-    def write(self, layer: int, start: int, x: Tensor) -> None:
-        """Store x (B, K, T, D) at positions start to start + T of every sequence."""
-        ...
-
-    def write_ragged(self, layer: int, positions: Tensor, x: Tensor) -> None:
-        """Store x (B, K, T, D) at positions (B, T), those of each sequence."""
-        ...
-
-    def read(self, layer: int, length: int, dtype: torch.dtype) -> Tensor:
-        """Return the first `length` positions, (B, K, length, D); positions never written are undefined."""
-        ...
-
-    def select(self, rows: Tensor, length: int) -> Self:
-        """Return a store whose sequence i is `rows[i]` of this one, up to `length` positions."""
-        ...
-
-    def assign(self, rows: Tensor, other: Self, length: int) -> None:
-        """Overwrite sequence `rows[i]` by sequence i of another store of the same kind, up to `length` positions."""
-        ...
-
-
-class FloatStore:
-    """Floats of one type; reading in that type is a view."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-        self.data = torch.zeros(shape, dtype=dtype, device=device)
-
-    @property
-    def nbytes(self) -> int:
-        return self.data.nbytes
-
-    def write(self, layer: int, start: int, x: Tensor) -> None:
-        self.data[layer, :, :, start : start + x.size(2)] = x
-
-    def write_ragged(self, layer: int, positions: Tensor, x: Tensor) -> None:
-        rows = torch.arange(x.size(0), device=x.device).unsqueeze(1)  # (B, 1)
-        self.data[layer].transpose(1, 2)[rows, positions] = x.transpose(1, 2).to(self.data.dtype)
-
-    def read(self, layer: int, length: int, dtype: torch.dtype) -> Tensor:
-        return self.data[layer, :, :, :length].to(dtype)
-
-    def select(self, rows: Tensor, length: int) -> "FloatStore":
-        layers, _, *rest = self.data.shape
-        chosen = FloatStore((layers, len(rows), *rest), self.data.dtype, self.data.device)
-        chosen.data[:, :, :, :length] = self.data[:, rows, :, :length]
-        return chosen
-
-    def assign(self, rows: Tensor, other: "FloatStore", length: int) -> None:
-        self.data[:, rows, :, :length] = other.data[:, :, :, :length]
-
-
-class Int8Store:
-    """Integers in [-127, 127] times a scale: the largest magnitude of each head's vector over 127."""
-
-    def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
-        self.integers = FloatStore(shape, torch.int8, device)
-        self.scales = FloatStore((*shape[:-1], 1), torch.float16, device)
-
-    @property
-    def nbytes(self) -> int:
-        return self.integers.nbytes + self.scales.nbytes
-
-    def write(self, layer: int, start: int, x: Tensor) -> None:
-        integers, scales = _quantize(x)
-        self.integers.write(layer, start, integers)
-        self.scales.write(layer, start, scales)
-
-    def write_ragged(self, layer: int, positions: Tensor, x: Tensor) -> None:
-        integers, scales = _quantize(x)
-        self.integers.write_ragged(layer, positions, integers)
-        self.scales.write_ragged(layer, positions, scales)
-
-    def read(self, layer: int, length: int, dtype: torch.dtype) -> Tensor:
-        return self.integers.read(layer, length, dtype) * self.scales.read(layer, length, dtype)
-
-    def select(self, rows: Tensor, length: int) -> "Int8Store":
-        chosen = copy.copy(self)
-        chosen.integers = self.integers.select(rows, length)
-        chosen.scales = self.scales.select(rows, length)
-        return chosen
-
-    def assign(self, rows: Tensor, other: "Int8Store", length: int) -> None:
-        self.integers.assign(rows, other.integers, length)
-        self.scales.assign(rows, other.scales, length)
-
 
 KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.int8}
 """Types that a cache can hold, by name."""
 
 
-def build_store(shape: tuple[int, ...], kv_dtype: str, device: torch.device) -> Store:
-    """Return an empty store of the shape (L, B, K, S, D)."""
-    if kv_dtype == "int8":
-        return Int8Store(shape, device)
-    return FloatStore(shape, KV_DTYPES[kv_dtype], device)
+class Store:
+    """Keys, or values, of all layers and sequences: (L, B, K, S, D), preallocated.
+
+    Integers are in [-127, 127], times a scale: the largest magnitude of each head's vector over 127.
+    """
+
+    def __init__(self, shape: tuple[int, ...], kv_dtype: str, device: torch.device) -> None:
+        self.data = torch.zeros(shape, dtype=KV_DTYPES[kv_dtype], device=device)
+        self.scales = Store((*shape[:-1], 1), "fp16", device) if kv_dtype == "int8" else None
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes + (0 if self.scales is None else self.scales.nbytes)
+
+    def write(self, layer: int, start: int, x: Tensor) -> None:
+        """Store x (B, K, T, D) at positions start to start + T of every sequence."""
+        x, scales = (x, None) if self.scales is None else _quantize(x)
+        self.data[layer, :, :, start : start + x.size(2)] = x
+        if self.scales is not None and scales is not None:
+            self.scales.write(layer, start, scales)
+
+    def write_ragged(self, layer: int, positions: Tensor, x: Tensor) -> None:
+        """Store x (B, K, T, D) at positions (B, T), those of each sequence."""
+        x, scales = (x, None) if self.scales is None else _quantize(x)
+        rows = torch.arange(x.size(0), device=x.device).unsqueeze(1)  # (B, 1)
+        self.data[layer].transpose(1, 2)[rows, positions] = x.transpose(1, 2).to(self.data.dtype)
+        if self.scales is not None and scales is not None:
+            self.scales.write_ragged(layer, positions, scales)
+
+    def read(self, layer: int, length: int, dtype: torch.dtype) -> Tensor:
+        """Return the first `length` positions, (B, K, length, D), a view of floats that have this type.
+
+        Positions never written are undefined.
+        """
+        found = self.data[layer, :, :, :length].to(dtype)
+        return found if self.scales is None else found * self.scales.read(layer, length, dtype)
+
+    def select(self, rows: Tensor, length: int) -> Self:
+        """Return a store whose sequence i is `rows[i]` of this one, up to `length` positions."""
+        layers, _, *rest = self.data.shape
+        chosen = copy.copy(self)
+        chosen.data = self.data.new_zeros(layers, len(rows), *rest)
+        chosen.data[:, :, :, :length] = self.data[:, rows, :, :length]
+        chosen.scales = None if self.scales is None else self.scales.select(rows, length)
+        return chosen
+
+    def assign(self, rows: Tensor, other: Self, length: int) -> None:
+        """Overwrite sequence `rows[i]` by sequence i of another store of the same kind, up to `length` positions."""
+        self.data[:, rows, :, :length] = other.data[:, :, :, :length]
+        if self.scales is not None and other.scales is not None:
+            self.scales.assign(rows, other.scales, length)
 
 
 def _quantize(x: Tensor) -> tuple[Tensor, Tensor]:

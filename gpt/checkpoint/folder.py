@@ -18,7 +18,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from gpt.config import Config, dump_config, parse_saved_config
+from gpt.config import Config
+from gpt.config.loading import dump_config, parse_saved_config
 from gpt.data.ngrams import NgramTable
 from gpt.data.saved_tokenizer import tokenizer_from_dict
 from gpt.data.tokenizers import Tokenizer
@@ -177,7 +178,6 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    """Return what the manifest says of each file, by name."""
     try:
         manifest = parse_json(read_file(folder / MANIFEST, MAX_JSON_BYTES))
         version, entries = int(manifest["format"]), dict(manifest["files"])

@@ -113,7 +113,6 @@ def build_model(checkpoint: Checkpoint, folder: Path) -> GPT:
 
 
 def _in_format(model: GPT, weights: dict[str, Tensor]) -> GPT:
-    """Return a model with its blocks in the format of the weights."""
     weights_format = format_of(weights)
     return model if weights_format == "float32" else quantize(model, weights_format)
 

@@ -13,7 +13,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from gpt.checkpoint.folder import MANIFEST, Checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
-from gpt.config import Config, dump_config, load_saved_config
+from gpt.config import Config
+from gpt.config.loading import dump_config, load_saved_config
 from gpt.errors import CheckpointError
 from gpt.files import MAX_JSON_BYTES, parse_json, read_file, write_atomic
 
@@ -32,17 +33,14 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        """Return the path of metrics.jsonl."""
         return self.path / "metrics.jsonl"
 
     @property
     def incidents(self) -> Path:
-        """Return the path of incidents.jsonl."""
         return self.path / "incidents.jsonl"
 
     @property
     def samples(self) -> Path:
-        """Return the folder of the samples."""
         return self.path / "samples"
 
     @property

@@ -142,13 +142,7 @@ def load_torch() -> None:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parses a command line; the help ends with an example, and a mistake is reported in one line.
-
-    Args:
-        description: what the command does, as a sentence.
-        example: a complete command line.
-        kwargs: see `argparse.ArgumentParser`.
-    """
+    """Parses a command line; the help ends with an example, and a mistake is reported in one line."""
 
     def __init__(self, description: str, example: str, **kwargs: Any) -> None:
         super().__init__(

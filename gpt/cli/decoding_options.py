@@ -6,35 +6,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt.cli.command import report
-from gpt.cli.shared_options import not_empty
+from gpt.cli.shared_options import add_number, not_empty
 from gpt.errors import CheckpointError
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
-    from gpt.generation import Runtime
+    from gpt.generation.backends.selection import Runtime
     from gpt.generation.drafts import MakeDrafter
 
 
 def add_decoding_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--backend`, `--speculate`, `--no-cache`, `--kv-dtype` and `--prefill-chunk`."""
-    parser.add_argument(
-        "--backend",
-        choices=("auto", "eager", "compiled", "native"),
-        default="auto",
-        help="how to compute the logits (default: auto, the fastest available)",
+    backends, logits = ("auto", "eager", "compiled", "native"), "how to compute the logits (default: auto, the fastest)"
+    parser.add_argument("--backend", choices=backends, default="auto", help=logits)
+    drafts = (
+        "speculative decoding, which gives the same text; drafts come from: ngram (the training text), lookup (the "
+        "text so far), or a checkpoint of a smaller model"
     )
-    parser.add_argument(
-        "--speculate",
-        type=not_empty,
-        metavar="WHAT",
-        help="speculative decoding, which gives the same text; drafts come from: ngram (the training text), lookup "
-        "(the text so far), or a checkpoint of a smaller model",
-    )
+    parser.add_argument("--speculate", type=not_empty, metavar="WHAT", help=drafts)
     parser.add_argument("--no-cache", action="store_true", help="recompute the whole window for every token")
-    parser.add_argument(
-        "--kv-dtype", choices=("fp32", "bf16", "fp16", "int8"), help="dtype of the key/value cache (default: fp32)"
-    )
-    parser.add_argument("--prefill-chunk", type=int, metavar="N", help="process at most N prompt tokens per pass")
+    dtype = "dtype of the key/value cache (default: fp32)"
+    parser.add_argument("--kv-dtype", choices=("fp32", "bf16", "fp16", "int8"), help=dtype)
+    add_number(parser, "--prefill-chunk", "process at most N prompt tokens per pass")
 
 
 def chosen_runtime(arguments: argparse.Namespace, loaded: "Loaded") -> "Runtime":
@@ -45,7 +37,7 @@ def chosen_runtime(arguments: argparse.Namespace, loaded: "Loaded") -> "Runtime"
         DeviceError: the requested backend is not available.
         GenerationError: two options contradict each other.
     """
-    from gpt.generation import DecodeOptions, build_runtime
+    from gpt.generation.backends.selection import DecodeOptions, build_runtime
 
     options = DecodeOptions(
         arguments.backend, not arguments.no_cache, arguments.kv_dtype or "fp32", arguments.prefill_chunk
@@ -55,12 +47,7 @@ def chosen_runtime(arguments: argparse.Namespace, loaded: "Loaded") -> "Runtime"
 
 
 def make_drafter_of(choice: str | None, loaded: "Loaded", runs: Path) -> "MakeDrafter | None":
-    """Return a function that makes the drafters of `--speculate`, or None.
-
-    Args:
-        choice: ngram, lookup, a checkpoint, or None.
-        loaded: the model that verifies the drafts.
-        runs: folder of run folders.
+    """Return a function that makes the drafters of `--speculate` for a model, or None.
 
     Raises:
         CheckpointError: the checkpoint has no n-gram table, or the draft model cannot be read or has another
@@ -72,14 +59,12 @@ def make_drafter_of(choice: str | None, loaded: "Loaded", runs: Path) -> "MakeDr
         return None
     if choice == "lookup":
         return lambda params: LookupDrafter()
-    if choice == "ngram":
-        table = loaded.ngrams
-        if table is None:
-            raise CheckpointError(
-                f"{loaded.folder} has no n-gram table (train.ngrams: false, or an older run); take --speculate lookup"
-            )
-        return lambda params: NgramDrafter(table)
-    return _model_drafter(Path(choice), loaded, runs)
+    if choice != "ngram":
+        return _model_drafter(Path(choice), loaded, runs)
+    if (table := loaded.ngrams) is None:
+        why = "train.ngrams: false, or an older run"
+        raise CheckpointError(f"{loaded.folder} has no n-gram table ({why}); take --speculate lookup")
+    return lambda params: NgramDrafter(table)
 
 
 def _model_drafter(path: Path, loaded: "Loaded", runs: Path) -> "MakeDrafter":

@@ -2,12 +2,12 @@
 
 import argparse
 import json
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.command import CommandParser, load_torch, report, run_command
-from gpt.cli.shared_options import add_checkpoint_options, add_weights_option, load_given_plugins, read_text, to_path
+from gpt.cli.command import load_torch, report
+from gpt.cli.shared_options import add_checkpoint_options, add_number, add_weights_option, command, read_text, to_path
 from gpt.config import RunConfig
+from gpt.config.sections import SEEDS
 from gpt.environment import read_settings
 from gpt.errors import ConfigError
 from gpt.progress import announced
@@ -16,17 +16,7 @@ if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
-    return run_command(lambda: _run(_parse(argv)))
-
-
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    load_given_plugins(argv)
-    parser = CommandParser(
-        "Evaluate a trained model on its corpus, or on your own text. The last line is one JSON object.",
-        "python scripts/evaluate.py --checkpoint runs/shakespeare --protocol full",
-    )
+def _add_options(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_options(parser)
     add_weights_option(parser)
     parser.add_argument("--split", choices=("train", "val", "test"), help="split of the corpus (default: val)")
@@ -36,10 +26,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default="full",
         help="full (default): the whole split in blocks; sliding: overlapping windows; random: nanoGPT's random crops",
     )
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="sequences per batch (default: 64)")
-    parser.add_argument("--stride", type=int, metavar="N", help="sliding: tokens to move by (default: block_size / 4)")
-    parser.add_argument("--batches", type=int, metavar="N", help="random: number of batches (default: 200)")
-    parser.add_argument("--seed", type=int, metavar="N", help="random: seed of the crops (default: 1337)")
+    add_number(parser, "--batch-size", "sequences per batch", 64)
+    add_number(parser, "--stride", "sliding: tokens to move by (default: block_size / 4)")
+    add_number(parser, "--batches", "random: number of batches (default: 200)")
+    add_number(parser, "--seed", "random: seed of the crops (default: 1337)", least=0, most=SEEDS - 1)
     parser.add_argument(
         "--text-file", type=to_path, metavar="FILE", help="score this UTF-8 text file instead; - reads standard input"
     )
@@ -47,16 +37,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--per-char", action="store_true", help="with --text-file: also the log-probability of each token, in nats"
     )
     parser.add_argument("--offline", action="store_true", help="never use the network (also GPT_OFFLINE=1)")
-    return parser.parse_args(argv)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    for name, least, bits in (("batch_size", 1, 63), ("stride", 1, 63), ("batches", 1, 63), ("seed", 0, 32)):
-        value = getattr(arguments, name)
-        if value is not None and not least <= value < 2**bits:
-            raise ConfigError(
-                f"--{name.replace('_', '-')} is {value}, expected at least {least} and less than 2^{bits}"
-            )
+@command(
+    "Evaluate a trained model on its corpus, or on your own text. The last line is one JSON object.",
+    "python scripts/evaluate.py --checkpoint runs/shakespeare --protocol full",
+    _add_options,
+)
+def main(arguments: argparse.Namespace) -> int:
     if arguments.text_file is not None and arguments.split is not None:
         raise ConfigError("--split has no effect with --text-file; it selects a part of the corpus")
     if arguments.text_file is not None and arguments.protocol == "random":
@@ -70,10 +58,9 @@ def _run(arguments: argparse.Namespace) -> int:
     load_torch()
     from gpt.api.evaluation import Windows, evaluate_corpus
     from gpt.checkpoint import load_trained
-    from gpt.device import choose_compute, choose_device
+    from gpt.device import choose_compute
 
-    device = str(choose_device(arguments.device))  # checked first, since pydantic's message would be longer
-    compute = choose_compute(RunConfig(device=device, dtype="float32"), report)
+    compute = choose_compute(RunConfig(device=arguments.device, dtype="float32"), report)
     loaded = load_trained(arguments.checkpoint, arguments.runs, compute.device, arguments.weights)
     windows = Windows(arguments.protocol, arguments.batch_size, arguments.stride, arguments.batches, arguments.seed)
     if arguments.text_file is not None:

@@ -1,12 +1,12 @@
 """`scripts/export.py`: write a trained model in a format that other programs read."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpt.cli.command import CommandParser, load_torch, report, run_command
-from gpt.cli.shared_options import add_checkpoint_options, load_given_plugins, to_path
+from gpt.cli.command import load_torch, report
+from gpt.cli.shared_options import add_checkpoint_options, command, to_path
 from gpt.cli.tables import human_bytes
 from gpt.errors import ConfigError, GPTError, InputError
 from gpt.files import require_replaceable, sync_file, sync_folder, temporary_folder, write_folder
@@ -30,19 +30,7 @@ class Export(NamedTuple):
     lost: list[str]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
-    return run_command(lambda: _run(_parse(argv)))
-
-
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    load_given_plugins(argv)
-    parser = CommandParser(
-        "Write a trained model in another format. html: one file that runs the model in any browser, offline. "
-        "hf: a folder that transformers, vLLM and SGLang load. gguf: one file that llama.cpp runs. onnx: one file that "
-        "onnxruntime runs.",
-        'python scripts/export.py --to html --checkpoint runs/shakespeare --prompt "ROMEO:" --output shakespeare.html',
-    )
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", choices=tuple(WRITERS), required=True, help="format to write")
     add_checkpoint_options(parser, with_device=False)
     parser.add_argument(
@@ -54,10 +42,16 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--prompt", metavar="TEXT", help="html: prompt that the page starts with (default: none)")
     parser.add_argument("--output", type=to_path, required=True, metavar="PATH", help="file or folder to write")
     parser.add_argument("--force", action="store_true", help="replace a file that is there; a folder is never replaced")
-    return parser.parse_args(argv)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+@command(
+    "Write a trained model in another format. html: one file that runs the model in any browser, offline. "
+    "hf: a folder that transformers, vLLM and SGLang load. gguf: one file that llama.cpp runs. onnx: one file that "
+    "onnxruntime runs.",
+    'python scripts/export.py --to html --checkpoint runs/shakespeare --prompt "ROMEO:" --output shakespeare.html',
+    _add_options,
+)
+def main(arguments: argparse.Namespace) -> int:
     _check(arguments)
     output: Path = arguments.output
     load_torch()
@@ -113,36 +107,25 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> Export:
-    """Write a page."""
     from gpt.interop.coverage import not_applied
     from gpt.interop.html import SAMPLING, render_model_page
     from gpt.interop.page_check import check_page, find_node
 
-    shape, weights = loaded.config.model, arguments.weights or "fp16"
+    shape, sample, weights = loaded.config.model, loaded.config.sample, arguments.weights or "fp16"
     note = (
         f"{_parameters(loaded):,} parameters: {shape.n_layer} layers, {shape.n_head} heads, width {shape.n_embd}, "
         f"context of {shape.block_size} tokens; {weights} weights. The model runs in this page; nothing leaves it."
     )
-    page = render_model_page(
-        loaded.model,
-        loaded.tokenizer,
-        weights,
-        loaded.config.sample,
-        arguments.prompt or "",
-        _name(loaded),
-        note,
-    )
+    prompt, name = arguments.prompt or "", _name(loaded)
+    page = render_model_page(loaded.model, loaded.tokenizer, weights, sample, prompt, name, note)
     staged.write_text(page, encoding="utf-8", newline="\n")
-    node = find_node()
-    difference = None if node is None else check_page(staged, loaded.model, weights, node)
-    remedy = (
-        "open it in a browser" if node else "open it in a browser, where it checks itself: here is no node to do it"
-    )
-    return Export(difference, remedy, not_applied(loaded.config.sample, SAMPLING))
+    lost = not_applied(sample, SAMPLING)
+    if (node := find_node()) is None:
+        return Export(None, "open it in a browser, where it checks itself: here is no node to do it", lost)
+    return Export(check_page(staged, loaded.model, weights, node), "open it in a browser", lost)
 
 
 def _write_hugging_face(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> Export:
-    """Write a folder for transformers."""
     from gpt.interop.coverage import not_applied
     from gpt.interop.hugging_face import SAMPLING, check_folder, export_files
     from gpt.interop.model_card import model_card
@@ -154,7 +137,6 @@ def _write_hugging_face(arguments: argparse.Namespace, loaded: "Loaded", staged:
 
 
 def _write_gguf(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> Export:
-    """Write a GGUF file."""
     from gpt.interop.gguf_file import check_gguf, write_gguf
 
     weights, name, end_id = arguments.weights or "float32", _name(loaded), loaded.config.sample.end_id
@@ -163,7 +145,6 @@ def _write_gguf(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -
 
 
 def _write_onnx(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> Export:
-    """Write an ONNX file."""
     from gpt.interop.onnx_file import check_onnx, write_onnx
 
     write_onnx(staged, loaded.model, loaded.tokenizer)

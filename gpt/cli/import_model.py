@@ -1,36 +1,30 @@
 """`scripts/import_model.py`: a model that another program has trained, as a checkpoint."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
-from gpt.cli.command import CommandParser, load_torch, report, run_command
-from gpt.cli.shared_options import to_path
+from gpt.cli.command import load_torch, report
+from gpt.cli.shared_options import command, to_path
 from gpt.errors import CheckpointError, ConfigError, DataError, InputError
 from gpt.progress import announced
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
-    return run_command(lambda: _run(_parse(argv)))
-
-
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = CommandParser(
-        "Make a checkpoint of a model that another program has trained. hf: a folder of transformers, with safetensors "
-        "and a tokenizer.json; nanogpt: a ckpt.pt with the meta.pkl of its data beside it. No code in them is run.",
-        "python scripts/import_model.py --from hf --input gpt2 --output runs/gpt2",
-    )
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="source", choices=("hf", "nanogpt"), required=True, help="format to read")
     parser.add_argument("--input", type=to_path, required=True, metavar="PATH", help="folder, or ckpt.pt")
     parser.add_argument(
         "--meta", type=to_path, metavar="FILE", help="nanogpt: meta.pkl with the characters (default: beside ckpt.pt)"
     )
     parser.add_argument("--output", type=to_path, required=True, metavar="DIR", help="checkpoint folder to write")
-    return parser.parse_args(argv)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+@command(
+    "Make a checkpoint of a model that another program has trained. hf: a folder of transformers, with safetensors "
+    "and a tokenizer.json; nanogpt: a ckpt.pt with the meta.pkl of its data beside it. No code in them is run.",
+    "python scripts/import_model.py --from hf --input gpt2 --output runs/gpt2",
+    _add_options,
+)
+def main(arguments: argparse.Namespace) -> int:
     output: Path = arguments.output
     if output.exists():
         raise CheckpointError(f"{output} exists already; choose another --output, or remove it")

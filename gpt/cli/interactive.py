@@ -14,7 +14,8 @@ from gpt.config import SamplingParams
 from gpt.config.strict_yaml import YAMLSyntaxError, parse_value
 from gpt.data import Tokenizer
 from gpt.errors import GPTError
-from gpt.generation import Runtime, TextBatch
+from gpt.generation import TextBatch
+from gpt.generation.backends.selection import Runtime
 from gpt.signals import handling
 
 HELP = """\

@@ -3,44 +3,31 @@
 import argparse
 import json
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
-from gpt.cli.command import CommandParser, report, run_command
-from gpt.cli.shared_options import check_overrides, not_empty, to_path
-from gpt.config import dump_config, parse_config
-from gpt.config.loading import to_name
+from gpt.cli.command import report
+from gpt.cli.shared_options import check_overrides, command, not_empty, to_path, write_output
+from gpt.config.loading import dump_config, parse_config, to_name
 from gpt.config.strict_yaml import dump
 from gpt.environment import read_settings
 from gpt.errors import ConfigError
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
-    return run_command(lambda: _run(_parse(argv)))
-
-
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = CommandParser(
-        "Write a YAML file that trains on your own text: size, regularization and steps follow from its amount.",
-        "python scripts/make_config.py my.txt --output my.yaml",
-    )
-    parser.add_argument(
-        "text", nargs="?", type=not_empty, metavar="TEXT", help="a file, a folder, or a glob pattern, as data.path"
-    )
-    parser.add_argument(
-        "overrides", nargs="*", metavar="section.key=value", help="values to write, such as data.newlines=lf"
-    )
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    text = "a file, a folder, or a glob pattern, as data.path"
+    parser.add_argument("text", type=not_empty, metavar="TEXT", help=text)
+    values = "values to write, such as data.newlines=lf"
+    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=values)
     parser.add_argument("--output", type=to_path, metavar="FILE", help="default: the text's name with .yaml, here")
-    arguments = parser.parse_intermixed_args(argv)
-    if arguments.text is None:
-        parser.error("TEXT is required, for example my.txt")
-    return arguments
 
 
-def _run(arguments: argparse.Namespace) -> int:
+@command(
+    "Write a YAML file that trains on your own text: size, regularization and steps follow from its amount.",
+    "python scripts/make_config.py my.txt --output my.yaml",
+    _add_options,
+)
+def main(arguments: argparse.Namespace) -> int:
     from gpt.corpora.own_text import fit_recipe, unit_of
-    from gpt.files import write_atomic
 
     output: Path = arguments.output or Path(f"{to_name(Path(arguments.text).name.split('.')[0])}.yaml")
     if output.exists():
@@ -54,10 +41,7 @@ def _run(arguments: argparse.Namespace) -> int:
     config = parse_config(dump(sections), "the recipe", given)
     dataset.check_length(config.model.block_size)
     comment = f"# {arguments.text!r}: {length:,} {unit}, {dataset.tokenizer.vocab_size:,} of them distinct.\n"
-    try:
-        write_atomic(output, (comment + dump_config(config, only_given=True)).encode())
-    except OSError as error:
-        raise ConfigError(f"cannot write {output}: {error.strerror}") from None
+    write_output(output, (comment + dump_config(config, only_given=True)).encode())
     train = config.train
     read = (train.max_steps + train.teacher_steps) * train.batch_size * config.model.block_size
     report(f"{length:,} {unit}, each read {read / len(dataset.train):,.1f} times; train with:")

@@ -1,32 +1,25 @@
 """`scripts/prepare_data.py`: download and encode a corpus, without training."""
 
 import argparse
-from collections.abc import Sequence
 
-from gpt.cli.command import CommandParser, report, run_command
-from gpt.cli.shared_options import add_config_options, load_given_plugins, read_config
+from gpt.cli.command import report
+from gpt.cli.shared_options import add_config_options, command, read_config
 from gpt.environment import read_settings
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
-    return run_command(lambda: _run(_parse(argv)))
-
-
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    load_given_plugins(argv)
-    parser = CommandParser(
-        "Download and encode the corpus of a configuration. train.py does this itself if necessary. Started again, it "
-        "keeps what is finished.",
-        "python scripts/prepare_data.py --config configs/quickstart.yaml data.source=file data.path='my/*.jsonl.zst'",
-    )
+def _add_options(parser: argparse.ArgumentParser) -> None:
     add_config_options(parser)
     parser.add_argument("--offline", action="store_true", help="never use the network (also GPT_OFFLINE=1)")
     parser.add_argument("--force", action="store_true", help="encode all of it again, whatever is finished")
-    return parser.parse_intermixed_args(argv)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+@command(
+    "Download and encode the corpus of a configuration. train.py does this itself if necessary. Started again, it "
+    "keeps what is finished.",
+    "python scripts/prepare_data.py --config configs/quickstart.yaml data.source=file data.path='my/*.jsonl.zst'",
+    _add_options,
+)
+def main(arguments: argparse.Namespace) -> int:
     config = read_config(arguments).config
     from gpt.corpora import prepare
 

@@ -1,38 +1,31 @@
 """`scripts/quantize.py`: write a copy of a checkpoint with quantized weights."""
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpt.cli.command import CommandParser, load_torch, report, run_command
-from gpt.cli.shared_options import add_checkpoint_options, load_given_plugins, to_path
+from gpt.cli.command import load_torch, report
+from gpt.cli.shared_options import add_checkpoint_options, command, to_path
 from gpt.cli.tables import human_bytes
 from gpt.errors import CheckpointError
 from gpt.progress import announced
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
-    return run_command(lambda: _run(_parse(argv)))
-
-
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    load_given_plugins(argv)
-    parser = CommandParser(
-        "Write a copy of a checkpoint with the weights of its blocks quantized. It can be sampled and evaluated like "
-        "any other, but not trained.",
-        "python scripts/quantize.py --checkpoint runs/shakespeare --weights int8 --output runs/shakespeare-int8",
-    )
+def _add_options(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_options(parser, with_device=False)
     parser.add_argument(
         "--weights", choices=("bf16", "int8", "int4"), default="int8", help="format of the weights (default: int8)"
     )
     parser.add_argument("--output", type=to_path, required=True, metavar="DIR", help="checkpoint folder to write")
-    return parser.parse_args(argv)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+@command(
+    "Write a copy of a checkpoint with the weights of its blocks quantized. It can be sampled and evaluated like "
+    "any other, but not trained.",
+    "python scripts/quantize.py --checkpoint runs/shakespeare --weights int8 --output runs/shakespeare-int8",
+    _add_options,
+)
+def main(arguments: argparse.Namespace) -> int:
     output: Path = arguments.output
     if output.exists():
         raise CheckpointError(f"{output} exists already; choose another --output, or remove it")

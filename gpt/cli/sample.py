@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,59 +9,49 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from gpt.cli.command import CommandParser, load_torch, report, run_command
+from gpt.cli.command import load_torch, report
 from gpt.cli.decoding_options import add_decoding_options, chosen_runtime
 from gpt.cli.sampling_options import add_sampling_options, given_options, with_options
 from gpt.cli.shared_options import (
     STANDARD_INPUT,
     add_checkpoint_options,
+    add_number,
     add_weights_option,
-    load_given_plugins,
+    command,
+    number,
     read_text,
     to_path,
 )
 from gpt.config import SamplingParams
-from gpt.config.filter_fields import all_filters
+from gpt.config.fields import all_filters
 from gpt.config.sections import SEEDS
 from gpt.errors import GenerationError, GPTError
 from gpt.progress import announced
 
 if TYPE_CHECKING:
     from gpt.data import Tokenizer
-    from gpt.generation import Runtime
+    from gpt.generation.backends.selection import Runtime
 
 GROUP = 64
 """Sequences per batch."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 2 a user's mistake, 130 stopped."""
-    return run_command(lambda: _run(_parse(argv)))
-
-
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    load_given_plugins(argv)
-    parser = CommandParser(
-        "Generate text from a trained model. Sampling parameters default to those of the run's configuration.",
-        'python scripts/sample.py --prompt "ROMEO:" --temperature 0.8 --top-k 40 --seed 7',
-    )
+def _add_options(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_options(parser)
     add_weights_option(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--prompt", help="text to continue; - reads standard input (default: a newline)")
-    source.add_argument(
-        "--prompt-file", type=to_path, metavar="FILE", help="read the prompt from a UTF-8 file; - reads standard input"
-    )
-    source.add_argument(
-        "--prompts-file", type=to_path, metavar="FILE", help="read several prompts from a UTF-8 file, one per line"
-    )
+    for option, meaning in (
+        ("--prompt-file", "read the prompt from a UTF-8 file; - reads standard input"),
+        ("--prompts-file", "read several prompts from a UTF-8 file, one per line"),
+    ):
+        source.add_argument(option, type=to_path, metavar="FILE", help=meaning)
     source.add_argument("--interactive", action="store_true", help="prompt repeatedly; type /help for more")
     add_sampling_options(parser)
-    parser.add_argument("--num-samples", type=int, default=1, metavar="N", help="samples per prompt (default: 1)")
-    parser.add_argument("--beam", type=int, metavar="N", help="beam search with N hypotheses, best first")
-    parser.add_argument(
-        "--length-penalty", type=float, metavar="A", help="with --beam: divide by length to this power (default: 1)"
-    )
+    add_number(parser, "--num-samples", "samples per prompt", 1)
+    add_number(parser, "--beam", "beam search with N hypotheses, best first")
+    penalty = "with --beam: divide by length to this power (default: 1)"
+    parser.add_argument("--length-penalty", type=number(0, kind=float), metavar="A", help=penalty)
     parser.add_argument(
         "--unknown",
         choices=("error", "replace", "drop"),
@@ -73,10 +62,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--stats", action="store_true", help="report time to the first token, tokens/s and cache size")
     parser.add_argument("--json", action="store_true", help="print one JSON object per sample")
     parser.add_argument("--output", type=to_path, metavar="FILE", help="write to a file instead of standard output")
-    return parser.parse_args(argv)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+@command(
+    "Generate text from a trained model. Sampling parameters default to those of the run's configuration.",
+    'python scripts/sample.py --prompt "ROMEO:" --temperature 0.8 --top-k 40 --seed 7',
+    _add_options,
+)
+def main(arguments: argparse.Namespace) -> int:
     given = given_options(arguments)
     with_options(SamplingParams(), given)  # report a wrong value before importing torch
     _check_options(arguments)
@@ -120,17 +113,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    """Check that numbers are in range, and that every option has an effect.
-
-    Raises:
-        GenerationError: one is not, or has none.
-    """
-    for name in ("num_samples", "beam", "prefill_chunk"):
-        value = getattr(arguments, name)
-        if value is not None and not 1 <= value < 2**63:
-            raise GenerationError(f"--{name.replace('_', '-')} is {value}, expected at least 1 and less than 2^63")
-    if arguments.length_penalty is not None and not 0 <= arguments.length_penalty < math.inf:
-        raise GenerationError(f"--length-penalty is {arguments.length_penalty:g}, expected at least 0")
+    """Raise GenerationError for an option without effect."""
     chosen = {name for name, value in vars(arguments).items() if value is not None and value is not False}
     if arguments.num_samples == 1:
         chosen.discard("num_samples")
@@ -159,8 +142,7 @@ def _sample(
     file: TextIO,
 ) -> None:
     """Generate `num_samples` continuations of every prompt, in batches of `GROUP`."""
-    from gpt.cli.sample_writers import JSONWriter, TextWriter
-    from gpt.cli.throughput import Meter
+    from gpt.cli.sample_writers import JSONWriter, Meter, TextWriter
     from gpt.generation import TextBatch
 
     if params.seed + arguments.num_samples > SEEDS:
@@ -192,7 +174,7 @@ def _beam(
     file: TextIO,
 ) -> None:
     """Write the hypotheses of a beam search for every prompt, best first."""
-    from gpt.generation import beam_search
+    from gpt.generation.beam import beam_search
     from gpt.generation.text import decode_text, encode_prompt
 
     def is_finished(tokens: Sequence[int]) -> bool:

@@ -1,7 +1,8 @@
-"""Write samples as they are generated: as text, or as one JSON object each."""
+"""Write samples as they are generated: as text, or as one JSON object each; and measure their speed."""
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 from gpt.data import Tokenizer
@@ -12,12 +13,9 @@ SEPARATOR = "\n" + "-" * 20 + "\n"
 
 
 class TextWriter:
-    """Writes sequences in order: the first unfinished one as it is generated, later ones after it.
+    """Writes prompts and their texts in order: the first unfinished one as it is generated, later ones after it.
 
-    Args:
-        prompts: one per sequence, printed before its text.
-        file: output stream.
-        first: whether nothing has been written yet.
+    `first`: whether nothing has been written yet.
     """
 
     def __init__(self, prompts: Sequence[str], file: TextIO, first: bool = True) -> None:
@@ -57,14 +55,7 @@ class TextWriter:
 
 
 class JSONWriter:
-    """Writes one JSON object per sequence when it is finished.
-
-    Args:
-        prompts: one per sequence.
-        seeds: one per sequence.
-        tokenizer: decodes tokens listed with log-probabilities.
-        file: output stream.
-    """
+    """Writes one JSON object per sequence when it is finished; `tokenizer` decodes tokens with log-probabilities."""
 
     def __init__(self, prompts: Sequence[str], seeds: Sequence[int], tokenizer: Tokenizer, file: TextIO) -> None:
         self._prompts, self._seeds, self._tokenizer, self._file = prompts, seeds, tokenizer, file
@@ -99,3 +90,33 @@ class JSONWriter:
                 for token in sampled
             ]
         return summary
+
+
+class Meter:
+    """Measures the time to the first token of a batch, and tokens per second after its first step.
+
+    That step gives one token of each of the `sequences`.
+    """
+
+    def __init__(self, sequences: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._sequences, self._clock = sequences, clock
+        self._start = self._first = self._last = clock()
+        self._tokens = 0
+        self.cache_bytes = 0
+
+    def watch(self, pieces: Iterable[TextChunk]) -> Iterator[TextChunk]:
+        """Yield the same pieces, and record their times."""
+        for piece in pieces:
+            self._last = self._clock()
+            if self._tokens == 0:
+                self._first = self._last
+            self._tokens += piece.token is not None
+            yield piece
+
+    def __str__(self) -> str:
+        later = self._tokens - self._sequences
+        rate = later / max(self._last - self._first, 1e-9) if later > 0 else 0.0
+        return (
+            f"{self._tokens} tokens; first after {(self._first - self._start) * 1000:.1f} ms, "
+            f"then {rate:,.0f} tokens/s; cache {self.cache_bytes:,} bytes"
+        )

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpt.config import SamplingParams
-from gpt.config.filter_fields import all_filters
+from gpt.config.fields import all_filters
 from gpt.errors import GenerationError
 
 
@@ -27,7 +27,6 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_filter_options(parser: "argparse._ActionsContainer") -> None:
-    """Add an option for each sampling filter."""
     for name, part in all_filters().items():
         option, letter = f"--{name.replace('_', '-')}", name.rpartition("_")[2][:1].upper()
         parser.add_argument(option, type=type(part.off), metavar=letter, help=part.help.replace("%", "%%"))

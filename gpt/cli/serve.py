@@ -2,16 +2,24 @@
 
 import argparse
 import asyncio
-import math
 import re
-from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt.cli.command import CommandParser, load_torch, report, run_command
-from gpt.cli.shared_options import add_plugin_option, add_weights_option, load_given_plugins, not_empty, to_path
+from gpt.cli.command import load_torch, report
+from gpt.cli.shared_options import (
+    add_device_option,
+    add_number,
+    add_plugin_option,
+    add_runs_option,
+    add_weights_option,
+    command,
+    not_empty,
+    number,
+    to_path,
+)
 from gpt.environment import read_settings
 from gpt.errors import GPTError
 from gpt.progress import announced
@@ -28,17 +36,7 @@ RECIPES, DATA = Path("configs"), Path("data")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 2 a user's mistake, 130 stopped by Ctrl-C, 143 by SIGTERM."""
-    return run_command(lambda: _run(_parse(argv)))
-
-
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    load_given_plugins(argv)
-    parser = CommandParser(
-        "Serve trained models: a playground at http://127.0.0.1:8000 and the OpenAI completions protocol below /v1.",
-        "python scripts/serve.py --port 8000",
-    )
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint",
         type=to_path,
@@ -48,46 +46,28 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="run folder, checkpoint folder, or best/last inside a run; may be repeated, the first is the default "
         "model; without it every run is served, and the newest is the default",
     )
-    parser.add_argument(
-        "--runs", type=to_path, default="runs", metavar="DIR", help="folder of run folders (default: runs)"
-    )
+    add_runs_option(parser)
     add_plugin_option(parser)
     add_weights_option(parser)
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
-    parser.add_argument(
-        "--backend",
-        choices=("auto", "eager", "native"),
-        default="auto",
-        help="of the engine (default: auto)",
-    )
+    add_device_option(parser)
+    backends = ("auto", "eager", "native")
+    parser.add_argument("--backend", choices=backends, default="auto", help="of the engine (default: auto)")
     parser.add_argument("--host", type=not_empty, default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, help="port; 0: any that is free (default: 8000)")
+    add_number(parser, "--port", "port; 0: any that is free", 8000, 0, 2**16 - 1, "PORT")
     parser.add_argument(
         "--api-key", type=not_empty, metavar="KEY", help="that requests must have (default: from GPT_API_KEY, or none)"
     )
-    parser.add_argument(
-        "--allow-host",
-        type=_host_name,
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a name that clients know this server by",
-    )
-    parser.add_argument("--max-sequences", type=int, default=64, metavar="N", help="computed at a time (default: 64)")
-    parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="beside them (default: 256)")
-    parser.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="of a completion (default: 4096)")
-    parser.add_argument("--cache-blocks", type=int, metavar="N", help="of 64 positions (default: a window each)")
-    parser.add_argument(
-        "--kv-dtype",
-        choices=("fp32", "bf16", "fp16", "int8"),
-        default="fp32",
-        help="of keys and values: a narrower one makes a large batch faster (default: fp32)",
-    )
+    name = "a name that clients know this server by"
+    parser.add_argument("--allow-host", type=_host_name, action="append", default=[], metavar="NAME", help=name)
+    add_number(parser, "--max-sequences", "computed at a time", 64, most=4096)
+    add_number(parser, "--max-waiting", "beside them", 256, most=2**31)
+    add_number(parser, "--max-tokens", "of a completion", 4096, most=2**31)
+    add_number(parser, "--cache-blocks", "of 64 positions (default: a window each)", most=2**31)
+    dtypes = "of keys and values: a narrower one makes a large batch faster (default: fp32)"
+    parser.add_argument("--kv-dtype", choices=("fp32", "bf16", "fp16", "int8"), default="fp32", help=dtypes)
     parser.add_argument("--no-training", action="store_true", help="disable starting training from the page")
-    parser.add_argument(
-        "--drain-seconds", type=float, default=30.0, metavar="S", help="to finish what runs at SIGTERM (default: 30)"
-    )
-    return parser.parse_args(argv)
+    seconds = "to finish what runs at SIGTERM (default: 30)"
+    parser.add_argument("--drain-seconds", type=number(0, kind=float), default=30.0, metavar="S", help=seconds)
 
 
 def _host_name(text: str) -> str:
@@ -97,8 +77,13 @@ def _host_name(text: str) -> str:
     return text
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    _check_options(arguments)
+@command(
+    "Serve trained models: a playground at http://127.0.0.1:8000 and the OpenAI completions protocol below /v1.",
+    "python scripts/serve.py --port 8000",
+    _add_options,
+)
+def main(arguments: argparse.Namespace) -> int:
+    """Exit codes: 2 a user's mistake, 130 stopped by Ctrl-C, 143 by SIGTERM."""
     missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if missing:
         raise GPTError(f"{missing[0]} is not installed; the server needs it: pip install -e '.[serve]'")
@@ -112,18 +97,6 @@ def _run(arguments: argparse.Namespace) -> int:
     models = _models(arguments, limits)
     with bind(arguments.host, arguments.port) as bound:
         return asyncio.run(_serve(arguments, models, limits, bound))
-
-
-def _check_options(arguments: argparse.Namespace) -> None:
-    """Raise GPTError if a number is out of its range."""
-    for name, most in (("max_sequences", 4096), ("max_waiting", 2**31), ("max_tokens", 2**31), ("cache_blocks", 2**31)):
-        value = getattr(arguments, name)
-        if value is not None and not 1 <= value <= most:
-            raise GPTError(f"--{name.replace('_', '-')} is {value}, expected 1 to {most}")
-    if not 0 <= arguments.port < 2**16:
-        raise GPTError(f"--port is {arguments.port}, expected 0 to 65535")
-    if not 0 <= arguments.drain_seconds < math.inf:
-        raise GPTError(f"--drain-seconds is {arguments.drain_seconds:g}, expected at least 0")
 
 
 def _models(arguments: argparse.Namespace, limits: "Limits") -> "Models":

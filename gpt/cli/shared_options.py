@@ -3,15 +3,74 @@
 import argparse
 import contextlib
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from gpt.config import LoadedConfig, load_config
+from gpt.cli.command import CommandParser, run_command
+from gpt.config.loading import LoadedConfig, load_config
+from gpt.config.sections import DEVICE_PATTERN
 from gpt.errors import CheckpointError, ConfigError, GPTError
+from gpt.files import write_atomic
 
 STANDARD_INPUT = Path("-")
+LARGEST = 2**63 - 1
+Run = Callable[[argparse.Namespace], int]
+
+
+def command(
+    description: str, example: str, add_options: Callable[[argparse.ArgumentParser], object]
+) -> Callable[[Run], Callable[[Sequence[str] | None], int]]:
+    """Make a command of a function of its options: it takes the command line, and ends as `run_command` says.
+
+    Args:
+        description: what the command does, as a sentence.
+        example: a complete command line.
+        add_options: adds the options to a parser.
+    """
+
+    def decorate(run: Run) -> Callable[[Sequence[str] | None], int]:
+        @wraps(run)
+        def main(argv: Sequence[str] | None = None) -> int:
+            def new_parser() -> CommandParser:
+                parser = CommandParser(description, example)
+                add_options(parser)
+                return parser
+
+            def work() -> int:
+                parser = new_parser()
+                if parser.get_default("plugin") is not None:  # a command without the option runs no file
+                    load_given_plugins(argv)
+                    parser = new_parser()
+                return run(parser.parse_intermixed_args(argv))
+
+            return run_command(work)
+
+        return main
+
+    return decorate
+
+
+def number(
+    least: float, most: float = LARGEST, kind: Callable[[str], float] = int, above: bool = False
+) -> Callable[[str], Any]:
+    """Return what parses a number of an option, from `least` to `most`; `above`: more than `least`."""
+    if most < LARGEST:
+        expected = f"above {least:,}, at most {most:,}" if above else f"{least:,} to {most:,}"
+    else:
+        expected = f"{'above' if above else 'at least'} {least:,}" + (", less than 2^63" if kind is int else "")
+
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not (least < value if above else least <= value) or value > most:  # nor nan
+            raise argparse.ArgumentTypeError(f"{text}, expected {expected}")
+        return value
+
+    parse.__name__ = kind.__name__  # argparse names it where the text is no number
+    return parse
 
 
 def standard_input() -> TextIO:
@@ -42,6 +101,14 @@ def read_text(path: Path) -> str:
         raise GPTError(f"{name} is not UTF-8 text (byte {error.start})") from None
 
 
+def write_output(path: Path | str, content: bytes) -> None:
+    """Write a file that the user asked for; raise GPTError if it cannot be written."""
+    try:
+        write_atomic(Path(path), content)
+    except OSError as error:
+        raise GPTError(f"cannot write {path}: {error.strerror or error}") from None
+
+
 def not_empty(text: str) -> str:
     """Return the value of an option that must not be empty, as an unset shell variable would make it.
 
@@ -57,8 +124,38 @@ def not_empty(text: str) -> str:
 
 
 def to_path(text: str) -> Path:
-    """Return the path of an option that names a file or folder."""
     return Path(not_empty(text))
+
+
+def add_number(
+    parser: "argparse._ActionsContainer",
+    option: str,
+    meaning: str,
+    default: float | None = None,
+    least: float = 1,
+    most: float = LARGEST,
+    metavar: str = "N",
+) -> None:
+    """Add an option for a whole number from `least` to `most`; the help ends with the default, if there is one."""
+    shown = "" if default is None else f" (default: {default})"
+    parser.add_argument(option, type=number(least, most), default=default, metavar=metavar, help=meaning + shown)
+
+
+def device_name(text: str) -> str:
+    """Return the name of a device, which need not be here."""
+    if not re.fullmatch(DEVICE_PATTERN, text):
+        raise argparse.ArgumentTypeError(f"{text}, expected auto, cpu, cuda, cuda:N or mps")
+    return text
+
+
+def add_device_option(parser: argparse.ArgumentParser) -> None:
+    help_text = "auto, cpu, cuda, cuda:N or mps (default: auto)"
+    parser.add_argument("--device", type=device_name, default="auto", help=help_text)
+
+
+def add_runs_option(parser: argparse.ArgumentParser) -> None:
+    help_text = "folder of run folders (default: runs)"
+    parser.add_argument("--runs", type=to_path, default="runs", metavar="DIR", help=help_text)
 
 
 def add_plugin_option(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +188,6 @@ def load_given_plugins(argv: Sequence[str] | None) -> None:
 
 
 def add_config_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """Add `--config`, `--plugin` and overrides."""
     add_plugin_option(parser)
     parser.add_argument(
         "--config", type=to_path, required=required, metavar="FILE", help="YAML file, such as configs/quickstart.yaml"
@@ -134,7 +230,6 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 
 def add_weights_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--weights`."""
     parser.add_argument(
         "--weights",
         choices=("float32", "bf16", "int8", "int4"),
@@ -143,7 +238,6 @@ def add_weights_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_checkpoint_options(parser: argparse.ArgumentParser, with_device: bool = True) -> None:
-    """Add `--checkpoint`, `--runs`, `--plugin` and `--device`."""
     add_plugin_option(parser)
     parser.add_argument(
         "--checkpoint",
@@ -151,8 +245,6 @@ def add_checkpoint_options(parser: argparse.ArgumentParser, with_device: bool = 
         metavar="PATH",
         help="run folder, checkpoint folder, or best/last inside a run; default: the newest run",
     )
-    parser.add_argument(
-        "--runs", type=to_path, default="runs", metavar="DIR", help="folder of run folders (default: runs)"
-    )
+    add_runs_option(parser)
     if with_device:
-        parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
+        add_device_option(parser)

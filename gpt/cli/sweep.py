@@ -2,22 +2,19 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import add_config_options, load_given_plugins, read_config, to_path
 from gpt.cli.tables import add_format_options, print_view
-from gpt.config import LoadedConfig
+from gpt.config import Config
+from gpt.config.loading import with_values
 from gpt.environment import expand_home
 from gpt.errors import ConfigError
 from gpt.inspection.rendering.tables import Table
 from gpt.plugins import plugin_options
-
-if TYPE_CHECKING:
-    from gpt.training.sweeps.sweep import Sweep
-    from gpt.training.sweeps.trials import Trial
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,35 +53,15 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from gpt.training.sweeps.space import read_space
     from gpt.training.sweeps.trials import plan_trials
 
     loaded = read_config(arguments)
-    space = read_space(arguments.grid)
-    trials = plan_trials(space, loaded.config, arguments.random, arguments.seed or 0)
+    trials = plan_trials(arguments.grid, loaded.config, arguments.random, arguments.seed or 0)
     if arguments.print_trials:
         print("\n".join(map(str, trials)))
         return 0
-    _check_devices(arguments.devices, trials)
-    return _sweep(_folder(loaded, arguments.grid), trials, loaded, arguments)
-
-
-def _check_devices(devices: Sequence[str], trials: Sequence["Trial"]) -> None:
-    from gpt.config import Config
-    from gpt.config.loading import with_values
-
-    if devices and "run.device" in trials[0].values:
-        raise ConfigError("--devices gives the devices, so run.device cannot vary; leave one of them out")
-    for device in devices:
-        if with_values(Config(), {"run.device": device})[1]:
-            raise ConfigError(f"--devices {device}: expected cpu, cuda, cuda:N or mps")
-
-
-def _folder(loaded: LoadedConfig, grid: Path) -> Path:
-    return expand_home(loaded.config.run.dir, "run.dir") / f"{loaded.name}-{grid.stem}"
-
-
-def _sweep(folder: Path, trials: Sequence["Trial"], loaded: LoadedConfig, arguments: argparse.Namespace) -> int:
+    _check_devices(arguments.devices, trials[0].values)
+    folder = expand_home(loaded.config.run.dir, "run.dir") / f"{loaded.name}-{arguments.grid.stem}"
     load_torch()
     from gpt.training.signals import Interrupted
     from gpt.training.sweeps.sweep import Sweep
@@ -94,33 +71,34 @@ def _sweep(folder: Path, trials: Sequence["Trial"], loaded: LoadedConfig, argume
     try:
         sweep.run(arguments.devices)
     except Interrupted as stopped:
-        done = sum(outcome.status == "finished" for outcome in sweep.outcomes.values())
+        done = sum(row["status"] == "finished" for row in sweep.rows)
         report(f"stopped by {stopped}: {done} of {len(trials)} trials are finished; the same command continues")
         return stopped.exit_code
-    _show(sweep, arguments)
-    return 0 if all(outcome.status == "finished" for outcome in sweep.outcomes.values()) else 1
+    rows = sweep.rows
+    print_view(arguments, f"{folder}: {len(rows)} trials", lambda: [_table(folder, rows)], {"trials": rows})
+    return 0 if all(row["status"] == "finished" for row in rows) else 1
 
 
-def _show(sweep: "Sweep", arguments: argparse.Namespace) -> None:
-    from gpt.training.sweeps.outcomes import to_rows
+def _check_devices(devices: Sequence[str], varied: Mapping[str, Any]) -> None:
+    if devices and "run.device" in varied:
+        raise ConfigError("--devices gives the devices, so run.device cannot vary; leave one of them out")
+    for device in devices:
+        if with_values(Config(), {"run.device": device})[1]:
+            raise ConfigError(f"--devices {device}: expected cpu, cuda, cuda:N or mps")
 
-    rows = to_rows(sweep.trials, list(sweep.outcomes.values()))
-    print_view(arguments, f"{sweep.folder}: {len(rows)} trials", lambda: [_table(sweep, rows)], {"trials": rows})
 
-
-def _table(sweep: "Sweep", rows: Sequence[dict[str, Any]]) -> Table:
-    names = list(sweep.trials[0].values)
-    best = rows[0]
+def _table(folder: Path, rows: Sequence[dict[str, Any]]) -> Table:
+    names, best = list(rows[0]["values"]), rows[0]
     cells = [
         (
             f"{row['best_val_loss']:.4f}" if row["status"] == "finished" else row["status"],
             "-" if row["best_step"] is None else str(row["best_step"]),
             "-" if row["seconds"] is None else f"{row['seconds']:.1f}",
-            *(str(row["values"][name]) for name in names),
+            *map(str, row["values"].values()),
         )
         for row in rows
     ]
-    note = "" if best["status"] != "finished" else f"the best: {sweep.folder / best['name']}"
+    note = "" if best["status"] != "finished" else f"the best: {folder / best['name']}"
     header = ("validation loss", "at step", "s", *names)
     title = "Best validation loss in nats per token, and the step and the seconds of training"
     return Table(title, header, cells, ">>>" + "<" * len(names), note)

@@ -10,7 +10,6 @@ from gpt.inspection.rendering.tables import Table, render_table
 
 
 def add_format_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--json` and `--markdown`."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--json", action="store_true", help="print one JSON object")
     group.add_argument("--markdown", action="store_true", help="print Markdown tables")
@@ -19,14 +18,7 @@ def add_format_options(parser: argparse.ArgumentParser) -> None:
 def print_view(
     arguments: argparse.Namespace, title: str, make_tables: Callable[[], Iterable[Table]], summary: Mapping[str, Any]
 ) -> None:
-    """Print the tables, or with `--json` the summary.
-
-    Args:
-        arguments: with the options of `add_format_options`.
-        title: heading above the tables.
-        make_tables: called only if they are printed.
-        summary: the same data for JSON.
-    """
+    """Print a title and the tables, which are made only then, or with `--json` the same data as a summary."""
     if arguments.json:
         print(json.dumps(summary))
         return

@@ -9,7 +9,8 @@ from contextlib import closing
 
 from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import add_config_options, load_given_plugins, not_empty, read_config
-from gpt.config import Config, LoadedConfig, dump_config
+from gpt.config import Config
+from gpt.config.loading import LoadedConfig, dump_config
 from gpt.distributed import World, joined
 from gpt.environment import read_launch, read_settings
 from gpt.plugins import load_plugins, plugin_options
@@ -80,14 +81,15 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
     load_torch()
     from gpt.accounting.flops import run_flops
     from gpt.api.displays import build_displays
+    from gpt.training.plan import Request
     from gpt.training.signals import Interrupted
     from gpt.training.stages import open_runs
 
     settings, tell = read_settings(arguments.offline), report if world.is_main else silent
     with world.together():
         displays = build_displays(loaded.config.train)
-    change = arguments.allow_config_change
-    with closing(open_runs(loaded, settings, tell, arguments.resume, change, world, displays=displays)) as runs:
+    request = Request(loaded, settings, tell, arguments.resume, arguments.allow_config_change, world)
+    with closing(open_runs(request, displays=displays)) as runs:
         for trainer in runs:
             folder = trainer.run_folder.path
             try:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gpt.config.filter_fields import all_filters
+from gpt.config.fields import all_filters
 from gpt.config.sections import SEEDS, Config, CrossCheckError
 from gpt.config.strict_yaml import MAX_CHARACTERS, Document, YAMLSyntaxError, dump, parse, parse_value
 from gpt.config.suggestions import did_you_mean, section_class
@@ -19,8 +19,6 @@ from gpt.filters import FILTERS
 
 Finding = tuple[tuple[str, ...], str]
 """The key that a problem is about, and a sentence."""
-
-
 TEACHER_SUFFIX = "-teacher"
 """What the name of a teacher's run has after the student's."""
 
@@ -40,7 +38,6 @@ class LoadedConfig:
 
     @property
     def teacher_name(self) -> str:
-        """Return the name of the teacher's run, if there is a teacher."""
         return self.name + TEACHER_SUFFIX
 
 
@@ -64,10 +61,7 @@ def to_name(text: str) -> str:
 def read_yaml(path: Path, kind: str, example: str) -> str:
     """Return the text of a YAML file.
 
-    Args:
-        path: the file.
-        kind: what it holds, for messages.
-        example: the path of another one, for messages.
+    Messages name the `kind` of what it holds, and the path of an `example`.
 
     Raises:
         ConfigError: it is missing or unreadable.
@@ -148,7 +142,6 @@ def checked(data: dict[str, Any], origin: str, problems: list[str], place: Calla
     """Return the configuration of some sections.
 
     Args:
-        data: the sections.
         origin: names them as a whole in the message.
         problems: lines that were found before.
         place: returns where a key was given.
@@ -176,9 +169,7 @@ def with_values(config: Config, values: Mapping[str, Any]) -> tuple[Config | Non
 def dump_config(config: Config, only_given: bool = False) -> str:
     """Return a configuration as YAML that loads again to the same values.
 
-    Args:
-        config: to write.
-        only_given: leave out the keys that neither the file nor an override gave.
+    `only_given` leaves out the keys that neither the file nor an override gave.
     """
     values = config.model_dump(mode="json", exclude_unset=only_given)
     for name, part in all_filters().items():  # a plugin's filter that is off is not needed to load it again
@@ -246,7 +237,6 @@ def validated(data: dict[str, Any]) -> tuple[Config | None, list[Finding]]:
 
 
 def _explain(details: list[ErrorDetails]) -> list[Finding]:
-    """Return a key and a sentence for each problem that pydantic found."""
     findings: dict[Finding, None] = {}  # an ordered set: a union reports each of its branches
     for entry in details:
         location = tuple(str(part) for part in entry["loc"])
@@ -281,7 +271,6 @@ def _sentence(key: tuple[str, ...], details: ErrorDetails) -> str:
 
 
 def _choices(key: tuple[str, ...]) -> list[str]:
-    """Return the words and truth values that a key takes, from its schema."""
     if len(key) != 2:
         return []
     schema = section_class(key[0]).model_json_schema()["properties"].get(key[1], {})

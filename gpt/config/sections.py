@@ -20,8 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from gpt.config.filter_fields import with_filter_fields
-from gpt.config.one_of import OneOf
+from gpt.config.fields import OneOf, with_filter_fields
 from gpt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ Problem = tuple[str, str]
 
 
 def _list_to_tuple(value: Any) -> Any:
-    """Convert a list, as YAML gives it, to an immutable tuple."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -197,7 +195,6 @@ class DataConfig(Section):
 
     @property
     def processes(self) -> int:
-        """Return the number of processes that encode."""
         return self.workers or os.cpu_count() or 1
 
     def cross_checks(self) -> Iterator[Problem]:

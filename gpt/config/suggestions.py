@@ -52,7 +52,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def section_class(name: str) -> type[Section]:
-    """Return the class of a section of the configuration."""
     annotation = Config.model_fields[name].annotation
     assert isinstance(annotation, type)
     assert issubclass(annotation, Section)

@@ -10,10 +10,9 @@ import numpy as np
 from gpt.config import DataConfig
 from gpt.corpora.source_files import SourceFile
 from gpt.corpora.tables import read_json_lines, read_parquet
-from gpt.corpora.tasks import FindCharacters
 from gpt.corpora.text import characters_in, checked_newlines, decode_pieces, distinct_code_points
 from gpt.corpora.unpacking import open_unpacked
-from gpt.corpora.workers import parallel_map
+from gpt.corpora.workers import map_texts
 from gpt.errors import DataError
 
 Advance = Callable[[int], object]
@@ -36,10 +35,6 @@ class CorpusText:
     Every method that reads raises DataError: a file cannot be read or unpacked, is not UTF-8 or not what its suffix
     says, has no such column, has CRLF line ends that `data.newlines` refuses; or all unpack to more than
     `data.max_bytes`.
-
-    Args:
-        files: at least one.
-        config: how they are read.
     """
 
     def __init__(self, files: Sequence[SourceFile], config: DataConfig) -> None:
@@ -82,10 +77,9 @@ class CorpusText:
             yield "".join(held)
 
     def characters(self) -> list[str]:
-        """Return the distinct characters, sorted."""
         if self.fits_one_file:
             return characters_in(map(distinct_code_points, self.pieces()))
-        found = parallel_map(FindCharacters(), self.blocks(), self._config.processes)
+        found = map_texts(None, self.blocks(), self._config.processes)
         return characters_in(np.frombuffer(codes, "<u4") for codes in found)
 
     def sample(self) -> Iterator[str]:
@@ -103,7 +97,7 @@ class CorpusText:
             with file.path.open("rb") as raw:
                 meter.begin(file.path, raw)
                 if file.kind == "parquet":
-                    yield from self._rows(read_parquet(raw, file.path, column), meter)
+                    yield from self._rows(read_parquet(raw, file.path, column, self._config.max_bytes), meter)
                     return
                 with open_unpacked(file, raw) as stream:
                     if file.kind == "jsonl":
@@ -133,7 +127,6 @@ class _Meter:
         self._raw: BinaryIO | None = None
 
     def begin(self, path: Path, raw: BinaryIO) -> None:
-        """Go on with a file."""
         self.path, self._raw, self._position = path, raw, 0
 
     def spent(self, data: bytes) -> bytes:

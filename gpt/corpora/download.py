@@ -4,14 +4,12 @@
 """
 
 import hashlib
-import os
 import re
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +17,9 @@ from typing import TYPE_CHECKING
 from tqdm import tqdm
 
 from gpt.errors import ConfigError, DataError
-from gpt.files import sha256_of, sync_folder, temporary_file
+from gpt.files import replacing, sha256_of
 from gpt.progress import Report, announced, silent
+from gpt.signals import handling
 
 if TYPE_CHECKING:
     import requests
@@ -152,7 +151,7 @@ def _transfer(
     """Put the content of `url` at `path` when it is right, and return its sha256."""
     digest = hashlib.sha256()
     # a unique name because two processes may download at once; the same folder because renames need one disk
-    with temporary_file(path) as temporary:
+    with replacing(path) as temporary:
         with temporary.open("wb") as file, _open(session, url, timeout) as response:
             length = response.headers.get("Content-Length", "")  # of the encoded body, if it is encoded
             total = int(length) if length.isdecimal() and "Content-Encoding" not in response.headers else None
@@ -165,13 +164,8 @@ def _transfer(
                     bar.update(len(chunk))
             if total is not None and file.tell() < total:  # only some versions of urllib3 see this themselves
                 raise BrokenOff("connection broke")
-            file.flush()
-            os.fsync(file.fileno())
         if problem := wrong_content(temporary, digest.hexdigest(), download.sha256):
             raise MirrorError(problem)
-        temporary.chmod(0o644)
-        os.replace(temporary, path)
-    sync_folder(path.parent)
     return digest.hexdigest()
 
 
@@ -216,15 +210,7 @@ def _describe(error: Exception, timeout: tuple[float, float]) -> str:
     return next(found, " ".join(f"{type(error).__name__}: {error}".split())[:150])
 
 
-@contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
+def _exit_on_sigterm() -> AbstractContextManager[None]:
     """Let SIGTERM unwind the stack, so that the temporary file is removed, unless the caller handles it."""
-    in_main = threading.current_thread() is threading.main_thread()
-    ours = in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if ours:
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        if ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    is_usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    return handling([signal.SIGTERM] if is_usual else [], lambda number, _: sys.exit(128 + number))

@@ -33,9 +33,6 @@ def prepare(
     """Locate the corpus, encode it unless that was done before, and open the token files.
 
     Args:
-        config: what to read.
-        settings: the environment's settings.
-        report: takes lines for the user.
         force: encode it again.
         base: tokenizer to use; None: one that is built from the corpus.
         add_characters: extend the vocabulary of `base` by the characters that it lacks.

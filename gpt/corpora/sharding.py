@@ -18,9 +18,8 @@ from tqdm import tqdm
 from gpt.config import DataConfig
 from gpt.corpora.corpus_text import Advance, CorpusText
 from gpt.corpora.shards import JOURNAL, Shard, ShardWriter
-from gpt.corpora.tasks import Encode
 from gpt.corpora.vocabulary import build_tokenizer
-from gpt.corpora.workers import WorkerLost, parallel_map
+from gpt.corpora.workers import WorkerLost, map_texts
 from gpt.data.dataset import META, seal
 from gpt.data.tokenizers import Tokenizer, smallest_dtype
 from gpt.data.tokens import in_pieces
@@ -53,10 +52,7 @@ def encode_into(
 
     Args:
         folder: named by the fingerprint of the corpus and the options.
-        corpus: the text.
-        config: how it is encoded.
         tokenizer: None: one that is built from the corpus.
-        report: takes lines for the user.
         force: encode again what is finished.
 
     Raises:
@@ -88,7 +84,6 @@ def encode_into(
 
 @contextmanager
 def _locked(folder: Path, report: Report) -> Iterator[None]:
-    """Let one process at a time write a folder."""
     path = folder.with_name(f".{folder.name}.lock")
     with announced(report, f"waiting for another process that prepares {folder}"):
         lock = FileLock(path)
@@ -149,7 +144,7 @@ def _write_shards(
     if not is_whole(corpus, config):
         blocks = islice(corpus.blocks(advance), writer.position[0], None)
         dtype = smallest_dtype(tokenizer.vocab_size)
-        with closing(parallel_map(Encode(tokenizer), blocks, config.processes)) as encoded:
+        with closing(map_texts(tokenizer, blocks, config.processes)) as encoded:
             writer.write((np.frombuffer(ids, dtype) for ids in encoded), tokenizer, report)
         return None
     if config.tokenizer != "bpe":

@@ -19,8 +19,8 @@ from gpt.errors import DataError
 from gpt.files import sha256_of, sync_folder, write_atomic
 from gpt.progress import Report
 
-JOURNAL = "shards.jsonl"
-"""What is finished: the tokenizer and the length of a shard, then a line for each shard; each line has its hash."""
+JOURNAL = "shards.json"
+"""What is finished, with its hash; replaced after each shard."""
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 
@@ -46,6 +46,19 @@ class Shard:
     offset: Count
 
 
+@dataclass(frozen=True)
+class _Journal:
+    """The options by which blocks become shards, and the shards that are finished."""
+
+    shard_tokens: Count
+    block: Count
+    tokenizer: dict[str, Any]
+    shards: list[Shard]
+
+
+_JOURNAL = TypeAdapter(_Journal)
+
+
 class ShardWriter:
     """Writes the shards of a corpus into a folder; another writer in the same folder goes on where this one ended.
 
@@ -58,12 +71,13 @@ class ShardWriter:
         self.folder, self.shard_tokens = folder, shard_tokens
         self.damaged = ""
         """A file that is not as it was written, after which everything is encoded again; empty if all are."""
-        self._header, self.finished = self._read_journal()
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
+        self.tokenizer: Tokenizer | None = None
         """That of the finished shards, None where nothing has begun."""
-        return tokenizer_from_dict(self._header["tokenizer"]) if self._header else None
+        self.finished: list[Shard] = []
+        try:
+            self._read_journal()
+        except (OSError, ValueError, TypeError, RecursionError, DataError) as error:
+            self.damaged = "" if isinstance(error, FileNotFoundError) else JOURNAL
 
     @property
     def position(self) -> tuple[int, int]:
@@ -72,7 +86,6 @@ class ShardWriter:
 
     @property
     def length(self) -> int:
-        """Tokens that are finished."""
         return sum(shard.length for shard in self.finished)
 
     def write(self, encoded: Iterable[Ids], tokenizer: Tokenizer, report: Report) -> None:
@@ -82,10 +95,14 @@ class ShardWriter:
             DataError: the text cannot be read or encoded.
             OSError: the folder cannot be written.
         """
-        self._begin(tokenizer)
+        kept = {JOURNAL, *(shard.file for shard in self.finished)}
+        for path in self.folder.iterdir():
+            if path.name not in kept and not path.is_dir():  # a filesystem may keep its snapshots there
+                path.unlink()
+        self._write_journal(tokenizer)
         for shard in self._cut(encoded, tokenizer):
             self.finished.append(shard)
-            self._append(shard)
+            self._write_journal(tokenizer)
             report(f"{self.folder / shard.file}: {shard.length:,} tokens")
 
     def _cut(self, encoded: Iterable[Ids], tokenizer: Tokenizer) -> Iterator[Shard]:
@@ -110,69 +127,27 @@ class ShardWriter:
     def _next_file(self) -> "_ShardFile":
         return _ShardFile(self.folder / _file_name(len(self.finished)))
 
-    def _begin(self, tokenizer: Tokenizer) -> None:
-        """Write the journal anew, since its last line may be cut short, and delete what is not finished."""
-        for path in self.folder.glob("*.tmp"):
-            path.unlink()
-        self._header = {"shard_tokens": self.shard_tokens, "block": BLOCK, "tokenizer": tokenizer.to_dict()}
-        lines = [_to_line(self._header), *(_to_line({"shard": asdict(shard)}) for shard in self.finished)]
-        write_atomic(self.folder / JOURNAL, "".join(lines).encode())
+    def _write_journal(self, tokenizer: Tokenizer) -> None:
+        journal = _Journal(self.shard_tokens, BLOCK, tokenizer.to_dict(), self.finished)
+        write_atomic(self.folder / JOURNAL, json.dumps(seal(asdict(journal))).encode())
 
-    def _append(self, shard: Shard) -> None:
-        with (self.folder / JOURNAL).open("a", encoding="utf-8") as file:
-            file.write(_to_line({"shard": asdict(shard)}))
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _read_journal(self) -> tuple[dict[str, Any], list[Shard]]:
-        """Return the first line and the shards that are there as they were written; nothing of other options."""
-        try:
-            whole = (self.folder / JOURNAL).read_text(encoding="utf-8").rpartition("\n")[0]  # a kill may cut a line
-            header, *lines = whole.splitlines()
-            begun = _from_line(header)
-            if (begun["shard_tokens"], begun["block"]) != (self.shard_tokens, BLOCK):
-                return {}, []
-            tokenizer_from_dict(begun["tokenizer"])
-        except FileNotFoundError:
-            return {}, []
-        except _UNREADABLE:
-            self.damaged = JOURNAL
-            return {}, []
-        finished: list[Shard] = []
-        for line in lines:
-            self.damaged = JOURNAL
-            try:
-                shard = _SHARD.validate_python(_from_line(line)["shard"])
-                if shard.file != _file_name(len(finished)):
-                    break
-                self.damaged = shard.file
-                if sha256_of(self.folder / shard.file) != shard.sha256:
-                    break
-            except _UNREADABLE:
-                break
-            finished.append(shard)
-            self.damaged = ""
-        return begun, finished
-
-
-_SHARD = TypeAdapter(Shard)
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, DataError)
+    def _read_journal(self) -> None:
+        """Take over the shards that are there as they were written; nothing of other options."""
+        sealed = json.loads((self.folder / JOURNAL).read_text(encoding="utf-8"))
+        journal = _JOURNAL.validate_python(unseal({"sha256": None, **sealed}))
+        if (journal.shard_tokens, journal.block) != (self.shard_tokens, BLOCK):
+            return
+        self.tokenizer = tokenizer_from_dict(journal.tokenizer)
+        for number, shard in enumerate(journal.shards):
+            path = self.folder / _file_name(number)
+            if shard.file != path.name or not path.is_file() or sha256_of(path) != shard.sha256:
+                self.damaged = path.name
+                return
+            self.finished.append(shard)
 
 
 def _file_name(number: int) -> str:
     return f"shard-{number:06d}.bin"
-
-
-def _to_line(content: dict[str, Any]) -> str:
-    return json.dumps(seal(content)) + "\n"
-
-
-def _from_line(line: str) -> dict[str, Any]:
-    """Return what `_to_line` wrote; raise ValueError where it was changed, or is of a version without hashes."""
-    sealed = json.loads(line)
-    if not isinstance(sealed, dict) or "sha256" not in sealed:
-        raise ValueError("a line without a hash")
-    return unseal(sealed)
 
 
 class _ShardFile:
@@ -201,7 +176,6 @@ class _ShardFile:
         return Shard(self._path.name, self.length, self._digest.hexdigest(), self._chars, block, offset)
 
     def discard(self) -> None:
-        """Delete it unless it is finished."""
         with suppress(OSError):  # a full disk does not take what is in the buffer either
             self._file.close()
         self._temporary.unlink(missing_ok=True)

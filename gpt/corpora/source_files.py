@@ -35,7 +35,6 @@ class SourceFile:
 
 
 def classify(path: Path) -> SourceFile:
-    """Return what the suffixes of a file say about its content."""
     packing = PACKED.get(path.suffix.lower())
     inner = path.with_suffix("") if packing else path
     return SourceFile(path, TABLES.get(inner.suffix.lower(), "text"), packing)

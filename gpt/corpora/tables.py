@@ -1,12 +1,11 @@
 """Read one column of text from JSON lines or Parquet, a few rows at a time."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gpt.corpora.parquet_pages import largest_page
 from gpt.corpora.unpacking import require_package
 from gpt.errors import DataError, first_line, quoted
 
@@ -16,8 +15,6 @@ MAX_VALUES = 1 << 22
 """Values that a line may have, since each of `[[],[],...]` takes 20 times the memory of its two characters."""
 MAX_FOOTER = 16 << 20
 """Bytes of the description of a Parquet file, which takes a hundred times as much when it is read."""
-LARGEST_PAGE = 256 << 20
-"""Bytes of a page of Parquet, unpacked; most have one megabyte."""
 TEXTS = ("string", "large_string", "string_view", "null")
 """Types of columns that are read."""
 ROWS = 64
@@ -25,12 +22,7 @@ ROWS = 64
 
 
 def read_json_lines(stream: BinaryIO, path: Path, column: str) -> Iterator[str]:
-    """Yield a value of each line; null is left out.
-
-    Args:
-        stream: the lines.
-        path: names the file in messages.
-        column: key of the value.
+    """Yield the value of each line's key `column`; null is left out.
 
     Raises:
         DataError: a line is too long, not a JSON object in UTF-8, or has no text of that name.
@@ -56,23 +48,19 @@ def read_json_lines(stream: BinaryIO, path: Path, column: str) -> Iterator[str]:
             yield _text(row[column], path, number, column)
 
 
-def read_parquet(raw: BinaryIO, path: Path, column: str) -> Iterator[str]:
-    """Yield the values of a column; null is left out.
-
-    Args:
-        raw: the file.
-        path: names the file in messages.
-        column: name of a column of strings.
+def read_parquet(raw: BinaryIO, path: Path, column: str, max_bytes: int) -> Iterator[str]:
+    """Yield the values of a column of strings; null is left out.
 
     Raises:
-        DataError: the file is not Parquet or damaged, has no such column, or pyarrow is not installed.
+        DataError: the file is not Parquet or damaged, has no such column or more than `max_bytes` of it in a group of
+            rows, or pyarrow is not installed.
     """
     require_package("pyarrow", path)
     from pyarrow import ArrowException
 
     number = 0
     try:
-        file = _open_parquet(raw, path, column)
+        file = _open_parquet(raw, path, column, max_bytes)
         for batch in file.iter_batches(ROWS, columns=[column], use_threads=False):
             for scalar in batch.column(0):
                 number += 1
@@ -85,11 +73,10 @@ def read_parquet(raw: BinaryIO, path: Path, column: str) -> Iterator[str]:
         raise DataError(f"{path} cannot be read as Parquet: {first_line(error)}") from None
 
 
-def _open_parquet(raw: BinaryIO, path: Path, column: str) -> Any:
-    """Open a file and check, before anything of it is unpacked, that memory will hold what it says to have.
+def _open_parquet(raw: BinaryIO, path: Path, column: str, max_bytes: int) -> Any:
+    """Open a file and check, before anything of it is unpacked, what it says to have.
 
-    Raises:
-        DataError: it has no such column of text, or too large a page or description.
+    It may lie: a page, which is unpacked at once, takes up to the 2 GiB that the format allows.
     """
     from pyarrow import parquet
     from pyarrow.types import is_dictionary
@@ -106,10 +93,14 @@ def _open_parquet(raw: BinaryIO, path: Path, column: str) -> Any:
     kind = file.schema_arrow.field(column).type
     if str(kind.value_type if is_dictionary(kind) else kind) not in TEXTS:
         raise DataError(f"{path} has {quoted(str(kind), 40)} in column {column!r}, expected text")
-    paths = [file.metadata.schema.column(number).path for number in range(file.metadata.num_columns)]
-    page = largest_page(raw, file.metadata, paths.index(column))
-    if page > LARGEST_PAGE:
-        raise DataError(f"{path} has a page of {page:,} bytes, more than {LARGEST_PAGE:,}; write it with smaller pages")
+    number = [file.metadata.schema.column(each).path for each in range(file.metadata.num_columns)].index(column)
+    for group in range(file.metadata.num_row_groups):
+        size = file.metadata.row_group(group).column(number).total_uncompressed_size
+        if size > max_bytes:
+            raise DataError(
+                f"{path} says to have {size:,} bytes in a group of rows, more than data.max_bytes {max_bytes:,}; "
+                "raise data.max_bytes to use it"
+            )
     once = {"read_dictionary": [column], "metadata": file.metadata}  # a text of which there are many is there once
     return parquet.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False, **once)
 
@@ -124,6 +115,6 @@ def _text(value: object, path: Path, row: int, column: str) -> str:
     return value
 
 
-def _listed(names: object) -> str:
-    columns = [quoted(str(name), 40) for name in names]  # type: ignore[attr-defined]
+def _listed(names: Iterable[object]) -> str:
+    columns = [quoted(str(name), 40) for name in names]
     return f"the columns {', '.join(columns[:10])}" + (" ..." if len(columns) > 10 else "") if columns else "no columns"

@@ -26,10 +26,7 @@ _WIDE_MARKS = {
 def decode_pieces(read: Callable[[int], bytes], path: Path, newlines: str) -> Iterator[str]:
     """Yield the text of a stream of UTF-8 in pieces of about a megabyte; a byte order mark is left out.
 
-    Args:
-        read: returns at most so many of the next bytes; none at the end.
-        path: names the stream in messages.
-        newlines: "strict" refuses CRLF, "lf" reads it as LF, "keep" leaves it.
+    `newlines` "strict" refuses CRLF, "lf" reads it as LF, "keep" leaves it.
 
     Raises:
         DataError: the bytes are not UTF-8, or have CRLF line ends with "strict".
@@ -85,7 +82,6 @@ def characters_in(pieces: Iterable[NDArray[np.integer[Any]]]) -> list[str]:
 
 
 def distinct_code_points(text: str) -> NDArray[np.intp]:
-    """Return the distinct code points of a text, sorted."""
     seen = np.zeros(sys.maxunicode + 1, dtype=bool)
     seen[code_points(text)] = True
     return np.flatnonzero(seen)

@@ -29,11 +29,7 @@ def require_package(name: str, path: Path) -> None:
 
 @contextmanager
 def open_unpacked(file: SourceFile, raw: BinaryIO) -> Iterator[BinaryIO]:
-    """Open the content of a file for reading.
-
-    Args:
-        file: says how it is compressed.
-        raw: the file as it is.
+    """Open the content of a file, which is `raw` as it is on disk, for reading.
 
     Raises:
         DataError: the file is damaged, cut short or not of that kind, also where it is read inside the context; or

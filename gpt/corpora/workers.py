@@ -1,4 +1,4 @@
-"""Do a task with many texts in processes of their own, in order and with bounded memory.
+"""Encode many texts in processes of their own, in order and with bounded memory.
 
 A worker is a fresh interpreter that talks over its standard input and output: it imports nothing of the caller's, such
 as torch or an unguarded main module, and ends when the caller does, however that ends. Processes of multiprocessing
@@ -9,12 +9,14 @@ import json
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
-from gpt.corpora.tasks import Task, task_from_dict
+from gpt.corpora.text import distinct_code_points
+from gpt.data.saved_tokenizer import tokenizer_from_dict
+from gpt.data.tokenizers import Tokenizer
 from gpt.errors import DataError
 
 PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpt.corpora.workers import serve; serve()"
@@ -26,26 +28,27 @@ class WorkerLost(DataError):
     """A worker process was killed; what was finished before is not affected."""
 
 
-def parallel_map(task: Task, texts: Iterable[str], processes: int) -> Generator[bytes, None, None]:
-    """Yield the results of a task, in the order of the texts; as many texts are in memory as there are processes.
+def map_texts(tokenizer: Tokenizer | None, texts: Iterable[str], processes: int) -> Generator[bytes, None, None]:
+    """Yield, in the order of the texts, the ids of each as `encode_narrow` gives them, or its characters.
+
+    As many texts are in memory as there are processes.
 
     Args:
-        task: each worker has a copy, which it keeps.
-        texts: what it is done with.
-        processes: workers; 1: none, the task is done here.
+        tokenizer: each worker has a copy, which it keeps; None: the distinct code points are found, as uint32.
+        processes: workers; 1: none, the work is done here.
 
     Raises:
-        DataError: the task raised it.
+        DataError: a text cannot be encoded.
         WorkerLost: a worker was killed.
     """
     if processes == 1:
-        yield from map(task, texts)
+        yield from map(_work_of(tokenizer), texts)
         return
     busy: deque[_Worker] = deque()
     with ExitStack() as stack:
         for text in texts:
             if len(busy) < processes:
-                worker = stack.enter_context(_Worker(task))
+                worker = stack.enter_context(_Worker(tokenizer))
                 worker.send(text)
                 busy.append(worker)
                 continue
@@ -59,8 +62,14 @@ def parallel_map(task: Task, texts: Iterable[str], processes: int) -> Generator[
             yield busy.popleft().receive()
 
 
+def _work_of(tokenizer: Tokenizer | None) -> Callable[[str], bytes]:
+    if tokenizer is None:
+        return lambda text: distinct_code_points(text).astype("<u4").tobytes()
+    return lambda text: tokenizer.encode_narrow(text).tobytes()
+
+
 class _Worker:
-    def __init__(self, task: Task) -> None:
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
         root = str(Path(__file__).parents[2])
         # in a session of its own, since Ctrl-C is for the caller, which ends this process
         self._process = subprocess.Popen(
@@ -69,7 +78,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        self.send(json.dumps(task.to_dict()))
+        self.send(json.dumps(tokenizer and tokenizer.to_dict()))
 
     def __enter__(self) -> "_Worker":
         return self
@@ -79,7 +88,7 @@ class _Worker:
         self._process.communicate()
 
     def send(self, text: str) -> None:
-        """Have the task done with a text; its result must be received before the next one is sent."""
+        """Give it a text, whose result must be received before the next one is sent."""
         assert self._process.stdin is not None
         try:
             _write(text.encode("utf-8", errors="surrogatepass"), self._process.stdin)
@@ -87,7 +96,7 @@ class _Worker:
             raise self._ended() from None
 
     def receive(self) -> bytes:
-        """Wait for the result and return it, or raise what the task raised."""
+        """Wait for the result and return it, or raise what the worker raised."""
         assert self._process.stdout is not None
         answer = _read(self._process.stdout)
         if answer is None:
@@ -107,14 +116,16 @@ class _Worker:
 
 
 def serve() -> None:
-    """Read a task and its texts from standard input, and write the results, until the caller ends."""
+    """Read a tokenizer, or null, and texts from standard input, and write the results, until the caller ends."""
     incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
     try:
-        described = _read(incoming)
-        task = None if described is None else task_from_dict(json.loads(described))
-        while task is not None and (text := _read(incoming)) is not None:
+        if (described := _read(incoming)) is None:
+            return
+        saved = json.loads(described)
+        work = _work_of(saved and tokenizer_from_dict(saved))
+        while (text := _read(incoming)) is not None:
             try:
-                answer = DONE + task(text.decode("utf-8", errors="surrogatepass"))
+                answer = DONE + work(text.decode("utf-8", errors="surrogatepass"))
             except DataError as error:
                 answer = REFUSED + str(error).encode()
             _write(answer, outgoing)

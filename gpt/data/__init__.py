@@ -1,6 +1,5 @@
 """Token files and their tokenizers; samplers, which need torch, are in `batches`. `gpt.corpora` writes the files."""
 
-from gpt.data.dataset import Dataset, open_dataset
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 
-__all__ = ["ByteTokenizer", "CharTokenizer", "Dataset", "Tokenizer", "open_dataset"]
+__all__ = ["ByteTokenizer", "CharTokenizer", "Tokenizer"]

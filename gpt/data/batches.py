@@ -1,6 +1,6 @@
 """Batches of windows of a split; by default random ones, with a random generator of their own."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,14 +11,28 @@ from gpt.data.permutation import ROUNDS, permute
 from gpt.data.tokens import Tokens, release_pages
 
 
-class Sampler(Protocol):
-    """Chooses the windows of each batch; a saved state continues the same sequence of batches.
+def read_windows(tokens: Tokens, starts: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+    """Return the windows that begin at `starts`, (B,), as inputs and targets, each (B, T) int64."""
+    windows = torch.from_numpy(tokens[starts.numpy()[:, None] + np.arange(block_size + 1)].astype(np.int64))
+    release_pages(tokens)
+    return windows[:, :-1], windows[:, 1:]
+
+
+class Sampler:
+    """Chooses windows of `block_size + 1` tokens; a saved state continues the same sequence of batches.
+
+    Args:
+        tokens: a split, in memory or memory-mapped.
+        block_size: T, tokens per window.
 
     Attributes:
         starts: positions of the first tokens of the last batch's windows, (B,) int64.
     """
 
-    starts: Tensor
+    def __init__(self, tokens: Tokens, block_size: int) -> None:
+        assert len(tokens) > block_size, "checked by Dataset.check_length"
+        self.tokens, self.block_size = tokens, block_size
+        self.starts = torch.empty(0, dtype=torch.long)
 
     def get_batch(self, batch_size: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return inputs and targets, each (B, T) int64; the target of a position is the token after it.
@@ -27,87 +41,58 @@ class Sampler(Protocol):
             batch_size: windows to choose.
             rows: indices of those to read; None: all.
         """
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position in the sequence of batches."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from where `state_dict` was called.
-
-        Raises:
-            ValueError: the state is of another order.
-        """
-        ...
-
-
-def read_windows(tokens: Tokens, starts: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-    """Return the windows that begin at `starts`, (B,), as inputs and targets, each (B, T) int64."""
-    windows = torch.from_numpy(tokens[starts.numpy()[:, None] + np.arange(block_size + 1)].astype(np.int64))
-    release_pages(tokens)
-    return windows[:, :-1], windows[:, 1:]
-
-
-class BatchSampler:
-    """Sample windows of `block_size + 1` tokens at uniformly random positions.
-
-    The positions are a function of the seed and the number of batches sampled so far; a saved state continues
-    the same sequence of batches.
-
-    Args:
-        tokens: a split, in memory or memory-mapped.
-        block_size: T, tokens per window.
-        seed: seed of the sampler's own generator.
-    """
-
-    def __init__(self, tokens: Tokens, block_size: int, seed: int) -> None:
-        assert len(tokens) > block_size, "checked by Dataset.check_length"
-        self.tokens, self.block_size = tokens, block_size
-        self.generator = torch.Generator().manual_seed(seed)
-        self.starts = torch.empty(0, dtype=torch.long)
-
-    def get_batch(self, batch_size: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets, each (B, T) int64; see `Sampler`."""
-        self.starts = torch.randint(len(self.tokens) - self.block_size, (batch_size,), generator=self.generator)
+        self.starts = self._choose(batch_size)
         return read_windows(self.tokens, self.starts if rows is None else self.starts[rows], self.block_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the generator's state."""
-        return {"generator": self.generator.get_state()}
+        """Return the position in the sequence of batches."""
+        raise NotImplementedError
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from where `state_dict` was called.
 
         Raises:
-            ValueError: the state is of another order.
+            ValueError: the state is of another order, or of a shorter split.
         """
+        raise NotImplementedError
+
+    def _choose(self, batch_size: int) -> Tensor:
+        raise NotImplementedError
+
+
+class BatchSampler(Sampler):
+    """Samples windows at uniformly random positions, from a generator of its own."""
+
+    def __init__(self, tokens: Tokens, block_size: int, seed: int) -> None:
+        super().__init__(tokens, block_size)
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def _choose(self, batch_size: int) -> Tensor:
+        return torch.randint(len(self.tokens) - self.block_size, (batch_size,), generator=self.generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         if set(state) != {"generator"}:
             raise ValueError("its batches had another data.order")
         self.generator.set_state(state["generator"])
 
 
-class ShuffledSampler:
-    """Sample windows of `block_size + 1` tokens so that each block of an epoch is an input exactly once.
+class ShuffledSampler(Sampler):
+    """Samples windows so that each block of an epoch is an input exactly once.
 
     Each epoch cuts the split into adjacent blocks of `block_size` inputs, from an offset of its own below
     `block_size` on, and takes them in an order of its own; what is left at both ends is less than two blocks. A
     batch may end one epoch and begin the next. The order is computed, not stored: memory does not grow with the split.
-
-    Args:
-        tokens: a split, in memory or memory-mapped.
-        block_size: T, tokens per window.
-        seed: seed of offsets and orders.
     """
 
     def __init__(self, tokens: Tokens, block_size: int, seed: int) -> None:
-        assert len(tokens) > block_size, "checked by Dataset.check_length"
-        self.tokens, self.block_size, self.seed = tokens, block_size, seed
-        self.starts = torch.empty(0, dtype=torch.long)
+        super().__init__(tokens, block_size)
+        self.seed = seed
         self._begin_epoch(0)
 
-    def get_batch(self, batch_size: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets, each (B, T) int64; see `Sampler`."""
+    def _choose(self, batch_size: int) -> Tensor:
         starts: list[NDArray[np.int64]] = []
         while batch_size > 0:
             count = min(batch_size, self.blocks - self.position)
@@ -117,19 +102,12 @@ class ShuffledSampler:
             batch_size -= count
             if self.position == self.blocks:
                 self._begin_epoch(self.epoch + 1)
-        self.starts = torch.from_numpy(np.concatenate(starts))
-        return read_windows(self.tokens, self.starts if rows is None else self.starts[rows], self.block_size)
+        return torch.from_numpy(np.concatenate(starts))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the seed, the epoch and the position in it."""
         return {"seed": self.seed, "epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from where `state_dict` was called.
-
-        Raises:
-            ValueError: the state is of another order, or of a shorter split.
-        """
         if set(state) != {"seed", "epoch", "position"}:
             raise ValueError("its batches had another data.order")
         self.seed = int(state["seed"])
@@ -154,5 +132,4 @@ SAMPLERS: dict[str, type[BatchSampler] | type[ShuffledSampler]] = {
 
 
 def build_sampler(order: str, tokens: Tokens, block_size: int, seed: int) -> Sampler:
-    """Return the sampler of a `data.order`."""
     return SAMPLERS[order](tokens, block_size, seed)

@@ -1,6 +1,5 @@
 """Byte pair encoding on bytes, by the `tokenizers` library (Sennrich et al. 2015, 1508.07909)."""
 
-import codecs
 import json
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
@@ -8,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpt.data.token_bytes import byte_symbols, spelling_of
-from gpt.data.tokenizers import Ids, IncrementalDecoder, require_characters, smallest_dtype
+from gpt.data.tokenizers import Ids, Tokenizer, require_characters, smallest_dtype
 from gpt.data.word_memo import WordMemo, applies_to
 from gpt.errors import DataError, first_line, quoted
 from gpt.files import MAX_JSON_BYTES, read_file
@@ -19,7 +17,7 @@ from gpt.files import MAX_JSON_BYTES, read_file
 MAX_TOKENS = 10_000_000
 
 
-class BPETokenizer:
+class BPETokenizer(Tokenizer):
     """Tokens of one or more bytes of UTF-8: any text, no unknown characters.
 
     Args:
@@ -32,7 +30,7 @@ class BPETokenizer:
 
     def __init__(self, content: dict[str, Any]) -> None:
         _require_library()
-        from tokenizers import Tokenizer
+        from tokenizers import Tokenizer as Library
 
         content = content | {"truncation": None, "padding": None}  # they would change what a text is
         try:
@@ -41,7 +39,7 @@ class BPETokenizer:
             if prefix := content["model"].get("continuing_subword_prefix"):  # the library panics where it is too long
                 raise DataError(f"tokens with the prefix {quoted(str(prefix), 40)} inside a word are not supported")
             spelling = spelling_of(content["decoder"])
-            self._tokenizer = Tokenizer.from_str(json.dumps(content))
+            self._tokenizer = Library.from_str(json.dumps(content))
             vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
             added = {token["content"] for token in content.get("added_tokens") or []}
         except DataError:
@@ -67,9 +65,6 @@ class BPETokenizer:
     def vocab_size(self) -> int:
         return len(self._bytes)
 
-    def encode(self, text: str) -> NDArray[np.int64]:
-        return self.encode_narrow(text).astype(np.int64)
-
     def encode_narrow(self, text: str) -> Ids:
         require_characters(text)
         return np.frombuffer(self._encoder(text), dtype=smallest_dtype(self.vocab_size))
@@ -82,10 +77,6 @@ class BPETokenizer:
         """Return the text; bytes that are not UTF-8 become U+FFFD."""
         text = b"".join([self._bytes[int(index)] for index in ids]).decode("utf-8", errors="replace")
         return text.removeprefix(" ") if self._leading_space else text
-
-    def stream(self) -> IncrementalDecoder:
-        """Return a decoder of ids that continue a text, where no space is taken away."""
-        return _BPEDecoder(self._bytes)
 
     def token_bytes(self, index: int) -> bytes:
         return self._bytes[index]
@@ -100,17 +91,16 @@ class BPETokenizer:
 def learn_bpe(pieces: Iterable[str], vocab_size: int) -> BPETokenizer:
     """Learn the most frequent merges of a text, within words as GPT-2 splits them.
 
-    Args:
-        pieces: the text.
-        vocab_size: ids, of which the first 256 are bytes; a short text may give fewer.
+    Of the `vocab_size` ids the first 256 are bytes; a short text may give fewer.
 
     Raises:
         DataError: the library is not installed.
     """
     _require_library()
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer as Library
+    from tokenizers import decoders, models, pre_tokenizers, trainers
 
-    library = Tokenizer(models.BPE())
+    library = Library(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=byte_symbols(), show_progress=False)
@@ -141,17 +131,6 @@ def load_bpe(path: Path) -> BPETokenizer:
 def _require_library() -> None:
     if find_spec("tokenizers") is None:
         raise DataError("byte pair encoding needs the tokenizers package: pip install 'gpt[bpe]'")
-
-
-class _BPEDecoder:
-    def __init__(self, tokens: Sequence[bytes]) -> None:
-        self._tokens, self._utf8 = tokens, codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    def feed(self, index: int) -> str:
-        return self._utf8.decode(self._tokens[index])
-
-    def flush(self) -> str:
-        return self._utf8.decode(b"", final=True)
 
 
 def _characters_begun(token: bytes) -> int:

@@ -5,6 +5,7 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +119,9 @@ def _open(folder: Path) -> Dataset:
     files, splits = _layout(meta)
     with ThreadPoolExecutor() as pool:  # hashing is what takes the time, and it runs in parallel
         shards = list(pool.map(lambda file: _map(folder / file["file"], meta["dtype"], file), files))
-    if not all(0 <= begin <= end <= sum(map(len, shards)) for begin, end in splits.values()):
-        raise ValueError("a split reaches beyond the shards")
+    edges = [0, *chain.from_iterable(splits.values()), sum(map(len, shards))]
+    if edges[::2] != edges[1::2] or edges != sorted(edges):
+        raise ValueError("the splits do not follow one another from the first token to the last")
     opened = {name: join_shards(shards, begin, end) for name, (begin, end) in splits.items()}
     return Dataset(opened["train"], opened["val"], tokenizer, folder.name, opened.get("test"))
 

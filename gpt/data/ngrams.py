@@ -82,7 +82,6 @@ class NgramTable:
         return found
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """Return named tensors to save."""
         named = {"vocab_size": torch.tensor(self.vocab_size)}
         columns = zip(self.keys, self.tokens, self.shares, strict=True)
         for length, (keys, tokens, shares) in enumerate(columns, start=1):

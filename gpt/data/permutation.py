@@ -17,7 +17,6 @@ def permute(places: Words, size: int, keys: Words) -> Words:
 
     Args:
         places: (N,), each below `size`.
-        size: number of elements.
         keys: one for each round; they choose the permutation.
     """
     half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))

@@ -1,7 +1,7 @@
 """Text to token ids and back: one id per character, or one per byte."""
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,16 +15,22 @@ MAX_LISTED = 10
 """Unknown characters that an error lists before it only counts them."""
 
 
-class IncrementalDecoder(Protocol):
-    """Decode token ids one at a time; hold back incomplete characters."""
+class IncrementalDecoder:
+    """Decodes token ids one at a time, given the bytes of each; holds back incomplete characters.
+
+    Bytes that are no UTF-8 become U+FFFD, unless `errors` is another of the codecs' names.
+    """
+
+    def __init__(self, token_bytes: Callable[[int], bytes], errors: str = "replace") -> None:
+        self._token_bytes, self._utf8 = token_bytes, codecs.getincrementaldecoder("utf-8")(errors)
 
     def feed(self, index: int) -> str:
         """Return the text that this id completes: often one character, sometimes none."""
-        ...
+        return self._utf8.decode(self._token_bytes(index))
 
     def flush(self) -> str:
         """Return what is still held back, after the last id."""
-        ...
+        return self._utf8.decode(b"", final=True)
 
 
 class Tokenizer(Protocol):
@@ -41,7 +47,7 @@ class Tokenizer(Protocol):
         Raises:
             DataError: the text has characters outside the vocabulary.
         """
-        ...
+        return self.encode_narrow(text).astype(np.int64)
 
     def encode_narrow(self, text: str) -> Ids:
         """Return the same ids in the smallest unsigned type that holds V ids, as token files have them."""
@@ -52,8 +58,8 @@ class Tokenizer(Protocol):
         ...
 
     def stream(self) -> IncrementalDecoder:
-        """Return a decoder that takes one id at a time."""
-        ...
+        """Return a decoder of ids that continue a text, one at a time."""
+        return IncrementalDecoder(self.token_bytes)
 
     def token_bytes(self, index: int) -> bytes:
         """Return the UTF-8 of one token, which may be a part of a character."""
@@ -68,7 +74,7 @@ class Tokenizer(Protocol):
         ...
 
 
-class CharTokenizer:
+class CharTokenizer(Tokenizer):
     """One id per character, in sorted order.
 
     Attributes:
@@ -101,9 +107,6 @@ class CharTokenizer:
     def vocab_size(self) -> int:
         return len(self.itos)
 
-    def encode(self, text: str) -> NDArray[np.int64]:
-        return self.encode_narrow(text).astype(np.int64)
-
     def encode_narrow(self, text: str) -> Ids:
         codes = code_points(text)
         known = codes < len(self._ids)
@@ -119,10 +122,10 @@ class CharTokenizer:
         return "".join([self.itos[index] for index in ids])
 
     def stream(self) -> IncrementalDecoder:
-        return _CharDecoder(self.itos)
+        return IncrementalDecoder(self.token_bytes, "surrogatepass")
 
     def token_bytes(self, index: int) -> bytes:
-        return self.itos[index].encode()
+        return self.itos[index].encode(errors="surrogatepass")  # an imported vocabulary may have half of a pair
 
     def count_chars(self, ids: Ids) -> int:
         return len(ids)
@@ -142,13 +145,10 @@ class CharTokenizer:
         )
 
 
-class ByteTokenizer:
+class ByteTokenizer(Tokenizer):
     """One id per byte of UTF-8: 256 ids, any text in any language."""
 
     vocab_size = 256
-
-    def encode(self, text: str) -> NDArray[np.int64]:
-        return self.encode_narrow(text).astype(np.int64)
 
     def encode_narrow(self, text: str) -> Ids:
         return np.frombuffer(require_characters(text), dtype=np.uint8)
@@ -156,9 +156,6 @@ class ByteTokenizer:
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text; bytes that are not UTF-8 become U+FFFD."""
         return bytes(int(index) for index in ids).decode("utf-8", errors="replace")
-
-    def stream(self) -> IncrementalDecoder:
-        return _ByteDecoder()
 
     def token_bytes(self, index: int) -> bytes:
         return bytes((index,))
@@ -169,28 +166,6 @@ class ByteTokenizer:
 
     def to_dict(self) -> dict[str, Any]:
         return {"type": "byte"}
-
-
-class _CharDecoder:
-    def __init__(self, itos: Sequence[str]) -> None:
-        self._itos = itos
-
-    def feed(self, index: int) -> str:
-        return self._itos[index]
-
-    def flush(self) -> str:
-        return ""
-
-
-class _ByteDecoder:
-    def __init__(self) -> None:
-        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    def feed(self, index: int) -> str:
-        return self._utf8.decode(bytes((index,)))
-
-    def flush(self) -> str:
-        return self._utf8.decode(b"", final=True)
 
 
 def require_characters(text: str) -> bytes:

@@ -14,11 +14,7 @@ PIECE = 1 << 20
 
 
 class TokenShards:
-    """Adjacent arrays of token ids, read as one without a copy of all of them.
-
-    Args:
-        shards: at least one array, each with a token, all of one dtype.
-    """
+    """Adjacent arrays of token ids, of one dtype and none of them empty, read as one without a copy of all of them."""
 
     def __init__(self, shards: Sequence[NDArray[Any]]) -> None:
         self.shards = list(shards)

@@ -36,7 +36,6 @@ class WordMemo:
         self._stretches = _Memo(self._encode_stretch)
 
     def encode(self, text: str) -> bytes:
-        """Return the ids of a text as bytes."""
         return b"".join(map(self._stretches.__getitem__, _STRETCHES.findall(text)))
 
     def _encode_stretch(self, stretch: str) -> bytes:

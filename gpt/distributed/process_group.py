@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
+from torch.utils._pytree import tree_map
 
-from gpt.distributed.sharding import gather_to_rank_zero
+from gpt.distributed.sharding import is_sharded
 from gpt.distributed.world import World
 from gpt.environment import Launch
 from gpt.errors import ConfigError, GPTError, PeerError, ProcessLostError, first_line
@@ -24,15 +25,11 @@ TIMEOUT = timedelta(hours=1)
 
 
 class ProcessGroup(World):
-    """Several processes; objects and counts travel over gloo, tensors on CUDA over NCCL.
-
-    Raises:
-        ConfigError: the others cannot be reached; one process of each machine says so.
-    """
+    """Several processes; objects and counts travel over gloo, tensors on CUDA over NCCL."""
 
     def __init__(self, launch: Launch) -> None:
         super().__init__(launch)
-        self._reported: GPTError | None = None
+        self.reported: GPTError | None = None
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         try:
             # Python would handle signals only when the others are there
@@ -86,7 +83,7 @@ class ProcessGroup(World):
         if first is None:
             return
         if first == self.rank and failed is not None:
-            self._reported = failed
+            self.reported = failed
             raise failed
         raise PeerError(codes[first] or 2)
 
@@ -107,11 +104,13 @@ class ProcessGroup(World):
         return values
 
     def gather_to_rank_zero(self, tree: Any) -> Any:
-        return gather_to_rank_zero(tree, self.is_main)
+        def gather(leaf: Any) -> Any:
+            if not is_sharded(leaf):
+                return leaf
+            full = leaf.full_tensor()
+            return full.cpu() if self.is_main else None
 
-    def reports(self, error: GPTError) -> bool:
-        """Return whether this process, and no other, tells the user of an error."""
-        return error is self._reported or (self.is_main and not isinstance(error, PeerError))
+        return tree_map(gather, tree)
 
     def _reduce(self, value: int, operation: dist.ReduceOp.RedOpType) -> int:
         total = torch.tensor(value, dtype=torch.int64)
@@ -121,11 +120,7 @@ class ProcessGroup(World):
 
 @contextmanager
 def connected(launch: Launch) -> Iterator[ProcessGroup]:
-    """Connect to the other processes inside this context; see `report_once` for its errors.
-
-    Raises:
-        ConfigError: the others cannot be reached.
-    """
+    """Connect to the other processes inside this context; see `report_once` for its errors."""
     group = ProcessGroup(launch)
     with report_once(group):
         yield group
@@ -134,16 +129,11 @@ def connected(launch: Launch) -> Iterator[ProcessGroup]:
 
 @contextmanager
 def report_once(group: ProcessGroup) -> Iterator[None]:
-    """Let one process report an error of this context.
-
-    Raises:
-        PeerError: in place of an error that another process reports.
-        ProcessLostError: another process has ended.
-    """
+    """Let one process report an error of this context, also that another process has ended: PeerError in the others."""
     try:
         yield
     except GPTError as error:
-        if group.reports(error):
+        if error is group.reported or (group.is_main and not isinstance(error, PeerError)):
             raise
         raise PeerError(error.exit_code) from None
     except RuntimeError as error:

@@ -4,10 +4,9 @@ The functions have the names of DTensor's methods. Each returns a tensor that is
 """
 
 import sys
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -36,21 +35,6 @@ def from_local(part: Tensor, like: Tensor) -> Tensor:
 def full_tensor(tensor: Tensor) -> Tensor:
     """Return the whole tensor; all processes call this, and each gets a copy."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
-
-
-def gather_to_rank_zero(tree: Any, is_main: bool) -> Any:
-    """Gather the sharded tensors of nested dicts and lists onto the CPU of rank 0, one after another.
-
-    All processes call this. In the others these tensors become None.
-    """
-
-    def gather(leaf: Any) -> Any:
-        if not is_sharded(leaf):
-            return leaf
-        full = leaf.full_tensor()
-        return full.cpu() if is_main else None
-
-    return tree_map(gather, tree)
 
 
 def shard_like(tensor: Tensor, like: Tensor) -> Tensor:

@@ -16,9 +16,6 @@ class World:
     """The processes that train one model together; a `World` itself has one, and its methods return at once.
 
     All processes call the same methods in the same order: each call waits for the others.
-
-    Args:
-        launch: rank and number of the processes.
     """
 
     def __init__(self, launch: Launch = Launch()) -> None:  # noqa: B008  # frozen
@@ -26,15 +23,11 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Return whether this is rank 0, which alone downloads, writes and reports."""
+        """Rank 0 alone downloads, writes and reports."""
         return self.rank == 0
 
     def rank_zero(self, work: Callable[[], T]) -> T:
-        """Run `work` in rank 0; return its result in all processes.
-
-        Raises:
-            GPTError: `work` raised it in rank 0; in the others it is a PeerError.
-        """
+        """Run `work` in rank 0; return its result in all processes; its GPTError is a PeerError in the others."""
         return work()
 
     def rank_zero_first(self, work: Callable[[], T]) -> T:
@@ -44,21 +37,17 @@ class World:
     def together(self) -> AbstractContextManager[None]:
         """Leave this context only if no process failed in it; the work inside does not communicate.
 
-        Raises:
-            GPTError: it was raised here, and in no lower rank; where another process reports its own, a PeerError.
+        The GPTError of the lowest rank is raised there, and a PeerError in the others.
         """
         return nullcontext()
 
     def all_reduce_sum(self, value: int) -> int:
-        """Return the sum of a number over processes."""
         return value
 
     def all_reduce_max(self, value: int) -> int:
-        """Return the largest of a number over processes."""
         return value
 
     def all_reduce_mean(self, tensor: "Tensor") -> "Tensor":
-        """Return the mean of a tensor over processes."""
         return tensor
 
     def gather(self, value: T) -> list[T]:

@@ -12,7 +12,7 @@ from gpt.device import Compute
 from gpt.model import eval_mode
 
 IGNORE = -100
-"""Targets with this value are excluded from the loss and from its mean."""
+"""Targets with this value, as padding, are excluded from the loss and from its mean."""
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets, each (B, T) int64, on the CPU."""
@@ -20,17 +20,12 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The loss over a text.
-
-    Attributes:
-        loss: mean, in nats per token.
-    """
+    """The mean loss over a text, in nats per token."""
 
     loss: float
     tokens: int
 
     def bits_per_char(self, chars_per_token: float) -> float:
-        """Return the loss in bits per character of text."""
         return self.loss / math.log(2) / chars_per_token
 
 
@@ -41,24 +36,14 @@ def to_device(ids: Tensor, device: torch.device) -> Tensor:
 
 
 def summed_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Sum `-log softmax(logits)[target]` over positions, in nats.
-
-    Args:
-        logits: (B, T, V).
-        targets: (B, T) int64; `IGNORE` on padding.
-    """
+    """Sum `-log softmax(logits)[target]` over positions, in nats: logits (B, T, V), targets (B, T) int64."""
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
 
 
 def summed_loss(model: nn.Module, inputs: Tensor, targets: Tensor, compute: Compute) -> Tensor:
-    """Return the cross-entropy of a batch, summed over positions, in nats; runs the model.
+    """Return the cross-entropy of a batch, (B, T) each, summed over positions, in nats; runs the model.
 
     The logits are freed on return: kept during the backward pass, they would raise its peak memory.
-
-    Args:
-        model: token ids (B, T) -> logits (B, T, V).
-        inputs: (B, T).
-        targets: (B, T); `IGNORE` on padding.
     """
     with compute.autocast():
         logits = model(to_device(inputs, compute.device))
@@ -71,7 +56,6 @@ def evaluate(
     """Compute the mean loss over some batches; the model is in eval mode meanwhile.
 
     Args:
-        model: token ids (B, T) -> logits (B, T, V).
         batches: inputs and targets, see `gpt.evaluation.windows`.
         poll: called before every batch; an exception from it ends the evaluation.
     """

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 import torch
 
 from gpt.data.tokenizers import Tokenizer
-from gpt.device import widest_dtype
 from gpt.errors import GenerationError
 from gpt.evaluation.loss import IGNORE
 from gpt.evaluation.windows import sliding_batches
 from gpt.model import GPT
-from gpt.torch_defaults import with_own_defaults
+from gpt.torch_defaults import widest_dtype, with_own_defaults
 
 
 @dataclass(frozen=True)
@@ -28,12 +27,12 @@ class Score:
 
     @property
     def logprob(self) -> float:
-        """Return the log-probability of the text after its first token, in nats."""
+        """That of the text after its first token, in nats."""
         return math.fsum(self.logprobs)
 
     @property
     def perplexity(self) -> float:
-        """Return `exp(-mean log-probability)` per token; infinity if it overflows."""
+        """`exp(-mean log-probability)` per token."""
         try:
             return math.exp(-self.logprob / len(self.logprobs))
         except OverflowError:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from gpt.device import widest_dtype
 from gpt.errors import GenerationError
 from gpt.generation.backends import Backend
 from gpt.generation.tokens import check_finite
-from gpt.torch_defaults import with_own_defaults
+from gpt.torch_defaults import widest_dtype, with_own_defaults
 
 
 @dataclass(frozen=True)

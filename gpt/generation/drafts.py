@@ -34,11 +34,7 @@ MakeDrafter = Callable[[SamplingParams], Drafter]
 
 
 class NgramDrafter:
-    """Proposes what usually followed in the training text.
-
-    Args:
-        table: n-grams over the same vocabulary.
-    """
+    """Proposes what usually followed in the training text, by a table of n-grams over the same vocabulary."""
 
     def __init__(self, table: "NgramTable") -> None:
         self._table = table
@@ -84,9 +80,7 @@ class LookupDrafter:
 class ModelDrafter:
     """Proposes what a smaller model samples with the same numbers: where both distributions agree, so do the samples.
 
-    Args:
-        model: the smaller model, for this sequence only.
-        params: how to sample.
+    The smaller model is for this sequence only.
     """
 
     def __init__(self, model: "NativeBackend", params: SamplingParams) -> None:

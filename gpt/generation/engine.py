@@ -6,8 +6,7 @@ import torch
 
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError
-from gpt.generation.output import FinishReason, TextChunk
-from gpt.generation.request import Request
+from gpt.generation.request import FinishReason, Request, TextChunk
 from gpt.generation.runners import Runner
 from gpt.generation.sequence import SequenceState
 from gpt.generation.speculative import Speculation
@@ -17,14 +16,7 @@ from gpt.generation.tokens import not_finite
 class EngineStats(NamedTuple):
     """What an engine is doing and has done.
 
-    Attributes:
-        running: number of sequences in the batch.
-        waiting: number of requests not in the batch yet.
-        blocks_in_use: cache blocks in use.
-        blocks: cache blocks in total.
-        tokens_generated: number of tokens sampled so far.
-        prompt_tokens_reused: prompt tokens found in the cache, so far.
-        preemptions: number of preemptions so far.
+    Requests in the batch and not in it yet, and cache blocks, are counted now; the other three since the start.
     """
 
     running: int
@@ -50,8 +42,8 @@ class Engine:
 
     Args:
         runner: computes the steps.
-        tokenizer: the model's tokenizer; None: ids are wanted, and no text.
-        block_size: the model's context length.
+        tokenizer: of the model; None: ids are wanted, and no text.
+        block_size: of the model.
     """
 
     def __init__(self, runner: Runner, tokenizer: Tokenizer | None, block_size: int) -> None:
@@ -61,16 +53,13 @@ class Engine:
 
     @property
     def requests(self) -> list[Request]:
-        """Return the requests that have not ended."""
         return list(self._sequences)
 
     @property
     def speculation(self) -> Speculation | None:
-        """Return what was learned of drafts; None without."""
         return self._runner.speculation
 
     def stats(self) -> EngineStats:
-        """Return the current statistics."""
         scheduler, pool = self._runner.scheduler, self._runner.pool
         return EngineStats(
             len(scheduler.running),

@@ -3,24 +3,23 @@
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from gpt.config import SamplingParams
-from gpt.config.composing import check_section
 from gpt.config.sections import SEEDS
 from gpt.data.token_ids import TextOrIds, to_list
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError
 from gpt.generation.backends import TokenIds
-from gpt.generation.backends.selection import Runtime, build_runtime
-from gpt.generation.engine import NewChunks
-from gpt.generation.output import FinishReason, TextChunk
-from gpt.generation.request import Request
+from gpt.generation.request import FinishReason, Request, TextChunk
 from gpt.generation.speculative import Speculation
 from gpt.generation.text import check_ids, encode_prompt
 from gpt.generation.tokens import SampledToken
-from gpt.model import GPT
 from gpt.torch_defaults import with_own_defaults
+
+if TYPE_CHECKING:
+    from gpt.generation.backends.selection import Runtime
+    from gpt.model import GPT
 
 
 @dataclass
@@ -28,10 +27,7 @@ class Completion:
     """A finished text.
 
     Attributes:
-        prompt: as it was given.
         text: what follows the prompt.
-        seed: seed of its generator.
-        finish: why it ended.
         tokens: the sampled tokens, those of a stop string included.
     """
 
@@ -44,16 +40,16 @@ class Completion:
 
 @with_own_defaults
 def generate_tokens(
-    model: GPT,
+    model: "GPT",
     prompt: TextOrIds,
     params: SamplingParams | None = None,
-    runtime: Runtime | None = None,
+    runtime: "Runtime | None" = None,
     tokenizer: Tokenizer | None = None,
 ) -> Iterator[int]:
     """Yield the token ids after a prompt as they are sampled; the end token, if any, is the last.
 
     Args:
-        model: the model to sample from.
+        model: to sample from.
         prompt: at least one token: ids (T,) or (1, T), or a text.
         params: None: the defaults; `stop` is text and has no effect here. All ids of the model may be sampled, also
             those that a tokenizer does not have: `params.limited_to` leaves them out.
@@ -65,7 +61,7 @@ def generate_tokens(
         InputError: an id is outside the vocabulary.
     """
     ids, params = to_list(prompt, tokenizer, "generate_tokens"), params or SamplingParams()
-    batch = Batch(runtime or build_runtime(model), [ids], params, [params.seed])
+    batch = Batch(runtime or _fastest(model), [ids], params, [params.seed])
     while batch.active:
         token = batch.step()[0].token
         if token is not None:
@@ -93,7 +89,7 @@ class Batch:
     @with_own_defaults
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: "Runtime",
         prompts: Sequence[TokenIds],
         params: SamplingParams,
         seeds: Sequence[int],
@@ -109,16 +105,15 @@ class Batch:
             for row, (ids, seed) in enumerate(zip(prompts, seeds, strict=True))
         ]
         for request in self._requests:
-            self._receive(self._engine.add(request))
+            for _, chunks in self._engine.add(request):
+                self._queues[request.row] += chunks
 
     @property
     def cache_bytes(self) -> int:
-        """Return the most bytes of keys and values at a time so far."""
         return self._engine.cache_bytes
 
     @property
     def speculation(self) -> Speculation | None:
-        """Return what was learned of drafts; None without."""
         return self._engine.speculation
 
     @with_own_defaults
@@ -129,7 +124,8 @@ class Batch:
             GenerationError: the model's logits are not finite.
         """
         while not all(self._queues[row] for row in self.active):
-            self._receive(self._engine.step())
+            for request, new in self._engine.step():
+                self._queues[request.row] += new
         chunks = {row: self._queues[row].popleft() for row in self.active}
         ended = {row for row, chunk in chunks.items() if chunk.finish is not None}
         if ended:
@@ -139,10 +135,6 @@ class Batch:
                 self.active = []
                 raise error
         return chunks
-
-    def _receive(self, new: Sequence[NewChunks]) -> None:
-        for request, chunks in new:
-            self._queues[request.row] += chunks
 
 
 class TextBatch(Batch):
@@ -164,7 +156,7 @@ class TextBatch(Batch):
     @with_own_defaults
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: "Runtime",
         tokenizer: Tokenizer,
         prompts: Sequence[str],
         params: SamplingParams,
@@ -187,15 +179,15 @@ class TextBatch(Batch):
 
 
 def complete(
-    model: GPT,
+    model: "GPT",
     tokenizer: Tokenizer,
     prompts: Sequence[str],
     params: SamplingParams,
     seeds: Sequence[int] | None = None,
-    runtime: Runtime | None = None,
+    runtime: "Runtime | None" = None,
 ) -> list[Completion]:
     """Return the completions of a `TextBatch`, whose arguments and errors these are; without a runtime, the fastest."""
-    batch = TextBatch(runtime or build_runtime(model), tokenizer, prompts, params, seeds)
+    batch = TextBatch(runtime or _fastest(model), tokenizer, prompts, params, seeds)
     seeds = [params.seed] * len(prompts) if seeds is None else seeds
     completions = [Completion(prompt, "", seed) for prompt, seed in zip(prompts, seeds, strict=True)]
     for chunk in batch:
@@ -208,7 +200,7 @@ def complete(
 
 
 def stream(
-    model: GPT, tokenizer: Tokenizer, prompt: str, *, runtime: Runtime | None = None, **params: Any
+    model: "GPT", tokenizer: Tokenizer, prompt: str, *, runtime: "Runtime | None" = None, **params: Any
 ) -> Iterator[str]:
     """Return an iterator over the text that follows a prompt, in chunks, as it is generated.
 
@@ -227,20 +219,20 @@ def stream(
         GenerationError: a parameter is unknown or out of its range, or the prompt is not a text.
         GPTError: see `TextBatch`.
     """
-    batch = TextBatch(runtime or build_runtime(model), tokenizer, [prompt], sampling_params(params))
+    batch = TextBatch(runtime or _fastest(model), tokenizer, [prompt], sampling_params(params))
     return (chunk.text for chunk in batch if chunk.text)
 
 
 @overload
 def generate(
-    model: GPT, tokenizer: Tokenizer, prompts: str, *, runtime: Runtime | None = None, **params: Any
+    model: "GPT", tokenizer: Tokenizer, prompts: str, *, runtime: "Runtime | None" = None, **params: Any
 ) -> str: ...
 @overload
 def generate(
-    model: GPT, tokenizer: Tokenizer, prompts: Sequence[str], *, runtime: Runtime | None = None, **params: Any
+    model: "GPT", tokenizer: Tokenizer, prompts: Sequence[str], *, runtime: "Runtime | None" = None, **params: Any
 ) -> list[str]: ...
 def generate(
-    model: GPT, tokenizer: Tokenizer, prompts: str | Sequence[str], *, runtime: Runtime | None = None, **params: Any
+    model: "GPT", tokenizer: Tokenizer, prompts: str | Sequence[str], *, runtime: "Runtime | None" = None, **params: Any
 ) -> str | list[str]:
     """Return the text that follows each prompt, without the prompt; one text for one prompt, a list for a list.
 
@@ -261,9 +253,17 @@ def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
     Raises:
         GenerationError: one is unknown or out of its range; the message has all problems.
     """
+    from gpt.config.composing import check_section  # here, since only this reads what a user may have misspelled
+
     given = {**given, "stop": (given["stop"],)} if isinstance(given.get("stop"), str) else given
     params, problems = check_section("sample", given)
     if problems:
         raise GenerationError("; ".join(problems))
     assert isinstance(params, SamplingParams)
     return params
+
+
+def _fastest(model: "GPT") -> "Runtime":
+    from gpt.generation.backends.selection import build_runtime  # here, since who brings a runtime needs no other
+
+    return build_runtime(model)

@@ -1,11 +1,33 @@
-"""A request: a prompt, how to continue it, and a callback for the answer."""
+"""A request: a prompt, how to continue it, and the chunks of its answer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError
-from gpt.generation.output import TextChunk
+from gpt.generation.tokens import SampledToken
+
+FinishReason = Literal["length", "stop", "end", "window", "cancelled", "error"]
+"""Why a sequence ended: `max_new_tokens`, a stop string, the end token, or the edge of the window. A request can also
+be cancelled, or fail."""
+
+
+class TextChunk(NamedTuple):
+    """What one sampled token adds to the text after a prompt.
+
+    Attributes:
+        row: index of the prompt in the batch.
+        text: what may be shown now; empty where it is held back.
+        token: the sampled token; None where there is none, as with `max_new_tokens` 0.
+        finish: why the sequence ends with this chunk; None while it goes on.
+    """
+
+    row: int
+    text: str
+    token: SampledToken | None
+    finish: FinishReason | None
+
 
 OnChunks = Callable[[list[TextChunk]], None]
 """Called from the engine's thread with all new chunks of a step; an exception from it ends the request."""

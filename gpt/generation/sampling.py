@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.config.filter_fields import all_filters
-from gpt.device import widest_dtype
+from gpt.config.fields import all_filters
 from gpt.errors import GenerationError
+from gpt.torch_defaults import widest_dtype
 
 
 def next_token_probabilities(logits: Tensor, params: SamplingParams, sequences: Sequence[Sequence[int]] = ()) -> Tensor:
@@ -74,14 +74,8 @@ def repetition_penalty(logits: Tensor, sequences: Sequence[Sequence[int]], penal
 def sample(probabilities: Tensor, uniform: Tensor) -> Tensor:
     """Sample one token per row by inverting the cumulative distribution.
 
-    One number decides a row, so that a sequence depends on its own generator only.
-
-    Args:
-        probabilities: (B, V).
-        uniform: (B,) float32 in [0, 1).
-
-    Returns:
-        (B,) int64; never a token of probability 0.
+    One number decides a row, so that a sequence depends on its own generator only: probabilities (B, V) and uniforms
+    (B,) float32 in [0, 1) give (B,) int64, never a token of probability 0.
     """
     cumulative = probabilities.to(widest_dtype(probabilities.device)).cumsum(dim=-1)
     target = uniform.to(cumulative, non_blocking=True).unsqueeze(-1) * cumulative[..., -1:]

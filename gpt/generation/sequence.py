@@ -6,8 +6,8 @@ from typing import NamedTuple
 from gpt.cache.paged import BlockPool, BlockTable
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation.backends import Window
-from gpt.generation.output import Detokenizer, FinishReason, TextChunk
-from gpt.generation.request import Request
+from gpt.generation.request import FinishReason, Request, TextChunk
+from gpt.generation.text import TextStream
 from gpt.generation.tokens import RandomStream, SampledToken, sampling_key
 
 
@@ -15,7 +15,6 @@ class SequenceState:
     """A request in progress.
 
     Attributes:
-        request: the request it answers.
         tokens: those of the prompt, and those sampled so far.
         start: where its window begins, the tokens that the model sees.
         table: blocks of the window's keys and values.
@@ -25,11 +24,7 @@ class SequenceState:
         since: the step since which it has waited for its next token.
         turn: number of its tokens when it was admitted to the batch.
 
-    Args:
-        request: the request to answer.
-        tokenizer: the model's tokenizer; None: no text is wanted.
-        block_size: the model's context length.
-        pool: source of the blocks.
+    Without a tokenizer no text is wanted.
     """
 
     def __init__(self, request: Request, tokenizer: Tokenizer | None, block_size: int, pool: BlockPool) -> None:
@@ -42,8 +37,9 @@ class SequenceState:
         self._window = Window.build(block_size, request.params.slide_chunk)
         self._move_window()
         self._longest = len(self.tokens) + request.params.max_new_tokens
-        before = () if isinstance(request.prompt, str) else self.tokens
-        self._detokenizer = Detokenizer(tokenizer, request.params, request.row, len(self.tokens), block_size, before)
+        self._text = None if tokenizer is None else TextStream(tokenizer, request.params.stop)
+        if self._text is not None and not isinstance(request.prompt, str):
+            self._text.begin(self.tokens)  # given as ids, which may end within a character
 
     @property
     def stored(self) -> int:
@@ -57,7 +53,6 @@ class SequenceState:
 
     @property
     def is_new(self) -> bool:
-        """Return whether no token has been sampled yet."""
         return len(self.tokens) == len(self.request.prompt_ids)
 
     @property
@@ -66,7 +61,6 @@ class SequenceState:
         return min(self._window.size + 1 - (len(self.tokens) - self.start), self._longest - len(self.tokens))
 
     def window(self) -> list[int]:
-        """Return the tokens that the model sees."""
         return self.tokens[self.start :]
 
     def append(self, sampled: Sequence[SampledToken]) -> list[TextChunk]:
@@ -74,7 +68,7 @@ class SequenceState:
         chunks: list[TextChunk] = []
         for token in sampled:
             self.tokens.append(token.id)
-            chunks.append(self._detokenizer.feed(token))
+            chunks.append(self._chunk(token))
             if chunks[-1].finish is not None:
                 break
         self.random.advance(len(chunks))
@@ -83,8 +77,25 @@ class SequenceState:
         return chunks
 
     def end(self, finish: FinishReason) -> TextChunk:
-        """Return the last chunk of a sequence that ends without a token."""
-        return self._detokenizer.end(finish)
+        """Return the last chunk of a sequence that ends without a token: the text that was held back."""
+        return TextChunk(self.request.row, self._flush(), None, finish)
+
+    def _chunk(self, token: SampledToken) -> TextChunk:
+        is_end = token.id == self.params.end_id
+        text = "" if is_end or self._text is None else self._text.feed(token.id)
+        finish: FinishReason | None = None
+        if is_end:
+            finish = "end"
+        elif self._text is not None and self._text.stopped:
+            finish = "stop"
+        elif len(self.tokens) == self._longest:
+            finish = "length"
+        elif self.params.overflow == "stop" and len(self.tokens) > self._window.size:
+            finish = "window"
+        return TextChunk(self.request.row, text if finish is None else text + self._flush(), token, finish)
+
+    def _flush(self) -> str:
+        return "" if self._text is None else self._text.flush()
 
     def _move_window(self) -> None:
         """Forget what is stored if the window begins elsewhere: every position in it moves."""

@@ -46,7 +46,6 @@ class Speculation:
 
     @property
     def is_paused(self) -> bool:
-        """Return whether the next call is to do without drafts."""
         return self._plain_left > 0
 
     def weigh_plain(self, seconds: float, steps: int, sequences: int, is_long: bool) -> None:
@@ -56,13 +55,7 @@ class Speculation:
         self._plain_left = max(self._plain_left - steps, 0 if is_reliable else 1)
 
     def weigh_drafts(self, seconds: float, verified: int, tokens: int) -> None:
-        """Count what a pass has lost or gained, and pause drafting where it has lost too much.
-
-        Args:
-            seconds: that it took.
-            verified: positions in it.
-            tokens: sampled by it.
-        """
+        """Count what a pass over some positions has lost or gained, and pause drafting where it has lost too much."""
         cost = min(seconds / self._plain_seconds, HICCUP * verified)
         self._lost = max(-MAX_LOST, self._lost + cost - tokens)
         if self._lost > MAX_LOST:
@@ -82,7 +75,8 @@ class Drafts:
 
     def accept(self, draft: Sequence[int], sampled: Sequence[int]) -> int:
         """Return how many drafts are accepted, of those that were verified by sampling in their places."""
-        accepted = _count_accepted(draft, sampled)
+        pairs = zip(draft, sampled, strict=False)
+        accepted = next((i for i, (proposed, token) in enumerate(pairs) if proposed != token), len(draft))
         self._speculation.drafted += len(draft)
         self._speculation.accepted += accepted
         if accepted == len(draft):
@@ -90,9 +84,3 @@ class Drafts:
         elif accepted == 0:
             self._length = max(self._length - 1, 1)
         return accepted
-
-
-def _count_accepted(draft: Sequence[int], sampled: Sequence[int]) -> int:
-    """Return how many drafts are what was sampled in their place, up to the first that is not."""
-    pairs = zip(draft, sampled, strict=False)
-    return next((i for i, (proposed, token) in enumerate(pairs) if proposed != token), len(draft))

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
-from gpt.errors import DataError, GenerationError
-from gpt.model.gpt import outside_vocabulary
+from gpt.errors import DataError, GenerationError, outside_vocabulary
 
 FIRST_TEXT = "\n"
 """Where an empty prompt starts: after a line end, or, where the vocabulary has none, after id 0."""
@@ -90,7 +89,6 @@ class TextStream:
         return self._release(self._decode(index))
 
     def flush(self) -> str:
-        """Return the rest of the text, at the end."""
         if self.stopped:
             return ""
         shown = self._release(self._detokenizer.flush())

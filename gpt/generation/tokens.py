@@ -60,14 +60,7 @@ class RandomStream:
 def sample_tokens(
     logits: Tensor, params: SamplingParams, sequences: Sequence[TokenIds], uniforms: Sequence[float]
 ) -> list[SampledToken | None]:
-    """Sample the next token of each sequence; None where its logits are not finite.
-
-    Args:
-        logits: (B, V), after each of the sequences.
-        params: how to sample.
-        sequences: their tokens so far.
-        uniforms: numbers in [0, 1), one for each.
-    """
+    """Sample the next token of each sequence from logits (B, V) by one uniform; None where they are not finite."""
     probabilities = next_token_probabilities(logits, params, sequences)
     sampled = sample(probabilities, torch.tensor(uniforms, dtype=torch.float32))
     # reading back waits for the device, so it is done once
@@ -78,13 +71,9 @@ def sample_tokens(
 
 
 def to_sampled_tokens(tokens: Sequence[int], logits: Tensor | None, params: SamplingParams) -> list[SampledToken]:
-    """Return sampled tokens, with their log-probabilities where these are asked for.
+    """Return sampled tokens, with their log-probabilities by logits (B, V) if `params.logprobs` is a number.
 
-    Args:
-        tokens: B ids.
-        logits: (B, V) that each was sampled from; None only where `params.logprobs` is.
-        params: `logprobs` is the number of most likely tokens to list beside each, of those that may be sampled; None:
-            the tokens alone.
+    So many of the most likely tokens, of those that may be sampled, are listed beside each.
     """
     if logits is None or params.logprobs is None:
         return list(map(SampledToken, tokens))

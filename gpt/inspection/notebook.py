@@ -49,7 +49,6 @@ def model_html(model: "GPT") -> str:
 
 
 def tokenizer_html(tokenizer: "Tokenizer") -> str:
-    """Return the tokens of a tokenizer with their ids."""
     from gpt.inspection.show import vocabulary
 
     return vocabulary(tokenizer)._repr_html_()

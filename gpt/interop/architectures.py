@@ -1,7 +1,7 @@
 """Architectures of transformers that models of this package are exported to and imported from."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from gpt.config import ModelConfig
 from gpt.errors import InputError
@@ -18,40 +18,6 @@ COVERED = ("position", "norm", "mlp", "n_kv_head", "qk_norm", "bias", "tie_weigh
 """Keys of `ModelConfig` that some architecture has, with the values that `requirements` allow."""
 
 
-class Architecture(Protocol):
-    """One class of models in transformers.
-
-    Attributes:
-        name: name of the class.
-        prefix: prefix of its inner model's tensors, which may be saved without it.
-        tied_by_default: whether the head is the embedding where config.json does not say.
-    """
-
-    name: str
-    prefix: str
-    tied_by_default: bool
-
-    def requirements(self, config: ModelConfig) -> dict[str, tuple[bool, str]]:
-        """Return whether each option of a model can be expressed, and a value that can."""
-        ...
-
-    def to_fields(self, config: ModelConfig) -> dict[str, Any]:
-        """Return the content of config.json that describes a model."""
-        ...
-
-    def from_fields(self, fields: Fields) -> dict[str, Any]:
-        """Return the keys of `ModelConfig` that a config.json gives.
-
-        Raises:
-            InputError: it asks for something that this package does not compute.
-        """
-        ...
-
-    def entries(self, config: ModelConfig) -> list[Entry]:
-        """Return all tensors of a model."""
-        ...
-
-
 class GPT2:
     """Learned positions, LayerNorm, a feed-forward network without a gate, and biases everywhere (Radford et al. 2019).
 
@@ -59,10 +25,11 @@ class GPT2:
     """
 
     name = "GPT2LMHeadModel"
-    prefix = "transformer."
-    tied_by_default = True
+    prefix = "transformer."  # of the inner model's tensors, which may be saved without it
+    tied_by_default = True  # where config.json does not say
 
     def requirements(self, config: ModelConfig) -> dict[str, tuple[bool, str]]:
+        """Return whether each option of a model can be expressed, and a value that can."""
         return {
             "position": (config.position in ("learned", "sinusoidal"), "learned"),
             "norm": (config.norm == "layernorm", "layernorm"),
@@ -72,6 +39,7 @@ class GPT2:
         }
 
     def to_fields(self, config: ModelConfig) -> dict[str, Any]:
+        """Return the content of config.json that describes a model."""
         return {
             "model_type": "gpt2",
             "n_positions": config.block_size,
@@ -87,6 +55,7 @@ class GPT2:
         }
 
     def from_fields(self, fields: Fields) -> dict[str, Any]:
+        """Return the keys of `ModelConfig` that a config.json gives; raise InputError if it asks for something else."""
         require(fields, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
         activation = fields.get("activation_function", "gelu_new")
         if activation not in ACTIVATIONS_IN:
@@ -114,10 +83,8 @@ def gpt2_entries(config: ModelConfig, prefix: str, transposed: bool, bias: bool)
     """Return the tensors of GPT-2: queries, keys and values are one layer.
 
     Args:
-        config: the model's architecture.
         prefix: prefix of all names except the head's.
         transposed: matrices of the blocks are stored as (in, out).
-        bias: layers have biases.
     """
     entries = [Entry(f"{prefix}{name}.weight", (f"{name}.weight",)) for name in ("wte", "wpe")]
     for layer in range(config.n_layer):
@@ -230,6 +197,7 @@ LLAMA_LINEAR = {
 }
 LLAMA_NORMS = {"input_layernorm": "ln_1", "post_attention_layernorm": "ln_2"}
 QK_NORMS = {"self_attn.q_norm": "attn.q_norm", "self_attn.k_norm": "attn.k_norm"}
+Architecture = GPT2 | Llama
 ARCHITECTURES: tuple[Architecture, ...] = (GPT2(), Llama(), Qwen3())
 
 
@@ -256,11 +224,7 @@ def architecture_for(config: ModelConfig) -> Architecture:
 
 
 def architecture_named(name: str) -> Architecture:
-    """Return the architecture with the name that transformers gives it.
-
-    Raises:
-        InputError: it is not supported.
-    """
+    """Return the architecture with the name that transformers gives it; raise InputError if it is not supported."""
     for architecture in ARCHITECTURES:
         if architecture.name == name:
             return architecture

@@ -22,8 +22,6 @@ def require_covered(
     """Check that an exporter knows every option of a model; a key that it does not know has to have its default.
 
     Args:
-        config: the model's architecture.
-        exporter: what a message calls it.
         keys: keys of `ModelConfig` whose every value it covers, beside sizes and what has no effect.
         names: the values that it covers, of keys that have a list of them.
 
@@ -48,12 +46,7 @@ def require_as_configured(model: GPT) -> None:
 
 
 def not_applied(params: SamplingParams, applied: Collection[str]) -> list[str]:
-    """Return the sampling parameters, as KEY=VALUE, that a format does not have and that are not at their default.
-
-    Args:
-        params: those of a run.
-        applied: keys that the format has.
-    """
+    """Return the sampling parameters, as KEY=VALUE, that are neither `applied` by a format nor at their default."""
     fields, known = type(params).model_fields, {*applied, *NOT_SAMPLING}
     values = {key: getattr(params, key) for key, field in fields.items() if getattr(params, key) != field.default}
     return [f"sample.{key}={value}" for key, value in values.items() if key not in known]

@@ -34,11 +34,7 @@ def write_gguf(
     """Write a model as a GGUF file.
 
     Args:
-        path: path of the file.
-        model: with weights that are not quantized.
-        tokenizer: the one it was trained with.
         weights: one of `WEIGHTS`.
-        name: name of the model.
         end_id: token that ends a text, if there is one.
 
     Raises:
@@ -77,12 +73,7 @@ def check_gguf(path: Path, model: GPT, weights: str) -> float:
     """Compute logits from a GGUF file as llama.cpp does, and compare them with those of the model.
 
     The model computes with weights that are rounded as in the file, so that nothing but rounding in float32 is allowed.
-
-    Returns:
-        The root mean square of their difference, relative to the deviation of the logits.
-
-    Raises:
-        InputError: they differ, or the model is not what its configuration builds.
+    Results and errors are those of `require_same` and `require_as_configured`.
     """
     require_as_configured(model)
     library: Any = import_module("gguf")

@@ -18,33 +18,19 @@ SPLITS = {CONTRACTIONS + r"\p{N}{1,3}" + REST: "llama-bpe", CONTRACTIONS + r"\p{
 
 
 class GGUFTokens(NamedTuple):
-    """A vocabulary.
+    """A vocabulary."""
 
-    Attributes:
-        model: what applies it: "rwkv" takes the longest match, "gpt2" merges pairs.
-        texts: the tokens, as `model` writes them.
-        types: their types.
-        unknown_id: token for what has none.
-        end_id: token that ends a text; "gpt2" always has one.
-        merges: pairs to merge, first come the most frequent.
-        words: how a text is split before merging.
-    """
-
-    model: str
-    texts: list[bytes]
+    model: str  # what applies it: "rwkv" takes the longest match, "gpt2" merges pairs
+    texts: list[bytes]  # the tokens, as `model` writes them
     types: list[int]
-    unknown_id: int | None = None
-    end_id: int | None = None
-    merges: tuple[str, ...] = ()
-    words: str | None = None
+    unknown_id: int | None = None  # token for what has none
+    end_id: int | None = None  # token that ends a text; "gpt2" always has one
+    merges: tuple[str, ...] = ()  # pairs to merge, first come the most frequent
+    words: str | None = None  # how a text is split before merging
 
 
 def gguf_tokens(tokenizer: Tokenizer, end_id: int | None = None) -> GGUFTokens:
     """Return a tokenizer in the terms of GGUF.
-
-    Args:
-        tokenizer: characters, bytes, or byte-level byte pair encoding.
-        end_id: token that ends a text, if there is one.
 
     Raises:
         InputError: llama.cpp has no tokenizer that gives the same ids.
@@ -74,11 +60,7 @@ def _merging(tokenizer: BPETokenizer, content: Mapping[str, Any], end_id: int | 
 
 
 def _words(content: Mapping[str, Any]) -> str:
-    """Return llama.cpp's name of how a tokenizer.json splits a text into words.
-
-    Raises:
-        InputError: it has none, or would do something else than the rest of the tokenizer.json says.
-    """
+    """Return llama.cpp's name of how a tokenizer.json splits a text into words."""
     splitter, whole_words = content.get("pre_tokenizer") or {}, bool(content["model"].get("ignore_merges"))
     name = None
     if splits_as_gpt2(content):

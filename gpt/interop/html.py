@@ -46,13 +46,7 @@ def render_model_page(
     """Return an HTML document in which a reader writes text with the model, without a server or network.
 
     Args:
-        model: with weights in any format.
-        tokenizer: the one it was trained with.
-        weights: one of `WEIGHTS`.
         params: temperature, top-k, top-p, seed and length that the page starts with.
-        prompt: the prompt the page starts with.
-        title: the page's title.
-        note: a line below the title.
 
     Raises:
         DataError: the prompt has characters outside the vocabulary.
@@ -113,11 +107,7 @@ def _probe(model: GPT, rounded: dict[str, Tensor], tolerance: float) -> dict[str
 
 
 def _page_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return what the page's tokenizer is made from.
-
-    Raises:
-        InputError: it is of byte pair encoding that the page does not have.
-    """
+    """Return what the page's tokenizer is made from."""
     if not isinstance(tokenizer, BPETokenizer):
         return tokenizer.to_dict()
     content: dict[str, Any] = tokenizer.to_dict()["tokenizer"]

@@ -33,10 +33,7 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams, card:
     """Return the files of a folder for transformers, with weights in float32.
 
     Args:
-        model: with weights that are not quantized.
-        tokenizer: the one it was trained with.
         params: the defaults of `generate`.
-        card: text of the model card, Markdown.
 
     Raises:
         InputError: no architecture expresses the model, or its weights are quantized.
@@ -79,11 +76,7 @@ def export_files(model: GPT, tokenizer: Tokenizer, params: SamplingParams, card:
 def check_folder(folder: Path, model: GPT) -> float:
     """Compute logits from a folder's files as transformers does, and compare them with those of the model.
 
-    Returns:
-        The root mean square of their difference, relative to the deviation of the logits.
-
-    Raises:
-        InputError: they differ, or the model is not what its configuration builds.
+    Results and errors are those of `require_same` and `require_as_configured`.
     """
     require_as_configured(model)
     idx = window_of(model)
@@ -150,7 +143,6 @@ def read_end_id(folder: Path, vocab_size: int) -> int | None:
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Return the tensors of one safetensors file or of several with an index."""
     names = [WEIGHTS]
     if (folder / INDEX).exists():
         try:

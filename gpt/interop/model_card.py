@@ -7,14 +7,7 @@ from gpt.config import Config
 
 
 def model_card(name: str, config: Config, state: Mapping[str, Any], parameters: int) -> str:
-    """Return Markdown that says what a model is, how well it does, and how to load it.
-
-    Args:
-        name: name of the run.
-        config: configuration of the run.
-        state: the checkpoint's step and losses.
-        parameters: number of the model's parameters.
-    """
+    """Return Markdown that says what the model of a run is, how well it does, and how to load it."""
     shape, data = config.model, config.data
     corpus = data.path or data.url or data.source
     rows = {

@@ -29,11 +29,6 @@ def write_onnx(path: Path, model: GPT, tokenizer: Tokenizer) -> None:
 
     Its metadata have the tokenizer as `tokenizer.json`, and `block_size`, the longest T.
 
-    Args:
-        path: path of the file.
-        model: with weights that are not quantized.
-        tokenizer: the one it was trained with.
-
     Raises:
         InputError: the weights are quantized or too large for one file, the tokenizer cannot be written, or packages
             are missing.
@@ -60,11 +55,7 @@ def write_onnx(path: Path, model: GPT, tokenizer: Tokenizer) -> None:
 def check_onnx(path: Path, model: GPT) -> float:
     """Run an ONNX file by onnxruntime, or by onnx itself where that is missing, and compare it with the model.
 
-    Returns:
-        The root mean square of the logits' difference, relative to their deviation.
-
-    Raises:
-        InputError: they differ, or the file cannot be run.
+    Results and errors are those of `require_same`; an InputError too where the file cannot be run.
     """
     idx = window_of(model)
     try:

@@ -43,21 +43,10 @@ def find_node() -> str | None:
 
 
 def check_page(path: Path, model: GPT, weights: str, node: str) -> float:
-    """Run a page's code on its weights, and compare the logits with those of the model.
+    """Run a page's code on its weights by Node, and compare the logits with those of the model.
 
     The model computes with weights that are rounded as in the page, so that nothing but rounding in float32 is allowed.
-
-    Args:
-        path: path of the page.
-        model: the one it was written from.
-        weights: format of the page's weights.
-        node: path of Node.
-
-    Returns:
-        The root mean square of the difference, relative to the deviation of the logits.
-
-    Raises:
-        InputError: they differ, the code does not run, or the model is not what its configuration builds.
+    Results and errors are those of `require_same` and `require_as_configured`.
     """
     require_as_configured(model)
     idx = window_of(model)

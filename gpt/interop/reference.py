@@ -46,27 +46,17 @@ HF_NAMES = {
 
 
 class Exported(NamedTuple):
-    """What a file says, in terms of its tensors and numbers only.
+    """What a file says, in terms of its tensors and numbers only."""
 
-    Attributes:
-        tensors: float32, matrices (out, in), by GGUF's names.
-        layers: number of blocks.
-        heads: number of query heads.
-        kv_heads: number of key and value heads.
-        eps: added to variances.
-        activation: of the feed-forward network.
-        theta: base of the rotary frequencies; None: positions are in `tensors`, and norms are LayerNorm.
-        neighbors: columns 2i and 2i + 1 are rotated together, else i and i + D/2.
-    """
-
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, Tensor]  # float32, matrices (out, in), by GGUF's names
     layers: int
     heads: int
     kv_heads: int
-    eps: float
-    activation: Callable[[Tensor], Tensor]
+    eps: float  # added to variances
+    activation: Callable[[Tensor], Tensor]  # of the feed-forward network
+    # base of the rotary frequencies; None: positions are in `tensors`, and norms are LayerNorm
     theta: float | None = None
-    neighbors: bool = False
+    neighbors: bool = False  # columns 2i and 2i + 1 are rotated together, else i and i + D/2
 
 
 def from_transformers(fields: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Exported:

@@ -17,17 +17,11 @@ from gpt.model.meta import meta_device
 
 
 class Entry(NamedTuple):
-    """One tensor of another library.
+    """One tensor of another library."""
 
-    Attributes:
-        theirs: its name there.
-        ours: the tensors of ours whose rows it holds, one after another.
-        transposed: whether a matrix is stored as (in, out).
-    """
-
-    theirs: str
-    ours: tuple[str, ...]
-    transposed: bool = False
+    theirs: str  # its name there
+    ours: tuple[str, ...]  # the tensors of ours whose rows it holds, one after another
+    transposed: bool = False  # whether a matrix is stored as (in, out)
 
 
 def linear(theirs: str, ours: Sequence[str], bias: bool, transposed: bool = False) -> list[Entry]:
@@ -37,12 +31,7 @@ def linear(theirs: str, ours: Sequence[str], bias: bool, transposed: bool = Fals
 
 
 def to_theirs(entries: Iterable[Entry], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors by their names; a bias that a layer of ours does not have is zero.
-
-    Args:
-        entries: all tensors of the other library.
-        weights: a model's weights, by our names.
-    """
+    """Return the tensors of another library; a bias that a layer of ours does not have is zero."""
     return {entry.theirs: _joined(entry, weights) for entry in entries}
 
 
@@ -58,12 +47,7 @@ def _weight_or_zeros(name: str, weights: Mapping[str, Tensor]) -> Tensor:
 
 
 def build_from_tensors(config: ModelConfig, entries: Iterable[Entry], tensors: Mapping[str, Tensor]) -> GPT:
-    """Return a model with the weights of another library, float32, in eval mode; a bias that is missing is zero.
-
-    Args:
-        config: the model's architecture.
-        entries: all tensors of the other library.
-        tensors: by their names.
+    """Return a model with the tensors of another library, float32, in eval mode; a bias that is missing is zero.
 
     Raises:
         InputError: a tensor is missing, or has another shape than the model needs.

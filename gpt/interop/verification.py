@@ -28,13 +28,10 @@ def window_of(model: GPT) -> Tensor:
 def logits_of(model: GPT, idx: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensor:
     """Return the logits (T, V) that the model as it is computes of ids (T,).
 
-    Args:
-        model: the model, in any format.
-        idx: token ids.
-        weights: what to use in place of some parameters, as they are rounded in a file.
+    `weights` stand in place of some parameters, as they are rounded in a file.
 
     Raises:
-        InputError: they are not finite.
+        InputError: the logits are not finite.
     """
     with eval_mode(model):
         batch = idx.to(next(model.parameters()).device).unsqueeze(0)
@@ -45,7 +42,7 @@ def logits_of(model: GPT, idx: Tensor, weights: Mapping[str, Tensor] | None = No
 
 
 def require_same(found: Tensor, expected: Tensor, tolerance: float = TOLERANCE) -> float:
-    """Check the logits (T, V) of a file against those of its model.
+    """Compare the logits (T, V) of a file with those of its model.
 
     Returns:
         The root mean square of their difference, relative to the deviation of the model's logits.

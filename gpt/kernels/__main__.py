@@ -2,7 +2,7 @@
 
 import sys
 
-from gpt.environment import Settings, read_settings
+from gpt.environment import read_settings
 from gpt.errors import GPTError
 from gpt.kernels.decoding.engine import load_engine
 from gpt.kernels.training.bindings import Kernels
@@ -10,22 +10,14 @@ from gpt.processor import supported_processors
 from gpt.signals import unwinding
 
 
-def compile_all(settings: Settings) -> None:
-    """Compile the libraries that the cache does not have.
-
-    Raises:
-        DeviceError: there is no compiler, or it fails.
-    """
-    processor = supported_processors(settings.processor)[0]
-    Kernels(processor.matmul_dtype, settings, print)
-    load_engine(settings.cache_dir, print, processor)
-
-
 def main() -> int:
     """Compile; without a compiler print one line and succeed, since torch works without kernels."""
     try:
         with unwinding():
-            compile_all(read_settings())
+            settings = read_settings()
+            processor = supported_processors(settings.processor)[0]
+            Kernels(processor.matmul_dtype, settings, print)
+            load_engine(settings.cache_dir, print, processor)
     except GPTError as error:
         print(f"no compiled kernels: {error}", file=sys.stderr)
     return 0

@@ -21,6 +21,8 @@ from gpt.processor import Processor
 from gpt.progress import Report, announced, silent
 
 SOURCES = Path(__file__).parent / "src"
+PREBUILT = Path(__file__).parent / "prebuilt"
+"""Libraries that a wheel brings, for every processor class of its platform; a clone has none."""
 
 
 def load_library(
@@ -31,9 +33,10 @@ def load_library(
     flags: Sequence[str] = (),
     compiler: Compiler | None = None,
 ) -> ctypes.CDLL:
-    """Load the library built from a source, and compile it first if the cache does not have it.
+    """Load the library built from a source: that of the wheel, or of the cache, or compile it now.
 
-    Two processes may do this at once: each compiles into its own file and renames it.
+    That of a wheel is passed over once a source has been edited, or if a compiler is given. Two processes may compile
+    at once: each writes its own file and renames it.
 
     Args:
         source: path below `src`, such as "decoding/engine.cpp", or an absolute one.
@@ -47,11 +50,22 @@ def load_library(
         DeviceError: there is no compiler, it fails (its messages are kept in a log, and while that exists and nothing
             has changed, it is not tried again), the disk is full, or the library cannot be loaded.
     """
+    prebuilt = None if compiler else CachedLibrary(PREBUILT, prebuilt_key(source, processor, flags)).find()
+    return _load(prebuilt or _find_or_compile(source, processor, cache, report, flags, compiler))
+
+
+def prebuilt_key(source: str, processor: Processor, flags: Sequence[str] = ()) -> str:
+    """Return the name that a library has in a wheel, whichever compiler it is from."""
+    return f"{Path(source).stem}-{_fingerprint([*processor.compiler_flags, *flags, source], SOURCES / source)}"
+
+
+def _find_or_compile(
+    source: str, processor: Processor, cache: Path, report: Report, flags: Sequence[str], compiler: Compiler | None
+) -> Path:
     compiler = compiler or find_compiler()
     if compiler is None:
         raise DeviceError("no C++ compiler was found; install g++ or clang++, or: pip install ziglang")
-    macros = ["-DGPT_BFLOAT16"] if processor.matmul_dtype == torch.bfloat16 else []
-    command = compiler.arguments([*processor.flags, *macros, *flags])
+    command = compiler.arguments([*processor.compiler_flags, *flags])
     key = f"{Path(source).stem}-{_fingerprint([*command, source, compiler.version], SOURCES / source)}"
     folder = cache / "kernels"
     try:
@@ -62,6 +76,10 @@ def load_library(
             library = cached.find() or _compile(command, compiler, source, title, cached, report)
     except OSError as error:
         raise DeviceError(f"{source} cannot be compiled: {error}") from None
+    return library
+
+
+def _load(library: Path) -> ctypes.CDLL:
     try:
         _share_openmp_of_torch()
         return ctypes.CDLL(str(library))

@@ -58,7 +58,6 @@ def find_compilers() -> Iterator[Compiler]:
 
 
 def find_compiler() -> Compiler | None:
-    """Return the preferred compiler, or None if there is none."""
     return next(find_compilers(), None)
 
 

@@ -27,6 +27,7 @@ class CachedLibrary:
 
     folder: Path
     key: str
+    suffix: str = SUFFIX
 
     @property
     def log(self) -> Path:
@@ -34,8 +35,7 @@ class CachedLibrary:
         return self.folder / f"{self.key}.log"
 
     def files(self) -> list[Path]:
-        """Return the files of this library, whole or damaged."""
-        return sorted(self.folder.glob(f"{self.key}-*{SUFFIX}"))
+        return sorted(self.folder.glob(f"{self.key}-*{self.suffix}"))
 
     def find(self) -> Path | None:
         """Return the library's path; None if it is missing or has changed since it was stored."""
@@ -47,7 +47,7 @@ class CachedLibrary:
         Raises:
             OSError: the disk is full, or the folder cannot be written.
         """
-        library = self.folder / f"{self.key}-{sha256_of(built)[:CHECKSUM]}{SUFFIX}"
+        library = self.folder / f"{self.key}-{sha256_of(built)[:CHECKSUM]}{self.suffix}"
         if not _is_whole(library):  # Windows does not replace a library in use
             os.replace(built, library)
         self.log.unlink(missing_ok=True)

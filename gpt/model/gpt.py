@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gpt.config import ModelConfig
-from gpt.errors import InputError
+from gpt.errors import InputError, outside_vocabulary
 from gpt.model.attention import Attention, LayerCache, causal_mask
 from gpt.model.layers import build_mlp, build_norm
 from gpt.model.positions import AddedPositions, RotatedPositions, Rotation, ScoreBias, build_position
@@ -210,11 +210,6 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
             nn.init.normal_(parameter, std=projection_std)
         else:
             nn.init.normal_(parameter, std=INIT_STD)
-
-
-def outside_vocabulary(token: int, vocab_size: int) -> InputError:
-    """Return the error for an id that has no embedding."""
-    return InputError(f"token id {token} is outside the vocabulary of {vocab_size} ids (0 to {vocab_size - 1})")
 
 
 def _positions_and_mask(idx: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:

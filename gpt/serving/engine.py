@@ -8,8 +8,7 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.errors import GenerationError, explained
 from gpt.generation.backends.selection import DecodeOptions, build_runtime
 from gpt.generation.engine import EngineStats, NewChunks
-from gpt.generation.output import FinishReason, TextChunk
-from gpt.generation.request import EngineClosedError, OnChunks, QueueFullError, Request
+from gpt.generation.request import EngineClosedError, FinishReason, OnChunks, QueueFullError, Request, TextChunk
 from gpt.generation.text import check_ids, encode_prompt, fit_prompt
 from gpt.model import GPT
 from gpt.progress import Report, print_line
@@ -28,7 +27,6 @@ class ServingEngine:
 
     Args:
         model: on any device; the native backend copies its weights.
-        tokenizer: the one it was trained with.
         max_sequences: most sequences computed at a time.
         max_waiting: most requests that wait besides.
         cache_blocks: number of blocks of 64 positions; None: enough for `max_sequences` full windows.
@@ -72,16 +70,12 @@ class ServingEngine:
         self._thread.start()
 
     def submit(self, prompt: str | Sequence[int], params: SamplingParams, on_chunks: OnChunks) -> Request:
-        """Submit a prompt to be continued; may be called from any thread.
+        """Submit a prompt to be continued, and return the request, for `cancel`; may be called from any thread.
 
         Args:
             prompt: a text, or its token ids; may be empty: it then starts after a line end.
-            params: sampling parameters of this request.
             on_chunks: called from the engine's thread with all new chunks of a step; the last one says why the text
                 ends. It must not block. If it raises an exception, the request is cancelled and it is not called again.
-
-        Returns:
-            The request, for `cancel`.
 
         Raises:
             QueueFullError: too many requests are waiting.

@@ -25,13 +25,12 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Update the average with the weights after step `step`, counted from 1."""
+        """Update the average after step `step`, counted from 1."""
         decay = min(self._decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self._average.values()), self._local_weights, 1 - decay)
+        torch._foreach_lerp_(list(self._average.values()), self._local_weights(), 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Put the averaged weights into the model inside this context."""
         self._swap()
         try:
             yield
@@ -44,24 +43,19 @@ class WeightAverage:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take the model's present weights as the average, and copy those of the state into the model.
-
-        Raises:
-            KeyError, ValueError: the state belongs to another model, or to a run without an average.
-        """
+        """Take the model's present weights as the average, and copy those of the state into the model."""
         for name, weight in self._weights.items():
-            check_like(name, state[name], weight)
+            check_like(name, state[name], weight)  # all of them before any is changed
         for name, weight in self._weights.items():
             self._average[name].copy_(to_local(weight))
             weight.copy_(shard_like(state[name], weight))
 
-    @property
     def _local_weights(self) -> list[Tensor]:
         return [to_local(weight) for weight in self._weights.values()]
 
     @torch.no_grad()
     def _swap(self) -> None:
-        for average, weight in zip(self._average.values(), self._local_weights, strict=True):
+        for average, weight in zip(self._average.values(), self._local_weights(), strict=True):
             own = weight.clone()
             weight.copy_(average)
             average.copy_(own)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from gpt.distributed import World
 from gpt.errors import ConfigError, InputError, PeerError
 from gpt.training.step import StepResult
 
@@ -66,12 +67,9 @@ class Event:
 
 @dataclass(frozen=True)
 class StepEvent(Event):
-    """An optimizer step was made.
+    """An optimizer step was made."""
 
-    Attributes:
-        learning_rate: of this step.
-    """
-
+    hook: ClassVar = "on_step"
     learning_rate: float
     _result: StepResult
 
@@ -96,6 +94,7 @@ class EvaluationEvent(Event):
         sample: text that the model generated; empty with `train.sample_tokens` 0.
     """
 
+    hook: ClassVar = "on_evaluation"
     loss: float
     bits_per_char: float
     sample: str
@@ -103,12 +102,9 @@ class EvaluationEvent(Event):
 
 @dataclass(frozen=True)
 class CheckpointEvent(Event):
-    """A checkpoint was written.
+    """A checkpoint was written; `is_best`: its validation loss is the lowest so far."""
 
-    Attributes:
-        is_best: whether its validation loss is the lowest so far.
-    """
-
+    hook: ClassVar = "on_checkpoint"
     folder: Path
     is_best: bool
 
@@ -126,11 +122,7 @@ class _StepFunction(Callback):
 
 
 def as_callbacks(given: Sequence[AnyCallback]) -> list[Callback]:
-    """Return callbacks, of which a plain function is one with `on_step` only.
-
-    Raises:
-        ConfigError: one of them is neither.
-    """
+    """Return callbacks, of which a plain function is one with `on_step` only; ConfigError: one is neither."""
     if not isinstance(given, Sequence):
         raise ConfigError(f"callbacks is {given!r}, expected a list, such as [watch]")
     for each in given:
@@ -142,60 +134,38 @@ def as_callbacks(given: Sequence[AnyCallback]) -> list[Callback]:
 
 
 class CallbackGroup:
-    """Calls the callbacks of a training, and tells all its processes what they ask for.
+    """Calls the callbacks of rank 0, and tells all processes of a training what they ask for.
 
     After an error no callback is called any more; `agree` raises it.
-
-    Args:
-        callbacks: those of rank 0 are called.
     """
 
-    def __init__(self, callbacks: Sequence[Callback], trainer: Trainer) -> None:
-        self._callbacks = callbacks if trainer.world.is_main else ()
-        self._trainer, self._world = trainer, trainer.world
-        self._is_used = trainer.world.all_reduce_max(len(callbacks)) > 0
+    def __init__(self, callbacks: Sequence[Callback], world: World) -> None:
+        self._callbacks = callbacks if world.is_main else ()
+        self._world = world
+        self._is_used = world.all_reduce_max(len(callbacks)) > 0
         self._asked = False
         self._error: Exception | SystemExit | None = None
         self.stopped, self.failed = False, False
 
-    def step(self, learning_rate: float, result: StepResult) -> None:
-        """Call `on_step`."""
-        if self._callbacks:
-            event = StepEvent(self._trainer, self._trainer.state.step, learning_rate, result)
-            self._call(lambda callback: callback.on_step(event))
-
-    def evaluation(self, loss: float, bits_per_char: float, sample: str) -> None:
-        """Call `on_evaluation`."""
-        event = EvaluationEvent(self._trainer, self._trainer.state.step, loss, bits_per_char, sample)
-        self._call(lambda callback: callback.on_evaluation(event))
-
-    def checkpoint(self, folder: Path, is_best: bool) -> None:
-        """Call `on_checkpoint`."""
-        event = CheckpointEvent(self._trainer, self._trainer.state.step, folder, is_best)
-        self._call(lambda callback: callback.on_checkpoint(event))
+    def call(self, event: StepEvent | EvaluationEvent | CheckpointEvent) -> None:
+        """Call the method for an event."""
+        for callback in self._callbacks:
+            if self._error is not None:
+                return
+            try:
+                getattr(callback, event.hook)(event)
+            except (Exception, SystemExit) as error:
+                self._error = error
 
     def ask_to_stop(self) -> None:
         """Let the next `agree` set `stopped`."""
         self._asked = True
 
     def agree(self, then_raise: bool = True) -> None:
-        """Set `stopped` and `failed` in all processes, from what happened in rank 0.
-
-        Raises:
-            Exception: a callback's own, in rank 0; in the others it is a PeerError.
-        """
+        """Set `stopped` and `failed` in all processes; raise a callback's error, in others than rank 0 a PeerError."""
         if not self._is_used:
             return
         code = self._world.all_reduce_max(2 if self._error is not None else int(self._asked))
         self.stopped, self.failed = code > 0, code > 1
         if self.failed and then_raise:
             raise self._error or PeerError(1)
-
-    def _call(self, call: Callable[[Callback], None]) -> None:
-        for callback in self._callbacks:
-            if self._error is not None:
-                return
-            try:
-                call(callback)
-            except (Exception, SystemExit) as error:
-                self._error = error

@@ -35,12 +35,8 @@ def compile_blocks(model: GPT, trial: Callable[[], object], required: bool, repo
     """Compile every block in place and try the result; on failure leave the model as it was.
 
     Args:
-        model: parameter names stay as they are.
         trial: runs one forward and backward pass; its random numbers and gradients are undone.
-        required: whether to raise an error on failure instead of reporting a line.
-
-    Raises:
-        DeviceError: compiling is required, but failed.
+        required: raise a DeviceError on failure instead of reporting a line.
     """
     report("compiling: half a minute the first time, seconds when it is cached")
     device = next(model.parameters()).device
@@ -62,7 +58,6 @@ def compile_blocks(model: GPT, trial: Callable[[], object], required: bool, repo
 
 
 def is_compiled(model: GPT) -> bool:
-    """Return whether a model's blocks are compiled."""
     return any(block._compiled_call_impl is not None for block in model.h)
 
 

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.checkpoint import RunFolder, find_checkpoint, load_trained
-from gpt.config import Config, LoadedConfig
-from gpt.config.loading import TEACHER_SUFFIX
+from gpt.config import Config
+from gpt.config.loading import TEACHER_SUFFIX, LoadedConfig
 from gpt.config.sections import SEEDS
-from gpt.data import Dataset, Tokenizer
+from gpt.data.dataset import Dataset
 from gpt.data.tokens import Tokens
 from gpt.device import Compute, require_memory
 from gpt.errors import CheckpointError
@@ -49,13 +49,7 @@ def require_probabilities_memory(dataset: Dataset, config: Config) -> None:
 
 
 class DistillBatch(NamedTuple):
-    """A batch with the probabilities that a teacher gives to each next token.
-
-    Attributes:
-        inputs: (B, T) int64.
-        targets: (B, T) int64.
-        soft_targets: (B, T, V) float16.
-    """
+    """A batch, (B, T) int64, with the probabilities that a teacher gives to each next token, (B, T, V) float16."""
 
     inputs: Tensor
     targets: Tensor
@@ -73,7 +67,6 @@ class Distillation:
     weight: float
 
     def __call__(self, forward: nn.Module, batch: StepBatch, compute: Compute) -> tuple[Tensor, Tensor]:
-        """Return the mixture and the cross-entropy of the targets alone, see `Objective`."""
         inputs, targets, soft_targets = batch
         with compute.autocast():
             logits = forward(to_device(inputs, compute.device))
@@ -85,11 +78,7 @@ class Distillation:
 
 @dataclass(frozen=True)
 class Teacher:
-    """What the teacher predicts for the training split.
-
-    Attributes:
-        probabilities: (N, V) float16, of the token after each of N positions.
-    """
+    """What the teacher predicts for the training split: (N, V) float16, of the token after each of N positions."""
 
     probabilities: Tensor
 
@@ -101,7 +90,7 @@ class Teacher:
 
 def load_teacher(
     run: RunFolder,
-    config: Config,
+    batch_size: int,
     dataset: Dataset,
     compute: Compute,
     accelerate: Callable[[GPT], object],
@@ -111,26 +100,18 @@ def load_teacher(
 
     Args:
         run: the student's folder; the teacher's is beside it.
-        config: the student's, resolved.
         accelerate: makes the teacher as fast as the student.
-
-    Raises:
-        CheckpointError: there is no such run, or it was trained with another tokenizer.
     """
     runs = run.path.parent
     folder = find_checkpoint(runs / f"{run.path.name}{TEACHER_SUFFIX}", runs, prefer="last")
     teacher = load_trained(folder, runs, compute.device, report=report)
-    _check_tokenizer(teacher.tokenizer, dataset, folder)
-    report(f"{folder} predicts the training split")
-    accelerate(teacher.model)
-    return Teacher(predict(teacher.model, dataset.train, config.train.batch_size, compute, report))
-
-
-def _check_tokenizer(tokenizer: Tokenizer, dataset: Dataset, folder: object) -> None:
-    if tokenizer.to_dict() != dataset.tokenizer.to_dict():
+    if teacher.tokenizer.to_dict() != dataset.tokenizer.to_dict():
         raise CheckpointError(
             f"{folder} was trained with another tokenizer; delete it, or choose another run.name=NAME"
         )
+    report(f"{folder} predicts the training split")
+    accelerate(teacher.model)
+    return Teacher(predict(teacher.model, dataset.train, batch_size, compute, report))
 
 
 @torch.no_grad()
@@ -143,7 +124,6 @@ def predict(model: GPT, tokens: Tokens, batch_size: int, compute: Compute, repor
         model: in eval mode.
         tokens: N of them, at least as many as the block size.
         batch_size: windows at once.
-        report: takes lines about how far it is.
     """
     length, ids = model.config.block_size, model.config.vocab_size
     assert ids is not None

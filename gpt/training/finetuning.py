@@ -6,12 +6,12 @@ from pathlib import Path
 import torch
 
 from gpt.checkpoint import find_checkpoint, load_weights, read_checkpoint
-from gpt.config import Config, LoadedConfig, ModelConfig
+from gpt.config import Config, ModelConfig
+from gpt.config.loading import LoadedConfig
 from gpt.data import CharTokenizer, Tokenizer
 from gpt.environment import expand_home
-from gpt.errors import CheckpointError, ConfigError
+from gpt.errors import ConfigError
 from gpt.model import GPT
-from gpt.model.quantized import format_of
 from gpt.training.resume import ResumePoint
 
 FREE = frozenset({"vocab_size", "dropout", "attention_dropout", "attention", "init"})
@@ -19,28 +19,18 @@ FREE = frozenset({"vocab_size", "dropout", "attention_dropout", "attention", "in
 
 
 def resolve_init_from(config: Config, runs: Path) -> ResumePoint | None:
-    """Return the checkpoint that `train.init_from` names, below the folder of runs, if it names one.
-
-    Raises:
-        CheckpointError: there is no such checkpoint, it is damaged, or its weights are quantized.
-    """
+    """Return the checkpoint that `train.init_from` names, below the folder of runs, if it names one."""
     if config.train.init_from is None:
         return None
     folder = find_checkpoint(expand_home(config.train.init_from, "train.init_from"), runs)
     # moments of its optimizer are of no use here, and take twice the memory of the weights
     base = ResumePoint(folder, replace(read_checkpoint(folder), training={}))
-    weights = format_of(base.checkpoint.model)
-    if weights != "float32":
-        raise CheckpointError(f"{folder} has {weights} weights, which cannot be trained; use the float32 checkpoint")
+    base.require_float32()
     return base
 
 
 def with_architecture(loaded: LoadedConfig, base: ResumePoint) -> LoadedConfig:
-    """Return the configuration with the architecture of a checkpoint.
-
-    Raises:
-        ConfigError: a key of the model, or of the tokenizer, contradicts it.
-    """
+    """Return the configuration with the architecture of a checkpoint; ConfigError: a key contradicts it."""
     config, saved = loaded.config, base.checkpoint.config
     tokenizer = {"tokenizer"} | ({"tokenizer_file", "bpe_vocab_size"} & config.data.model_fields_set)
     for section, keys in (("model", config.model.model_fields_set - FREE), ("data", tokenizer)):
@@ -64,11 +54,8 @@ def load_pretrained(model: GPT, tokenizer: Tokenizer, base: ResumePoint) -> None
     """Copy the weights of a checkpoint into a model; embeddings of characters that it lacks stay as they are.
 
     Args:
-        model: a model with the checkpoint's architecture.
+        model: with the checkpoint's architecture.
         tokenizer: of the model: the checkpoint's, or that with more characters.
-
-    Raises:
-        CheckpointError: the weights do not fit the model.
     """
     saved = base.checkpoint
     weights = dict(saved.model)

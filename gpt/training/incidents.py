@@ -30,12 +30,11 @@ class LossAnomaly:
     """A step to look at.
 
     Attributes:
-        step: the step, counted from 0.
+        step: counted from 0.
         kind: `spike`, or `nonfinite` where no update was made.
-        loss: its loss before the update, in nats per token; None if that is not finite or unknown.
-        gradient_norm: global gradient norm before clipping; None likewise.
-        mean: running mean of the losses before it.
-        deviation: their standard deviation.
+        loss: before the update, in nats per token; None if that is not finite or unknown.
+        gradient_norm: before clipping; None likewise.
+        mean: of the losses before it, with their standard deviation.
         windows: position in the training split of the first token of each sequence.
     """
 
@@ -48,7 +47,6 @@ class LossAnomaly:
     windows: list[int]
 
     def to_json(self) -> str:
-        """Return it as one line."""
         return json.dumps(asdict(self))
 
     def __str__(self) -> str:
@@ -63,14 +61,7 @@ class LossAnomaly:
 
 @dataclass
 class LossStatistics:
-    """Running mean and variance of the losses, and how many incidents there were.
-
-    Attributes:
-        mean: exponential moving average of the losses, in nats per token.
-        variance: that of their squared distances from it.
-        spikes: steps reported as spikes so far.
-        skipped: steps that were not finite so far.
-    """
+    """Exponential moving averages of the losses, in nats per token, and how many incidents there were."""
 
     count: Count = 0
     mean: Annotated[float, Field(strict=True, allow_inf_nan=False)] = 0.0
@@ -80,11 +71,10 @@ class LossStatistics:
 
     @property
     def deviation(self) -> float:
-        """Return the standard deviation, which is not less than a hundredth of the mean."""
+        """The standard deviation, which is not less than a hundredth of the mean."""
         return max(math.sqrt(self.variance), SMALLEST_DEVIATION * abs(self.mean), 1e-12)
 
     def add(self, loss: float) -> None:
-        """Add a finite loss."""
         self.count += 1
         share = max(1 / self.count, 1 / MEMORY)
         distance = loss - self.mean
@@ -106,12 +96,11 @@ class LossMonitor:
 
     @property
     def is_full(self) -> bool:
-        """Return whether so many steps wait that they should be read."""
         return len(self._pending) >= MAX_PENDING
 
     @property
     def counters(self) -> dict[str, int]:
-        """Return how many spikes and skipped steps there were, as metrics; empty if there were none."""
+        """How many spikes and skipped steps there were, as metrics; empty if there were none."""
         counts = {"train/loss_spikes": self.statistics.spikes, "train/skipped_steps": self.statistics.skipped}
         return counts if any(counts.values()) else {}
 
@@ -146,20 +135,13 @@ class LossMonitor:
             if loss <= limit:
                 return None
         kind = "nonfinite" if is_bad else "spike"
-        return LossAnomaly(step, kind, _finite(loss), _finite(norm), mean, deviation, windows.tolist())
+        known_loss, known_norm = (value if math.isfinite(value) else None for value in (loss, norm))
+        return LossAnomaly(step, kind, known_loss, known_norm, mean, deviation, windows.tolist())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the statistics; call `read` before."""
         return asdict(self.statistics)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with saved statistics.
-
-        Raises:
-            ValueError: they are not statistics.
-        """
+        """Continue with saved statistics; ValueError: they are none."""
         self.statistics = TypeAdapter(LossStatistics).validate_python(state)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from gpt.config import Config, dump_config
+from gpt.config import Config
+from gpt.config.loading import dump_config
 from gpt.files import parse_json, write_atomic
 from gpt.progress import Report
 
@@ -29,10 +30,7 @@ class Monitor:
     def start(self, step: int, evaluated: bool = True) -> None:
         """Open files, and drop what an earlier process recorded after `step`.
 
-        Args:
-            step: the step to continue from.
-            evaluated: whether the evaluation of that step is done; if not, it is dropped too, as after a process that
-                was killed between recording and saving it.
+        Without `evaluated` the evaluation of that step is dropped too: a process was killed before it was saved.
         """
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
@@ -142,11 +140,7 @@ class SampleFiles(Monitor):
 
 
 class TensorBoard(Monitor):
-    """Writes event files into the run folder.
-
-    Args:
-        config: shown as text, and its values as hyperparameters.
-    """
+    """Writes event files into the run folder; the configuration is shown as text, its values as hyperparameters."""
 
     def __init__(self, folder: Path, config: Config) -> None:
         self._folder, self._config = folder, config
@@ -186,12 +180,7 @@ class TensorBoard(Monitor):
 
 
 class Console(Monitor):
-    """Shows progress: a bar on a terminal, plain lines in a pipe; the loss is in nats per token.
-
-    Args:
-        max_steps: steps of the whole run.
-        file: the stream to write to; a progress bar is shown only if it is a terminal.
-    """
+    """Shows progress: a bar on a terminal, plain lines in a pipe."""
 
     def __init__(self, max_steps: int, file: TextIO) -> None:
         self._max_steps, self._file = max_steps, file
@@ -203,7 +192,7 @@ class Console(Monitor):
         )
 
     def line(self, text: str) -> None:
-        """Print one line, above the bar if there is one."""
+        """Print above the bar if there is one."""
         self._bar.write(text, file=self._file)
         self._file.flush()
 
@@ -216,10 +205,11 @@ class Console(Monitor):
                 + (f"; {raw:.4f} without averaging" if raw is not None else "")
             )
         elif "train/loss" in values and self._bar.disable:
+            pace = (time.monotonic() - self._began) / max(1, step - self._first_step)
             self.line(
                 f"step {step:>6}  loss {values['train/loss']:.4f} nats  lr {values['train/learning_rate']:.2e}  "
                 f"grad norm {values['train/grad_norm']:.2f}  {values['speed/tokens_per_second']:,.0f} tokens/s  "
-                f"left {tqdm.format_interval(self._seconds_left(step))}"
+                f"left {tqdm.format_interval(pace * (self._max_steps - step))}"
             )
 
     def text(self, step: int, name: str, text: str) -> None:
@@ -234,28 +224,18 @@ class Console(Monitor):
     def close(self) -> None:
         self._bar.close()
 
-    def _seconds_left(self, step: int) -> float:
-        """Estimate the seconds of the remaining steps from the pace of this process so far."""
-        pace = (time.monotonic() - self._began) / max(1, step - self._first_step)
-        return pace * (self._max_steps - step)
-
 
 def weights_and_gradients(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters of a model and their gradients, by the names that their histograms have."""
+    """Return what histograms are drawn of, by name."""
     named = dict(model.named_parameters())
     weights = {f"weights/{name}": weight.detach() for name, weight in named.items()}
     return weights | {f"gradients/{name}": w.grad for name, w in named.items() if w.grad is not None}
 
 
 def _drop_lines_after(path: Path, step: int, evaluated: bool = True) -> None:
-    if path.is_file():
-        write_atomic(path, _up_to(path.read_bytes(), step, evaluated))
-
-
-def _up_to(content: bytes, step: int, evaluated: bool) -> bytes:
-    """Return the complete lines up to `step`; a line cut short by a crash is dropped."""
+    """Keep the complete lines up to `step`; a line cut short by a crash is dropped."""
     kept = []
-    for line in content.splitlines(keepends=True):
+    for line in path.read_bytes().splitlines(keepends=True) if path.is_file() else ():
         try:
             row = parse_json(line)
             is_done = row["step"] < step or (row["step"] == step and (evaluated or "val/loss" not in row))
@@ -263,7 +243,8 @@ def _up_to(content: bytes, step: int, evaluated: bool) -> bytes:
                 kept.append(line)
         except (ValueError, KeyError, TypeError):
             continue
-    return b"".join(kept)
+    if path.is_file():
+        write_atomic(path, b"".join(kept))
 
 
 def _preformatted(text: str) -> str:

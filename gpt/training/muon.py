@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpt.distributed.sharding import from_local, full_tensor, shard_like, to_local
 from gpt.training.eager_optimizers import Optimizer
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -19,9 +20,6 @@ def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
     Args:
         matrices: (n, rows, columns), in the dtype to compute in.
         steps: Newton-Schulz iterations; 5 bring singular values to about 0.7 to 1.2.
-
-    Returns:
-        The same shape and dtype.
     """
     a, b, c = COEFFICIENTS
     x = matrices
@@ -48,11 +46,10 @@ class Muon(Optimizer):
     """Muon for matrices; those of equal shape are orthogonalized as a batch.
 
     Args:
-        params: matrices, (rows, columns) each, all in one group.
         lr: learning rate; an update has spectral norm of about `lr * sqrt(max(1, rows / columns))`.
-        momentum: decay of the moving average of gradients, with Nesterov momentum.
+        momentum: of Nesterov, over a moving average of gradients.
         weight_decay: decoupled; weights shrink by the factor 1 - lr * weight_decay.
-        dtype: type of the matmuls in them; bfloat16 suffices.
+        dtype: of the Newton-Schulz iterations; bfloat16 suffices.
     """
 
     _step_supports_amp_scaling = True
@@ -112,3 +109,26 @@ class Muon(Optimizer):
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(weight)
         return state["momentum"]
+
+
+class ShardedMuon(Muon):
+    """Muon for the matrices that FSDP2 has sharded: each process updates its own rows, and gathers the others'."""
+
+    def _update(
+        self,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        momenta: list[Tensor],
+        rate: float,
+        group: dict[str, Any],
+        orthogonalize: Orthogonalize = orthogonalize_together,
+    ) -> None:
+        def gathered(parts: Sequence[Tensor], steps: int, dtype: torch.dtype) -> Tensor:
+            matrices = [full_tensor(from_local(part, weight)) for part, weight in zip(parts, weights, strict=True)]
+            updates = orthogonalize(matrices, steps, dtype)
+            return torch.stack([to_local(shard_like(u, weight)) for u, weight in zip(updates, weights, strict=True)])
+
+        own_weights, own_gradients, own_momenta = (
+            [to_local(tensor) for tensor in tensors] for tensors in (weights, gradients, momenta)
+        )
+        super()._update(own_weights, own_gradients, own_momenta, rate, group, gathered)

@@ -1,6 +1,6 @@
 """What a training step minimizes; by default the cross-entropy of the text."""
 
-from typing import Protocol
+from collections.abc import Callable
 
 from torch import Tensor, nn
 
@@ -11,17 +11,11 @@ StepBatch = tuple[Tensor, ...]
 """Inputs and targets, each (B, T) int64, on the CPU; and what else an objective reads of each position."""
 
 
-class Objective(Protocol):
-    """Runs the model on a batch, and says what to minimize."""
+Objective = Callable[[nn.Module, StepBatch, Compute], tuple[Tensor, Tensor]]
+"""Runs `forward`, token ids (B, T) -> logits (B, T, V), on a batch.
 
-    def __call__(self, forward: nn.Module, batch: StepBatch, compute: Compute) -> tuple[Tensor, Tensor]:
-        """Return what to minimize and the cross-entropy of the targets, both summed over positions, in nats.
-
-        Args:
-            forward: token ids (B, T) -> logits (B, T, V).
-            batch: on the CPU.
-        """
-        ...
+Returns what to minimize and the cross-entropy of the targets, both summed over positions, in nats.
+"""
 
 
 def cross_entropy(forward: nn.Module, batch: StepBatch, compute: Compute) -> tuple[Tensor, Tensor]:

@@ -16,14 +16,7 @@ from gpt.training.training_state import check_like
 
 
 def check_restorable(name: str, optimizer: Optimizer) -> None:
-    """Check that the state of an optimizer can be saved and restored, by two steps on toy parameters.
-
-    Args:
-        optimizer: stays as it is.
-
-    Raises:
-        ConfigError: it cannot step, or its state cannot be saved, or what is restored makes another step.
-    """
+    """Raise ConfigError unless a step on toy parameters is the same after the state was saved and restored."""
     try:
         first, toys = _with_toys(optimizer)
         first.step()
@@ -50,9 +43,6 @@ def restore_like(optimizer: Optimizer, entries: dict[int, dict[str, Any]]) -> di
     """Check the saved state of parameters, by number, and return it with moments sharded like their parameter.
 
     Moments are the tensors of a parameter's shape. Fused kernels read them unchecked.
-
-    Raises:
-        KeyError, TypeError, ValueError: it is not what the optimizer keeps.
     """
     stepped, toys = _with_toys(optimizer)
     stepped.step()
@@ -66,7 +56,6 @@ def restore_like(optimizer: Optimizer, entries: dict[int, dict[str, Any]]) -> di
 def _restored(
     number: int, entry: dict[str, Any], parameter: Tensor, expected: dict[str, Any], toy: Tensor
 ) -> dict[str, Any]:
-    """Return the state of one parameter, which must be like that of a toy."""
     if unknown := entry.keys() - expected.keys():
         raise ValueError(f"the optimizer keeps no {unknown.pop()!r}")
     restored = dict(entry)
@@ -103,15 +92,14 @@ def _with_toys(optimizer: Optimizer) -> tuple[Optimizer, list[Tensor]]:
 
 def _toy(parameter: Tensor) -> Tensor:
     shape = tuple(min(size, 3 + axis) for axis, size in enumerate(parameter.shape))
-    count = math.prod(shape)
-    values = torch.linspace(-1, 1, count, dtype=parameter.dtype, device=parameter.device).view(shape)
+    values = torch.linspace(-1, 1, math.prod(shape), dtype=parameter.dtype, device=parameter.device).view(shape)
     toy = torch.nn.Parameter(values)
     toy.grad = values.flip(0).cos()
     return toy
 
 
 def _saved(optimizer: Optimizer) -> dict[str, Any]:
-    """Return the optimizer's state as a checkpoint gives it back."""
+    """Return the state as a checkpoint gives it back."""
     file = io.BytesIO()
     torch.save(optimizer.state_dict(), file)
     file.seek(0)

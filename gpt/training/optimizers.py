@@ -13,17 +13,12 @@ from gpt.errors import ConfigError
 from gpt.model import GPT
 from gpt.parts import with_plugins
 from gpt.training.eager_optimizers import AdamW
-from gpt.training.muon import Muon
+from gpt.training.muon import Muon, ShardedMuon
 from gpt.training.optimizer_state import check_restorable, restore_like
-from gpt.training.sharded_muon import ShardedMuon
 
 
 class CombinedOptimizer:
-    """Steps, saves and loads several optimizers, each with parameters of its own, as one.
-
-    Args:
-        optimizers: by name; the names are the keys of `state_dict`.
-    """
+    """Steps, saves and loads several optimizers, by name, each with parameters of its own, as one."""
 
     grad_scale: Tensor | None = None
     """Set by GradScaler; None, since gradients are unscaled before they are clipped."""
@@ -34,21 +29,16 @@ class CombinedOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Return the parameter groups of all optimizers; setting a value, such as `lr`, takes effect."""
         return [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
 
     def check_restorable(self) -> None:
-        """Check, without a step of its own, that a training can be resumed with its state.
-
-        Raises:
-            ConfigError: see `optimizer_state.check_restorable`.
-        """
+        """Raise ConfigError if no training can be resumed with its state, see `optimizer_state`."""
         for name, optimizer in self.optimizers.items():
             check_restorable(name, optimizer)
 
     @property
     def has_moments(self) -> bool:
-        """Return whether every optimizer has made a step."""
+        """Whether every optimizer has made a step."""
         return all(optimizer.state for optimizer in self.optimizers.values())
 
     def step(self) -> None:
@@ -58,13 +48,12 @@ class CombinedOptimizer:
                 optimizer.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear all gradients."""
         for optimizer in self.optimizers.values():
             optimizer.zero_grad(set_to_none)
 
     @property
     def found_inf(self) -> Tensor | None:
-        """Return 1, on the device, if fused optimizers must skip the next update; None: unset."""
+        """1, on the device, if the next update must be skipped; None: unset."""
         return self._found_inf
 
     @found_inf.setter
@@ -80,19 +69,14 @@ class CombinedOptimizer:
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Return whether every optimizer reads `found_inf`; GradScaler then sets it and does not synchronize."""
+        """Whether every optimizer reads `found_inf`; GradScaler then sets it and does not synchronize."""
         return all(map(_reads_found_inf, self.optimizers.values()))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of every optimizer by its name."""
         return {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state, but keep the present hyperparameters.
-
-        Raises:
-            KeyError, TypeError, ValueError: the state belongs to other optimizers or parameters.
-        """
+        """Restore the state, but keep the present hyperparameters."""
         for name, optimizer in self.optimizers.items():
             present = optimizer.state_dict()["param_groups"]
             _check_parameters(present, state[name])
@@ -117,9 +101,6 @@ def build_optimizer(
 
     Matrices and embeddings are decayed, vectors (norm gains, biases) are not. Every step sets the learning rate of a
     group to `schedule.learning_rate` times its `lr_factor`. Muon's Newton-Schulz iterations run in `fast_dtype`.
-
-    Raises:
-        ConfigError: a plugin's optimizer cannot be made.
     """
     part = with_plugins("OPTIMIZERS", OPTIMIZERS)[config.name]
     if not isinstance(part, type):
@@ -142,8 +123,7 @@ def decayed(parameters: Iterable[Tensor], config: OptimConfig) -> list[dict[str,
 
 
 def _adamw(parameters: Iterable[Tensor], config: OptimConfig, device: torch.device) -> Optimizer:
-    """Build AdamW, fused where torch has the kernel."""
-    fused = device.type in ("cpu", "cuda")
+    fused = device.type in ("cpu", "cuda")  # where torch has the kernel
     groups = decayed(parameters, config)
     return AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=fused)
 
@@ -164,15 +144,11 @@ def build_muon(model: GPT, config: OptimConfig, device: torch.device, fast_dtype
     return {"muon": muon, "adamw": _adamw(rest, config, device)}
 
 
-OPTIMIZERS: dict[str, Builder | type[Optimizer]] = {
-    "adamw": build_adamw,
-    "muon": build_muon,
-}
+OPTIMIZERS: dict[str, Builder | type[Optimizer]] = {"adamw": build_adamw, "muon": build_muon}
 """By `optim.name`: the class of an optimizer, made from parameter groups and the configuration, or a builder."""
 
 
 def _check_parameters(groups: list[dict[str, Any]], saved: dict[str, Any]) -> None:
-    """Check that a state belongs to the parameters of these groups."""
     numbers = [group["params"] for group in groups]
     if [group["params"] for group in saved["param_groups"]] != numbers:
         raise ValueError("the optimizer has different parameters")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, nullcontext
 from inspect import signature
 from itertools import islice
 
@@ -13,19 +13,14 @@ from torch.nn.parallel import DistributedDataParallel
 from gpt.config import Config, TrainConfig
 from gpt.device import Compute
 from gpt.distributed import World
-from gpt.distributed.sharding import full_tensor
 from gpt.errors import ConfigError
 from gpt.evaluation.loss import IGNORE, Batch, Evaluation, batch_losses
 from gpt.model import GPT
-from gpt.training.strategy import Strategy
+from gpt.training.step import NoSync
 
 
 def check_parallel(config: Config, world: World) -> None:
-    """Check that several processes can train with a configuration.
-
-    Raises:
-        ConfigError: they cannot share a micro-batch equally, or none has the whole model that is asked for.
-    """
+    """Raise ConfigError if processes cannot share a micro-batch equally, or none has the whole model it needs."""
     batch_size = config.train.batch_size
     if batch_size % world.size:
         raise ConfigError(
@@ -46,42 +41,16 @@ def rows_of_process(config: TrainConfig, world: World) -> Tensor | None:
     return rows.view(config.grad_accum_steps, world.size, -1)[:, world.rank].flatten()
 
 
-class ProcessStrategy(Strategy):
-    """The model as several processes train it.
-
-    Args:
-        forward: adds communication to the model's passes.
-        no_sync: a context whose backward passes do not communicate.
-    """
-
-    def __init__(self, forward: nn.Module, world: World, no_sync: Callable[[], AbstractContextManager[None]]) -> None:
-        super().__init__(forward)
-        self._world, self._no_sync = world, no_sync
-
-    def no_sync(self) -> AbstractContextManager[None]:
-        return self._no_sync()
-
-    def full_tensor(self, tensor: Tensor) -> Tensor:
-        return full_tensor(tensor)
-
-    def all_reduce_mean(self, tensor: Tensor) -> Tensor:
-        return self._world.all_reduce_mean(tensor)
-
-    def mean_count(self, count: int) -> float:
-        return self._world.all_reduce_sum(count) / self._world.size
-
-
-def parallelize(model: GPT, method: str, world: World, compute: Compute) -> Strategy:
+def parallelize(model: GPT, method: str, world: World, compute: Compute) -> tuple[nn.Module, NoSync]:
     """Move a model to the device and let its processes train it together, with the weights of rank 0.
+
+    Return what to call for a forward pass that communicates, and a context whose backward passes do not.
 
     With FSDP2 its parameters become sharded, in place, one block after another. Under DDP (Li et al. 2020,
     2006.15704) every process keeps all of them.
-
-    Args:
-        model: the same in all processes.
     """
     if world.size == 1:
-        return Strategy(model.to(compute.device))
+        return model.to(compute.device), nullcontext
     if method == "fsdp":
         return _shard(model, world, compute)
     # in torch 2.13
@@ -89,10 +58,10 @@ def parallelize(model: GPT, method: str, world: World, compute: Compute) -> Stra
     # tables, which do not change
     buffers = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
     replica = DistributedDataParallel(model.to(compute.device), gradient_as_bucket_view=True, **buffers)  # type: ignore[arg-type]
-    return ProcessStrategy(replica, world, replica.no_sync)
+    return replica, replica.no_sync
 
 
-def _shard(model: GPT, world: World, compute: Compute) -> Strategy:
+def _shard(model: GPT, world: World, compute: Compute) -> tuple[nn.Module, NoSync]:
     """Shard the parameters of every block, and those outside blocks (FSDP, Zhao et al. 2023, 2304.11277).
 
     The root is sharded again after its forward pass too: it would otherwise keep whole weights after an evaluation.
@@ -111,7 +80,7 @@ def _shard(model: GPT, world: World, compute: Compute) -> Strategy:
         yield
         sharded.set_requires_gradient_sync(True)
 
-    return ProcessStrategy(model, world, no_sync)
+    return model, no_sync
 
 
 def evaluate_together(

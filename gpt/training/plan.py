@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from gpt.accounting.disk import require_disk
 from gpt.accounting.memory_limits import require_training_memory
 from gpt.checkpoint import RunFolder
-from gpt.config import Config, LoadedConfig
+from gpt.config import Config
+from gpt.config.loading import LoadedConfig
 from gpt.corpora import prepare
-from gpt.data import Dataset
+from gpt.data.dataset import Dataset
 from gpt.device import Compute, choose_compute, keep_freed_memory
 from gpt.distributed import World
 from gpt.environment import Settings, expand_home
@@ -20,6 +21,26 @@ from gpt.training.finetuning import resolve_init_from, with_architecture
 from gpt.training.parallel import check_parallel
 from gpt.training.resume import ResumePoint, check_fits, find_resume_point, warn_of_copy
 from gpt.training.schedule import fit_schedule
+
+
+@dataclass(frozen=True)
+class Request:
+    """A training that is asked for.
+
+    Attributes:
+        resume: see `find_resume_point`.
+        allow_config_change: resume even if the configuration differs from the checkpoint's.
+        world: the processes that train together; the others take the checkpoint from rank 0.
+        dataset: the data; None: it is prepared.
+    """
+
+    loaded: LoadedConfig
+    settings: Settings
+    report: Report
+    resume: str | None = None
+    allow_config_change: bool = False
+    world: World = World()  # noqa: RUF009  # without state
+    dataset: Dataset | None = None
 
 
 @dataclass(frozen=True)
@@ -42,63 +63,42 @@ class Plan:
     base: ResumePoint | None
 
     def require_disk(self) -> None:
-        """Raise CheckpointError unless there is room for the checkpoints that it has at a time."""
+        """Raise CheckpointError unless there is room for the checkpoints that the run has at a time."""
         require_disk(self.run.path, self.config, checkpoints=2 if self.point is None else 1)
 
 
-def plan_run(
-    loaded: LoadedConfig,
-    settings: Settings,
-    report: Report,
-    resume: str | None,
-    allow_config_change: bool,
-    world: World,
-    dataset: Dataset | None = None,
-    notes: Report | None = None,
-) -> Plan:
+def plan_run(request: Request, notes: Report | None = None) -> Plan:
     """Lock a run folder, and check that its run can begin or continue; nothing is written into it.
 
     Args:
-        resume: see `find_resume_point`.
-        allow_config_change: resume even if the configuration differs from the checkpoint's.
-        world: the processes that train together; the others take the checkpoint from rank 0.
-        dataset: the data; None: prepared here.
-        notes: takes the lines that are of interest only when the run begins; None: `report`.
+        notes: takes the lines that are of interest only when the run begins; None: those of the request.
 
     Raises:
         GPTError: the configuration, the device, the checkpoint, the data, the memory or the disk do not suffice.
     """
+    loaded, world = request.loaded, request.world
     check_parallel(loaded.config, world)
     run = RunFolder(expand_home(loaded.config.run.dir, "run.dir") / loaded.name)
     try:
         world.rank_zero(run.lock)
-        return _plan_locked(loaded, run, settings, report, resume, allow_config_change, world, dataset, notes or report)
+        return _plan_locked(request, run, notes or request.report)
     except BaseException:
         run.unlock()
         raise
 
 
-def _plan_locked(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    settings: Settings,
-    report: Report,
-    resume: str | None,
-    allow_config_change: bool,
-    world: World,
-    dataset: Dataset | None,
-    notes: Report,
-) -> Plan:
-    loaded = replace(loaded, config=fit_schedule(loaded.config, notes))
+def _plan_locked(request: Request, run: RunFolder, notes: Report) -> Plan:
+    world, settings = request.world, request.settings
+    loaded = replace(request.loaded, config=fit_schedule(request.loaded.config, notes))
     with world.together():
         compute = choose_compute(loaded.config.run, notes, supported_processors(settings.processor)[0], world.launch)
-    point, base = world.rank_zero(lambda: _find_start(loaded, run, resume, report, notes))
+    point, base = world.rank_zero(lambda: _find_start(loaded, run, request, notes))
     keep_freed_memory()
     # a resumed run has the architecture and tokenizer too, and what it began with may be gone
     origin = None if loaded.config.train.init_from is None else point or base
     if origin is not None:
         loaded = with_architecture(loaded, origin)
-    data = dataset or world.rank_zero_first(_preparation(loaded.config, origin, settings, report))
+    data = request.dataset or world.rank_zero_first(_preparation(loaded.config, origin, settings, request.report))
     with world.together():
         data.check_length(loaded.config.model.block_size)
         config = resolve(loaded, data)
@@ -106,19 +106,18 @@ def _plan_locked(
             require_probabilities_memory(data, config)
         require_training_memory(config, compute, world.size)
         if point is not None:
-            check_fits(point, config, data, allow_config_change)
+            check_fits(point, config, data, request.allow_config_change)
     plan = Plan(config, run, compute, data, point, base)
     world.rank_zero(plan.require_disk)
     return plan
 
 
 def _find_start(
-    loaded: LoadedConfig, run: RunFolder, resume: str | None, report: Report, notes: Report
+    loaded: LoadedConfig, run: RunFolder, request: Request, notes: Report
 ) -> tuple[ResumePoint | None, ResumePoint | None]:
-    """Return the checkpoint to resume from, or else the one to begin with, if any."""
-    warn_of_copy(loaded.folder, run, resume, notes)
-    with announced(report, "reading the checkpoint"):
-        point = find_resume_point(run, resume, loaded.config, report)
+    warn_of_copy(loaded.folder, run, request.resume, notes)
+    with announced(request.report, "reading the checkpoint"):
+        point = find_resume_point(run, request.resume, loaded.config, request.report)
         return point, resolve_init_from(loaded.config, run.path.parent) if point is None else None
 
 
@@ -131,11 +130,7 @@ def _preparation(
 
 
 def resolve(loaded: LoadedConfig, dataset: Dataset) -> Config:
-    """Return the configuration with the vocabulary size and the run's name filled in.
-
-    Raises:
-        ConfigError: `model.vocab_size` is too small for the tokenizer.
-    """
+    """Return the configuration with the vocabulary size and the run's name filled in."""
     config, needed = loaded.config, dataset.tokenizer.vocab_size
     size = config.model.vocab_size or needed
     if size < needed:

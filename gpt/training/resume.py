@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint
 from gpt.config import Config
-from gpt.data import Dataset
+from gpt.data.dataset import Dataset
 from gpt.errors import CheckpointError, explained
 from gpt.model.quantized import format_of
 from gpt.progress import Report
@@ -31,15 +31,17 @@ class ResumePoint:
     folder: Path
     checkpoint: Checkpoint
 
+    def require_float32(self) -> None:
+        """Raise CheckpointError if the weights are quantized."""
+        weights = format_of(self.checkpoint.model)
+        if weights != "float32":
+            raise CheckpointError(
+                f"{self.folder} has {weights} weights, which cannot be trained; use the float32 checkpoint"
+            )
+
 
 def warn_of_copy(folder: Path | None, run: RunFolder, resume: str | None, report: Report) -> None:
-    """Warn if the configuration is in a copy of a run folder but names the original run, which then continues.
-
-    Args:
-        folder: folder of the configuration file, or None.
-        run: the run folder that the configuration names.
-        resume: see `find_resume_point`.
-    """
+    """Warn if the folder of the configuration is a copy of a run, but names the original, which then continues."""
     if resume != AUTO or folder is None or not (folder / "last.json").is_file():
         return
     if folder.resolve() != run.path.resolve():
@@ -55,7 +57,6 @@ def find_resume_point(run: RunFolder, resume: str | None, config: Config, report
     Args:
         run: the run folder that the configuration names.
         resume: None, `auto` (the newest readable checkpoint of `run`, if any) or a path.
-        report: takes a line for each damaged checkpoint that `auto` skips.
 
     Raises:
         CheckpointError: the folder holds a run already and `resume` is None or a checkpoint of another
@@ -83,11 +84,7 @@ def find_resume_point(run: RunFolder, resume: str | None, config: Config, report
 
 
 def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_config_change: bool) -> None:
-    """Check that a checkpoint belongs to this configuration and data.
-
-    Raises:
-        CheckpointError: it does not, and the change is not allowed or impossible.
-    """
+    """Raise CheckpointError if a checkpoint is of another configuration or data, unless that is allowed and works."""
     saved = point.checkpoint
     # as gpt.save and import_model.py write it
     if "data" not in saved.state:
@@ -95,11 +92,7 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
             f"{point.folder} holds a model, but no state of a training to resume; begin a new run with it: "
             f"train.init_from={point.folder}"
         )
-    weights = format_of(saved.model)
-    if weights != "float32":
-        raise CheckpointError(
-            f"{point.folder} has {weights} weights, which cannot be trained; use the float32 checkpoint"
-        )
+    point.require_float32()
     same_tokenizer = saved.tokenizer.to_dict() == dataset.tokenizer.to_dict()
     changes = [
         change
@@ -118,11 +111,7 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
 
 
 def restore(trainer: Trainer, point: ResumePoint) -> None:
-    """Let a trainer continue with the state of a checkpoint.
-
-    Raises:
-        CheckpointError: it does not fit: the configuration has changed, or it is damaged.
-    """
+    """Let a trainer continue with the state of a checkpoint; CheckpointError: it is damaged, or of another run."""
     try:
         trainer.restore(point.checkpoint)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -151,13 +140,8 @@ def _refuse_existing(run: RunFolder, config: Config) -> None:
     existing = run.config()
     if existing is None:
         return
-    resolved = config.model_copy(
-        update={
-            "model": config.model.model_copy(
-                update={"vocab_size": config.model.vocab_size or existing.model.vocab_size}
-            )
-        }
-    )
+    size = config.model.vocab_size or existing.model.vocab_size
+    resolved = config.model_copy(update={"model": config.model.model_copy(update={"vocab_size": size})})
     changes = differences(existing, resolved)
     what = f"with another configuration ({'; '.join(changes)})" if changes else "with this configuration"
     go_on = "" if changes else 'continue it with --resume auto (in Python resume="auto"), or '

@@ -10,38 +10,31 @@ import torch
 from gpt.accounting.flops import training_flops
 from gpt.accounting.machine import measure_matmul_rate, peak_memory_bytes
 from gpt.checkpoint import load_weights
-from gpt.config import Config, LoadedConfig
-from gpt.data import Dataset
+from gpt.config import Config
 from gpt.data.batches import BatchSampler, build_sampler
+from gpt.data.dataset import Dataset
 from gpt.device import Compute
 from gpt.distributed import World
 from gpt.environment import Settings
 from gpt.errors import DeviceError
 from gpt.evaluation.loss import evaluate
-from gpt.generation import DecodeOptions, EagerRuntime, TextBatch
+from gpt.generation import TextBatch
+from gpt.generation.backends.selection import DecodeOptions, EagerRuntime
 from gpt.kernels.training.block import NativeBlock, use_native_blocks
 from gpt.model import GPT
 from gpt.processor import supported_processors
 from gpt.progress import Report, announced, silent
-from gpt.training.callbacks import Callback
+from gpt.training.callbacks import Callback, CallbackGroup
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile
 from gpt.training.distillation import Distillation, Teacher, load_teacher
 from gpt.training.finetuning import load_pretrained
 from gpt.training.incidents import MAX_SKIPPED
 from gpt.training.micro_batches import MicroBatches
-from gpt.training.monitor import (
-    Console,
-    IncidentsFile,
-    MetricsFile,
-    Monitor,
-    MonitorGroup,
-    SampleFiles,
-    TensorBoard,
-)
+from gpt.training.monitor import Console, IncidentsFile, MetricsFile, Monitor, MonitorGroup, SampleFiles, TensorBoard
 from gpt.training.objective import cross_entropy
 from gpt.training.optimizers import build_optimizer
 from gpt.training.parallel import evaluate_together, parallelize, rows_of_process
-from gpt.training.plan import Plan, plan_run
+from gpt.training.plan import Plan, Request, plan_run
 from gpt.training.resume import restore
 from gpt.training.saving import CheckpointWriter
 from gpt.training.signals import SignalWatch
@@ -71,51 +64,37 @@ class Displays:
 
 
 def open_session(
-    loaded: LoadedConfig,
-    settings: Settings,
-    report: Report,
-    resume: str | None = None,
-    allow_config_change: bool = False,
-    world: World = World(),  # noqa: B008  # without state
-    callbacks: Sequence[Callback] = (),
+    request: Request,
     displays: Displays = Displays(),  # frozen
+    callbacks: Sequence[Callback] = (),
 ) -> Trainer:
-    """Plan one run and set it up; a teacher that it asks for has been trained. See `plan_run` for its arguments."""
-    plan = plan_run(loaded, settings, report, resume, allow_config_change, world)
-    return carry_out(plan, settings, report, world, callbacks, displays)
+    """Plan one run and set it up; a teacher that it asks for has been trained."""
+    return carry_out(plan_run(request), request, callbacks, displays)
 
 
-def carry_out(
-    plan: Plan, settings: Settings, report: Report, world: World, callbacks: Sequence[Callback], displays: Displays
-) -> Trainer:
-    """Return the trainer of a plan; the run folder stays locked until `Trainer.run` ends.
-
-    Raises:
-        GPTError: the teacher is not there, kernels or compiled blocks that are asked for do not work, or the run
-            folder cannot be written.
-    """
+def carry_out(plan: Plan, request: Request, callbacks: Sequence[Callback], displays: Displays) -> Trainer:
+    """Return the trainer of a plan; the run folder stays locked until `Trainer.run` ends."""
     try:
-        return _build_trainer(plan, settings, report, world, callbacks, displays)
+        return _build_trainer(plan, request, callbacks, displays)
     except BaseException:
         plan.run.unlock()
         raise
 
 
-def _build_trainer(
-    plan: Plan, settings: Settings, report: Report, world: World, callbacks: Sequence[Callback], displays: Displays
-) -> Trainer:
+def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback], displays: Displays) -> Trainer:
     config, dataset, compute = plan.config, plan.dataset, plan.compute
+    settings, report, world = request.settings, request.report, request.world
     with world.together():
         teacher = _load_teacher(plan, settings, report)
         model = _build_model(plan)
         _use_native_blocks(model, config, compute, settings, report)
-    strategy = parallelize(model, config.run.parallel, world, compute)
+    forward, no_sync = parallelize(model, config.run.parallel, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
     optimizer.check_restorable()
     skips = MAX_SKIPPED if config.train.on_nonfinite == "skip" else 0
     objective = cross_entropy if teacher is None else Distillation(config.train.teacher_weight)
-    stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, skips, strategy, objective)
-    _compile_blocks(stepper, plan, world, teacher, settings, report)
+    stepper = Stepper(model, optimizer, compute, config.optim.grad_clip, skips, objective, world, forward, no_sync)
+    _compile_blocks(stepper, plan, request, teacher)
     if world.rank > 0:
         seed_process(config.run.seed, world.rank)
     signals = SignalWatch(report, world)
@@ -128,13 +107,13 @@ def _build_trainer(
         batches=_build_batches(config, dataset, world, teacher),
         validation=_build_validation(plan, model, signals, world, displays),
         writer=CheckpointWriter(config, dataset, plan.run, world, report),
-        run=plan.run,
+        run_folder=plan.run,
         monitor=_build_monitor(plan, displays, report) if world.is_main else Monitor(),
         meter=_build_meter(config, compute, world),
         signals=signals,
         report=report,
         world=world,
-        callbacks=callbacks,
+        callbacks=CallbackGroup(callbacks, world),
     )
     if plan.point is not None:
         restore(trainer, plan.point)
@@ -148,11 +127,10 @@ def _load_teacher(plan: Plan, settings: Settings, report: Report) -> Teacher | N
         return None
     config, compute = plan.config, plan.compute
     accelerate = partial(_use_native_blocks, config=config, compute=compute, settings=settings, report=silent)
-    return load_teacher(plan.run, config, plan.dataset, compute, accelerate, report)
+    return load_teacher(plan.run, config.train.batch_size, plan.dataset, compute, accelerate, report)
 
 
 def _build_model(plan: Plan) -> GPT:
-    """Build the model on the CPU, with the weights of a checkpoint, if any."""
     torch.manual_seed(plan.config.run.seed)
     model = GPT(plan.config.model)
     if plan.point is not None:
@@ -163,13 +141,7 @@ def _build_model(plan: Plan) -> GPT:
 
 
 def _use_native_blocks(model: GPT, config: Config, compute: Compute, settings: Settings, report: Report) -> None:
-    """Use native kernels if they are wanted and available.
-
-    With `run.compile=true`, `run.kernels=auto` means torch's blocks.
-
-    Raises:
-        DeviceError: they are asked for by name and not available.
-    """
+    """Use native kernels if they are wanted and available; with `run.compile=true` only by their name."""
     run = config.run
     if run.kernels == "native" and run.compile is True:
         raise DeviceError("run.compile is true, but torch does not compile native kernels; set run.kernels=torch")
@@ -183,22 +155,16 @@ def _use_native_blocks(model: GPT, config: Config, compute: Compute, settings: S
             report(f"training with PyTorch's operators: {error}")
 
 
-def _compile_blocks(
-    stepper: Stepper, plan: Plan, world: World, teacher: Teacher | None, settings: Settings, report: Report
-) -> None:
-    """Compile the blocks if that is wanted and works, unless native kernels compute them.
-
-    Raises:
-        DeviceError: it is asked for and does not work.
-    """
-    config, model = plan.config, stepper.model
+def _compile_blocks(stepper: Stepper, plan: Plan, request: Request, teacher: Teacher | None) -> None:
+    """Compile the blocks if that is wanted and works, unless native kernels compute them."""
+    config, model, report = plan.config, stepper.model, request.report
     if isinstance(model.h[0], NativeBlock):
         return
-    processor = supported_processors(settings.processor)[0]
+    processor = supported_processors(request.settings.processor)[0]
     if should_compile(config.run.compile, stepper.compute.device, processor, report):
         # from a sampler of its own, so that the run's batches stay the same
         sampler = BatchSampler(plan.dataset.train, config.model.block_size, seed=0)
-        batch = sampler.get_batch(config.train.batch_size // world.size)
+        batch = sampler.get_batch(config.train.batch_size // request.world.size)
         completed = batch if teacher is None else teacher.with_soft_targets(batch, sampler.starts)
         with announced(report, "still compiling", seconds=10):
             compile_blocks(model, lambda: stepper.gradients([completed]), config.run.compile is True, report)
@@ -208,10 +174,8 @@ def _build_batches(config: Config, dataset: Dataset, world: World, teacher: Teac
     train = config.train
     sampler = build_sampler(config.data.order, dataset.train, config.model.block_size, config.run.seed)
     sequences, size = train.batch_size * train.grad_accum_steps, train.batch_size // world.size
-    rows = rows_of_process(train, world)
-    if teacher is None:
-        return MicroBatches(sampler, sequences, size, rows)
-    return MicroBatches(sampler, sequences, size, rows, teacher.with_soft_targets)
+    complete = None if teacher is None else teacher.with_soft_targets
+    return MicroBatches(sampler, sequences, size, rows_of_process(train, world), complete)
 
 
 def _build_validation(plan: Plan, model: GPT, signals: SignalWatch, world: World, displays: Displays) -> Validation:

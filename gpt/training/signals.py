@@ -1,14 +1,13 @@
 """Handle Ctrl-C, SIGTERM and a closed terminal: the first signal saves and stops a run, a later one aborts it."""
 
 import signal
-import threading
-from contextlib import suppress
-from types import FrameType, TracebackType
-from typing import Any, Self
+from contextlib import ExitStack, suppress
+from types import FrameType
+from typing import Self
 
 from gpt.distributed import World
 from gpt.progress import Report
-from gpt.signals import WATCHED, Requests
+from gpt.signals import WATCHED, Requests, handling
 
 
 class Interrupted(Exception):
@@ -29,34 +28,22 @@ class SignalWatch:
     A later one, unless it is an echo of the first, restores the previous handlers and goes to them. A signal that the
     parent process ignores, as `nohup` and background jobs of scripts do, stays ignored.
 
-    Args:
-        report: takes a line when a signal arrives.
-        world: the processes that train together: a signal to one of them stops all at the same step.
+    A signal to one of the processes that train together stops all at the same step.
     """
 
     def __init__(self, report: Report, world: World = World()) -> None:  # noqa: B008  # without state
         self._report, self._world = report, world
-        self._former: dict[int, Any] = {}
-        self._requests, self._received = Requests(), 0
+        self._handlers, self._requests, self._received = ExitStack(), Requests(), 0
 
     def __enter__(self) -> Self:
-        # Python lets only the main thread set handlers
-        if threading.current_thread() is threading.main_thread():
-            watched = [number for number in WATCHED if signal.getsignal(number) is not signal.SIG_IGN]
-            self._former = {number: signal.signal(number, self._note) for number in watched}
+        self._handlers.enter_context(handling(WATCHED, self._note))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._restore()
+    def __exit__(self, *_: object) -> None:
+        self._handlers.close()
 
     def check(self) -> None:
-        """Raise, once, if a signal has arrived.
-
-        Raises:
-            Interrupted: one has arrived.
-        """
+        """Raise Interrupted, once, if a signal has arrived."""
         received = self._world.all_reduce_max(self._received)
         if received:
             self._received = 0
@@ -65,7 +52,9 @@ class SignalWatch:
     def _note(self, signum: int, frame: FrameType | None) -> None:
         count = self._requests.count()
         if count == 2:
-            self._restore()
+            self._handlers.close()
+            if signal.getsignal(signum) == self._note:  # it came while `__exit__` was closing them
+                signal.signal(signum, signal.SIG_DFL)
             signal.raise_signal(signum)
         if count != 1:
             return
@@ -73,8 +62,3 @@ class SignalWatch:
         # it may have interrupted a line that is being written, as to a stopped terminal
         with suppress(RuntimeError):
             self._report(f"{signal.Signals(signum).name}: saving after this step; send it again to stop at once")
-
-    def _restore(self) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
-        self._former = {}

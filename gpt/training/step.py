@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpt.device import Compute
+from gpt.distributed import World
+from gpt.distributed.sharding import full_tensor
 from gpt.errors import NonFiniteError
 from gpt.evaluation.loss import IGNORE
 from gpt.model import GPT
 from gpt.training.objective import Objective, StepBatch, cross_entropy
-from gpt.training.strategy import Strategy
 
 if TYPE_CHECKING:  # whoever builds a step chooses the optimizer
     from gpt.training.optimizers import CombinedOptimizer
+
+
+NoSync = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,8 @@ class StepResult:
 
     Attributes:
         loss: mean over the step's tokens before the update, in nats per token.
-        gradient_norm: global gradient norm before clipping.
-        is_bad: whether one of them was not finite, so that no update was made.
+        gradient_norm: before clipping.
+        is_bad: one of them was not finite, so that no update was made.
     """
 
     loss: Tensor
@@ -43,9 +47,6 @@ class NonFiniteGuard:
     In such a step `blocked` is 1, and the fused optimizer, which reads it as `found_inf`, skips its update. After
     more of them in a row than are allowed it stays 1. `check` reads that back: on a CPU at every step, where that is
     free, on a GPU only together with other results.
-
-    Args:
-        allowed_in_a_row: bad steps in a row that are skipped before training ends.
     """
 
     def __init__(self, device: torch.device, allowed_in_a_row: int = 0) -> None:
@@ -67,11 +68,7 @@ class NonFiniteGuard:
         return is_bad
 
     def check(self) -> None:
-        """Raise if too many steps in a row were not finite.
-
-        Raises:
-            NonFiniteError: the message names the last of them, in and after which no update was made.
-        """
+        """Raise NonFiniteError if too many steps in a row were bad: in and after the last no update was made."""
         step = int(self._ended_at)
         if step >= 0:
             row = f", as in the {self.allowed_in_a_row} steps before" if self.allowed_in_a_row else ""
@@ -81,11 +78,9 @@ class NonFiniteGuard:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many steps in a row, up to the last one, were not finite."""
         return {"in_a_row": int(self._in_a_row)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue to count from where `state_dict` was called."""
         self._in_a_row.fill_(state["in_a_row"])
 
 
@@ -94,10 +89,11 @@ class Stepper:
 
     Args:
         model: in training mode.
-        compute: device and dtype; with float16 the loss is scaled (Micikevicius et al. 2017, 1710.03740).
+        compute: with float16 the loss is scaled (Micikevicius et al. 2017, 1710.03740).
         grad_clip: largest global gradient norm; 0 for none.
-        allowed_in_a_row: see `NonFiniteGuard`.
-        strategy: how the model is called; None: by this process alone.
+        allowed_in_a_row: bad steps that are skipped before training ends.
+        forward: called for the forward pass, token ids (B, T) -> logits (B, T, V); None: the model.
+        no_sync: a context whose backward passes leave gradients in this process: all but the last of a step.
     """
 
     def __init__(
@@ -107,26 +103,24 @@ class Stepper:
         compute: Compute,
         grad_clip: float,
         allowed_in_a_row: int = 0,
-        strategy: Strategy | None = None,
         objective: Objective = cross_entropy,
+        world: World = World(),  # noqa: B008  # without state
+        forward: nn.Module | None = None,
+        no_sync: NoSync = nullcontext,
     ) -> None:
         self.model, self.optimizer, self.compute, self.objective = model, optimizer, compute, objective
-        self.strategy = strategy or Strategy(model)
+        self._world, self._forward, self._no_sync = world, forward or model, no_sync
         self.max_norm = grad_clip or math.inf
         self.scaler = torch.amp.GradScaler(compute.device.type, enabled=compute.dtype == torch.float16)
         self.guard = NonFiniteGuard(compute.device, allowed_in_a_row)
 
     def step(self, number: int, learning_rate: float, micro_batches: Sequence[StepBatch]) -> StepResult:
-        """Do update `number`, counted from 0.
-
-        Raises:
-            NonFiniteError: see `NonFiniteGuard`; the weights are as before the update.
-        """
+        """Do update `number`, counted from 0; before a NonFiniteError the weights stay as they are."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate * group["lr_factor"]
         loss = self.gradients(micro_batches)
         self.scaler.unscale_(self.optimizer)  # type: ignore[arg-type]  # it needs only groups and step
-        norm = self.strategy.full_tensor(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm))
+        norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm))
         # Gradients in float16 may overflow now and then: GradScaler skips such a step itself, and lowers the scale.
         # The guard then judges the loss alone.
         is_bad = self.guard.observe(number, loss, torch.zeros_like(norm) if self.scaler.is_enabled() else norm)
@@ -141,11 +135,7 @@ class Stepper:
         return StepResult(loss, norm, is_bad)
 
     def check(self) -> None:
-        """Raise if training has diverged; this waits for the device.
-
-        Raises:
-            NonFiniteError: see `NonFiniteGuard.check`; or float16 gradients overflow even without scaling.
-        """
+        """Raise NonFiniteError if training has diverged; this waits for the device."""
         self.guard.check()
         if self.scaler.is_enabled() and self.scaler.get_scale() < 1:
             raise NonFiniteError("float16 gradients overflow even unscaled; set run.dtype=bfloat16 or float32")
@@ -156,26 +146,23 @@ class Stepper:
         Each loss is divided by the number of tokens of the whole step, not of its micro-batch, so that all tokens
         have the same weight even if micro-batches, or those of other processes, differ in size or padding.
 
-        Args:
-            micro_batches: those of this process.
-
         Returns:
             Mean cross-entropy of the targets per token, in nats, detached.
         """
         self.optimizer.zero_grad(set_to_none=True)
         # with several processes this is their mean, since their gradients are averaged
-        tokens = self.strategy.mean_count(sum(int((batch[1] != IGNORE).sum()) for batch in micro_batches))
+        own_tokens = sum(int((batch[1] != IGNORE).sum()) for batch in micro_batches)
+        tokens = self._world.all_reduce_sum(own_tokens) / self._world.size
         losses = []
         with self.compute.training_matmuls():
             for number, batch in enumerate(micro_batches, start=1):
-                with nullcontext() if number == len(micro_batches) else self.strategy.no_sync():
-                    minimized, loss = self.objective(self.strategy.forward, batch, self.compute)
+                with nullcontext() if number == len(micro_batches) else self._no_sync():
+                    minimized, loss = self.objective(self._forward, batch, self.compute)
                     self.scaler.scale(minimized / tokens).backward()  # type: ignore[no-untyped-call]
                 losses.append(loss / tokens)
-        return self.strategy.all_reduce_mean(torch.stack(losses).sum())
+        return self._world.all_reduce_mean(torch.stack(losses).sum())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of optimizer, scaler and guard: tensors and plain values."""
         optimizer, scaler = self.optimizer.state_dict(), self.scaler.state_dict()
         return {"optimizer": optimizer, "scaler": scaler, "guard": self.guard.state_dict()}
 

@@ -1,14 +1,14 @@
 """The training loop: update, evaluate, save, until the last step, early stopping or a signal."""
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gpt.checkpoint import Checkpoint, RunFolder, weights_of
 from gpt.config import Config
-from gpt.data import Dataset
+from gpt.data.dataset import Dataset
 from gpt.device import Compute
 from gpt.distributed import World
 from gpt.errors import NonFiniteError
@@ -16,7 +16,7 @@ from gpt.model import GPT
 from gpt.progress import Report, announced
 from gpt.torch_defaults import with_own_defaults
 from gpt.training.averaging import WeightAverage
-from gpt.training.callbacks import Callback, CallbackGroup
+from gpt.training.callbacks import CallbackGroup, CheckpointEvent, EvaluationEvent, StepEvent
 from gpt.training.incidents import LossMonitor
 from gpt.training.micro_batches import MicroBatches
 from gpt.training.monitor import INCIDENT, Monitor, weights_and_gradients
@@ -29,53 +29,41 @@ from gpt.training.training_state import TrainingState, gather_generator_states, 
 from gpt.training.validation import Validation
 
 
+@dataclass(eq=False, repr=False)  # a callback may print what refers to it
 class Trainer:
     """Trains one model in one run folder.
 
-    Args:
+    Attributes:
         config: resolved: `model.vocab_size` is set.
         model: in training mode, on the device.
         dataset: both splits have at least `block_size + 1` tokens.
-        batches: what each step learns from.
-        run: the run folder, locked; `run` unlocks it at its end.
-        world: the processes that train the model; only rank 0 writes.
-        callbacks: called after steps, evaluations and checkpoints, see `gpt.Callback`.
+        run_folder: locked; `run` unlocks it at its end.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        model: GPT,
-        dataset: Dataset,
-        compute: Compute,
-        stepper: Stepper,
-        batches: MicroBatches,
-        validation: Validation,
-        writer: CheckpointWriter,
-        run: RunFolder,
-        monitor: Monitor,
-        meter: SpeedMeter,
-        signals: SignalWatch,
-        report: Report,
-        world: World,
-        callbacks: Sequence[Callback] = (),
-    ) -> None:
-        self.config, self.model, self.dataset, self.compute = config, model, dataset, compute
-        self.stepper, self.batches, self.run_folder = stepper, batches, run
-        self.monitor, self.report, self.world = monitor, report, world
+    config: Config
+    model: GPT
+    dataset: Dataset
+    compute: Compute
+    stepper: Stepper
+    batches: MicroBatches
+    validation: Validation
+    writer: CheckpointWriter
+    run_folder: RunFolder
+    monitor: Monitor
+    meter: SpeedMeter
+    signals: SignalWatch
+    report: Report
+    world: World
+    callbacks: CallbackGroup
+
+    def __post_init__(self) -> None:
         self.state = TrainingState()
-        decay = config.optim.ema_decay
-        self.average = None if decay is None else WeightAverage(model, decay)
-        self.watch = LossMonitor(config.train.spike_deviations)
-        self._validation, self._writer, self._meter, self._signals = validation, writer, meter, signals
-        self.callbacks = CallbackGroup(callbacks, self)
+        decay = self.config.optim.ema_decay
+        self.average = None if decay is None else WeightAverage(self.model, decay)
+        self.watch = LossMonitor(self.config.train.spike_deviations)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore the training state of a checkpoint whose weights the model already has.
-
-        Raises:
-            CheckpointError, AttributeError, KeyError, TypeError, ValueError, RuntimeError: it does not fit.
-        """
+        """Restore the training state of a checkpoint whose weights the model has; `resume.restore` tells its errors."""
         self.state = TrainingState.from_dict(checkpoint.state)
         if self.average is not None:
             self.average.load_state_dict(checkpoint.training["average"])
@@ -109,10 +97,10 @@ class Trainer:
         """
         try:
             with announced(self.report, "measuring the rate of matmuls"), self.compute.training_matmuls():
-                self._meter.start(self.state.seconds)
+                self.meter.start(self.state.seconds)
             self.monitor.start(self.state.step, self.state.evaluated_step == self.state.step)
             # Also while saving: an echo of the signal must not end that.
-            with self._signals:
+            with self.signals:
                 self._run_monitored()
         finally:
             self.run_folder.unlock()
@@ -138,7 +126,7 @@ class Trainer:
             if self._is_finished():
                 return
             self._train_one_step()
-            self._signals.check()
+            self.signals.check()
             self.callbacks.agree()
 
     def _evaluation_is_due(self) -> bool:
@@ -147,9 +135,8 @@ class Trainer:
         return (due or self.callbacks.stopped) and self.state.evaluated_step != step
 
     def _is_finished(self) -> bool:
-        patience = self.config.train.patience
-        out_of_patience = patience is not None and self.state.evaluations_since_best >= patience
-        return out_of_patience or self.callbacks.stopped or self.state.step >= self.config.train.max_steps
+        train, state = self.config.train, self.state
+        return state.ends_early(train) or self.callbacks.stopped or state.step >= train.max_steps
 
     def _train_one_step(self) -> None:
         train = self.config.train
@@ -161,28 +148,20 @@ class Trainer:
         self.state.step += 1
         if self.average is not None:
             self.average.update(self.state.step)
-        self._meter.count_step()
+        self.meter.count_step()
         is_logged = self.state.step % train.log_interval == 0 or self.state.step == train.max_steps
         self.monitor.progress(self.state.step, self._log(result, rate) if is_logged else None)
         if self.watch.is_full:
             self._report_incidents()
-        self.callbacks.step(rate, result)
+        self.callbacks.call(StepEvent(self, self.state.step, rate, result))
 
     def _log(self, result: StepResult, rate: float) -> float:
         """Read the result of a step back from the device and report it; return the loss in nats per token."""
         self.stepper.check()
         self._report_incidents()
         loss, norm = float(result.loss), float(result.gradient_norm)
-        self.monitor.scalars(
-            self.state.step,
-            {
-                "train/loss": loss,
-                "train/learning_rate": rate,
-                "train/grad_norm": norm,
-                **self._meter.read(),
-                **self.watch.counters,
-            },
-        )
+        values = {"train/loss": loss, "train/learning_rate": rate, "train/grad_norm": norm}
+        self.monitor.scalars(self.state.step, {**values, **self.meter.read(), **self.watch.counters})
         return loss
 
     def _report_incidents(self) -> None:
@@ -194,7 +173,7 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluate, sample and save; if a signal arrives meanwhile, nothing is recorded."""
         self.stepper.check()
-        step, validation = self.state.step, self._validation
+        step, validation = self.state.step, self.validation
         unaveraged = None if self.average is None else validation.loss(step).loss
         with self._averaged_weights():
             result, sample, picture = validation.loss(step), validation.sample(), validation.attention(step)
@@ -203,11 +182,11 @@ class Trainer:
         self._report_evaluation(bits_per_char, unaveraged, sample)
         if picture is not None:
             self.monitor.picture(step, "attention", picture)
-        self.callbacks.evaluation(result.loss, bits_per_char, sample)
+        self.callbacks.call(EvaluationEvent(self, step, result.loss, bits_per_char, sample))
         self.callbacks.agree(then_raise=False)
         self._save(best=is_best, required=self._is_finished())
         self.callbacks.agree()
-        self._meter.restart()
+        self.meter.restart()
 
     def _report_evaluation(self, bits_per_char: float, unaveraged: float | None, sample: str) -> None:
         step, state = self.state.step, self.state
@@ -215,7 +194,7 @@ class Trainer:
         values = {"val/loss": state.val_loss, "val/bits_per_char": bits_per_char}
         if unaveraged is not None:
             values["val/loss_unaveraged"] = unaveraged
-        self.monitor.scalars(step, {**values, "speed/seconds": self._meter.total_seconds})
+        self.monitor.scalars(step, {**values, "speed/seconds": self.meter.total_seconds})
         if sample:
             self.monitor.text(step, "sample", sample)
         if self.config.train.histograms:
@@ -227,15 +206,15 @@ class Trainer:
         The state names a checkpoint as the best one only once it is written.
         """
         self._report_incidents()
-        self.state.seconds = self._meter.total_seconds
+        self.state.seconds = self.meter.total_seconds
         saved = self.state.as_best() if best else self.state
         training = self._training_tensors()
         with self._averaged_weights():
             weights = self.world.gather_to_rank_zero(weights_of(self.model))
-            folder = self._writer.write(weights, training, saved, best, required)
+            folder = self.writer.write(weights, training, saved, best, required)
         if folder is not None:
             self.state = saved
-            self.callbacks.checkpoint(folder, best)
+            self.callbacks.call(CheckpointEvent(self, saved.step, folder, best))
 
     def _training_tensors(self) -> dict[str, Any]:
         """Return all that a checkpoint has beside weights and counters; that of other processes is on rank 0."""

@@ -8,6 +8,7 @@ import torch
 from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
+from gpt.config import TrainConfig
 from gpt.distributed import World
 from gpt.errors import CheckpointError
 
@@ -21,11 +22,10 @@ class TrainingState:
     """The progress of a run, saved as JSON.
 
     Attributes:
-        evaluated_step: step of the last finished evaluation; -1 before the first.
-        val_loss: validation loss of that evaluation, in nats per token.
-        best_step: step of the checkpoint with the lowest validation loss; -1 before the first.
-        best_val_loss: that loss, in nats per token.
-        evaluations_since_best: evaluations since the loss last improved, for early stopping.
+        evaluated_step: that of the last finished evaluation; -1 before the first.
+        val_loss: of that evaluation, in nats per token.
+        best_step: that of the checkpoint with the lowest validation loss; -1 before the first.
+        evaluations_since_best: for early stopping.
         seconds: wall time of training, in all processes of the run.
     """
 
@@ -44,17 +44,22 @@ class TrainingState:
         self.evaluations_since_best = 0 if is_best else self.evaluations_since_best + 1
         return is_best
 
+    def ends_early(self, train: TrainConfig) -> bool:
+        """Return whether there were as many evaluations without a better one as `train.patience` allows."""
+        return train.patience is not None and self.evaluations_since_best >= train.patience
+
+    def is_over(self, train: TrainConfig) -> bool:
+        """Return whether the run has ended, with the evaluation of its last step."""
+        is_last = self.step >= train.max_steps or self.ends_early(train)
+        return is_last and self.evaluated_step == self.step
+
     def as_best(self) -> "TrainingState":
         """Return this state with the checkpoint of the present step as the best one."""
         return replace(self, best_step=self.step, best_val_loss=self.val_loss)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainingState":
-        """Build the state from a JSON object; unknown keys are ignored.
-
-        Raises:
-            CheckpointError: a key is missing, or its value has a wrong type.
-        """
+        """Build the state from a JSON object; CheckpointError: a key is missing or of a wrong type."""
         missing = [name for name in cls.__dataclass_fields__ if name not in values]
         if missing:
             raise CheckpointError(f"state.json of the checkpoint has no {missing[0]!r}")
@@ -66,26 +71,17 @@ class TrainingState:
 
 
 def check_like(name: str, value: Any, like: Tensor) -> None:
-    """Check that a loaded value is a contiguous tensor with the shape and dtype of another one.
-
-    Raises:
-        ValueError: it is not; the message names it.
-    """
+    """Raise ValueError unless a loaded value is a contiguous tensor with the shape and dtype of another one."""
     fits = isinstance(value, Tensor) and value.layout == torch.strided and value.is_contiguous()
     if not fits or value.shape != like.shape or value.dtype != like.dtype:
         found = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"{name} is {found}, expected {tuple(like.shape)} {like.dtype}")
 
 
-def default_generator_states(device: torch.device) -> dict[str, Any]:
-    """Return the states of torch's default generators, which dropout uses: the CPU's and a CUDA device's own."""
-    cuda = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
-    return {"cpu": torch.get_rng_state(), "cuda": cuda}
-
-
 def gather_generator_states(world: World, device: torch.device) -> dict[str, Any]:
-    """Return the states of the default generators of rank 0, and of the other processes, by rank."""
-    states = world.gather(default_generator_states(device))
+    """Return the states of torch's default generators, which dropout uses: of rank 0, and of the others by rank."""
+    cuda = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+    states = world.gather({"cpu": torch.get_rng_state(), "cuda": cuda})
     return {"generators": states[0], **({"other_generators": states[1:]} if world.size > 1 else {})}
 
 
@@ -95,21 +91,18 @@ def restore_generator_states(training: dict[str, Any], world: World, device: tor
     It has not if another number of processes saved it, or a run on another kind of device.
     """
     states = [training["generators"], *training.get("other_generators", [])]
-    return len(states) == world.size and set_default_generator_states(states[world.rank], device)
+    if len(states) != world.size:
+        return False
+    cuda = list(states[world.rank]["cuda"])
+    if len(cuda) != (device.type == "cuda"):
+        return False
+    torch.set_rng_state(states[world.rank]["cpu"])
+    for state in cuda:
+        torch.cuda.set_rng_state(state, device)
+    return True
 
 
 def seed_process(*numbers: int) -> None:
     """Seed the default generators from several numbers: a seed, a rank, a step."""
     (state,) = np.random.SeedSequence(numbers).generate_state(1, np.uint64)
     torch.manual_seed(int(state) >> 1)
-
-
-def set_default_generator_states(states: dict[str, Any], device: torch.device) -> bool:
-    """Restore the result of `default_generator_states`; return False, and do nothing, if it is of another kind."""
-    cuda = list(states["cuda"])
-    if len(cuda) != (device.type == "cuda"):
-        return False
-    torch.set_rng_state(states["cpu"])
-    for state in cuda:
-        torch.cuda.set_rng_state(state, device)
-    return True

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -9,7 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gpt.config import Config
-from gpt.data import Dataset, Tokenizer
+from gpt.data import Tokenizer
+from gpt.data.dataset import Dataset
+from gpt.data.tokens import Tokens
 from gpt.device import Compute
 from gpt.errors import NonFiniteError
 from gpt.evaluation.loss import Batch, Evaluation
@@ -25,68 +28,61 @@ Picture = Callable[[GPT, Tokenizer, Tensor], NDArray[np.uint8]]
 """Draws the attention of a model to token ids (T,): an image, (height, width, 3)."""
 
 
+@dataclass(repr=False)
 class Validation:
     """Evaluates a model with its weights at the time of a call.
 
-    Args:
+    Attributes:
         model: in training mode, which it keeps.
-        dataset: its validation split is read.
         poll: called before every batch and after every token; an exception from it ends the evaluation.
         evaluate: computes the loss, as `gpt.evaluation.loss.evaluate`.
         stream: yields the characters of a sample.
-        picture: draws attention; None: it is not drawn.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        model: GPT,
-        dataset: Dataset,
-        compute: Compute,
-        poll: Callable[[], None],
-        evaluate: Evaluate,
-        stream: Callable[[], Iterator[str]],
-        picture: Picture | None = None,
-    ) -> None:
-        self._config, self._model, self._dataset, self._compute = config, model, dataset, compute
-        self._poll, self._evaluate, self._stream, self._picture = poll, evaluate, stream, picture
-        limit = config.train.eval_max_tokens
-        self.tokens = dataset.val if limit is None else dataset.val[: limit + 1]
+    config: Config
+    model: GPT
+    dataset: Dataset
+    compute: Compute
+    poll: Callable[[], None]
+    evaluate: Evaluate
+    stream: Callable[[], Iterator[str]]
+    picture: Picture | None = None
+
+    @property
+    def tokens(self) -> Tokens:
         """The part of the validation split that `loss` reads."""
+        limit = self.config.train.eval_max_tokens
+        return self.dataset.val if limit is None else self.dataset.val[: limit + 1]
 
     def loss(self, step: int) -> Evaluation:
-        """Compute the loss over `tokens`, in nats per token.
-
-        Raises:
-            NonFiniteError: the loss is not finite; the message names `step`.
-        """
-        train = self._config.train
-        batches = full_batches(self.tokens, self._config.model.block_size, train.eval_batch_size or train.batch_size)
-        with without_compilation(self._model), self._compute.training_matmuls():
-            result = self._evaluate(self._model, batches, self._compute, self._poll)
+        """Compute the loss over `tokens`, in nats per token; NonFiniteError: it is not finite."""
+        train = self.config.train
+        batches = full_batches(self.tokens, self.config.model.block_size, train.eval_batch_size or train.batch_size)
+        with without_compilation(self.model), self.compute.training_matmuls():
+            result = self.evaluate(self.model, batches, self.compute, self.poll)
         if not math.isfinite(result.loss):
             raise NonFiniteError(f"the validation loss is not finite at step {step}; nothing was saved")
         return result
 
     def sample(self) -> str:
-        """Return a sample; empty if `train.sample_tokens` is 0."""
-        if self._config.train.sample_tokens == 0:
+        """Return a sample; it is empty where `train.sample_tokens` is 0."""
+        if self.config.train.sample_tokens == 0:
             return ""
         pieces = []
-        with without_compilation(self._model):
-            for text in self._stream():
+        with without_compilation(self.model):
+            for text in self.stream():
                 pieces.append(text)
-                self._poll()
+                self.poll()
         return "".join(pieces)
 
     def attention(self, step: int) -> NDArray[np.uint8] | None:
-        """Return a picture of the attention to the first validation tokens; None if none is due."""
-        interval = self._config.train.attention_interval
+        """Return a picture of the attention to the first validation tokens, if one is due."""
+        interval = self.config.train.attention_interval
         # counted so that the last evaluation, which may come early, has one of its own
-        evaluation = math.ceil(step / self._config.train.eval_interval)
-        if self._picture is None or interval == 0 or evaluation % interval:
+        evaluation = math.ceil(step / self.config.train.eval_interval)
+        if self.picture is None or interval == 0 or evaluation % interval:
             return None
-        length = min(PICTURE_TOKENS, self._config.model.block_size)
-        idx = torch.from_numpy(np.asarray(self._dataset.val[:length]).astype(np.int64)).to(self._compute.device)
-        with without_compilation(self._model), eval_mode(self._model):
-            return self._picture(self._model, self._dataset.tokenizer, idx)
+        length = min(PICTURE_TOKENS, self.config.model.block_size)
+        idx = torch.from_numpy(np.asarray(self.dataset.val[:length]).astype(np.int64)).to(self.compute.device)
+        with without_compilation(self.model), eval_mode(self.model):
+            return self.picture(self.model, self.dataset.tokenizer, idx)

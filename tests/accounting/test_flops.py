@@ -18,18 +18,8 @@ from gpt.accounting.flops import (
 from gpt.cache import KVCache
 from gpt.config import Config, TrainConfig
 from gpt.model import GPT
+from inspection.variants import every_variant
 from tiny import tiny_config
-
-VARIANTS: dict[str, dict[str, object]] = {
-    "gpt2": {"bias": True, "dropout": 0.1},
-    "untied": {"tie_weights": False, "position": "sinusoidal"},
-    "multi-query": {"n_kv_head": 1},
-    "llama": {"n_kv_head": 2, "mlp": "swiglu", "norm": "rmsnorm", "position": "rope"},
-    "narrow mlp": {"mlp": "relu2", "mlp_width": 24, "qk_norm": True, "logit_softcap": 5.0},
-    "convolved": {"mlp_conv": 3},
-    "deep": {"n_layer": 3, "n_embd": 64, "vocab_size": 7},
-}
-every_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
 
 
 def counted(work: Callable[[], object]) -> FlopCounterMode:
@@ -42,7 +32,7 @@ def counted(work: Callable[[], object]) -> FlopCounterMode:
 @every_variant
 @pytest.mark.parametrize(("batch", "length"), [(1, 1), (3, 16)])
 def test_each_pass_of_training_is_what_torch_counts(variant: dict[str, object], batch: int, length: int) -> None:
-    config = tiny_config(attention="reference", **variant)
+    config = tiny_config(**{**variant, "attention": "reference"})
     model, idx = GPT(config), torch.zeros(batch, length, dtype=torch.long)
     counter = counted(lambda: model(idx))
     assert forward_flops(config, batch, length) == counter.get_total_flops()
@@ -57,11 +47,9 @@ def test_each_pass_of_training_is_what_torch_counts(variant: dict[str, object], 
 
 @torch.no_grad()
 @every_variant
-@pytest.mark.parametrize(("prompt", "new", "batch"), [(1, 1, 1), (5, 4, 3), (1, 15, 1)])
-def test_every_pass_of_generating_is_what_torch_counts(
-    variant: dict[str, object], prompt: int, new: int, batch: int
-) -> None:
-    config = tiny_config(attention="reference", **variant)
+def test_every_pass_of_generating_is_what_torch_counts(variant: dict[str, object]) -> None:
+    prompt, new, batch = 5, 4, 3
+    config = tiny_config(**{**variant, "attention": "reference"})
     model, cache = GPT(config).eval(), KVCache(config, batch)
     generation = GenerationFlops(config, prompt, new)
     idx = torch.zeros(batch, prompt + new, dtype=torch.long)
@@ -77,31 +65,13 @@ def test_every_pass_of_generating_is_what_torch_counts(
         assert batch * generation.naive_step(step) == flops(0, length, None)
 
 
-def test_flops_of_two_tokens_by_hand() -> None:
-    config = tiny_config(n_layer=1, n_head=1, n_embd=2, vocab_size=3, mlp_width=4)
-    projections, mlp, head = 4 * 2 * 2, 2 * 2 * 4, 2 * 3
-    assert matmul_parameters(config) == projections + mlp + head == 38
-    scores = weighted_sum = 2 * 2 * 2  # 2 queries, 2 keys, 2 wide
-    assert forward_flops(config, 1, 2) == 2 * (2 * 38 + scores + weighted_sum) == 184
-    assert forward_flops(config, 5, 2) == 5 * 184
-    assert training_flops(config, 1, 2) == 3 * 184
-
-
 @every_variant
 def test_generating_100_tokens_after_100_is_the_sum_of_its_steps(variant: dict[str, object]) -> None:
-    generation = GenerationFlops(tiny_config(block_size=200, **variant), 100, 100)
+    generation = GenerationFlops(tiny_config(**variant, block_size=200), 100, 100)
     assert generation.naive_positions == sum(range(101, 201)) == 15_050
     assert generation.cached_positions == 200
     assert generation.naive == sum(map(generation.naive_step, range(1, 101)))
     assert generation.cached == generation.prefill + sum(map(generation.cached_step, range(1, 101)))
-
-
-def test_a_naive_step_costs_as_many_times_as_it_has_tokens() -> None:
-    generation = GenerationFlops(tiny_config(block_size=64), 4, 60)
-    for step in range(1, 61):
-        assert generation.naive_step(step) == generation.cached_step(step) * (4 + step)
-    growth = {generation.cached_step(step + 1) - generation.cached_step(step) for step in range(1, 60)}
-    assert growth == {2 * 4 * 32}  # one key more: 2 layers, scores and weighted sum of 32 multiply-adds
 
 
 def test_a_run_costs_its_steps_those_of_its_teacher_and_what_the_teacher_predicts() -> None:

@@ -1,27 +1,16 @@
-import time
-
 import pytest
 
 from gpt.accounting.parameters import COMPONENTS, ParameterCount, count_parameters
-from gpt.accounting.published import PUBLISHED
-from gpt.config import ModelConfig
 from gpt.model import GPT
+from inspection.variants import every_variant
 from tiny import tiny_config
-
-VARIANTS: dict[str, dict[str, object]] = {
-    "gpt2": {"bias": True},
-    "untied": {"tie_weights": False, "position": "sinusoidal"},
-    "llama": {"n_kv_head": 2, "mlp": "swiglu", "norm": "rmsnorm", "position": "rope", "tie_weights": False},
-    "convolved": {"mlp_conv": 3, "n_layer": 3},
-    "qk norm": {"qk_norm": True, "norm": "rmsnorm", "n_layer": 3},
-}
 
 
 def by_name(count: ParameterCount) -> dict[str, int]:
     return {part.name: part.count for part in count.components}
 
 
-@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
+@every_variant
 def test_components_and_tensors_add_up_to_the_real_model(variant: dict[str, object]) -> None:
     config = tiny_config(**variant)
     count, model = count_parameters(config), GPT(config)
@@ -64,11 +53,3 @@ def test_what_a_decode_step_reads_leaves_out_the_tables_it_looks_up() -> None:
     assert tied.read_per_token == tied.total - 16 * 32  # learned positions
     assert untied.read_per_token == tied.read_per_token  # the embedding instead of nothing, the head instead of it
     assert tied.count_of("attention") == 2 * 4 * 32 * 32
-
-
-def test_a_large_model_is_counted_at_once() -> None:
-    llama: ModelConfig = PUBLISHED["llama-3-8b"]
-    count_parameters(llama)  # torch loads parts of itself at the first use
-    start = time.process_time()
-    count_parameters(llama)
-    assert time.process_time() - start < 2  # of this process; 0.1 s

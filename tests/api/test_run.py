@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -36,15 +37,12 @@ def test_an_evaluation_is_that_of_the_command(run: gpt.Run, capsys: pytest.Captu
         run.evaluate("vall")
 
 
-def test_a_plot_shows_the_losses_of_the_run(run: gpt.Run, tmp_path: Path) -> None:
+def test_a_plot_shows_the_losses_that_there_are(run: gpt.Run, tmp_path: Path) -> None:
     figure = run.plot(tmp_path / "loss.svg")
     training, validation = figure.axes[0].lines
     assert training.get_xdata().tolist() == [1, 2, 3, 4, 5, 6]
     assert validation.get_ydata().tolist() == [row["val/loss"] for row in run.metrics if "val/loss" in row]
     assert (tmp_path / "loss.svg").is_file()
-
-
-def test_a_run_without_an_evaluation_is_plotted_too(run: gpt.Run, tmp_path: Path) -> None:
     for name, wanted in (("short", "train/loss"), ("empty", "nothing")):
         (tmp_path / name).mkdir()
         rows = [json.dumps(row) + "\n" for row in run.metrics if wanted in row]
@@ -54,10 +52,21 @@ def test_a_run_without_an_evaluation_is_plotted_too(run: gpt.Run, tmp_path: Path
         gpt.plot(tmp_path / "empty")
 
 
+def test_a_notebook_shows_its_losses_or_its_name(run: gpt.Run, tmp_path: Path) -> None:
+    html = run._repr_html_()
+    assert "runs/tiny" in html
+    assert html.count("<circle") == 3  # evaluated at steps 0, 3 and 6
+    shutil.copytree("runs/tiny", tmp_path / "bare", ignore=shutil.ignore_patterns("metrics.jsonl"))
+    html = gpt.Run(tmp_path / "bare")._repr_html_()
+    assert "bare" in html
+    assert "<svg" not in html
+
+
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(gpt.GPTError, match=r"is not a run folder: it has no config\.yaml"):
-        gpt.Run(tmp_path)
-    with pytest.raises(gpt.GPTError, match="at least one run"):
-        gpt.plot()
-    with pytest.raises(gpt.GPTError, match="x is 'time'"):
-        gpt.plot(tmp_path, x="time")
+    for call, message in (
+        (lambda: gpt.Run(tmp_path), r"is not a run folder: it has no config\.yaml"),
+        (lambda: gpt.plot(), "at least one run"),
+        (lambda: gpt.plot(tmp_path, x="time"), "x is 'time'"),
+    ):
+        with pytest.raises(gpt.GPTError, match=message):
+            call()

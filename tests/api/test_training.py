@@ -21,8 +21,11 @@ def weights(run: gpt.Run) -> dict[str, torch.Tensor]:
     return run.model.state_dict()
 
 
-def test_the_result_is_that_of_the_command_and_either_resumes_the_other(workplace: Path, trained: Path) -> None:
+def test_the_result_is_that_of_the_command_and_either_resumes_the_other(
+    workplace: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = gpt.train(**TINY)
+    assert capsys.readouterr() == ("", "")
     saved, expected = (read_checkpoint(folder / "runs/tiny/checkpoints/step-000006") for folder in (workplace, trained))
     assert saved.config == expected.config
     assert all(saved.model[name].equal(weight) for name, weight in expected.model.items())
@@ -102,11 +105,6 @@ def test_an_error_of_a_callback_says_how_to_continue(workplace: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         gpt.train(config="tiny.yaml", callbacks=[lambda event: 1 / (event.step - 2)], report=lines.append)
     assert lines[-1].startswith("stopped by ZeroDivisionError in a callback at step 2, saved in runs/tiny; continue")
-
-
-def test_report_none_prints_nothing(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    gpt.train(**TINY)
-    assert capsys.readouterr() == ("", "")
 
 
 def test_threads_train_different_runs_and_not_the_same_one(workplace: Path) -> None:

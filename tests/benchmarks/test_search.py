@@ -10,14 +10,17 @@ from benchmarks import search
 from benchmarks.search import RECIPE, Search, rank, read_candidates, survivors
 from benchmarks.training_runs import Run
 from gpt.accounting.flops import forward_flops, training_flops
-from gpt.config import load_config
+from gpt.config.loading import load_config
 from gpt.errors import ConfigError, GPTError
 
 TEXT = "abcdefghij" * 40
 
 
+Searching = tuple[Search, list[list[str]]]
+
+
 @pytest.fixture
-def searching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Search, list[list[str]]]:
+def searching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Searching:
     """A search whose trainings only say what they were asked."""
     (tmp_path / "text.txt").write_text(TEXT)
     recipe = tmp_path / "recipe.yaml"
@@ -38,9 +41,7 @@ def searching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Search, 
     return Search(str(recipe), [], tmp_path / "results.jsonl", tmp_path), asked
 
 
-def test_a_candidate_gets_the_steps_that_the_share_of_the_arithmetic_pays_for(
-    searching: tuple[Search, list[list[str]]],
-) -> None:
+def test_a_candidate_gets_the_steps_that_the_share_of_the_arithmetic_pays_for(searching: Searching) -> None:
     one, asked = searching
     row = one.result(["model.n_embd=32"], seed=3, share=0.5)
     small, large = (load_config(Path(one.config), [f"model.n_embd={n}"]).config.model for n in (16, 32))
@@ -48,9 +49,11 @@ def test_a_candidate_gets_the_steps_that_the_share_of_the_arithmetic_pays_for(
     assert row["steps"] == round(50 * costs[0] / costs[1])
     assert {f"train.max_steps={row['steps']}", "run.seed=3", "model.n_embd=32"} <= set(asked[0])
     assert f"optim.decay_steps={round(0.4 * row['steps'])}" in asked[0]
+    path = next(value.removeprefix("data.path=") for value in asked[0] if value.startswith("data.path="))
+    assert Path(path).read_text() == TEXT[: len(TEXT) * 3 // 4]  # only the training split
 
 
-def test_a_teacher_takes_its_part_of_the_arithmetic(searching: tuple[Search, list[list[str]]]) -> None:
+def test_a_teacher_takes_its_part_of_the_arithmetic(searching: Searching) -> None:
     one, _ = searching
     row = one.result(["train.teacher_share=0.5"], seed=1, share=0.5)
     model = load_config(Path(one.config)).config.model.model_copy(update={"vocab_size": 10})
@@ -58,14 +61,7 @@ def test_a_teacher_takes_its_part_of_the_arithmetic(searching: tuple[Search, lis
     assert row["steps"] == pytest.approx((50 - predictions / training_flops(model, 4, 8)) / 1.5, abs=1)
 
 
-def test_only_the_training_split_is_read(searching: tuple[Search, list[list[str]]]) -> None:
-    one, asked = searching
-    one.result([], seed=1, share=1)
-    path = next(value.removeprefix("data.path=") for value in asked[0] if value.startswith("data.path="))
-    assert Path(path).read_text() == TEXT[: len(TEXT) * 3 // 4]
-
-
-def test_a_run_is_not_repeated_unless_something_differs(searching: tuple[Search, list[list[str]]]) -> None:
+def test_a_run_is_not_repeated_unless_something_differs(searching: Searching) -> None:
     one, asked = searching
     first = one.result(["model.n_embd=32"], seed=1, share=1)
     assert one.result(["model.n_embd=32"], seed=1, share=1) == first
@@ -75,7 +71,7 @@ def test_a_run_is_not_repeated_unless_something_differs(searching: tuple[Search,
     assert len(asked) == len(one.results.read_text().splitlines()) == 4
 
 
-def test_a_damaged_file_of_results_is_named(searching: tuple[Search, list[list[str]]]) -> None:
+def test_a_damaged_file_of_results_is_named(searching: Searching) -> None:
     searching[0].results.write_text('{"loss": 1}\n{"lo')
     with pytest.raises(GPTError, match=r"results\.jsonl: a line is not JSON"):
         searching[0].result([], 1, 1)

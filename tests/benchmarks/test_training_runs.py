@@ -2,7 +2,7 @@
 
 from benchmarks.processes import ROOT
 from benchmarks.training_runs import NANOGPT_WINDOWS, README_OPTIONS
-from gpt.config import load_config
+from gpt.config.loading import load_config
 
 
 def test_our_copy_of_nanogpts_recipe_is_what_its_readme_says() -> None:

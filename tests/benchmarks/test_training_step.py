@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from benchmarks.measure import Row
-from benchmarks.step_timer import StepTimer
 from benchmarks.training_step import row_of, start_workers, step_flops
+from benchmarks.training_worker import StepTimer
 from gpt.config import Config
 from gpt.errors import GPTError
 from tiny import tiny_config

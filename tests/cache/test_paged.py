@@ -1,7 +1,6 @@
 """Block tables and their pool, beside a plain model: a list of tokens for each sequence, and what each block holds."""
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -138,18 +137,6 @@ def test_a_common_prompt_is_held_once_and_its_last_block_once_for_each_that_writ
     assert len({target for target, _ in copies}) == 31
 
 
-def test_full_blocks_of_a_sequence_that_has_left_are_found_again() -> None:
-    pool = BlockPool(4, 2)
-    stored(pool, [1, 2, 3, 4, 5]).truncate(0)
-    assert (pool.in_use, pool.free) == (0, 4)
-    table = BlockTable(pool)
-    table.match([1, 2, 3, 4, 5, 6])
-    assert table.tokens == [1, 2, 3, 4]
-    other = BlockTable(pool)
-    other.match([3, 4])  # the same tokens after others are something else
-    assert other.tokens == []
-
-
 def test_what_was_released_first_is_overwritten_first_and_the_beginning_of_a_sequence_last() -> None:
     pool = BlockPool(4, 1)
     stored(pool, [1, 2]).truncate(0)
@@ -165,14 +152,3 @@ def test_what_was_released_first_is_overwritten_first_and_the_beginning_of_a_seq
                 assert table.tokens[: len(left)] == left
             table.truncate(0)
         pool.release(held)
-
-
-def test_a_pool_without_room_says_so_and_changes_nothing() -> None:
-    pool = BlockPool(2, 2)
-    table = stored(pool, [1, 2, 3])
-    other = table.fork()
-    with pytest.raises(OutOfBlocksError):
-        other.reserve(4)  # its last block is shared, and there is none to copy it to
-    assert other.blocks == table.blocks
-    table.truncate(0)
-    assert other.reserve(4) == []

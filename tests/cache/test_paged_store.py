@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpt.cache.paged_store import PagedStore
+from gpt.cache.paged_store import PagedStore, PagedView
 from tiny import sharp_model
 
 
@@ -21,11 +21,11 @@ def test_logits_from_scattered_blocks_are_those_of_the_whole_sequence(position: 
     tables = [order[:16], order[16:32]]
     for row, length in enumerate((7, 3)):  # two prompts of different lengths, each in two chunks
         for start, end in ((0, 2), (2, length)):
-            model(idx[row : row + 1, start:end], cache=store.view([tables[row]], [start], end - start))
+            model(idx[row : row + 1, start:end], cache=PagedView(store, [tables[row]], [start], end - start))
     stored = [7, 3]
     for _ in range(9):
         new = torch.stack([idx[row, at : at + 1] for row, at in enumerate(stored)])
-        logits = model(new, cache=store.view(tables, stored, 1))
+        logits = model(new, cache=PagedView(store, tables, stored, 1))
         for row, at in enumerate(stored):
             expected = model(idx[row : row + 1, : at + 1])[0, -1]
             torch.testing.assert_close(logits[row, 0], expected, rtol=1e-5, atol=5e-5)

@@ -7,15 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpt.checkpoint import (
-    Checkpoint,
-    RunFolder,
-    build_model,
-    load_trained,
-    load_weights,
-    loading,
-    weights_of,
-)
+from gpt.checkpoint import Checkpoint, RunFolder, build_model, load_trained, load_weights, loading, weights_of
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.errors import CheckpointError, DeviceError
 from gpt.model import GPT
@@ -25,32 +17,28 @@ FOLDER = Path("runs/x/checkpoints/step-000005")
 
 
 @pytest.mark.parametrize("tie_weights", [True, False])
-def test_the_model_has_the_weights_of_the_checkpoint(
+def test_the_model_has_the_weights_of_the_checkpoint_and_leaves_the_generator_of_torch_alone(
     make_checkpoint: Callable[..., Checkpoint], tie_weights: bool
 ) -> None:
-    checkpoint = make_checkpoint(tie_weights=tie_weights)
+    checkpoint, before = make_checkpoint(tie_weights=tie_weights), torch.get_rng_state()
     model = build_model(checkpoint, FOLDER)
+    assert torch.equal(torch.get_rng_state(), before)
     assert model.training
     weights = weights_of(model)
     assert weights.keys() == checkpoint.model.keys()
     assert all(torch.equal(weights[name], checkpoint.model[name]) for name in weights)
+    assert (model.lm_head.weight is model.wte.weight) is tie_weights
+    assert ("lm_head.weight" in weights) is not tie_weights
 
 
-def test_a_tied_head_is_saved_once_and_stays_tied(checkpoint: Checkpoint) -> None:
-    model = build_model(checkpoint, FOLDER)
-    assert "lm_head.weight" not in checkpoint.model
-    assert model.lm_head.weight is model.wte.weight
-    assert torch.equal(model.lm_head.weight, checkpoint.model["wte.weight"])
-
-
-def test_loading_leaves_the_generator_of_torch_alone(checkpoint: Checkpoint) -> None:
-    before = torch.get_rng_state()
-    build_model(checkpoint, FOLDER)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_weights_are_copied_into_the_parameters_that_an_optimizer_holds(checkpoint: Checkpoint) -> None:
+def test_weights_are_copied_into_the_parameters_that_an_optimizer_holds_or_not_at_all(
+    checkpoint: Checkpoint, make_checkpoint: Callable[..., Checkpoint]
+) -> None:
     model = GPT(checkpoint.config.model)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(CheckpointError):
+        load_weights(model, make_checkpoint(step=7, n_layer=2).model, FOLDER)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     parameters = {name: id(parameter) for name, parameter in model.named_parameters()}
     load_weights(model, checkpoint.model, FOLDER)
     assert {name: id(parameter) for name, parameter in model.named_parameters()} == parameters
@@ -105,24 +93,12 @@ def test_sizes_that_the_weights_do_not_have_are_noticed_before_anything_is_alloc
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_is_left_as_it_was_where_the_weights_do_not_fit(
+def test_the_vocabulary_may_be_larger_than_the_tokenizers_and_not_smaller(
     checkpoint: Checkpoint, make_checkpoint: Callable[..., Checkpoint]
 ) -> None:
-    model = build_model(checkpoint, FOLDER)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(CheckpointError):
-        load_weights(model, make_checkpoint(step=7, n_layer=2).model, FOLDER)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_a_tokenizer_with_more_ids_than_the_model_is_refused(checkpoint: Checkpoint) -> None:
+    assert build_model(make_checkpoint(vocab_size=64), FOLDER).vocab_size == 64
     with pytest.raises(CheckpointError, match="the tokenizer has 256 ids, the model 10"):
         build_model(replace(checkpoint, tokenizer=ByteTokenizer()), FOLDER)
-
-
-def test_a_vocabulary_that_was_rounded_up_is_fine(make_checkpoint: Callable[..., Checkpoint]) -> None:
-    checkpoint = make_checkpoint(vocab_size=64)
-    assert build_model(checkpoint, FOLDER).vocab_size == 64
 
 
 def test_load_trained_gives_all_that_is_needed_to_generate(tmp_path: Path, checkpoint: Checkpoint) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint
+from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint
 from gpt.config import Config
 from gpt.errors import CheckpointError, ConfigError
 
@@ -29,6 +29,13 @@ def names(run: RunFolder) -> list[str]:
     return [folder.name for folder in run.checkpoints()]
 
 
+def newest(run: RunFolder) -> tuple[str, int, list[str]]:
+    """The folder of the newest that can be read, its step, and what is said of damaged ones."""
+    found = run.newest_valid()
+    assert found is not None
+    return found[0].name, found[1].state["step"], found[2]
+
+
 def damage(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"")
 
@@ -39,18 +46,10 @@ def damage(folder: Path) -> None:
 def test_the_pointers_say_where_when_and_how_good(run: RunFolder, make_checkpoint: MakeCheckpoint) -> None:
     run.save(make_checkpoint(10, val_loss=1.25), best=True, keep_last=2)
     run.save(make_checkpoint(20, val_loss=1.75), best=False, keep_last=2)
-    assert json.loads((run.path / "best.json").read_text()) == {
-        "checkpoint": "checkpoints/step-000010",
-        "step": 10,
-        "val_loss": 1.25,
-    }
-    assert json.loads((run.path / "last.json").read_text()) == {
-        "checkpoint": "checkpoints/step-000020",
-        "step": 20,
-        "val_loss": 1.75,
-    }
-    assert run.pointed("best") == run.path / "checkpoints" / "step-000010"
-    assert run.pointed("last") == run.path / "checkpoints" / "step-000020"
+    for name, step, loss in (("best", 10, 1.25), ("last", 20, 1.75)):
+        pointer = {"checkpoint": f"checkpoints/step-0000{step}", "step": step, "val_loss": loss}
+        assert json.loads((run.path / f"{name}.json").read_text()) == pointer
+        assert run.pointed(name) == run.path / "checkpoints" / f"step-0000{step}"
 
 
 @pytest.mark.parametrize("keep_last", [1, 2, 3])
@@ -64,35 +63,37 @@ def test_rotation_keeps_the_last_ones_and_the_best(
     assert names(run) == [f"step-{step:06d}" for step in sorted(expected, reverse=True)]
 
 
-def test_rotation_keeps_the_last_one_although_others_have_higher_steps(
+def test_the_last_checkpoint_is_kept_and_comes_before_those_that_an_earlier_resume_left_behind(
     run: RunFolder, make_checkpoint: MakeCheckpoint
 ) -> None:
-    """So it is after a resume from an earlier checkpoint."""
+    assert run.newest_valid() is None
     for step in (100, 200, 50):
         run.save(make_checkpoint(step), best=False, keep_last=1)
     assert run.pointed("last") == run.path / "checkpoints" / "step-000050"
-    assert read_checkpoint(run.path / "checkpoints" / "step-000050").state["step"] == 50
+    assert newest(run) == ("step-000050", 50, [])
 
 
-def test_steps_of_seven_digits_are_newer_than_those_of_six(run: RunFolder, make_checkpoint: MakeCheckpoint) -> None:
-    for step in (999_999, 1_000_000):
-        run.save(make_checkpoint(step), best=False, keep_last=2)
-    assert names(run) == ["step-1000000", "step-999999"]
-
-
-def test_what_is_not_a_checkpoint_is_neither_listed_nor_removed(
+def test_steps_of_seven_digits_are_newer_and_what_is_no_checkpoint_is_neither_listed_nor_removed(
     run: RunFolder, make_checkpoint: MakeCheckpoint
 ) -> None:
     others = [run.path / "checkpoints" / name for name in ("step-000001", "step-x", "notes", "step-000002.bak")]
     for other in others:
         other.mkdir(parents=True)
-    run.save(make_checkpoint(5), best=False, keep_last=1)
-    assert names(run) == ["step-000005"]
+    for step in (999_998, 999_999, 1_000_000):
+        run.save(make_checkpoint(step), best=False, keep_last=2)
+    assert names(run) == ["step-1000000", "step-999999"]
     assert all(other.is_dir() for other in others)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"checkpoint": "checkpoints/step-000099"}', "\udcff"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{", "[]", "{}", '{"checkpoint": "checkpoints/step-000099"}', "\udcff"),
+        '{"checkpoint": "../../elsewhere", "step": 5}',
+    ],
+)
 def test_a_damaged_pointer_points_nowhere(run: RunFolder, content: str) -> None:
+    (run.path.parent / "elsewhere").mkdir()
     (run.path / "best.json").write_bytes(content.encode("utf-8", "surrogateescape"))
     assert run.pointed("best") is None
 
@@ -110,30 +111,11 @@ def test_a_damaged_pointer_is_named_and_nothing_is_removed(
     run.save(make_checkpoint(9), best=False, keep_last=1)
     assert names(run) == ["step-000009", "step-000007", "step-000005"]
     (run.path / "last.json").write_text(content)
-    found = run.newest_valid()
-    assert found is not None
-    assert (found[0].name, len(found[2])) == ("step-000009", 1)
-
-
-def test_a_pointer_cannot_lead_out_of_the_run(run: RunFolder, make_checkpoint: MakeCheckpoint) -> None:
-    (run.path.parent / "elsewhere").mkdir()
-    (run.path / "best.json").write_text('{"checkpoint": "../../elsewhere", "step": 5}', encoding="utf-8")
-    assert run.pointed("best") is None
-
-
-def test_a_pointer_that_cannot_be_written_is_an_error_of_the_user(
-    run: RunFolder, make_checkpoint: MakeCheckpoint
-) -> None:
-    (run.path / "last.json").mkdir()
-    with pytest.raises(CheckpointError, match=r"cannot write .*last\.json"):
-        run.save(make_checkpoint(5), best=False, keep_last=1)
+    name, step, damaged = newest(run)
+    assert (name, step, len(damaged)) == ("step-000009", 9, 1)
 
 
 # --- the newest that can be read -----------------------------------------------------------------
-
-
-def test_a_run_without_checkpoints_has_no_newest(run: RunFolder) -> None:
-    assert run.newest_valid() is None
 
 
 def test_the_newest_readable_checkpoint_is_taken_and_damaged_ones_are_named(
@@ -142,18 +124,12 @@ def test_the_newest_readable_checkpoint_is_taken_and_damaged_ones_are_named(
     folders = [run.save(make_checkpoint(step), best=False, keep_last=9) for step in (1, 2, 3)]
     damage(folders[2])
     damage(folders[1])
-    found = run.newest_valid()
-    assert found is not None
-    folder, checkpoint, damaged = found
-    assert folder == folders[0]
-    assert checkpoint.state["step"] == 1
-    assert [str(folders[2]) in damaged[0], str(folders[1]) in damaged[1], len(damaged)] == [True, True, 2]
-
-
-def test_where_none_can_be_read_the_newest_is_named(run: RunFolder, make_checkpoint: MakeCheckpoint) -> None:
-    for step in (1, 2):
-        damage(run.save(make_checkpoint(step), best=False, keep_last=9))
-    with pytest.raises(CheckpointError, match=r"no readable checkpoint; the newest: .*step-000002"):
+    name, step, (last, second) = newest(run)
+    assert (name, step) == ("step-000001", 1)
+    assert str(folders[2]) in last
+    assert str(folders[1]) in second
+    damage(folders[0])
+    with pytest.raises(CheckpointError, match=r"no readable checkpoint; the newest: .*step-000003"):
         run.newest_valid()
 
 
@@ -180,26 +156,22 @@ def test_a_run_folder_gives_back_its_configuration(tmp_path: Path) -> None:
     run.create(config)
     assert run.config() == config
     assert run.samples.is_dir()
+    (run.path / "config.yaml").write_text(f"run: {{seed: {2**40 + 7}}}")
+    assert run.config().run.seed == 7  # of a seed that older versions took, its lowest 32 bits
 
 
-def test_a_seed_that_an_older_version_took_is_its_lowest_32_bits(run: RunFolder) -> None:
-    (run.path / "config.yaml").write_text(f"run: {{seed: {2**40 + 7}}}", encoding="utf-8")
-    config = run.config()
-    assert config is not None
-    assert config.run.seed == 7
-
-
-@pytest.mark.parametrize("content", [b"model: {n_layer: 0}", b"\xff\xfe\x00", b"[1, 2]"])
-def test_a_damaged_configuration_of_a_run_is_named(run: RunFolder, content: bytes) -> None:
-    (run.path / "config.yaml").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"config\.yaml"):
-        run.config()
-
-
-def test_a_run_folder_that_cannot_be_made_says_what_to_set(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
+def test_what_of_a_run_folder_is_damaged_or_cannot_be_written_is_named(
+    run: RunFolder, make_checkpoint: MakeCheckpoint
+) -> None:
+    (run.path / "last.json").mkdir()
+    with pytest.raises(CheckpointError, match=r"cannot write .*last\.json"):
+        run.save(make_checkpoint(5), best=False, keep_last=1)
     with pytest.raises(CheckpointError, match=r"cannot write the run folder .*run\.dir"):
-        RunFolder(tmp_path / "file" / "run").create(Config())
+        RunFolder(run.path / "config.yaml" / "run").create(Config())
+    for content in (b"model: {n_layer: 0}", b"\xff\xfe\x00", b"[1, 2]"):
+        (run.path / "config.yaml").write_bytes(content)
+        with pytest.raises(ConfigError, match=r"config\.yaml"):
+            run.config()
 
 
 # --- which one a PATH means ----------------------------------------------------------------------
@@ -236,15 +208,10 @@ def test_a_copy_of_a_checkpoint_under_any_name_can_be_given(trained: RunFolder, 
     assert find_checkpoint(copy, tmp_path) == copy
 
 
-def test_without_a_best_checkpoint_a_run_means_its_last(trained: RunFolder) -> None:
-    (trained.path / "best.json").unlink()
-    assert find_checkpoint(trained.path, trained.path.parent).name == "step-000003"
-
-
 def test_without_pointers_a_run_means_its_newest_checkpoint(trained: RunFolder) -> None:
-    (trained.path / "best.json").unlink()
-    (trained.path / "last.json").unlink()
-    assert find_checkpoint(trained.path, trained.path.parent).name == "step-000003"
+    for name in ("best", "last"):
+        (trained.path / f"{name}.json").unlink()
+        assert find_checkpoint(trained.path, trained.path.parent).name == "step-000003"
 
 
 @pytest.mark.parametrize(
@@ -277,16 +244,6 @@ def test_without_a_path_the_run_that_was_saved_most_recently_is_meant(
     assert find_checkpoint(None, tmp_path / "runs").is_relative_to(runs[1].path)
 
 
-def test_the_last_checkpoint_comes_before_those_that_an_earlier_resume_left_behind(
-    run: RunFolder, make_checkpoint: MakeCheckpoint
-) -> None:
-    run.save(make_checkpoint(9), best=True, keep_last=5)
-    run.save(make_checkpoint(4), best=False, keep_last=5)
-    found = run.newest_valid()
-    assert found is not None
-    assert found[0].name == "step-000004"
-
-
 # --- one process at a time -----------------------------------------------------------------------
 
 HOLD = """
@@ -316,13 +273,17 @@ def test_a_run_is_locked_until_the_process_that_trains_it_ends_in_whatever_way(r
     run.unlock()
 
 
-def test_a_run_has_one_lock_by_whatever_name_a_link_gives_it(run: RunFolder) -> None:
-    alias = RunFolder(run.path.parent / "alias")
-    alias.path.symlink_to("one")
+def test_a_run_has_one_lock_by_whatever_name_a_link_gives_it_and_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    run, alias = RunFolder(tmp_path / "runs" / "one"), RunFolder(tmp_path / "runs" / "alias")
     run.lock()
+    assert not run.path.exists()
+    alias.path.symlink_to("one")
     with pytest.raises(CheckpointError, match=f"^another process is training {alias.path}; "):
         alias.lock()
+    alias.path.unlink()
     run.unlock()
+    run.unlock()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
@@ -335,12 +296,3 @@ def test_a_filesystem_without_locks_is_an_error_of_one_line(
     monkeypatch.setattr("fcntl.flock", flock)
     with pytest.raises(CheckpointError, match=f"^cannot lock the run {run.path}: [^\n]+ a filesystem with file locks$"):
         run.lock()
-
-
-def test_a_lock_leaves_nothing_behind(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path / "runs" / "new")
-    run.lock()
-    assert not run.path.exists()
-    run.unlock()
-    run.unlock()
-    assert list(tmp_path.iterdir()) == []

@@ -1,23 +1,22 @@
+"""What all commands share: exit codes, messages, numbers, texts and tables."""
+
+import argparse
 import errno
+import io
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-from gpt.cli import evaluate, plot, prepare_data, quantize, sample, train
 from gpt.cli.command import SPINS, run_command
-
-LONG = "x" * 300
-COMMANDS = {
-    "evaluate": evaluate,
-    "plot": plot,
-    "prepare": prepare_data,
-    "quantize": quantize,
-    "sample": sample,
-    "train": train,
-}
+from gpt.cli.shared_options import LARGEST, STANDARD_INPUT, number, read_text
+from gpt.cli.tables import add_format_options, human_bytes, human_count, print_view
+from gpt.errors import GPTError
+from gpt.inspection.rendering.tables import Table
 
 
 def test_a_thread_that_cannot_write_is_one_line_and_another_error_of_a_thread_is_not(
@@ -41,82 +40,115 @@ def test_a_thread_that_cannot_write_is_one_line_and_another_error_of_a_thread_is
     assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, SPINS), ("123", "123")])
+@pytest.mark.parametrize("given", [None, "123"])
 def test_idle_threads_sleep_soon_unless_the_user_says_otherwise(
-    monkeypatch: pytest.MonkeyPatch, given: str | None, expected: str
+    monkeypatch: pytest.MonkeyPatch, given: str | None
 ) -> None:
     monkeypatch.setenv("GOMP_SPINCOUNT", given or "")
     if given is None:
         monkeypatch.delenv("GOMP_SPINCOUNT")
-    assert run_command(lambda: int(os.environ["GOMP_SPINCOUNT"])) == int(expected)
+    assert run_command(lambda: int(os.environ["GOMP_SPINCOUNT"])) == int(given or SPINS)
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["evaluate", "--checkpoint", LONG],
-        ["evaluate", "--runs", LONG],
-        ["evaluate", "--text-file", LONG, "--checkpoint", "runs/tiny"],
-        ["plot", LONG, "--output", "x.png"],
-        ["plot", "runs/tiny", "--output", f"{LONG}.png"],
-        ["prepare", "--config", LONG],
-        ["prepare", "--config", "tiny.yaml", f"data.path={LONG}"],
-        ["prepare", "--config", "tiny.yaml", f"data.dir={LONG}"],
-        ["quantize", "--checkpoint", "runs/tiny", "--output", LONG],
-        ["sample", "--prompt-file", LONG],
-        ["sample", "--checkpoint", "runs/tiny", "--output", LONG],
-        ["sample", "--checkpoint", "runs/tiny", "--speculate", LONG],
-        ["train", "--config", "tiny.yaml", f"run.name={LONG}"],
-        ["train", "--config", "tiny.yaml", f"run.dir={LONG}"],
-        ["train", "--config", "tiny.yaml", "--resume", LONG],
-        ["train", "--config", "tiny.yaml", "--resume", f"runs/{LONG}/last"],
-    ],
-    ids=lambda arguments: " ".join(arguments).replace(LONG, "LONG"),
+    "allocate", [lambda: torch.empty(1 << 50), lambda: np.ones(1 << 50), lambda: [0] * (1 << 60)], ids=["T", "N", "P"]
 )
-def test_a_name_that_is_too_long_is_one_line(
-    arguments: list[str], trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_allocation_that_fails_is_one_line(
+    allocate: Callable[[], object], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(trained)
-    assert COMMANDS[arguments[0]].main(arguments[1:]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    assert LONG in error
-
-
-def test_what_no_name_can_be_is_not_hidden() -> None:
-    def command() -> int:
-        return len(Path("/nowhere/at all").read_bytes())
-
-    with pytest.raises(FileNotFoundError):  # not a user's mistake that a command has forgotten
-        run_command(command)
+    assert run_command(lambda: len(allocate())) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: out of memory; lower the batch or the sizes of the model (")
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("work", "error"),
     [
-        lambda name: train.main(["--config", name]),
-        lambda name: sample.main(["--checkpoint", name]),
-        lambda name: evaluate.main(["--text-file", name]),
-        lambda name: quantize.main(["--weights", "int8", "--checkpoint", "runs/no", name]),
+        (lambda: len(torch.ones(2).reshape(3)), RuntimeError),
+        (lambda: len(Path("/nowhere/at all").read_bytes()), FileNotFoundError),
     ],
-    ids=["configuration", "checkpoint", "text", "unknown argument"],
 )
-def test_a_name_begins_no_line_and_does_not_steer_the_terminal(
-    command: Callable[[str], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    try:
-        code = command("a\nerror: all is well\x1b[2J")
-    except SystemExit as stopped:
-        code = int(str(stopped.code))
-    errors = capsys.readouterr().err
-    assert code == 2
-    assert errors.count("\n") == 1
-    assert "\x1b" not in errors
+def test_what_no_user_has_caused_is_not_hidden(work: Callable[[], int], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        run_command(work)
 
 
-def test_a_list_of_mistakes_keeps_its_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_of_mistakes_keeps_its_lines(tmp_path: Path, call: Callable[..., tuple[int, str, str]]) -> None:
     (tmp_path / "a.yaml").write_text("model: {n_layers: 1, n_heads: 1}\n")
-    assert train.main(["--config", str(tmp_path / "a.yaml")]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 3
+    assert len(call(f"train --config {tmp_path / 'a.yaml'}").err.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("parse", "good", "bad"),
+    [
+        (number(1), ["1", str(LARGEST)], ["0", str(LARGEST + 1)]),
+        (number(0, 9), ["0", "9"], ["-1", "10"]),
+        (number(0, kind=float), ["0", "1e9"], ["-1e-9", "nan", "inf"]),
+        (number(0, 1, float, above=True), ["1e-9", "1"], ["0", "1.1", "nan", "-inf"]),
+    ],
+)
+def test_a_number_is_in_its_range(parse: Callable[[str], float], good: list[str], bad: list[str]) -> None:
+    assert [parse(text) for text in good] == [float(text) if "." in text or "e" in text else int(text) for text in good]
+    for text in bad:
+        with pytest.raises(argparse.ArgumentTypeError, match=rf"^{text}, expected (at least|above|0 to)"):
+            parse(text)
+
+
+@pytest.mark.parametrize("content", ["a\r\nb", "a\rb\n", "\u2028\x0c\x85", "a\ufeffb"])
+def test_a_text_is_read_as_it_is(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for mark in (b"", b"\xef\xbb\xbf"):
+        (tmp_path / "text").write_bytes(mark + content.encode())
+        assert read_text(tmp_path / "text") == content
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+    assert read_text(STANDARD_INPUT) == content
+
+
+def test_what_is_no_text_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text").write_bytes(b"ab\xff")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"abc\xff"), encoding="utf-8"))
+    for path, name in ((tmp_path / "text", r"text is not UTF-8 text \(byte 2\)"), (STANDARD_INPUT, r"\(byte 3\)")):
+        with pytest.raises(GPTError, match=name):
+            read_text(path)
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(GPTError, match="standard input is closed"):
+        read_text(STANDARD_INPUT)
+
+
+TABLE = Table("Fruit", ("kind", "count"), [("apple", "1"), ("  fig", "1,000")], "<>", "Eat them.")
+
+
+@pytest.mark.parametrize(
+    ("form", "printed"),
+    [
+        ([], "A title\n\nFruit\nkind   count\n-----  -----\napple      1\n  fig  1,000\nEat them.\n"),
+        (
+            ["--markdown"],
+            "## A title\n\n**Fruit**\n\n| kind | count |\n| --- | ---: |\n"
+            "| apple | 1 |\n| &nbsp;&nbsp;fig | 1,000 |\n\nEat them.\n",
+        ),
+        (["--json"], '{"total": 3}\n'),
+    ],
+)
+def test_a_view_is_printed(form: list[str], printed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def tables() -> list[Table]:
+        assert form != ["--json"], "no table is made"
+        return [TABLE]
+
+    parser = argparse.ArgumentParser()
+    add_format_options(parser)
+    print_view(parser.parse_args(form), "A title", tables, {"total": 3})
+    assert capsys.readouterr().out == printed
+
+
+def test_numbers_have_three_digits() -> None:
+    counts = {0: "0", 7: "7", 0.5: "0.50", 999: "999", 1000: "1.00 k", 124_439_808: "124 M", 999_999: "1.00 M"}
+    assert {number: human_count(number) for number in counts} == counts
+    assert [human_count(n, unit) for n, unit in ((312e12, "FLOP"), (2000e9, "B"), (5, "B"))] == [
+        "312 TFLOP",
+        "2.00 TB",
+        "5 B",
+    ]
+    sizes = {0: "0 B", 5: "5 B", 1023: "1.00 KiB", 1024: "1.00 KiB", 1_572_864: "1.50 MiB", 10 << 20: "10.0 MiB"}
+    sizes |= {475 << 20: "475 MiB", 5 << 50: "5,120 TiB"}
+    assert {number: human_bytes(number) for number in sizes} == sizes

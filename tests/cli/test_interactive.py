@@ -2,70 +2,45 @@
 
 import io
 import signal
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from cli.sampling import text_of
-from gpt.cli import interactive, sample
+from cli.conftest import Call
+from gpt.cli import interactive
 from gpt.generation import TextBatch, TextChunk
 
-
-@pytest.fixture(autouse=True)
-def _in_trained_folder(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(trained)
-
-
-class Typed(io.StringIO):
-    """Standard input: lines, from a terminal or not."""
-
-    def __init__(self, lines: str, terminal: bool) -> None:
-        super().__init__(lines)
-        self._terminal = terminal
-
-    def isatty(self) -> bool:
-        return self._terminal
+pytestmark = pytest.mark.usefixtures("here")
+Session = Callable[..., tuple[str, str]]
+FIVE = "sample --max-new-tokens 5 --prompt"
 
 
-def session(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    lines: str,
-    *options: str,
-    terminal: bool = False,
-) -> tuple[str, str]:
-    """Output and messages of an interactive session in which these lines are typed."""
-    monkeypatch.setattr("sys.stdin", Typed(lines, terminal))
-    assert sample.main(["--interactive", "--checkpoint", "runs/tiny", "--max-new-tokens", "5", *options]) == 0
-    captured = capsys.readouterr()
-    return captured.out, captured.err
+@pytest.fixture
+def session(run: Call, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """Output and messages of an interactive session in which these lines are typed, at a terminal or not."""
+
+    def session(typed: bytes | str, options: str = "", terminal: bool = False) -> tuple[str, str]:
+        stdin = io.TextIOWrapper(io.BytesIO(typed if isinstance(typed, bytes) else typed.encode()), encoding="utf-8")
+        monkeypatch.setattr(stdin, "isatty", lambda: terminal, raising=False)
+        monkeypatch.setattr("sys.stdin", stdin)
+        _, out, err = run(f"sample --interactive --checkpoint runs/tiny --max-new-tokens 5 {options}")
+        assert err.startswith(interactive.HELP + "\n")
+        return out, err.removeprefix(interactive.HELP + "\n")
+
+    return session
 
 
-def test_a_session_answers_each_prompt_and_ends_with_its_input(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, err = session(capsys, monkeypatch, "It\n\nTom\n")
-    assert out == "".join(text_of(capsys, "--prompt", prompt, "--max-new-tokens", "5") for prompt in ("It", "", "Tom"))
-    assert err.rstrip("\n") == interactive.HELP
+def test_a_session_answers_each_prompt_and_ends_with_its_input(session: Session, run: Call) -> None:
+    assert session("It\n\nTom\n") == ("".join(run(FIVE, prompt).out for prompt in ("It", "", "Tom")), "")
 
 
-def test_settings_hold_for_the_prompts_after_them(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = "It\n/temperature 0\n/max-new-tokens 7\nIt\n/stop [e, t]\n/seed 3\n/settings\n"
-    out, err = session(capsys, monkeypatch, lines)
-    greedy = text_of(capsys, "--prompt", "It", "--max-new-tokens", "7", "--greedy")
-    assert out == text_of(capsys, "--prompt", "It", "--max-new-tokens", "5") + greedy
-    for line in ("/temperature 0.0", "/max_new_tokens 7", "/stop ('e', 't')", "/seed 3", "/top_p 1.0"):
+def test_settings_hold_for_the_prompts_after_them(session: Session, run: Call) -> None:
+    out, err = session(
+        "It\n/temperature 0\n/max-new-tokens 7\nIt\n/stop [e, t]\n/seed 3\n/settings\n/stop A:\n/settings"
+    )
+    assert out == run(FIVE, "It").out + run("sample --prompt It --max-new-tokens 7 --greedy").out
+    for line in ("/temperature 0.0", "/max_new_tokens 7", "/stop ('e', 't')", "/seed 3", "/top_p 1.0", "/stop ('A:',)"):
         assert f"  {line}\n" in err
-
-
-def test_one_stop_text_is_taken_as_it_is_typed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, err = session(capsys, monkeypatch, "/stop ROMEO:\n/settings\n")
-    assert "  /stop ('ROMEO:',)\n" in err
 
 
 @pytest.mark.parametrize(
@@ -73,52 +48,43 @@ def test_one_stop_text_is_taken_as_it_is_typed(
     [
         ("/help", ""),
         ("/", "error: /: unknown command\n"),
-        ("/quit", "error: /quit: unknown command\n"),
         ("/temprature 1", "error: /temprature: unknown command\n"),
         ("/temperature", "error: /temperature: a value is missing\n"),
         ("/top_k  ", "error: /top_k: a value is missing\n"),
     ],
 )
-def test_a_wrong_command_is_named_and_shows_the_help(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, error: str
-) -> None:
-    out, err = session(capsys, monkeypatch, line + "\n")
-    assert out == ""
-    assert err == f"{interactive.HELP}\n{error}{interactive.HELP}\n"
+def test_a_wrong_command_is_named_and_shows_the_help(session: Session, line: str, error: str) -> None:
+    assert session(line + "\n") == ("", f"{error}{interactive.HELP}\n")
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("/temperature -1", "temperature: got -1"),
-        ("/temperature hot", "temperature: got 'hot'"),
-        ("/top_p 2", "top-p: got 2"),
-        ("/seed 1.5", "seed: got 1.5"),
-        ("/stop [a", "/stop: "),
-        ("a€b¥", "'€' at 1, '¥' at 3"),
-        ("a" * 17, "17 tokens, more than the window of 16"),
+        (b"/temperature -1", "temperature: got -1"),
+        (b"/temperature hot", "temperature: got 'hot'"),
+        (b"/seed 1.5", "seed: got 1.5"),
+        (b"/stop [a", "/stop: "),
+        ("a€b¥".encode(), "'€' at 1, '¥' at 3"),
+        (b"a" * 17, "17 tokens, more than the window of 16"),
+        (b"It\xff", "'\ufffd' at 2"),
     ],
 )
 def test_a_mistake_in_a_session_is_said_in_one_line_and_the_session_goes_on(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, words: str
+    session: Session, run: Call, line: bytes, words: str
 ) -> None:
-    out, err = session(capsys, monkeypatch, f"{line}\nIt\n")
-    assert out == text_of(capsys, "--prompt", "It", "--max-new-tokens", "5")
-    message = err.removeprefix(interactive.HELP + "\n")
-    assert message.startswith("error: ")
-    assert message.count("\n") == 1
-    assert words in message
+    out, err = session(line + b"\nIt\n")
+    assert out == run(FIVE, "It").out
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert words in err
 
 
-def test_a_session_computes_as_its_options_say(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, _ = session(capsys, monkeypatch, "a€b\n", "--no-cache", "--unknown", "drop", "--seed", "3")
-    plain = text_of(capsys, "--prompt", "ab", "--max-new-tokens", "5", "--seed", "3")
-    assert out == "a€b" + plain[2:]
+def test_a_session_computes_as_its_options_say(session: Session, run: Call) -> None:
+    out, _ = session("a€b\n", "--no-cache --unknown drop --seed 3")
+    assert out == "a€b" + run(FIVE, "ab", "--seed", "3").out[2:]
 
 
-def test_ctrl_c_at_the_prompt_asks_again(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_at_the_prompt_asks_again(session: Session, run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     typed = iter([KeyboardInterrupt, "It", EOFError])
 
     def answer(_: str) -> str:
@@ -128,15 +94,12 @@ def test_ctrl_c_at_the_prompt_asks_again(capsys: pytest.CaptureFixture[str], mon
         raise one
 
     monkeypatch.setattr("builtins.input", answer)
-    out, _ = session(capsys, monkeypatch, "")
-    assert out == "\n" + text_of(capsys, "--prompt", "It", "--max-new-tokens", "5")
+    assert session("")[0] == "\n" + run(FIVE, "It").out
     assert next(typed, None) is None
 
 
-def test_ctrl_c_in_a_text_ends_that_text_only(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = text_of(capsys, "--prompt", "It", "--max-new-tokens", "5")
+def test_ctrl_c_in_a_text_ends_that_text_only(session: Session, run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(FIVE, "It").out
     stopped: list[bool] = []
 
     class InterruptedOnce(TextBatch):
@@ -148,14 +111,10 @@ def test_ctrl_c_in_a_text_ends_that_text_only(
                 yield piece
 
     monkeypatch.setattr(interactive, "TextBatch", InterruptedOnce)
-    out, err = session(capsys, monkeypatch, "It\nIt\n")
-    assert out == whole[: len("It") + 3] + "\n" + whole
-    assert "error" not in err
+    assert session("It\nIt\n") == (whole[: len("It") + 3] + "\n" + whole, "")
 
 
-def test_a_session_asks_for_prompts_where_someone_types(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_asks_for_prompts_where_someone_types(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def answer(prompt: str) -> str:
@@ -163,16 +122,6 @@ def test_a_session_asks_for_prompts_where_someone_types(
         raise EOFError
 
     monkeypatch.setattr("builtins.input", answer)
-    session(capsys, monkeypatch, "")
-    session(capsys, monkeypatch, "", terminal=True)
+    session("")
+    session("", terminal=True)
     assert asked == ["", "> "]
-
-
-def test_typed_bytes_that_are_not_text_do_not_end_a_session(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"It\xff\nIt\n"), encoding="utf-8"))
-    assert sample.main(["--interactive", "--checkpoint", "runs/tiny", "--max-new-tokens", "5"]) == 0
-    captured = capsys.readouterr()
-    assert "'\ufffd' at 2" in captured.err
-    assert len(captured.out) == len("It") + 5 + 1

@@ -1,87 +1,70 @@
 """A configuration from a text, and a training by it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gpt.cli import make_config, train
-from gpt.config import load_config
+from cli.conftest import Call
+from gpt.config import Config
+from gpt.config.loading import load_config
 from tiny import CORPUS
 
+TEXT = "'Mein Text.v2.txt'"
 
-@pytest.fixture
-def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+
+@pytest.fixture(autouse=True)
+def _text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("Mein Text.v2.txt").write_text(CORPUS * 30, encoding="utf-8")
-    return "Mein Text.v2.txt"
+    Path(TEXT[1:-1]).write_text(CORPUS * 30, encoding="utf-8")
 
 
-def test_what_it_writes_trains(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert make_config.main([text]) == 0
-    assert capsys.readouterr().out == "python scripts/train.py --config Mein-Text.yaml\n"
+def written(name: str = "Mein-Text.yaml") -> Config:
+    return load_config(Path(name)).config
+
+
+def test_what_it_writes_trains(run: Call) -> None:
+    assert run(f"make_config {TEXT}").out == "python scripts/train.py --config Mein-Text.yaml\n"
     assert f"{len(CORPUS) * 30:,} characters" in Path("Mein-Text.yaml").read_text(encoding="utf-8")
-    smaller = ["train.max_steps=2", "train.batch_size=2", "train.sample_tokens=0"]
-    assert train.main(["--config", "Mein-Text.yaml", *smaller]) == 0
+    run("train --config Mein-Text.yaml train.max_steps=2 train.batch_size=2 train.sample_tokens=0")
     assert Path("runs/Mein-Text/last.json").is_file()
 
 
-def test_the_text_is_found_from_the_folder_of_the_file(text: str, tmp_path: Path) -> None:
-    assert make_config.main([text, "--output", "here.yaml"]) == 0
-    assert load_config(Path("here.yaml")).config.data.path == text
+def test_the_text_is_found_from_the_folder_of_the_file(run: Call, tmp_path: Path) -> None:
+    run(f"make_config {TEXT} --output here.yaml")
+    assert written("here.yaml").data.path == TEXT[1:-1]
     (tmp_path / "sub").mkdir()
-    assert make_config.main([text, "--output", "sub/there.yaml"]) == 0
-    assert load_config(Path("sub/there.yaml")).config.data.path == str(tmp_path / text)
+    run(f"make_config {TEXT} --output sub/there.yaml")
+    assert written("sub/there.yaml").data.path == str(tmp_path / TEXT[1:-1])
 
 
-def test_a_name_that_no_run_can_have_becomes_one(text: str) -> None:
-    assert make_config.main([text, "train.teacher_share=null", "--output", "my növel.yaml"]) == 0
+def test_a_name_that_no_run_can_have_becomes_one(run: Call) -> None:
+    run(f"make_config {TEXT} train.teacher_share=null --output 'my növel.yaml'")
     assert load_config(Path("my növel.yaml")).name == "my-n-vel"
-    assert load_config(Path("my növel.yaml")).config.train.teacher_share is None
+    assert written("my növel.yaml").train.teacher_share is None
 
 
-def test_a_split_that_fills_no_block_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert make_config.main([text, "data.val_fraction=0.05"]) == 0
-    assert make_config.main([text, "model.block_size=5000", "--output", "b.yaml"]) == 2
-    assert "block_size" in capsys.readouterr().err.splitlines()[-1]
-    assert not Path("b.yaml").exists()
-
-
-def test_overrides_are_written(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Path(text).write_text((CORPUS * 30).replace("\n", "\r\n"), encoding="utf-8", newline="")
-    assert make_config.main([text]) == 2
-    assert "data.newlines" in capsys.readouterr().err
-    assert make_config.main([text, "data.newlines=lf", "model.n_layer=1"]) == 0
-    config = load_config(Path("Mein-Text.yaml")).config
-    assert (config.data.newlines, config.model.n_layer) == ("lf", 1)
-
-
-@pytest.mark.parametrize("override", ["data.path=other.txt", "model.n_layers=2", "model.n_layer=x"])
-def test_a_wrong_override_gives_one_line(override: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert make_config.main([text, override]) == 2
-    assert override.split("=")[0] in capsys.readouterr().err.splitlines()[-1]
-    assert not Path("Mein-Text.yaml").exists()
-
-
-def test_a_file_that_exists_stays_as_it_is(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("Mein-Text.yaml").write_text("mine")
-    assert make_config.main([text]) == 2
-    assert "exists already" in capsys.readouterr().err
-    assert Path("Mein-Text.yaml").read_text() == "mine"
+def test_overrides_are_written(run: Call, refuse: Callable[..., str]) -> None:
+    Path(TEXT[1:-1]).write_text((CORPUS * 30).replace("\n", "\r\n"), encoding="utf-8", newline="")
+    assert "data.newlines" in refuse(f"make_config {TEXT}")
+    run(f"make_config {TEXT} data.newlines=lf model.n_layer=1 data.val_fraction=0.05")
+    assert (written().data.newlines, written().model.n_layer, written().data.val_fraction) == ("lf", 1, 0.05)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "no such file"), ("too short\n" * 20, "has 200 characters")], ids=["none", "short"]
+    ("options", "message"),
+    [
+        (f"{TEXT} data.path=other.txt", "data.path"),
+        (f"{TEXT} model.n_layers=2", "model.n_layers"),
+        (f"{TEXT} model.n_layer=x", "model.n_layer"),
+        (f"{TEXT} model.block_size=5000", "block_size"),
+        (f"{TEXT} --output mine", "exists already"),
+        ("gone.txt", "no such file"),
+        ("mine", "has 200 characters"),
+    ],
 )
-def test_a_text_that_is_missing_or_too_short_gives_one_line(
-    content: str | None,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    if content is not None:
-        Path("a.txt").write_text(content)
-    assert make_config.main(["a.txt"]) == 2
-    assert message in capsys.readouterr().err.splitlines()[-1]
-    assert not Path("a.yaml").exists()
+def test_a_mistake_is_one_line_and_leaves_nothing(options: str, message: str, refuse: Callable[..., str]) -> None:
+    Path("mine").write_text("too short\n" * 20)
+    assert message in refuse(f"make_config {options}")
+    assert not list(Path.cwd().glob("*.yaml"))
+    assert Path("mine").read_text() == "too short\n" * 20

@@ -6,7 +6,7 @@ import pytest
 
 from gpt.cli import sweep
 from gpt.training.signals import Interrupted
-from gpt.training.sweeps.sweep import Sweep
+from gpt.training.sweeps.sweep import Outcome, Sweep
 
 COMMAND = ["--config", "tiny.yaml", "grid.yaml"]
 GRID = "optim:\n  learning_rate: [1e-4, 1e-2]\n"
@@ -25,19 +25,11 @@ def pretend(monkeypatch: pytest.MonkeyPatch, *losses: float | None) -> list[Any]
     def run(self: Sweep, devices: Any) -> None:
         calls.append(devices)
         for name, loss in zip(self.outcomes, losses, strict=True):
-            kind = sweep_outcome(name, loss)
-            self.outcomes[name] = kind
+            failed = Outcome(name, "failed", message="error: why")
+            self.outcomes[name] = failed if loss is None else Outcome(name, "finished", loss, 5, loss, 6, 1.5)
 
     monkeypatch.setattr(Sweep, "run", run)
     return calls
-
-
-def sweep_outcome(name: str, loss: float | None) -> Any:
-    from gpt.training.sweeps.outcomes import Outcome
-
-    if loss is None:
-        return Outcome(name, "failed", message="error: why")
-    return Outcome(name, "finished", loss, 5, loss, 6, 1.5)
 
 
 def test_the_table_is_sorted_by_loss_and_names_the_best(
@@ -59,8 +51,7 @@ def test_a_failed_trial_is_in_the_table_and_in_the_exit_code(
     pretend(monkeypatch, None, 2.0)
     assert sweep.main([*COMMAND, "--json"]) == 1
     rows = json.loads(capsys.readouterr().out)["trials"]
-    assert [row["status"] for row in rows] == ["finished", "failed"]
-    assert rows[1]["message"] == "error: why"
+    assert [(row["status"], row["message"]) for row in rows] == [("finished", ""), ("failed", "error: why")]
     assert sweep.main(COMMAND) == 1
     assert capsys.readouterr().out.splitlines()[6].split() == ["failed", "-", "-", "0.0001"]
 
@@ -86,33 +77,23 @@ def test_print_trials_lists_them_and_writes_nothing(here: Path, capsys: pytest.C
     ("grid", "options", "words"),
     [
         ("model:\n  n_layers: [1]\n", [], "grid.yaml:2: model.n_layers: unknown key; did you mean n_layer?"),
-        ("model:\n  n_layer: []\n", [], "grid.yaml:2: model.n_layer: is an empty list"),
-        ("model:\n  n_layer: [one]\n", [], "grid.yaml:2: model.n_layer: got 'one', expected a valid integer"),
-        ("just text\n", [], "grid.yaml:1: expected 'section: ...' lines"),
         (GRID, ["train.max_step=3"], "command line: train.max_step: unknown key"),
         (GRID, ["--devices", "gpu"], "--devices gpu: expected cpu, cuda, cuda:N or mps"),
         ("run:\n  device: [cpu]\n", ["--devices", "cpu"], "run.device cannot vary"),
         (GRID, ["run.dir=corpus.txt"], "corpus.txt"),
+        (GRID, ["--random", "0"], "--random 0: expected at least 1"),
+        (GRID, ["--seed", "3"], "--seed is of random trials"),
     ],
 )
 def test_a_mistake_gives_one_line_and_leaves_nothing(
     here: Path, capsys: pytest.CaptureFixture[str], grid: str, options: list[str], words: str
 ) -> None:
     (here / "grid.yaml").write_text(grid, encoding="utf-8")
-    assert sweep.main([*COMMAND, *options]) == 2
-    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("error: "))
+    try:
+        code: object = sweep.main([*COMMAND, *options])
+    except SystemExit as stopped:
+        code = stopped.code
+    assert code == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "error: " in line)
     assert words in line
     assert not (here / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [(["--random", "0"], "--random 0: expected at least 1"), (["--seed", "3"], "--seed is of random trials")],
-)
-def test_options_that_make_no_sense_are_refused(
-    here: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        sweep.main([*COMMAND, *options])
-    assert stopped.value.code == 2
-    assert words in capsys.readouterr().err

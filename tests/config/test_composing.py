@@ -4,9 +4,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpt.config import Config, ModelConfig, load_config
-from gpt.config.composing import compose_config
-from gpt.config.recipes import shipped_recipe
+from gpt.config import Config, ModelConfig
+from gpt.config.composing import compose_config, shipped_recipe
+from gpt.config.loading import load_config
 from gpt.errors import ConfigError
 
 

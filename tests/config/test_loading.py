@@ -8,7 +8,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpt.config import Config, dump_config, load_config, parse_config
+from gpt.config import Config
+from gpt.config.loading import dump_config, load_config, parse_config
 from gpt.errors import ConfigError
 
 
@@ -31,11 +32,6 @@ def test_an_empty_file_or_section_is_all_defaults(text: str) -> None:
     assert parse_config(text, "some.yaml") == Config()
 
 
-def test_a_section_in_which_every_key_is_a_comment_takes_overrides() -> None:
-    config = parse_config("model:\n#  n_layer: 3\n", "some.yaml", ["model.n_layer=2"])
-    assert config.model.n_layer == 2
-
-
 @pytest.mark.parametrize(
     ("section", "line", "problem"),
     [
@@ -49,19 +45,13 @@ def test_a_section_in_which_every_key_is_a_comment_takes_overrides() -> None:
         ("model", "4: 4", "model.4: got 4, keys should be strings"),
         # another type
         ("model", "n_layer: true", "model.n_layer: got True, expected a valid integer"),
-        ("model", "n_layer: '4'", "model.n_layer: got '4', expected a valid integer"),
         ("model", "n_layer: four", "model.n_layer: got 'four', expected a valid integer"),
-        ("model", "n_layer: 4.5", "model.n_layer: got 4.5, expected a valid integer"),
         ("model", "n_layer: 4.0", "model.n_layer: got 4.0, expected a valid integer"),
         ("model", "n_layer: 010", "model.n_layer: got 10.0, expected a valid integer"),
-        ("model", "n_layer: null", "model.n_layer: got None, expected a valid integer"),
         ("model", "n_layer:", "model.n_layer: got None, expected a valid integer"),
-        ("model", "n_layer: [4]", "model.n_layer: got [4], expected a valid integer"),
         ("model", "n_layer: {a: 4}", "model.n_layer: got {'a': 4}, expected a valid integer"),
-        ("model", "n_kv_head: false", "model.n_kv_head: got False, expected a valid integer"),
         ("model", "bias: yes", "model.bias: got 'yes', expected one of true, false"),
         ("model", "bias: 1", "model.bias: got 1, expected one of true, false"),
-        ("optim", "learning_rate: true", "optim.learning_rate: got True, expected a valid number"),
         ("optim", "learning_rate: '1e-3'", "optim.learning_rate: got '1e-3', expected a valid number"),
         ("optim", "betas: [0.9, x]", "optim.betas: got 'x', expected a valid number"),
         ("optim", "betas: [0.9]", "optim.betas: got [0.9], which has too few values"),
@@ -75,14 +65,8 @@ def test_a_section_in_which_every_key_is_a_comment_takes_overrides() -> None:
         ("model", "dropout: 1", "model.dropout: got 1, expected less than 1"),
         ("model", "dropout: -0.1", "model.dropout: got -0.1, expected greater than or equal to 0"),
         ("model", "norm: batchnorm", "model.norm: got 'batchnorm', expected one of layernorm, rmsnorm"),
-        ("model", "logit_softcap: 0", "model.logit_softcap: got 0, expected greater than 0"),
-        ("optim", "learning_rate: 0", "optim.learning_rate: got 0, expected greater than 0"),
         ("optim", "learning_rate: .inf", "optim.learning_rate: got inf, expected a finite number"),
         ("optim", "eps: .nan", "optim.eps: got nan, expected a finite number"),
-        ("optim", "betas: [0.9, 1.0]", "optim.betas: got 1.0, expected less than 1"),
-        ("optim", "warmup_steps: -1", "optim.warmup_steps: got -1, expected greater than or equal to 0"),
-        ("train", "max_steps: 0", "train.max_steps: got 0, expected greater than or equal to 1"),
-        ("data", "val_fraction: 1.0", "data.val_fraction: got 1.0, expected less than 1"),
         ("data", "source: web", "data.source: got 'web', expected one of shakespeare, pydocs, text8, enwik8, file,"),
         ("sample", "top_p: 0", "sample.top_p: got 0, expected greater than 0"),
         ("sample", "min_p: 1.1", "sample.min_p: got 1.1, expected less than or equal to 1"),
@@ -93,7 +77,6 @@ def test_a_section_in_which_every_key_is_a_comment_takes_overrides() -> None:
         # keys that contradict each other
         ("model", "n_embd: 100", "model.n_embd: 100 is not divisible by n_head 6"),
         ("model", "n_kv_head: 4", "model.n_kv_head: n_head 6 is not divisible by n_kv_head 4"),
-        ("model", "n_kv_head: 12", "model.n_kv_head: n_head 6 is not divisible by n_kv_head 12"),
         ("optim", "min_lr: 0.01", "optim.min_lr: 0.01 is above learning_rate 0.001"),
         ("data", "path: a.txt", "data.path: is only read with source: file, and source is shakespeare"),
         ("data", "url: https://a.org/b", "data.url: is only read with source: url, and source is shakespeare"),
@@ -112,42 +95,30 @@ def test_one_wrong_line_is_told_in_one_line_with_its_number_and_key(section: str
 
 
 @pytest.mark.parametrize(
-    ("keys", "place", "problem"),
-    [
-        ("n_embd: 6\n  n_head: 2\n  position: rope", 3, "model.n_head: rope needs an even head_dim; n_embd 6 "),
-        ("n_embd: 3\n  n_head: 1\n  position: sinusoidal", 2, "model.n_embd: sinusoidal positions need an even width"),
-        ("n_head: 5", 1, "model.n_embd: 384 is not divisible by n_head 5"),  # n_embd has no line of its own
-    ],
-)  # fmt: skip
-def test_a_contradiction_is_told_where_its_key_is_or_else_where_the_section_is(
-    keys: str, place: int, problem: str
-) -> None:
-    assert complaint(f"model:\n  {keys}\n").startswith(f"some.yaml:{place}: {problem}")
-
-
-@pytest.mark.parametrize(("source", "key"), [("file", "path"), ("url", "url")])
-def test_a_source_asks_for_the_key_it_needs(source: str, key: str) -> None:
-    assert complaint(f"data:\n  source: {source}\n") == f"some.yaml:1: data.{key}: is needed with source: {source}"
-
-
-@pytest.mark.parametrize(
     ("text", "problem"),
     [
+        (
+            "model: {n_embd: 6, n_head: 2,\n  position: rope}",
+            "some.yaml:1: model.n_head: rope needs an even head_dim; n_embd 6 / n_head 2 is 3",
+        ),
+        (
+            "model:\n  n_embd: 3\n  n_head: 1\n  position: sinusoidal",
+            "some.yaml:2: model.n_embd: sinusoidal positions need an even width, not 3",
+        ),
+        ("model:\n  n_head: 5", "some.yaml:1: model.n_embd: 384 is not divisible by n_head 5"),
+        ("data:\n  source: file\n", "some.yaml:1: data.path: is needed with source: file"),
         ("model: 5\n", "some.yaml:1: model: expected keys below this section, got 5"),
         ("run:\nmodel: [n_layer]\n", "some.yaml:2: model: expected keys below this section, got ['n_layer']"),
         ("modle:\n  n_layer: 3\n", "some.yaml:1: modle: unknown key; did you mean model?"),
         ("n_layer: 3\n", "some.yaml:1: n_layer: unknown key; did you mean model.n_layer?"),
         ("seed: 3\n", "some.yaml:1: seed: unknown key; did you mean run.seed?"),
         ('"a\\nb\\e[2J": 3\n', "some.yaml:1: 'a\\nb\\x1b[2J': unknown key"),
-        ("zzzz: 3\n", "some.yaml:1: zzzz: unknown key"),
         ("1: 3\n", "some.yaml:1: 1: got 1, keys should be strings"),
-        ("- model\n", "some.yaml:1: expected 'section: ...' lines"),
         ("just words\n", "some.yaml:1: expected 'section: ...' lines"),
         ("model:\n  n_layer: [1\n", "some.yaml:3: expected ',' or ']', but got '<stream end>'"),
-        ("model:\n  n_layer: 1\n  n_layer: 2\n", "some.yaml:3: model.n_layer: is given twice, first on line 2"),
     ],
 )
-def test_a_file_of_another_shape_is_refused_with_the_line(text: str, problem: str) -> None:
+def test_a_file_of_another_shape_or_that_contradicts_itself_is_refused_with_the_line(text: str, problem: str) -> None:
     assert complaint(text) == problem
 
 
@@ -193,13 +164,9 @@ def test_an_unknown_key_does_not_hide_a_contradiction() -> None:
 @pytest.mark.parametrize(
     ("override", "section", "key", "value"),
     [
-        ("model.n_layer=2", "model", "n_layer", 2),
         ("optim.learning_rate=3e-4", "optim", "learning_rate", 3e-4),
-        ("model.bias=true", "model", "bias", True),
         ("model.n_kv_head=null", "model", "n_kv_head", None),
-        ("run.name=null", "run", "name", None),
         ("run.name='08'", "run", "name", "08"),
-        ("run.name=no", "run", "name", "no"),
         ("optim.betas=[0.8, 0.9]", "optim", "betas", (0.8, 0.9)),
         ('sample.stop=["\\n", "a=b"]', "sample", "stop", ("\n", "a=b")),
         (" run.dir = elsewhere/x=y ", "run", "dir", "elsewhere/x=y"),
@@ -211,16 +178,11 @@ def test_an_override_is_read_like_the_file(override: str, section: str, key: str
     assert getattr(getattr(config, section), key) == value
 
 
-def test_an_override_without_a_value_is_refused() -> None:
-    for override in ("train.init_from=", "run.name= "):
-        key = override.partition("=")[0]
-        with pytest.raises(ConfigError, match=rf"command line: {key}: has no value; write null for none"):
-            parse_config("", "some.yaml", [override])
-
-
 def test_an_override_wins_over_the_file_and_a_later_one_over_an_earlier() -> None:
-    text = "train:\n  max_steps: bad\n"
-    assert parse_config(text, "some.yaml", ["train.max_steps=500", "train.max_steps=700"]).train.max_steps == 700
+    text = "train:\n  max_steps: bad\nmodel:\n#  n_layer: 3\n"
+    overrides = ["train.max_steps=500", "train.max_steps=700", "model.n_layer=2"]
+    config = parse_config(text, "some.yaml", overrides)
+    assert (config.train.max_steps, config.model.n_layer) == (700, 2)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +203,15 @@ def test_an_override_of_another_form_is_shown_how(override: str, hint: str) -> N
     ("override", "problem"),
     [
         ("model.n_layer=four", "model.n_layer: got 'four', expected a valid integer"),
-        ("model.n_layers=4", "model.n_layers: unknown key; did you mean n_layer?"),
+        *((f"train.init_from={blank}", "train.init_from: has no value; write null for none") for blank in ("", " ")),
+        (r'run.dir="a\0b"', r"run.dir: got 'a\x00b', expected a path, which has no NUL character"),
+        (
+            r'data.dir="\ud800"',
+            r"data.dir: got '\ud800', expected a valid string, unable to parse raw data as a unicode string",
+        ),
+        ("run.threads=10000000000", "run.threads: got 10000000000, expected less than or equal to 1024"),
+        (f"run.seed={10**22}", f"run.seed: got {10**22}, expected less than {2**32}"),
+        (f"train.max_steps={2**63}", f"train.max_steps: got {2**63}, expected less than {2**63}"),
         ("model.a.b=4", "model.a.b: unknown key"),
         ("modle.n_layer=4", "modle: unknown key; did you mean model?"),
         ("model.n_kv_head=4", "model.n_kv_head: n_head 6 is not divisible by n_kv_head 4"),
@@ -251,9 +221,6 @@ def test_an_override_of_another_form_is_shown_how(override: str, hint: str) -> N
 )
 def test_what_is_wrong_with_an_override_is_told_of_the_command_line(override: str, problem: str) -> None:
     assert complaint("run:\n  seed: 1\n", override) == f"command line: {problem}"
-
-
-def test_an_override_of_a_section_that_is_no_section_leaves_the_file_to_blame() -> None:
     assert complaint("model: 5\n", "model.n_layer=3") == "some.yaml:1: model: expected keys below this section, got 5"
 
 
@@ -273,30 +240,20 @@ def test_a_file_that_is_not_there_is_refused_with_the_one_that_was_meant(tmp_pat
     )
 
 
-@pytest.mark.parametrize("path", ["x.yaml", "no/such/folder/a.yaml"])
-def test_a_file_that_is_like_no_other_is_just_not_there(path: str, tmp_path: Path) -> None:
-    (tmp_path / "shakespeare.yaml").touch()
-    with pytest.raises(ConfigError, match=r"no such configuration file$"):
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("x.yaml", r"no such configuration file$"),
+        ("no/such/folder/a.yaml", r"no such configuration file$"),
+        (".", "is a folder; give a YAML file"),
+        ("poems.yaml/a.yaml", r"cannot read .*a\.yaml: Not a directory"),
+        ("poems.yaml", r"poems.yaml is not UTF-8 text \(byte 12\)"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused(path: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "poems.yaml").write_bytes("run: {name: é}".encode("latin-1"))
+    with pytest.raises(ConfigError, match=message):
         load_config(tmp_path / path)
-
-
-def test_a_folder_is_no_configuration(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is a folder; give a YAML file"):
-        load_config(tmp_path)
-
-
-def test_a_path_through_a_file_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"cannot read .*a\.yaml: Not a directory"):
-        load_config(tmp_path / "file" / "a.yaml")
-
-
-@pytest.mark.parametrize("content", ["run: {name: é}".encode("latin-1"), "run: {}".encode("utf-16"), b"\x80abc"])
-def test_a_file_that_is_not_utf8_is_refused(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"a.yaml is not UTF-8 text \(byte \d+\)"):
-        load_config(path)
 
 
 def test_windows_line_ends_and_a_byte_order_mark_change_nothing(tmp_path: Path) -> None:
@@ -306,67 +263,22 @@ def test_windows_line_ends_and_a_byte_order_mark_change_nothing(tmp_path: Path) 
         load_config(path)
 
 
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        (r'run.dir="a\0b"', r"run.dir: got 'a\x00b', expected a path, which has no NUL character"),
-        (r'data.path="a\0b"', r"data.path: got 'a\x00b', expected a path, which has no NUL character"),
-        (r'data.dir="\ud800"', r"data.dir: got '\ud800', expected a valid string"),
-        ("run.threads=10000000000", "run.threads: got 10000000000, expected less than or equal to 1024"),
-        (f"run.seed={10**22}", f"run.seed: got {10**22}, expected less than {2**32}"),
-        (f"train.max_steps={2**63}", f"train.max_steps: got {2**63}, expected less than {2**63}"),
-        ("run.device=cuda:99999999999", "run.device: got 'cuda:99999999999', expected the form"),
-    ],
-    ids=lambda text: text[:30],
-)
-def test_what_the_system_cannot_take_is_refused_before_it_is_asked(override: str, words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_config("", "some.yaml", [override])
-    assert str(caught.value).startswith(f"command line: {words}")
-
-
 @st.composite
 def valid_configs(draw: st.DrawFn) -> Config:
-    """Configurations whose texts are anything and whose numbers agree with each other."""
-    anything, positive = st.text(min_size=1, max_size=20), st.integers(1, 10**6)
+    """Configurations with values of every type: texts that are anything, and numbers of any size."""
+    anything, small = st.text(min_size=1, max_size=20), st.floats(0, 1, exclude_max=True)
     path = anything.filter(lambda text: "\0" not in text)
-    small = st.floats(0, 1, exclude_max=True)
-    kv_head, group, width = draw(st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 16)))
-    learning_rate = draw(st.floats(1e-300, 1e300))
-    source = draw(st.sampled_from(["shakespeare", "pydocs", "file", "url"]))
-    name = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True)
-    return Config.model_validate(
-        {
-            "run": {
-                "name": draw(st.none() | name | st.sampled_from(["1e5", "08", "null", "true", "1.0", "0x1F", "1_0"])),
-                "dir": draw(path),
-                "seed": draw(st.integers(0, 2**32 - 1)),
-                "compile": draw(st.sampled_from(["auto", True, False])),
-            },
-            "data": {
-                "source": source,
-                "path": draw(path) if source == "file" else None,
-                "url": "https://" + draw(anything) if source == "url" else None,
-                "val_fraction": draw(st.floats(0, 1, exclude_min=True, exclude_max=True)),
-            },
-            "model": {
-                "n_kv_head": draw(st.sampled_from([None, kv_head])),
-                "n_head": kv_head * group,
-                "n_embd": kv_head * group * width * 2,
-                "position": draw(st.sampled_from(["learned", "sinusoidal", "rope"])),
-                "dropout": draw(small),
-            },
-            "optim": {
-                "learning_rate": learning_rate,
-                "min_lr": draw(st.floats(0, learning_rate)),
-                "betas": draw(st.lists(small, min_size=2, max_size=2)),
-                "ema_decay": draw(st.none() | small),
-                **draw(st.just({}) | st.fixed_dictionaries({"name": st.just("muon"), "muon_momentum": small})),
-            },
-            "train": {"max_steps": draw(st.integers(101, 10**12)), "patience": draw(st.none() | positive)},
-            "sample": {"stop": draw(st.lists(anything, max_size=3)), "temperature": draw(st.floats(0, 1e300))},
-        }
-    )
+    like_other_types = st.sampled_from(["1e5", "08", "null", "true", "1.0", "0x1F", "1_0"])
+    name = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True) | like_other_types
+    rate = draw(st.floats(1e-300, 1e300))
+    sections = {
+        "run": {"name": draw(st.none() | name), "dir": draw(path), "compile": draw(st.sampled_from(["auto", True]))},
+        "data": {"source": "file", "path": draw(path)},
+        "optim": {"learning_rate": rate, "min_lr": draw(st.floats(0, rate)), "betas": [draw(small), draw(small)]},
+        "train": {"max_steps": draw(st.integers(101, 10**12)), "patience": draw(st.none() | st.integers(1, 10**6))},
+        "sample": {"stop": draw(st.lists(anything, max_size=3)), "temperature": draw(st.floats(0, 1e300))},
+    }
+    return Config.model_validate(sections)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -374,8 +286,7 @@ def valid_configs(draw: st.DrawFn) -> Config:
 def test_a_dumped_configuration_loads_to_the_same_values(config: Config) -> None:
     """A checkpoint that holds its configuration would otherwise be lost."""
     text = dump_config(config)
-    assert parse_config(text, "some.yaml") == config
-    assert parse_config(text.encode("utf-8").decode("utf-8"), "some.yaml").model_dump() == config.model_dump()
+    assert parse_config(text.encode("utf-8").decode("utf-8"), "some.yaml") == config
 
 
 def test_a_dumped_configuration_names_every_key() -> None:
@@ -388,26 +299,11 @@ def test_a_dumped_configuration_names_every_key() -> None:
 KEYS = [f"{section}.{key}" for section, value in Config() for key in type(value).model_fields]
 SCALARS = ["null", "true", "yes", "-1", "0", "3", "0.5", "1e-3", "1e999", ".nan", "08", "''", "file", "rope", "é𝄞"]
 MARKS = [": ", ":\n  ", "\n  ", "\n", "- ", "? ", "[", "]", "{", "}", ", ", "'", '"', "|\n  ", "# ", "\t", "<<: "]
-ODDITIES = [
-    "&a ",
-    "*a",
-    "!!int ",
-    "!!bool ",
-    "!!set ",
-    "!!timestamp ",
-    "!!python/name:os.system",
-    "=",
-    "---\n",
-    "%",
-    "\0",
-]
+ODDITIES = ["&a ", "*a", "!!int ", "!!set ", "!!timestamp ", "!!python/name:os.system", "=", "---\n", "%", "\0"]
 WORDS = [word for key in KEYS for word in key.split(".")]
 yamlish = st.lists(st.sampled_from([*WORDS, *SCALARS, *MARKS * 3, *ODDITIES]) | st.text(max_size=3), max_size=25)
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["rope", "file"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=4,
-)
+leaf = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["rope", "file"])
+values = leaf | st.lists(leaf, max_size=3) | st.dictionaries(st.text(max_size=3), leaf, max_size=3)
 
 
 def is_taken_or_refused_in_words(text: str, overrides: list[str]) -> bool:
@@ -417,12 +313,6 @@ def is_taken_or_refused_in_words(text: str, overrides: list[str]) -> bool:
     except ConfigError as error:
         lines = [line.strip() for line in str(error).split("\n")]
         return all(line.startswith(("some.yaml", "command line: ")) and line.isprintable() for line in lines)
-
-
-@settings(max_examples=300, deadline=None)
-@given(parts=yamlish)
-def test_no_text_at_all_ends_in_anything_but_a_configuration_or_a_config_error(parts: list[str]) -> None:
-    assert is_taken_or_refused_in_words("".join(parts), [])
 
 
 @settings(max_examples=150, deadline=None)
@@ -435,7 +325,8 @@ def test_no_value_of_any_key_ends_in_anything_but_a_configuration_or_a_config_er
     assert is_taken_or_refused_in_words(yaml.safe_dump(sections), [])
 
 
-@settings(max_examples=150, deadline=None)
-@given(key=st.sampled_from([*KEYS, "modle.x", "model"]), parts=yamlish)
-def test_no_override_ends_in_anything_but_a_configuration_or_a_config_error(key: str, parts: list[str]) -> None:
+@settings(max_examples=300, deadline=None)
+@given(key=st.sampled_from([*KEYS, "modle.x", "model"]), text=yamlish, parts=yamlish)
+def test_no_text_and_no_override_end_in_anything_else(key: str, text: list[str], parts: list[str]) -> None:
+    assert is_taken_or_refused_in_words("".join(text), [])
     assert is_taken_or_refused_in_words("", [f"{key}={''.join(parts)}", "".join(parts)])

@@ -11,43 +11,14 @@ from gpt.errors import ConfigError
 from tiny import tiny_config
 
 
-def test_a_model_is_nanogpts_unless_told_otherwise() -> None:
-    model = Config().model
-    assert (model.n_layer, model.n_head, model.n_embd, model.block_size) == (6, 6, 384, 256)
-    assert (model.norm, model.position, model.mlp, model.tie_weights) == ("layernorm", "learned", "gelu", True)
-    assert (model.dropout, model.bias, model.qk_norm, model.logit_softcap) == (0.0, False, False, None)
-    assert (model.n_kv_head, model.vocab_size, model.mlp_width) == (None, None, None)
-
-
-def test_training_is_nanogpts_unless_told_otherwise() -> None:
-    optim, train = Config().optim, Config().train
-    assert (optim.learning_rate, optim.min_lr, optim.warmup_steps, optim.schedule) == (1e-3, 1e-4, 100, "cosine")
-    assert (optim.betas, optim.weight_decay, optim.grad_clip) == ((0.9, 0.99), 0.1, 1.0)
-    assert (train.batch_size, train.grad_accum_steps, train.max_steps, train.eval_interval) == (64, 1, 5000, 250)
-
-
-def test_the_data_is_shakespeare_split_90_to_10_unless_told_otherwise() -> None:
-    data = Config().data
-    assert (data.source, data.path, data.url, data.sha256) == ("shakespeare", None, None, None)
-    assert (data.tokenizer, data.newlines, data.val_fraction) == ("char", "strict", 0.1)
-
-
-def test_a_section_that_is_not_given_is_all_defaults() -> None:
-    given = {"run": {}, "data": {}, "model": {}, "optim": {}, "train": {}, "sample": {}}
-    assert Config.model_validate({}) == Config.model_validate(given) == Config()
-
-
-@pytest.mark.parametrize("section", [RunConfig, DataConfig, ModelConfig, OptimConfig, TrainConfig, SamplingParams])
+@pytest.mark.parametrize(
+    "section", [RunConfig, DataConfig, ModelConfig, OptimConfig, TrainConfig, SamplingParams, Config]
+)
 def test_no_value_of_a_section_can_be_changed(section: type[Section]) -> None:
     built = section()
     for name in section.model_fields:
         with pytest.raises(ValidationError, match="frozen"):
             setattr(built, name, getattr(built, name))
-
-
-def test_no_section_of_a_configuration_can_be_changed() -> None:
-    with pytest.raises(ValidationError, match="frozen"):
-        Config().model = ModelConfig()
 
 
 def test_lists_become_tuples_so_that_they_cannot_be_changed_either() -> None:
@@ -78,8 +49,7 @@ def test_the_shapes_that_follow_from_others(
     ("section", "values"),
     [
         (RunConfig, {"seed": 0, "threads": 1, "device": "cuda:3", "compile": True}),
-        (RunConfig, {"name": "a.b-c_d", "device": "mps", "compile": False, "kernels": "native"}),
-        (RunConfig, {"seed": 2**32 - 1, "kernels": "torch"}),
+        (RunConfig, {"name": "a.b-c_d", "device": "mps", "compile": False, "kernels": "native", "seed": 2**32 - 1}),
         (DataConfig, {"source": "file", "path": "a b.txt", "sha256": "0" * 64}),
         (DataConfig, {"source": "url", "url": "https://example.org/a.txt", "sha256": "a" * 64}),
         (ModelConfig, {"n_layer": 1, "n_head": 1, "n_embd": 1, "block_size": 1, "dropout": 0}),
@@ -102,9 +72,7 @@ def test_the_smallest_and_oddest_values_that_make_sense_are_taken(section: type[
     [
         (RunConfig, {"kernels": "cuda"}),
         (RunConfig, {"seed": 2**32}),
-        (OptimConfig, {"name": "sgd"}),
         (OptimConfig, {"ema_decay": 1}),
-        (OptimConfig, {"ema_decay": -0.1}),
         (OptimConfig, {"name": "muon", "muon_rate": 0}),
         (OptimConfig, {"name": "muon", "muon_momentum": 1}),
         (OptimConfig, {"name": "muon", "muon_weight_decay": -1}),
@@ -123,12 +91,6 @@ def test_keys_of_muon_are_refused_where_nothing_reads_them() -> None:
     cause = caught.value.errors()[0]["ctx"]["error"]
     assert cause.problems == [(key, "is only read with name: muon, and name is adamw") for key in values]
     assert OptimConfig.model_validate({"name": "muon", **values}).muon_rate == 0.03
-
-
-def test_a_contradiction_is_found_in_python_as_well_as_in_a_file() -> None:
-    with pytest.raises(ConfigError) as caught:
-        ModelConfig(n_head=5)
-    assert str(caught.value) == "ModelConfig: n_embd: 384 is not divisible by n_head 5"
 
 
 def test_what_is_wrong_in_python_is_said_as_in_a_file_and_all_at_once() -> None:

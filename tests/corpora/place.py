@@ -10,7 +10,7 @@ import pytest
 
 from gpt.config import DataConfig
 from gpt.corpora import prepare
-from gpt.data import Dataset
+from gpt.data.dataset import Dataset
 from gpt.environment import Settings
 from gpt.errors import DataError
 

@@ -14,12 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import requests
 import urllib3
 
-from corpus_server import CAP, CONTENT, CRLF, NOISE, SHA256, Handler, Server, closed_port, serve_corpora
+from corpus_server import CAP, CONTENT, CRLF, NOISE, SHA256, Server, closed_port, serve_corpora
 from gpt.corpora.download import Download, fetch
 from gpt.errors import ConfigError, DataError
 from patience import PATIENCE
@@ -43,19 +44,8 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise AssertionError("a socket was opened")
-
-    monkeypatch.setattr(socket, "socket", fail)
-    monkeypatch.setattr(socket, "getaddrinfo", fail)
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds that were slept, without sleeping."""
-    seconds: list[float] = []
-    monkeypatch.setattr(time, "sleep", seconds.append)
-    return seconds
+    for name in ("socket", "getaddrinfo"):
+        monkeypatch.setattr(socket, name, Mock(side_effect=AssertionError("a socket was opened")))
 
 
 @pytest.fixture
@@ -116,29 +106,9 @@ def test_a_good_file_arrives_alone_and_readable_from_the_first_mirror_that_has_i
     assert path.read_bytes() == CONTENT
     assert list(folder.iterdir()) == [path]
     assert path.stat().st_mode & 0o777 == 0o644
+    assert get(f"{server.url}/gzip", sha256=hashlib.sha256(NOISE).hexdigest()).read_bytes() == NOISE
     # without one, that to pin is reported
     assert [f"data.sha256={SHA256}" in line for line in lines] == [True] * (sha256 is None)
-
-
-def test_gzip_body_is_decoded_and_not_counted(server: Server, get: Fetch) -> None:
-    assert get(f"{server.url}/gzip", sha256=hashlib.sha256(NOISE).hexdigest()).read_bytes() == NOISE
-
-
-def test_content_is_on_disk_before_it_gets_its_name(
-    server: Server, get: Fetch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[str] = []
-    replace = os.replace
-
-    def watched_replace(*paths: Any) -> None:
-        calls.append("replace")
-        replace(*paths)
-
-    monkeypatch.setattr("gpt.corpora.download.sync_folder", lambda folder: calls.append("sync folder"))
-    monkeypatch.setattr(os, "fsync", lambda handle: calls.append("sync file"))
-    monkeypatch.setattr(os, "replace", watched_replace)
-    get(f"{server.url}/good")
-    assert calls == ["sync file", "replace", "sync folder"]
 
 
 def test_progress_bar_is_for_terminals_only(
@@ -207,13 +177,14 @@ def test_cut_body_is_seen_when_urllib3_does_not_count(
     assert "connection broke" in failure(f"{server.url}/always-cut", sha256=None)
 
 
-@pytest.mark.parametrize(("page", "expected"), [("/busy-for-an-hour", 30), ("/cut-twice", 3)])
 def test_waits_grow_and_retry_after_is_obeyed_up_to_30_seconds(
-    server: Server, get: Fetch, waits: list[float], page: str, expected: float
+    server: Server, get: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    get(server.url + page, backoff=1.5)
-    assert max(waits) == expected
-    assert page != "/cut-twice" or waits == [0, 1.5, 3]
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    get(f"{server.url}/cut-twice", backoff=1.5, folder=get(f"{server.url}/busy-for-an-hour").parent / "other")
+    assert max(waits) == 30
+    assert waits[-3:] == [0, 1.5, 3]
 
 
 # --- mirrors
@@ -291,14 +262,15 @@ def test_damaged_cached_file_is_reported_and_replaced(
 
 
 @pytest.mark.usefixtures("no_socket")
-@pytest.mark.parametrize("damaged", [None, b"other text", CRLF])
+@pytest.mark.parametrize(
+    ("damaged", "words"), [(None, "is missing"), (b"other text", "got sha256"), (CRLF, "is a CRLF copy")]
+)
 def test_offline_says_what_to_put_where_and_opens_no_socket(
-    failure: Failure, tmp_path: Path, damaged: bytes | None
+    failure: Failure, tmp_path: Path, damaged: bytes | None, words: str
 ) -> None:
     if damaged is not None:
         (tmp_path / "corpus.txt").write_bytes(damaged)
     message = failure("https://corpus.invalid/one", "https://corpus.invalid/two", offline=True)
-    words = {None: "is missing", b"other text": "got sha256", CRLF: "is a CRLF copy"}[damaged]
     for part in (words, "corpus.txt", SHA256, str(CAP), str(tmp_path / "corpus.txt"), "/one", "/two"):
         assert part in message
 
@@ -306,25 +278,16 @@ def test_offline_says_what_to_put_where_and_opens_no_socket(
 # --- folders and interruptions
 
 
-def test_file_in_place_of_the_folder_is_an_error(server: Server, failure: Failure, tmp_path: Path) -> None:
-    (tmp_path / "data").write_bytes(b"not a folder")
-    message = failure(f"{server.url}/good", folder=tmp_path / "data")
-    assert "File exists" in message
-    assert "GPT_DATA_DIR" in message
-
-
 @pytest.mark.parametrize(
-    ("function", "code"),
-    [("tempfile.mkstemp", errno.EACCES), ("os.fsync", errno.ENOSPC)],
+    ("function", "code"), [("tempfile.mkstemp", errno.EACCES), ("os.fsync", errno.ENOSPC), ("os.mkdir", errno.EEXIST)]
 )
-def test_unwritable_folder_and_full_disk_are_errors(
-    server: Server, failure: Failure, monkeypatch: pytest.MonkeyPatch, function: str, code: int
+def test_a_folder_that_cannot_be_written_is_an_error(
+    server: Server, failure: Failure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, function: str, code: int
 ) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(function, fail)
-    assert os.strerror(code) in failure(f"{server.url}/good")
+    monkeypatch.setattr(function, Mock(side_effect=OSError(code, os.strerror(code))))
+    message = failure(f"{server.url}/good", folder=tmp_path / "new" if function == "os.mkdir" else tmp_path)
+    assert os.strerror(code) in message
+    assert "GPT_DATA_DIR" in message
 
 
 def test_interrupted_download_leaves_nothing_behind(server: Server, get: Fetch, tmp_path: Path) -> None:
@@ -335,11 +298,7 @@ def test_interrupted_download_leaves_nothing_behind(server: Server, get: Fetch, 
         "fetch(download, Path(sys.argv[2]), offline=False, report=print, allow_http=True)\n"
     )
     root = Path(inspect.getfile(fetch)).parents[2]
-    endings = {
-        signal.SIGINT: (-signal.SIGINT, 0),
-        signal.SIGTERM: (143, 0),
-        signal.SIGKILL: (-signal.SIGKILL, 1),
-    }
+    endings = {signal.SIGINT: (-signal.SIGINT, 0), signal.SIGTERM: (143, 0), signal.SIGKILL: (-signal.SIGKILL, 1)}
     children = {}
     for number in endings:  # all at once, because starting takes most of the time
         command = [sys.executable, "-c", program, f"{server.url}/stalling", str(tmp_path / number.name)]
@@ -356,16 +315,9 @@ def test_interrupted_download_leaves_nothing_behind(server: Server, get: Fetch, 
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_DFL, lambda *_: None], ids=["default", "own"])
-def test_sigterm_handler_of_the_caller_stays(
-    server: Server, get: Fetch, monkeypatch: pytest.MonkeyPatch, handler: Any
-) -> None:
+def test_sigterm_handler_of_the_caller_stays(server: Server, get: Fetch, handler: Any) -> None:
     during: list[Any] = []
-
-    def look(request: Handler, visit: int) -> None:
-        during.append(signal.getsignal(signal.SIGTERM))
-        request.answer(200, CONTENT)
-
-    monkeypatch.setattr(Handler, "serve_good", look)
+    server.answering = lambda: during.append(signal.getsignal(signal.SIGTERM))
     before = signal.signal(signal.SIGTERM, handler)
     try:
         get(f"{server.url}/good")

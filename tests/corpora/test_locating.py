@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -26,10 +27,7 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("a socket was opened")
-
-    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "socket", Mock(side_effect=AssertionError("a socket was opened")))
 
 
 def ignore(_: str) -> None:
@@ -53,6 +51,12 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
+def test_archives_are_pinned_by_hash_and_come_by_https() -> None:
+    for archive in ARCHIVES.values():
+        assert len(archive.download.sha256) == 64
+        assert all(url.startswith("https://") for url in archive.download.urls)
+
+
 def test_a_file_of_ones_own_is_taken_where_it_is(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert locate(source="file", path=str(text)) == text
     assert locate(source="file", path=str(text), sha256=SHA256, max_bytes=len(CONTENT), dir=f"{text}/none") == text
@@ -72,19 +76,14 @@ def test_a_file_of_ones_own_is_taken_where_it_is(text: Path, monkeypatch: pytest
     ids=["another hash", "too large", "empty", "missing", "device"],
 )
 def test_a_file_that_cannot_be_used_is_told(
-    content: bytes | None, keys: dict[str, Any], problem: str, text: Path
+    content: bytes | None, keys: dict[str, Any], problem: str, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text.unlink() if content is None else text.write_bytes(content)
     path = keys.get("path", str(text))
     assert refusal(source="file", **{"path": path, **keys}) == path + problem
-
-
-def test_a_file_whose_hash_cannot_be_read_is_told(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> str:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(locating, "sha256_of", refuse)
-    assert refusal(source="file", path=str(text), sha256=SHA256) == f"cannot read {text}: Permission denied"
+    if "sha256" in keys:
+        monkeypatch.setattr(locating, "sha256_of", Mock(side_effect=PermissionError(13, "Permission denied")))
+        assert refusal(source="file", path=path, **keys) == f"cannot read {path}: Permission denied"
 
 
 def test_pydocs_is_pythons_documentation_written_once(tmp_path: Path) -> None:
@@ -92,9 +91,7 @@ def test_pydocs_is_pythons_documentation_written_once(tmp_path: Path) -> None:
     text, written = path.read_text(encoding="utf-8"), path.stat()
     assert path.parent == tmp_path / "new" / "data"
     assert len(text) > 100_000
-    assert 50 < len(set(text)) < 500
     assert 'The "if" statement' in text
-    assert "\r" not in text
     assert locate(source="pydocs", dir=str(path.parent)) == path
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == (written.st_mtime_ns, written.st_ino)
 
@@ -102,14 +99,11 @@ def test_pydocs_is_pythons_documentation_written_once(tmp_path: Path) -> None:
 def test_a_data_folder_that_cannot_be_written_is_told_and_has_no_part(
     text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
     for folder, reason in ((text, "File exists"), (text / "below", "Not a directory")):
         said = refusal(source="pydocs", dir=str(folder))
         assert said.startswith(f"cannot write {folder / 'pydocs-'}")
         assert said.endswith(f": {reason}; set data.dir to another folder")
-    monkeypatch.setattr(os, "fsync", refuse)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
     assert "No space left on device; set data.dir" in refusal(source="pydocs", dir=str(text.parent))
     assert list(text.parent.iterdir()) == [text]
 
@@ -125,21 +119,17 @@ def test_options_that_only_other_files_would_read_are_told(text: Path) -> None:
     assert said == [f"data.column='body' has no effect: {text.parent / 'more.txt'} and the others are text"]
 
 
-@pytest.fixture
-def small_shakespeare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real one is not here to test with."""
-    monkeypatch.setattr(locating, "SHAKESPEARE", Download(SHAKESPEARE.urls, SHAKESPEARE.filename, SHA256, 1000))
-
-
-@pytest.mark.usefixtures("small_shakespeare")
-def test_shakespeare_is_taken_from_the_folder_in_the_environment_before_data_dir(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path / "shared", cache_dir=tmp_path, offline=True)
+def test_shakespeare_is_taken_from_the_folder_in_the_environment_before_data_dir(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = Download(SHAKESPEARE.urls, SHAKESPEARE.filename, SHA256, 1000)  # the real one is not here to test with
+    monkeypatch.setattr(locating, "SHAKESPEARE", small)
     for folder in ("shared", "data"):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / SHAKESPEARE.filename).write_bytes(CONTENT)
-    path = locate(settings, source="shakespeare", dir=str(tmp_path / "data"))
-    assert path == tmp_path / "shared" / SHAKESPEARE.filename
-    assert locate(OFFLINE, dir=str(tmp_path / "data")) == tmp_path / "data" / SHAKESPEARE.filename
+        (tmp_path / folder / small.filename).write_bytes(CONTENT)
+    for shared, expected in ((tmp_path / "shared", "shared"), (None, "data")):
+        settings = Settings(data_dir=shared, cache_dir=tmp_path, offline=True)
+        assert locate(settings, dir=str(tmp_path / "data")) == tmp_path / expected / small.filename
 
 
 def test_without_the_right_shakespeare_it_is_said_offline_what_to_put_where(tmp_path: Path) -> None:
@@ -168,22 +158,16 @@ def test_a_download_is_kept_under_a_name_of_its_address(tmp_path: Path) -> None:
     assert "more than data.max_bytes" in refusal(max_bytes=3, **keys)
 
 
-@pytest.fixture
-def small_text8(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> bytes:
-    """A zip in the place of the real one, which is not here to test with."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+def test_text8_is_read_from_its_zip_or_unpacked_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("../../text8", CONTENT)  # a name that must never become a path
-    real = ARCHIVES["text8"].download
-    download = Download(real.urls, real.filename, hashlib.sha256(packed.getvalue()).hexdigest(), real.max_bytes)
+    packed, real = buffer.getvalue(), ARCHIVES["text8"].download
+    download = Download(real.urls, real.filename, hashlib.sha256(packed).hexdigest(), real.max_bytes)
     monkeypatch.setitem(locating.ARCHIVES, "text8", Archive(download, hashlib.md5(CONTENT).hexdigest()))
-    return packed.getvalue()
-
-
-def test_text8_is_read_from_its_zip_or_unpacked_and_checked(small_text8: bytes, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, cache_dir=tmp_path, offline=True)
     assert "put text8.zip (sha256" in refusal(settings, source="text8")
-    (tmp_path / "text8.zip").write_bytes(small_text8)
+    (tmp_path / "text8.zip").write_bytes(packed)
     config = DataConfig(source="text8", dir=str(tmp_path))
     files = corpus_files(config, settings, ignore)
     assert [(file.path.name, file.kind, file.packing) for file in files] == [("text8.zip", "text", "zip")]
@@ -194,12 +178,5 @@ def test_text8_is_read_from_its_zip_or_unpacked_and_checked(small_text8: bytes, 
     (tmp_path / "text8").write_bytes(CONTENT + b"!")
     assert f"{tmp_path / 'text8'} has md5 " in refusal(settings, source="text8")
     (tmp_path / "text8").unlink()
-    (tmp_path / "text8.zip").write_bytes(small_text8 + b"!")
+    (tmp_path / "text8.zip").write_bytes(packed + b"!")
     assert "got sha256" in refusal(settings, source="text8")
-
-
-def test_the_named_archives_are_pinned_with_https_addresses() -> None:
-    for name, archive in ARCHIVES.items():
-        assert archive.download.filename == f"{name}.zip"
-        assert archive.download.sha256 is not None
-        assert all(url.startswith("https://") for url in archive.download.urls)

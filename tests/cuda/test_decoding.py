@@ -5,9 +5,11 @@ import torch
 
 from cuda_device import no_synchronization
 from gpt.config import SamplingParams
-from gpt.generation import Batch, DecodeOptions, EagerRuntime, beam_search, build_runtime
+from gpt.generation import Batch
 from gpt.generation.backends.compiled import CompiledBackend
 from gpt.generation.backends.eager import CachedBackend
+from gpt.generation.backends.selection import DecodeOptions, EagerRuntime, build_runtime
+from gpt.generation.beam import beam_search
 from gpt.model import GPT
 from tiny import sharp_model
 

@@ -55,7 +55,7 @@ def test_shares_are_those_that_counting_gives(monkeypatch: pytest.MonkeyPatch) -
         assert found == (expected[0], pytest.approx(expected[1], abs=1 / 255))
 
 
-def test_a_longer_context_that_is_surer_is_kept() -> None:
+def test_a_longer_context_that_is_surer_is_kept_and_one_that_changes_nothing_is_not() -> None:
     text = [0, 1, 0, 1, 2, 1, 2, 1, 0, 1, 0, 1] * 20 + [3, 1, 0] * 20
     table = learn(text)
     short, longer = table.next([1]), table.next([3, 1])
@@ -63,11 +63,7 @@ def test_a_longer_context_that_is_surer_is_kept() -> None:
     assert longer is not None
     assert (short[0], longer[0]) == (0, 0)
     assert longer[1] > short[1] + ngrams.MIN_CHANGE
-
-
-def test_a_context_that_changes_nothing_is_not_kept() -> None:
-    table = learn([0, 1] * 50)
-    assert [len(keys) for keys in table.keys] == [2] + [0] * (MAX_CONTEXT - 1)
+    assert [len(keys) for keys in learn([0, 1] * 50).keys] == [2] + [0] * (MAX_CONTEXT - 1)
 
 
 def test_a_large_text_keeps_its_most_frequent_contexts(monkeypatch: pytest.MonkeyPatch) -> None:

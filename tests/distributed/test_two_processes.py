@@ -58,7 +58,7 @@ def run_pair(script: Path, *arguments: str) -> list[subprocess.CompletedProcess[
 def stop_after(trainer: Trainer, steps: int) -> None:
     """Stop a run, as by a signal, and save it."""
     trainer.monitor.progress = lambda step, loss: (  # type: ignore[method-assign]
-        setattr(trainer._signals, "_received", 15) if step == steps else None
+        setattr(trainer.signals, "_received", 15) if step == steps else None
     )
     with pytest.raises(Interrupted):
         trainer.run()
@@ -121,24 +121,12 @@ def largest_difference(run: Path, other: Path, step: int) -> float:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_losses_are_those_of_one_process(folder: Path, facts: Facts, variant: str, method: str) -> None:
-    one = "muon-halves" if variant == "muon" else variant  # the order of additions, which Muon makes visible
-    assert len(metrics(folder / one)) > 20
-    assert_same_metrics(folder / f"{variant}-{method}", folder / one)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_weights_and_moments_are_those_of_one_process(folder: Path, facts: Facts, method: str) -> None:
-    assert largest_difference(folder / f"adamw-{method}", folder / "adamw", 20) < 3e-6
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_with_muon_they_are_bitwise_those_of_one_process_that_adds_in_the_same_order(
-    folder: Path, facts: Facts, method: str
-) -> None:
-    """Another order is another rounding error, of which Newton-Schulz makes a visible one in small directions."""
-    assert largest_difference(folder / f"muon-{method}", folder / "muon-halves", 20) == 0
+def test_losses_weights_and_moments_are_those_of_one_process(folder: Path, facts: Facts, method: str) -> None:
+    """With Muon bitwise those of one that adds in the same order: Newton-Schulz makes other rounding errors visible."""
+    for variant, alone, most in (("adamw", "adamw", 3e-6), ("muon", "muon-halves", 0)):
+        assert len(metrics(folder / alone)) > 20
+        assert_same_metrics(folder / f"{variant}-{method}", folder / alone)
+        assert largest_difference(folder / f"{variant}-{method}", folder / alone, 20) <= most
 
 
 @needs_compiler
@@ -171,14 +159,10 @@ def test_a_signal_to_one_stops_both_and_resuming_is_exact_with_dropout(folder: P
     assert metrics(folder / f"stopped-{method}") == metrics(folder / f"straight-{method}")
     tensors, expected = saved(folder / f"stopped-{method}", 9), saved(folder / f"straight-{method}", 9)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in tensors.items())
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_two_processes_have_dropout_of_their_own(folder: Path, facts: Facts, method: str) -> None:
     run = folder / f"straight-{method}" / "runs" / "run" / "checkpoints" / "step-000009"
     states = read_checkpoint(run).training
-    assert len(states["other_generators"]) == 1
-    assert not torch.equal(states["generators"]["cpu"], states["other_generators"][0]["cpu"])
+    (other,) = states["other_generators"]  # each has dropout of its own
+    assert not torch.equal(states["generators"]["cpu"], other["cpu"])
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -244,6 +228,6 @@ def test_a_mistake_is_told_once_and_ends_all(facts: Facts, folder: Path, name: s
 
 
 def test_what_is_asked_for_is_printed_once(facts: Facts) -> None:
-    (code, _, printed), (other_code, _, other_printed) = (fact["commands"]["config"] for fact in facts)
-    assert (code, other_code, other_printed) == (0, 0, "")
-    assert printed.startswith("run:")
+    (code, _, printed), other = (fact["commands"]["config"] for fact in facts)
+    assert (code, printed[:4]) == (0, "run:")
+    assert (other[0], other[2]) == (0, "")

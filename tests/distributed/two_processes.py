@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -92,14 +93,11 @@ def signal_to_one(folder: Path, world: World) -> dict[str, list[int]]:
         start_session(folder / f"straight-{method}", *recipe, world=world).run()
         trainer = start_session(folder / f"stopped-{method}", *recipe, world=world)
         stopped[method] = _run_until_signal(trainer, world)
-        world.rank_zero(lambda: _copy(folder / f"stopped-{method}", folder / f"left-{method}"))  # noqa: B023
+        copied = partial(shutil.copytree, folder / f"stopped-{method}", folder / f"left-{method}")
+        world.rank_zero(copied)
         torch.manual_seed(0)  # another process has other numbers in its generators
         start_session(folder / f"stopped-{method}", *recipe, world=world, resume="auto").run()
     return stopped
-
-
-def _copy(folder: Path, other: Path) -> None:
-    shutil.copytree(folder, other)
 
 
 def _run_until_signal(trainer: Trainer, world: World) -> list[int]:
@@ -220,19 +218,8 @@ def _call(arguments: list[str], world: ProcessGroup) -> list[Any]:
 
 
 def main(folder: Path, has_compiler: bool) -> None:
-    scenarios: list[Scenario] = [
-        equal_runs,
-        plugin_runs,
-        signal_to_one,
-        from_one_to_two,
-        failed_saves,
-        not_finite,
-        counted,
-        error_of_one,
-        commands,
-    ]
-    if has_compiler:
-        scenarios.append(native_runs)
+    scenarios: list[Scenario] = [equal_runs, plugin_runs, signal_to_one, from_one_to_two, failed_saves, not_finite]
+    scenarios += [counted, error_of_one, commands, *([native_runs] if has_compiler else [])]
     facts: dict[str, Any] = {}
     with quick_beginnings(), joined(read_launch()) as world:
         for scenario in scenarios:

@@ -4,7 +4,6 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from drills.breaks import BREAKS
@@ -14,9 +13,6 @@ from gpt.processor import supported_processors
 from gpt.signals import unwinding
 
 PAGE = ROOT / "docs" / "reliability.md"
-BEGIN, END = "<!-- written by make drills: begin -->", "<!-- written by make drills: end -->"
-HEAD = ("| drill | what it shows | figures | processor |", "|---|---|---|---|")
-_ROW = re.compile(r"\| ([a-z_]+) \|")
 
 
 def main() -> int:
@@ -29,7 +25,7 @@ def main() -> int:
     if arguments.count is not None:
         os.environ[COUNT] = str(arguments.count)
     if arguments.inside:
-        return run_inside(arguments.inside, names, not arguments.quick, arguments.defect)
+        return run_inside(arguments.inside, Task(names[0], not arguments.quick, arguments.defect))
     with unwinding():  # so that a signal ends the drills too, which have sessions of their own
         return _self_test(names) if arguments.self_test else _run(names, not arguments.quick)
 
@@ -52,15 +48,14 @@ def _run(names: list[str], full: bool) -> int:
         failed |= bool(outcome.failures)
         print(f"{task.name}: {outcome.line} ({seconds:.0f} s)", *outcome.failures, sep="\n  FAILED: ", flush=True)
         if full and COUNT not in os.environ and not outcome.failures:
-            row = (load(task.name).promise, outcome.line, supported_processors()[0].name)
-            PAGE.write_text(update(PAGE.read_text(encoding="utf-8"), {task.name: row}, NAMES), encoding="utf-8")
+            cells = (load(task.name).promise, outcome.line, supported_processors()[0].name)
+            PAGE.write_text(update(PAGE.read_text(encoding="utf-8"), task.name, *cells), encoding="utf-8")
     return int(failed)
 
 
 def _self_test(names: list[str]) -> int:
     failed = False
-    tasks = [Task(name, False, number) for name in names for number in range(len(BREAKS.get(name, ())))]
-    for task, outcome, seconds in run_all(tasks):
+    for task, outcome, seconds in run_all([Task(name, False, i) for name in names for i in range(len(BREAKS[name]))]):
         found = bool(outcome.failures) and not outcome.crashed
         failed |= not found
         what = "found" if found else "CRASHED" if outcome.crashed else "NOT FOUND"
@@ -71,21 +66,12 @@ def _self_test(names: list[str]) -> int:
     return int(failed)
 
 
-def update(page: str, rows: dict[str, tuple[str, str, str]], order: Sequence[str]) -> str:
-    """Return the page with new rows in its table; rows of other drills stay.
-
-    Args:
-        page: the text of the page, with both markers.
-        rows: promise, figures and processor by the name of the drill.
-        order: names in the order of the table; a row of any other name is dropped.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    table, end, after = rest.partition(END)
-    assert begin, f"the page has no {BEGIN}"
-    assert end, f"the page has no {END}"
-    lines = {match[1]: line for line in table.splitlines() if (match := _ROW.match(line)) and match[1] != "drill"}
-    lines |= {name: f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items()}
-    return "\n".join((before + BEGIN, *HEAD, *(lines[name] for name in order if name in lines), END + after))
+def update(page: str, name: str, *cells: str) -> str:
+    """Return the page with another row for a drill, which has one already."""
+    row = f"| {name} | {' | '.join(cells)} |"
+    changed, found = re.subn(rf"^\| {name} \|.*$", lambda match: row, page, flags=re.MULTILINE)
+    assert found == 1, f"the page has {found} rows of the drill {name}"
+    return changed
 
 
 if __name__ == "__main__":

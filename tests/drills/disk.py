@@ -7,12 +7,15 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from drills.forks import Ending, prepare_to_fork, run_forked
 from drills.frame import Drill, Tally
-from drills.killed_commands import contents, shard, write_texts
-from drills.leftovers import all_runs, hidden_files
+from drills.killed_commands import shard, write_texts
+from drills.leftovers import all_runs, contents, hidden_files
 from drills.tiny_run import make_folder, sweep_once, train_tiny
 from gpt.checkpoint import RunFolder, verify_checkpoint
 from gpt.cli import export, prepare_data, quantize, train
@@ -20,13 +23,14 @@ from gpt.errors import CheckpointError
 from gpt.training.sweeps import sweep as sweeps
 
 DISK = Path("disk")
-SMALL = 20
-"""Kibibytes for the first few of the shards."""
+RUN = DISK / "runs" / "tiny"
 NEW_NAMESPACE, NEW_USER = 0x20000, 0x10000000
 READ_ONLY, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 32, 4096, 16384, 1 << 18
 NO_DISK = 77
 """Exit code where this system lets no process have a disk of its own."""
-Act = Callable[[], None]
+LOST = "LOST:"
+"""Printed in a child, which alone sees its disk."""
+Act = Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,13 @@ class Fault:
     says: str = ""
     kibibytes: int = 4000
 
+    def is_right(self, ending: Ending) -> bool:
+        is_counted = not self.warnings or f"({self.warnings} failed)" in ending.output
+        is_told = ending.output.count("the last checkpoint is kept (") >= self.warnings and self.says in ending.output
+        return ending.code == self.code and is_counted and is_told
+
 
 def fill() -> None:
-    """Take all the space that is left."""
     with (DISK / "filler").open("wb", buffering=0) as file:
         try:
             while True:
@@ -66,22 +74,17 @@ def make_room() -> None:
 
 def become_read_only() -> None:
     """Let nothing be written below the folder of the checkpoints, or into it."""
-    path = str(DISK / "runs" / "tiny" / "checkpoints").encode()
+    path = str(RUN / "checkpoints").encode()
     call_libc("mount", path, path, None, BIND, None)
     call_libc("mount", b"none", path, None, BIND | REMOUNT | READ_ONLY, None)
 
 
 def become_writable() -> None:
-    call_libc("umount", str(DISK / "runs" / "tiny" / "checkpoints").encode())
+    call_libc("umount", str(RUN / "checkpoints").encode())
 
 
 def limit(most: int) -> Act:
-    """Limit the size of every file that this process writes."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
-
-
-def vanish() -> None:
-    shutil.rmtree(DISK / "runs" / "tiny")
 
 
 def become_slow() -> None:
@@ -97,7 +100,7 @@ FAULTS = (
     Fault("read-only for two saves", {2: become_read_only, 4: become_writable}, code=0, warnings=2),
     Fault("files of 8 kB at most from the second save on", {2: limit(8000)}, code=2, warnings=1),
     Fault("files of 8 kB at most for two saves", {2: limit(8000), 4: limit(-1)}, code=0, warnings=2),
-    Fault("run folder deleted", {3: vanish}, code=0),
+    Fault("run folder deleted", {3: lambda: shutil.rmtree(RUN)}, code=0),
     Fault("slow", {1: become_slow}, code=0),
 )
 
@@ -113,24 +116,20 @@ def call_libc(name: str, *arguments: object) -> None:
         raise OSError(ctypes.get_errno(), name)
 
 
-def mount_disk(kibibytes: int) -> None:
-    """Give this process a small disk of its own at `disk`; it is gone when the process ends.
-
-    Raises:
-        OSError: the system does not allow that.
-    """
+def on_disk(kibibytes: int, call: Callable[[], int]) -> int:
+    """Call a function in a child that has a small disk of its own at `disk`, which is gone when the child ends."""
     DISK.mkdir(exist_ok=True)
-    call_libc("unshare", NEW_NAMESPACE | (0 if os.geteuid() == 0 else NEW_USER))
-    call_libc("mount", b"none", b"/", None, RECURSIVE | PRIVATE, None)
-    call_libc("mount", b"none", str(DISK).encode(), b"tmpfs", 0, f"size={kibibytes}k".encode())
-
-
-def train_on(fault: Fault) -> int:
-    """Train on a disk with a fault, in a child; check there what is left, since only it sees the disk."""
     try:
-        mount_disk(fault.kibibytes)
+        call_libc("unshare", NEW_NAMESPACE | (0 if os.geteuid() == 0 else NEW_USER))
+        call_libc("mount", b"none", b"/", None, RECURSIVE | PRIVATE, None)
+        call_libc("mount", b"none", str(DISK).encode(), b"tmpfs", 0, f"size={kibibytes}k".encode())
     except OSError:
         return NO_DISK
+    return call()
+
+
+def train_with(fault: Fault) -> int:
+    """Train on a disk with a fault, and check what is left."""
     saves, save = 0, RunFolder.save
 
     def faulty_save(*arguments: object, **options: object) -> object:
@@ -139,86 +138,51 @@ def train_on(fault: Fault) -> int:
         fault.acts.get(saves, lambda: None)()
         return save(*arguments, **options)
 
-    RunFolder.save = faulty_save
     changes = ("run.dir=disk/runs", "train.max_steps=10", "train.eval_interval=2", "train.keep_last=9")
-    code = train.main(["--config", "tiny.yaml", *changes])
-    folders = RunFolder(DISK / "runs" / "tiny").checkpoints()
+    with patch.object(RunFolder, "save", faulty_save):
+        code = train.main(["--config", "tiny.yaml", *changes])
+    folders = RunFolder(RUN).checkpoints()
     for folder in folders:
         try:
             verify_checkpoint(folder)
         except CheckpointError as error:
-            print(f"DAMAGED {error}")
+            print(LOST, error)
     if code == 0 and folders[0].name != "step-000010":
-        print(f"MISSING the last checkpoint, there is {folders[0]}")
+        print(LOST, f"the last checkpoint, there is {folders[0]}")
     if fault.warnings and not folders:
-        print("MISSING the checkpoint from before")
+        print(LOST, "the checkpoint from before")
     return code
 
 
-def check(fault: Fault, ending: Ending, tally: Tally) -> None:
-    said = f"{fault.name}: {ending.code}: {ending.output[-600:]}"
-    good = tally.check(ending.code == fault.code, said)
-    good &= tally.check(ending.output.count("the last checkpoint is kept (") >= fault.warnings, said)
-    good &= tally.check(not fault.warnings or f"({fault.warnings} failed)" in ending.output, said)
-    good &= tally.check(fault.says in ending.output, said)
-    good &= tally.check(not any(word in ending.output for word in ("DAMAGED", "MISSING", "Traceback")), said)
-    tally.count("faults of a disk")
-    tally.count("lost", not good)
-
-
-def command_on_full_disk(call: Callable[[], int]) -> int:
-    """Run a command on a full disk, in a child."""
-    try:
-        mount_disk(64)
-    except OSError:
-        return NO_DISK
+def on_full_disk(call: Callable[[], int]) -> int:
+    """Run a command on a full disk, on which it may leave nothing."""
     fill()
     code = call()
     left = [str(path) for path in DISK.rglob("*") if path.is_file() and path.name != "filler"] + hidden_files(DISK)
-    print(f"MISSING nothing, too much: {left}" if left else "")
+    print(LOST if left else "", *left)
     return code
 
 
-CHECKPOINT = ["--checkpoint", "runs/tiny", "--output"]
-COMMANDS: dict[str, Callable[[], int]] = {
-    "encode": lambda: prepare_data.main(["--config", "tiny.yaml", "data.dir=disk"]),
-    "quantize": lambda: quantize.main([*CHECKPOINT, "disk/quantized"]),
-    **{
-        f"export to {kind}": lambda kind=kind: export.main(["--to", kind, *CHECKPOINT, f"disk/{kind}"])
-        for kind in ("html", "hf", "gguf")
-    },
-}
-
-
 def shard_on_small_disk() -> int:
-    """Encode a corpus on a disk that is too small, and again when it is larger, in a child; return the first code."""
+    """Encode a corpus on a disk that is too small, and again when it is larger; return the first code."""
     assert shard() == 0
     expected = contents(Path("sharded"))
-    try:
-        mount_disk(SMALL)
-    except OSError:
-        return NO_DISK
     code = shard(into="disk")
-    kept = len(list(DISK.rglob("shard-*.bin")))
-    if not kept or list(DISK.rglob("*.tmp")):
-        print(f"MISSING: {kept} shards are kept, and {list(DISK.rglob('*.tmp'))}")
+    kept, halves = list(DISK.rglob("shard-*.bin")), list(DISK.rglob("*.tmp"))
+    if not kept or halves:
+        print(LOST, f"{len(kept)} shards are kept, and {halves}")
     call_libc("mount", b"none", str(DISK).encode(), b"tmpfs", REMOUNT, b"size=4000k")
     again = shard(into="disk")
     found = {name.replace("disk/", "sharded/"): value for name, value in contents(DISK).items()}
     if again != 0 or found != expected:
-        print(f"MISSING: it ends with {again}, and with {sorted(set(found) ^ set(expected))}")
+        print(LOST, f"it ends with {again}, and with {sorted(set(found) ^ set(expected))}")
     return code
 
 
 def sweep_on_full_disk() -> int:
-    """Sweep on a disk that is full when the second trial is recorded, and again when there is room, in a child."""
+    """Sweep on a disk that is full when the second trial is recorded, and again when there is room."""
     assert sweep_once("run.dir=whole") == 0
-    expected = all_runs(Path("whole"))["rows"]
-    try:
-        mount_disk(4000)
-    except OSError:
-        return NO_DISK
-    saves, save = 0, sweeps.save_outcomes
+    saves, save = 0, sweeps.save_results
 
     def faulty_save(*arguments: object) -> None:
         nonlocal saves
@@ -227,45 +191,50 @@ def sweep_on_full_disk() -> int:
             fill()
         save(*arguments)  # type: ignore[arg-type]
 
-    sweeps.save_outcomes = faulty_save
-    code = sweep_once("run.dir=disk/runs")
-    sweeps.save_outcomes = save
+    with patch.object(sweeps, "save_results", faulty_save):
+        code = sweep_once("run.dir=disk/runs")
     make_room()
     again = sweep_once("run.dir=disk/runs")
-    if again != 0 or all_runs(DISK / "runs")["rows"] != expected:
-        print(f"MISSING: the sweep ends with {again}")
+    if again != 0 or all_runs(DISK / "runs")["rows"] != all_runs(Path("whole"))["rows"]:
+        print(LOST, f"the sweep ends with {again}")
     return code
 
 
-OTHERS = {"shards on a small disk": shard_on_small_disk, "a sweep on a full disk": sweep_on_full_disk}
+CHECKPOINT = ["--checkpoint", "runs/tiny", "--output"]
+COMMANDS: dict[str, Callable[[], int]] = {
+    "encode": partial(prepare_data.main, ["--config", "tiny.yaml", "data.dir=disk"]),
+    "quantize": partial(quantize.main, [*CHECKPOINT, "disk/quantized"]),
+    **{
+        f"export to {kind}": partial(export.main, ["--to", kind, *CHECKPOINT, f"disk/{kind}"])
+        for kind in ("html", "hf", "gguf")
+    },
+}
 
 
 def run(folder: Path, full: bool) -> Tally:
-    """Train and write on disks with faults."""
     tally = Tally("faults of a disk", "commands on a full disk", "lost", "not possible here")
     prepare_to_fork()
     train_tiny(folder)
+    write_texts(folder / "texts")
+
+    def attack(
+        figure: str, name: str, place: Path, call: Callable[[], int], is_right: Callable[[Ending], bool]
+    ) -> None:
+        ending = run_forked(call, place)
+        tally.count("not possible here" if ending.code == NO_DISK else figure)
+        lost = LOST in ending.output or "Traceback" in ending.output or not is_right(ending)
+        good = tally.check(ending.code == NO_DISK or not lost, f"{name}: {ending.code}: {ending.output[-600:]}")
+        tally.count("lost", not good)
+
     for fault in FAULTS if full else FAULTS[:3]:
         place = make_folder(folder / fault.name.replace(" ", "-"))
-        ending = run_forked(lambda fault=fault: train_on(fault), place)
-        if ending.code == NO_DISK:
-            tally.count("not possible here")
-        else:
-            check(fault, ending, tally)
-    write_texts(folder / "texts")
-    commands = {name: lambda call=call: command_on_full_disk(call) for name, call in COMMANDS.items() if full}
-    for name, call in (commands | OTHERS).items():
-        ending = run_forked(call, folder)
-        if ending.code == NO_DISK:
-            tally.count("not possible here")
-            continue
-        words = ("DAMAGED", "MISSING", "Traceback")
-        good = tally.check(
-            ending.code == 2 and not any(word in ending.output for word in words),
-            f"{name}: {ending.code}: {ending.output[-600:]}",
-        )
-        tally.count("commands on a full disk")
-        tally.count("lost", not good)
+        call = partial(on_disk, fault.kibibytes, partial(train_with, fault))
+        attack("faults of a disk", fault.name, place, call, fault.is_right)
+    calls = {name: partial(on_disk, 64, partial(on_full_disk, call)) for name, call in COMMANDS.items() if full}
+    calls["shards on a small disk"] = partial(on_disk, 20, shard_on_small_disk)  # with room for the first few
+    calls["a sweep on a full disk"] = partial(on_disk, 4000, sweep_on_full_disk)
+    for name, call in calls.items():
+        attack("commands on a full disk", name, folder, call, lambda ending: ending.code == 2)
     return tally
 
 

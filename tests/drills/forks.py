@@ -1,6 +1,5 @@
 """Processes that die where a drill wants it, forked from this one, which has imported torch already."""
 
-import math
 import mmap
 import os
 import resource
@@ -26,20 +25,21 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 @dataclass(frozen=True)
 class Death:
-    """How a process is killed.
+    """How a process is stopped.
 
     Attributes:
-        changes: before it changes anything on disk for this time, by `number`.
-        seconds: by SIGKILL, after so long.
-        more_memory: not killed, but given no more bytes of memory than these.
+        changes: before it changes anything on disk for this time.
+        seconds: after so long.
+        number: by this signal.
         file_bytes: in a write that would make a file larger than this, of which the first bytes are written.
+        more_memory: not stopped, but given no more bytes of memory than these.
     """
 
     changes: int | None = None
     seconds: float | None = None
+    number: signal.Signals = signal.SIGKILL
     file_bytes: int | None = None
     more_memory: int | None = None
-    number: signal.Signals = signal.SIGKILL
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,6 @@ def prepare_to_fork() -> None:
 
 @dataclass(frozen=True)
 class Child:
-    """A process that runs; what `finish` needs of it."""
-
     pid: int
     log: Path
     death: Death
@@ -92,7 +90,7 @@ def start_forked(call: Callable[[], int], folder: Path, death: Death = Death(), 
     """Run a function in a child process with `folder` as its working directory; `name` differs between children."""
     log = folder / f".output{name}"
     log.touch()
-    changes, memory = mmap.mmap(-1, 8), _resident_bytes()
+    changes, memory = mmap.mmap(-1, 8), _bytes_in_use()[1]
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)  # a process that is started has no half of a fork to interrupt
     pid = os.fork()
     if pid == 0:
@@ -102,38 +100,29 @@ def start_forked(call: Callable[[], int], folder: Path, death: Death = Death(), 
 
 
 def finish(child: Child) -> Ending:
-    """Wait for a child's end, and kill it as its `Death` says."""
-    status, most = _wait(child.pid, child.death.seconds)
+    """Wait for a child's end, for which its `Death` and, when patience ends, SIGKILL care."""
+    is_timed = child.death.seconds is not None
+    number = child.death.number if is_timed else signal.SIGKILL
+    end = time.monotonic() + (child.death.seconds if is_timed else PATIENCE)
+    while not (ended := os.wait4(child.pid, os.WNOHANG))[0]:
+        if time.monotonic() >= end:
+            os.kill(child.pid, number)
+            number, end = signal.SIGKILL, end + PATIENCE
+        time.sleep(0.001)
     output = child.log.read_text(encoding="utf-8", errors="replace")
     child.log.unlink()
     changes = int.from_bytes(child.changes[:], "little")
-    return Ending(os.waitstatus_to_exitcode(status), changes, output, most - child.memory)
+    return Ending(os.waitstatus_to_exitcode(ended[1]), changes, output, (ended[2].ru_maxrss << 10) - child.memory)
 
 
 def run_forked(call: Callable[[], int], folder: Path, death: Death = Death()) -> Ending:
-    """Run a function in a child process with `folder` as its working directory, and kill it as `death` says."""
+    """Run a function in a child process with `folder` as its working directory, and stop it as `death` says."""
     return finish(start_forked(call, folder, death))
 
 
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-def _virtual_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-
-
-def _wait(pid: int, kill_after: float | None) -> tuple[int, int]:
-    """Wait for a child, which is killed at the latest when patience ends; return its status and resident bytes."""
-    end = time.monotonic() + (PATIENCE if kill_after is None else kill_after)
-    while True:
-        found, status, usage = os.wait4(pid, os.WNOHANG)
-        if found:
-            return status, usage.ru_maxrss << 10
-        if time.monotonic() >= end:
-            os.kill(pid, signal.SIGKILL)
-            end = math.inf
-        time.sleep(0.001)
+def _bytes_in_use() -> tuple[int, int]:
+    virtual, resident = Path("/proc/self/statm").read_text().split()[:2]
+    return int(virtual) * resource.getpagesize(), int(resident) * resource.getpagesize()
 
 
 def _be_the_child(call: Callable[[], int], folder: Path, log: Path, death: Death, changes: mmap.mmap) -> None:
@@ -148,7 +137,7 @@ def _be_the_child(call: Callable[[], int], folder: Path, log: Path, death: Death
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
         _count_changes(death, changes)
         if death.more_memory is not None:
-            most = _virtual_bytes() + death.more_memory
+            most = _bytes_in_use()[0] + death.more_memory
             resource.setrlimit(resource.RLIMIT_AS, (most, most))
         if death.file_bytes is not None:
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)

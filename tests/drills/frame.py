@@ -17,8 +17,7 @@ COUNT = "GPT_DRILL_COUNT"
 """Another variable: how often a drill that can be asked for that repeats its attack."""
 PROGRESS = "progress.txt"
 """File in that folder: the figures so far."""
-NAMES = ("kill", "ranks", "signals", "disk", "rot", "hostile", "fuzz", "soak", "server", "memory")
-NAMES += ("decoding", "exports")
+NAMES = ("kill", "ranks", "signals", "disk", "hostile", "fuzz", "soak")
 """The modules of this folder with a `DRILL`, in the order of the page."""
 
 
@@ -55,7 +54,6 @@ class Tally:
         self.check(not wrong, f"{what}: {wrong}")
 
     def line(self) -> str:
-        """Return the figures as `200 kills, 200 resumed, 0 lost`."""
         shown = (f"{value:,}" if isinstance(value, int) else value for value in self.figures.values())
         return ", ".join(f"{value} {name}" for value, name in zip(shown, self.figures, strict=True))
 
@@ -83,7 +81,6 @@ class Drill:
 
 
 def load(name: str) -> Drill:
-    """Return a drill by its name."""
     drill = import_module(f"drills.{name}").DRILL
     assert isinstance(drill, Drill)
     return drill

@@ -1,9 +1,12 @@
 """Command lines that nobody expects, of every command, and lines typed into the interactive prompt."""
 
 import contextlib
+import io
 import os
 import random
+import re
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from unittest.mock import patch
 
-from drills.nasty import call, command_line, edit, options_of, text, written_value
+from drills.nasty import edit, text, written_value
 from gpt.config import Config, SamplingParams
 from training.sessions import quick_beginnings
 
@@ -42,28 +45,16 @@ GOOD = {
     "--published": ("gpt2", "llama-2-7b"),
     "--cluster": ("dgx-h100",),
     "--edit": ("blocks.0.attn.hook_z:1=0", "blocks.0.hook_resid_pre=1e400", "=", ":=1"),
-    "--shapes": ("1/1/32", "1/1", "0/1/32", "1/3/32", "999999999/1/32"),
-    "--shape": ("1/1/32",),
     "--batch": ("1", "2"),
-    "--window": ("16",),
-    "--tokens": ("4",),
-    "--rounds": ("1",),
-    "--variants": ("native", "eager", "config", "fp16"),
-    "--candidates": ("candidates.yaml", "tiny.yaml"),
-    "--results": ("made.jsonl", "corpus.txt"),
     "--json": ("made.json",),
-    "--matmul-sizes": ("8",),
 }
 GRID = "model: {n_layer: [1, 2], mlp_conv: [null, 3]}\n"
-CANDIDATES = "deeper: [model.n_layer=2]\nfaster: ['optim.learning_rate=2e-2']\n"
 RUN, OUTPUT = ("--checkpoint", "runs/tiny"), ("--output", "made")
 TRAIN = ("--config", "tiny.yaml", "run.name=fuzz", "train.max_steps=2", "train.sample_tokens=2")
 TEXT_VIEW = (*RUN, "--prompt", "It was")
-SHAPE = ("--window", "16", "--tokens", "4", "--rounds", "1")
+EXPLAIN = "gpt.cli.explain"
 KEPT_AS_THEY_ARE = {"run.dir", "data.dir", "run.name", "run.compile", "run.device", "data.source", "data.url"}
 """Keys whose values would write elsewhere, compile for half a minute, or need a network."""
-SLOW = {"--hf", "--llama-cpp", "--transformers-serve", "--help"}
-"""Options that import for longer than the patience lasts; an import that is interrupted stays broken."""
 
 
 @dataclass(frozen=True)
@@ -86,16 +77,34 @@ class Command:
 
     @cached_property
     def options(self) -> list[str]:
-        """Return the options in its help."""
-        return [option for option in options_of(import_module(self.module).main, *self.words) if option not in SLOW]
+        code, shown, error = call(self.module, [*self.words, "--help"])
+        assert code == 0, (self, error)
+        return sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", shown)) - {"--help"})
+
+    def draw_options(self, chance: random.Random) -> list[str]:
+        """Return options with right values, wrong values and none."""
+        line: list[str] = []
+        for option in chance.sample(self.options, chance.randint(0, min(4, len(self.options)))):
+            line.append(option)
+            if chance.random() < 0.9:
+                right = GOOD.get(option, ())
+                line.append(chance.choice(right) if right and chance.random() < 0.7 else text(chance))
+        return line
 
 
-def _explain(view: str, *usual: str, overrides: bool = False) -> Command:
-    return Command("gpt.cli.explain", (view,), usual, overrides)
-
-
-def _bench(words: str, *usual: str, codes: tuple[int, ...] = ()) -> Command:
-    return Command("benchmarks.cli", tuple(words.split()), usual, words.startswith("train"), codes)
+def call(module: str, line: list[str], typed: bytes = b"") -> tuple[int, str, str]:
+    """Return the exit code of a command that is given an input, and what it printed on both streams."""
+    output, error = io.StringIO(), io.StringIO()
+    with (
+        patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8")),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(error),
+    ):
+        try:
+            code = import_module(module).main(line)
+        except SystemExit as exit_:
+            code = exit_.code if isinstance(exit_.code, int) else 1
+    return code, output.getvalue(), error.getvalue()
 
 
 COMMANDS = (
@@ -109,22 +118,9 @@ COMMANDS = (
     Command("gpt.cli.export", (), (*RUN, "--to", "html", *OUTPUT)),
     Command("gpt.cli.import_model", (), ("--from", "hf", "--input", "folder", *OUTPUT)),
     Command("gpt.cli.sweep", (), ("grid.yaml", *TRAIN), overrides=True, codes=(1,)),
-    *(_explain(view, *RUN, overrides=True) for view in ("shapes", "params", "flops", "memory", "scaling")),
-    *(_explain(view, *TEXT_VIEW) for view in ("attention", "lens", "surprisal", "walk")),
-    _explain("mathematics", *OUTPUT),
-    _bench("decode", "--shapes", "1/1/32", *SHAPE),
-    _bench("serve", "--shape", "1/1/32", *SHAPE, "--prompt-lengths", "4"),
-    _bench("start", *RUN),
-    _bench("page", *RUN),
-    _bench("check", codes=(1,)),
-    _bench("train recipe", "--config", "tiny.yaml"),
-    _bench("train race", "--config", "tiny.yaml", "--nanogpt", "folder"),
-    _bench("train step", "--config", "tiny.yaml"),
-    _bench("train search", "--config", "tiny.yaml", "--candidates", "candidates.yaml", "--results", "made.jsonl"),
-)
-MEASURING = (
-    *("decode.measure", "serve.start_systems", "cold_start.seconds_to_first_byte", "page.characters_per_second"),
-    *("training_runs.time_ours", "training_step.measure_rates", "search.time_ours", "kernel_check.best_seconds"),
+    *(Command(EXPLAIN, (view,), RUN, overrides=True) for view in ("shapes", "params", "flops", "memory", "scaling")),
+    *(Command(EXPLAIN, (view,), TEXT_VIEW) for view in ("attention", "lens", "surprisal", "walk")),
+    Command(EXPLAIN, ("mathematics",), OUTPUT),
 )
 
 
@@ -134,15 +130,13 @@ async def _no_server(*_: object) -> int:
 
 @contextlib.contextmanager
 def nothing_slow() -> Iterator[None]:
-    """No server, network or trial of a sweep, and Ctrl-C where a measurement would begin."""
+    """No server, network or trial of a sweep."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(quick_beginnings())
         stack.enter_context(patch.dict(os.environ, {"GPT_OFFLINE": "1"}))
         stack.enter_context(patch("gpt.cli.serve._serve", _no_server))
-        stack.enter_context(patch("gpt.training.sweeps.processes.COMMAND", ("true",)))
+        stack.enter_context(patch("gpt.training.sweeps.sweep.COMMAND", ("true",)))
         stack.enter_context(patch("gpt.training.sweeps.sweep.POLL_SECONDS", 0.0))
-        for place in MEASURING:
-            stack.enter_context(patch(f"benchmarks.{place}", side_effect=KeyboardInterrupt))
         yield
 
 
@@ -150,34 +144,30 @@ def write_inputs() -> None:
     """Write what the command lines name into the present folder, beside a run."""
     Path("prompt.txt").write_text("It was\n", encoding="utf-8")
     Path("grid.yaml").write_text(GRID, encoding="utf-8")
-    Path("candidates.yaml").write_text(CANDIDATES, encoding="utf-8")
-    code, _, error = _run("gpt.cli.export", [*RUN, "--to", "hf", "--output", "folder"])
+    code, _, error = call("gpt.cli.export", [*RUN, "--to", "hf", "--output", "folder"])
     assert code == 0, error
 
 
 def attack_command(command: Command, chance: random.Random) -> None:
-    """Run a command line, most often one with what the command needs."""
     line = [*command.words, *(command.usual if chance.random() < 0.8 else ())]
-    line += command_line(command.options, GOOD, chance)
+    line += command.draw_options(chance)
     if command.overrides:
         keys = [key for key in Config().leaves() if key not in KEPT_AS_THEY_ARE]
         line += [f"{chance.choice(keys)}={written_value(chance)}" for _ in range(chance.randrange(3))]
     for made in (*Path("runs").glob("fuzz*"), *Path().glob("made*")):
         shutil.rmtree(made) if made.is_dir() else made.unlink(missing_ok=True)
-    code, _, error = _run(command.module, line, b"It was\n")
+    code, _, error = call(command.module, line, b"It was\n")
     assert code in (0, 2, 3, 130, *command.codes), (code, line, error)
     lines = [shown for shown in error.splitlines() if shown.startswith("error:")]
     assert code != 2 or len(lines) == 1, (line, error)
 
 
 def attack_prompt(chance: random.Random) -> None:
-    """Continue a prompt by any means."""
     prompt = "".join(text(chance) for _ in range(chance.randint(0, 3)))
     line = [*RUN, "--prompt", prompt, "--max-new-tokens", str(chance.randint(0, 30))]
-    line += chance.choice(
-        ([], ["--unknown", "replace"], ["--unknown", "drop"], ["--crop-prompt"], ["--stop", text(chance)])
-    )
-    code, _, error = _run("gpt.cli.sample", line)
+    ways = ([], ["--unknown", "replace"], ["--unknown", "drop"], ["--crop-prompt"], ["--stop", text(chance)])
+    line += chance.choice(ways)
+    code, _, error = call("gpt.cli.sample", line)
     assert code in (0, 2), (line, error)
 
 
@@ -189,20 +179,15 @@ def attack_session(chance: random.Random) -> None:
     ]
     typed = "\n".join(lines).encode("utf-8", errors="surrogatepass")
     line = [*RUN, "--interactive", "--max-new-tokens", "3", *chance.choice(([], ["--unknown", "drop"]))]
-    code, _, error = _run("gpt.cli.sample", line, typed)
+    code, _, error = call("gpt.cli.sample", line, typed)
     assert code == 0, (lines, error)
 
 
 def attack_import(chance: random.Random) -> None:
-    """Import a folder of transformers in which a file was edited."""
     spoiled = Path("spoiled_folder")
     shutil.rmtree(spoiled, ignore_errors=True)
     shutil.copytree("folder", spoiled)
     edit(chance.choice(sorted(spoiled.glob("*.json"))), chance)
     shutil.rmtree("made", ignore_errors=True)
-    code, _, error = _run("gpt.cli.import_model", ["--from", "hf", "--input", str(spoiled), *OUTPUT])
+    code, _, error = call("gpt.cli.import_model", ["--from", "hf", "--input", str(spoiled), *OUTPUT])
     assert code in (0, 2), error
-
-
-def _run(module: str, line: list[str], typed: bytes = b"") -> tuple[int, str, str]:
-    return call(import_module(module).main, line, typed)

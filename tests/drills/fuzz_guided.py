@@ -1,87 +1,32 @@
-"""Fuzzing that is guided by coverage, with libFuzzer: an input that reaches new code is kept, and changed further.
+"""Fuzzing that is guided by coverage: libFuzzer makes the choices of tests by hypothesis, and keeps what is new.
 
-`python -m drills.fuzz_guided NAME EXECUTIONS FOLDER` attacks a target in a process of its own: its imports have to be
+`python -m drills.fuzz_guided NAME EXECUTIONS FOLDER` runs one in a process of its own: its imports have to be
 instrumented, and libFuzzer ends the process on a failure.
 """
 
-import random
 import subprocess
 import sys
-from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 from drills.frame import Tally
 from patience import PATIENCE
 
-if __name__ == "__main__":
-    import atheris
-
-    with atheris.instrument_imports(include=["yaml", "gpt.config", "gpt.data", "gpt.generation.text"]):
-        from drills import fuzz_properties
-        from drills.fuzz_files import attack_tokenizer
-
-LONGEST = 200
-"""Bytes of an input."""
+TESTS = {
+    "configurations": "config.test_loading:test_no_text_and_no_override_end_in_anything_else",
+    "values": "config.test_loading:test_no_value_of_any_key_ends_in_anything_but_a_configuration_or_a_config_error",
+    "characters": "data.test_tokenizers:test_what_the_stream_gives_of_any_bytes_is_what_decode_gives",
+    "stop strings": "generation.test_text:"
+    "test_what_is_shown_is_the_text_up_to_the_earliest_stop_as_early_as_that_is_certain",
+}
 SECONDS = 10
 """After which one input is a hang."""
 
 
-class Chance(random.Random):
-    """Chance that an input decides: libFuzzer changes its bytes where other decisions led to new code."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__(0)
-        self._bytes = iter(data)
-
-    def getrandbits(self, count: int) -> int:
-        """Return an integer of so many bits; 0 after the end of the input."""
-        return int.from_bytes(bytes(next(self._bytes, 0) for _ in range((count + 7) // 8))) & ((1 << count) - 1)
-
-    def random(self) -> float:
-        """Return a number from 0 to 1."""
-        return next(self._bytes, 0) / 256
-
-
-def attack_texts(data: bytes) -> None:
-    """Encode a text, and decode ids that are of no text."""
-    tokenizer = fuzz_properties.TOKENIZERS[data[0] % 3 if data else 0]
-    fuzz_properties.a_text_is_decoded_as_it_was_encoded(data[1:].decode("utf-8", errors="surrogateescape"), tokenizer)
-    fuzz_properties.streamed_ids_are_the_text_of_all(list(data[1:]), tokenizer)
-
-
-def attack_tokenizer_files(data: bytes) -> None:
-    """Build a tokenizer from a damaged description, and use it."""
-    attack_tokenizer(Chance(data))
-
-
-def attack_yaml(data: bytes) -> None:
-    """Parse a text as a file and as a value; what can be read is written, and read again."""
-    text = data.decode("utf-8", errors="surrogateescape")
-    fuzz_properties.text_is_yaml_or_a_syntax_error(text)
-    fuzz_properties.what_was_read_is_written_and_read_again(text)
-
-
-def attack_stop_strings(data: bytes) -> None:
-    """Look for strings in a text, both of few letters."""
-    text, *stop = "".join("abé\n"[byte % 4] for byte in data).split("\n")
-    fuzz_properties.the_text_ends_before_the_first_stop_string(text, [string for string in stop if string])
-
-
-TARGETS: dict[str, Callable[[bytes], None]] = {
-    "texts": attack_texts,
-    "tokenizer files": attack_tokenizer_files,
-    "YAML": attack_yaml,
-    "stop strings": attack_stop_strings,
-}
-TAGS = ("!!int", "!!float", "!!bool", "!!binary", "!!timestamp", "!!omap", "!!set", "%TAG ! a", "%YAML 1.1")
-WORDS = (*TAGS, "---", "...", "<<: ", "&a", "*a", "? ", "\\u00", "|2-", ".inf", ".nan", "0x1", "2001-01-01", "é")
-"""Pieces of YAML and of UTF-8 that chance would not find soon."""
-
-
 def guide(folder: Path, tally: Tally, executions: int) -> None:
-    """Attack each target a fixed number of times, or count those that are not possible without the extra `fuzz`."""
-    for name in TARGETS:
+    """Run each test a fixed number of times, or count those that are not possible without the extra `fuzz`."""
+    for name in TESTS:
         if find_spec("atheris") is None:
             tally.count("kinds of them not possible here")
             continue
@@ -99,13 +44,14 @@ def guide(folder: Path, tally: Tally, executions: int) -> None:
 
 
 def main(name: str, executions: int, folder: Path) -> None:
-    """Attack a target; the process ends with another exit code than 0 if it fails."""
-    words = folder / "words.txt"
-    escaped = ("".join(f"\\x{byte:02x}" for byte in word.encode()) for word in WORDS)
-    words.write_text("".join(f'"{word}"\n' for word in escaped), encoding="ascii")
-    limits = (f"-max_len={LONGEST}", f"-timeout={SECONDS}", "-rss_limit_mb=4096", "-len_control=5", "-seed=1")
-    places = (f"-dict={words}", f"-artifact_prefix={folder}/", "-verbosity=0")
-    atheris.Setup([sys.argv[0], f"-atheris_runs={executions}", *limits, *places], TARGETS[name])
+    """Run a test; the process ends with another exit code than 0 if it fails."""
+    import atheris
+
+    module, _, test = TESTS[name].partition(":")
+    with atheris.instrument_imports(include=["yaml", "gpt.config", "gpt.data", "gpt.generation.text"]):
+        run_one = getattr(import_module(module), test).hypothesis.fuzz_one_input
+    limits = (f"-timeout={SECONDS}", "-rss_limit_mb=4096", "-seed=1", f"-artifact_prefix={folder}/", "-verbosity=0")
+    atheris.Setup([sys.argv[0], f"-atheris_runs={executions}", *limits], run_one)
     atheris.Fuzz()
 
 

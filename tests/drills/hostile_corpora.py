@@ -30,9 +30,8 @@ Hostile = tuple[str, Prepare, int]
 
 
 def corpora() -> Iterator[Hostile]:
-    """Yield hostile corpora."""
-    for hostile in (zips, streams, json_lines, parquets, names):
-        yield from hostile()
+    for kind in (zips, streams, json_lines, parquets, names):
+        yield from kind()
 
 
 def file(name: str, content: bytes | Callable[[], bytes]) -> Prepare:
@@ -47,17 +46,10 @@ def file(name: str, content: bytes | Callable[[], bytes]) -> Prepare:
 
 def inside(prepare: Prepare) -> Prepare:
     """Return a function that makes the folder `evil`, and something in it beside a good file."""
-
-    def prepare_folder(folder: Path) -> None:
-        (folder / "evil").mkdir()
-        (folder / "evil" / "good.txt").write_bytes(TEXT)
-        prepare(folder / "evil")
-
-    return prepare_folder
+    return lambda folder: [file("good.txt", TEXT)(folder), prepare(folder / "evil")]
 
 
 def zipped(*members: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """Return a zip file."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", method) as archive:
         for member, content in members:
@@ -75,42 +67,30 @@ def zip_of(compressed: bytes, size: int, method: int) -> bytes:
 
 
 def zips() -> Iterator[Hostile]:
-    """Yield zip files."""
     link = zipfile.ZipInfo("link.txt")
     link.external_attr = 0o120777 << 16
-    for name in ("../../outside/secret", "/tmp/evil.txt", "C:\\evil.txt", "a" * 60_000, "\x1b[2J\n.txt"):
-        yield f"zip, entry {name[:30]!r}", file("a.zip", zipped((name, TEXT))), GOOD
+    good, flags = zipped(("é.txt", TEXT)), struct.pack("<HH", 0x800, 8)
+    for evil in ("../../outside/secret", "/tmp/evil.txt", "C:\\evil.txt", "a" * 60_000, "\x1b[2J\n.txt"):
+        yield f"zip, entry {evil[:30]!r}", file("a.zip", zipped((evil, TEXT))), GOOD
+    refused: dict[str, bytes | Callable[[], bytes]] = {
+        "two entries": zipped(("a", TEXT), ("b", TEXT)),
+        "one in another": zipped(("a.zip", zipped(("a.txt", TEXT)))),
+        "deflate to 1 GB": lambda: zipped(("a.txt", PIECE * 1024)),
+        "60,000 entries": lambda: zipped(*((f"{number}", b"") for number in range(60_000))),
+        "bzip2 to 1.4 GB": lambda: zip_of(zlib.decompress(base64.b85decode(BZIP2)), 2**32 - 1, 12),
+        "lzma to 1 GB": lambda: zipped(("a.txt", PIECE * 1024), method=zipfile.ZIP_LZMA),
+        "lzma with a dictionary of 4 GB": zip_of(_lzma_of(b"\xff" * 4), 99, 14),
+        "name is not UTF-8": good.replace("é".encode(), b"\xc3\xff"),
+        "encrypted": good.replace(flags, struct.pack("<HH", 0x801, 8)),
+        "encrypted in strong ways": good.replace(flags, b"\x41\0\x08\0"),
+    }
     yield "zip, entry is a link", file("a.zip", zipped((link, b"/etc/passwd\n" * 30))), GOOD
-    yield "zip, two entries of one name", file("a.zip", lambda: zipped(("a", TEXT), ("b", TEXT))), REFUSED
-    yield "zip in a zip", file("a.zip", zipped(("a.zip", zipped(("a.txt", TEXT))))), REFUSED
-    yield "zip, deflate to 1 GB", file("a.zip", lambda: zipped(("a.txt", PIECE * 1024))), REFUSED
-    many = ((f"{number}", b"") for number in range(60_000))
-    yield "zip, 60,000 entries", file("a.zip", lambda: zipped(*many)), REFUSED
-    yield "zip, bzip2 to 1.4 GB", file("a.zip", _bzip2), REFUSED
-    yield "zip, lzma to 1 GB", file("a.zip", _lzma), REFUSED
-    yield "zip, lzma with a dictionary of 4 GB", file("a.zip", lambda: zip_of(_lzma_of(b"\xff" * 4), 99, 14)), REFUSED
-    good = zipped(("é.txt", TEXT))
-    name = "é".encode()
-    yield "zip, name is not UTF-8", file("a.zip", good.replace(name, b"\xc3\xff")), REFUSED
-    flags = good.replace(struct.pack("<HH", 0x800, 8), struct.pack("<HH", 0x801, 8))
-    yield "zip, encrypted", file("a.zip", flags), REFUSED
-    yield (
-        "zip: encrypted in strong ways",
-        file("a.zip", good.replace(struct.pack("<HH", 0x800, 8), b"\x41\0\x08\0")),
-        REFUSED,
-    )
+    for what, content in refused.items():
+        yield f"zip, {what}", file("a.zip", content), REFUSED
     for offset, code in {0: REFUSED, 4: GOOD, 8: GOOD, 10: GOOD, 12: REFUSED, 16: REFUSED, 20: GOOD}.items():
         end = bytearray(good)  # disks, counts of entries and the comment's length say nothing that is read
         end[len(end) - 22 + offset : len(end) - 20 + offset] = b"\xff\xff"
         yield f"zip, end record with {offset} set to the most", file("a.zip", bytes(end)), code
-
-
-def _bzip2() -> bytes:
-    return zip_of(zlib.decompress(base64.b85decode(BZIP2)), 2**32 - 1, 12)
-
-
-def _lzma() -> bytes:
-    return zipped(("a.txt", PIECE * 1024), method=zipfile.ZIP_LZMA)
 
 
 def _lzma_of(dictionary: bytes) -> bytes:
@@ -119,11 +99,12 @@ def _lzma_of(dictionary: bytes) -> bytes:
 
 
 def streams() -> Iterator[Hostile]:
-    """Yield files compressed by gzip and zstd."""
+    whole = gzip.compress(TEXT, mtime=0)
     yield "gzip to 1 GB", file("a.txt.gz", lambda: gzip.compress(PIECE * 1024, 9)), REFUSED
     yield "gzip in a gzip", file("a.txt.gz", lambda: gzip.compress(gzip.compress(PIECE * 512))), REFUSED
-    yield "gzip, 200,000 empty parts", file("a.txt.gz", gzip.compress(b"") * 200_000 + gzip.compress(TEXT)), GOOD
-    yield "gzip, a name of 2 MB", file("a.txt.gz", _named_gzip(2 << 20)), GOOD
+    yield "gzip, 200,000 empty parts", file("a.txt.gz", gzip.compress(b"") * 200_000 + whole), GOOD
+    named = b"\x08" + whole[4:10] + b"a" * (2 << 20) + b"\0"
+    yield "gzip, a name of 2 MB", file("a.txt.gz", whole[:3] + named + whole[10:]), GOOD
     yield "gzip of a tar", file("a.tar.gz", gzip.compress(b"../../evil".ljust(512, b"\0") * 20)), REFUSED
     window = zstandard.ZstdCompressionParameters(window_log=31, enable_ldm=True)
     compressor = zstandard.ZstdCompressor(compression_params=window).compressobj()
@@ -137,13 +118,7 @@ def streams() -> Iterator[Hostile]:
     yield "zstd, of JSON lines to 26 GB", file("a.jsonl.zst", repeated + blocks * 200_000), REFUSED
 
 
-def _named_gzip(length: int) -> bytes:
-    whole = gzip.compress(TEXT, mtime=0)
-    return whole[:3] + b"\x08" + whole[4:10] + b"a" * length + b"\0" + whole[10:]
-
-
 def json_lines() -> Iterator[Hostile]:
-    """Yield JSON lines."""
     good = b'{"text": "keys and doors"}\n' * 30
 
     def row(value: bytes, size: int, closed: bytes = b"") -> Callable[[], bytes]:
@@ -158,24 +133,19 @@ def json_lines() -> Iterator[Hostile]:
     yield "JSON, a number of 10^7 digits", file("a.jsonl.gz", row(b"1", 10**7)), REFUSED
     yield "JSON, a key of 30 MB", file("a.jsonl", b'{"' + b"k" * (30 << 20) + b'": 1}'), REFUSED
     yield "JSON, a key that clears the terminal", file("a.jsonl", b'{"\\u001b[2J\\nerror: all is well": 1}'), REFUSED
-    yield "JSON, a text of 60 MB", file("a.jsonl.gz", _wide), REFUSED
+    # one character makes Python keep each of the others in four bytes
+    wide = lambda: gzip.compress(b'{"text": "' + b"ab " * (20 << 20) + "😀".encode() + b'"}')  # noqa: E731
+    yield "JSON, a text of 60 MB", file("a.jsonl.gz", wide), REFUSED
     yield "JSON, NaN, twice the same key", file("a.jsonl", good + b'{"a": NaN, "text": 1, "text": "x"}'), GOOD
 
 
-def _wide() -> bytes:
-    """One character makes Python keep each of the others in four bytes."""
-    return gzip.compress(b'{"text": "' + b"ab " * (20 << 20) + "😀".encode() + b'"}')
-
-
 def table(columns: dict[str, object], **options: object) -> bytes:
-    """Return a Parquet file."""
     out = io.BytesIO()
     parquet.write_table(pyarrow.table(columns), out, **options)
     return out.getvalue()
 
 
 def parquets() -> Iterator[Hostile]:
-    """Yield Parquet files."""
     good = table({"text": ["keys and doors"] * 9})
     yield "Parquet, rows of 32 MB that are one", file("a.parquet", _one_long_text), REFUSED
     yield "Parquet, a page of 1.5 GB", file("a.parquet", _large_page), REFUSED
@@ -206,16 +176,12 @@ def _large_page() -> bytes:
 def names() -> Iterator[Hostile]:
     """Yield folders with names and files that are not what they seem."""
     for name in (b"caf\xe9.txt", b"-rf.txt", b"$(touch pwned).txt", "‮txt.exe".encode(), b"a" * 250 + b".txt"):
-        yield f"file {os.fsdecode(name[:20])!r}", inside(lambda folder, name=name: _write_bytes(folder, name)), GOOD
+        yield f"file {os.fsdecode(name[:20])!r}", inside(write(os.fsdecode(name), TEXT)), GOOD
     for name in (b"a\nerror: all is well.txt", b"\x1b[2Jx.txt"):
-        yield f"file {os.fsdecode(name[:20])!r}", inside(lambda folder, name=name: _write_bytes(folder, name)), REFUSED
+        yield f"file {os.fsdecode(name[:20])!r}", inside(write(os.fsdecode(name), TEXT)), REFUSED
     yield "folder, a pipe", inside(pipe("a.txt")), REFUSED
     yield "folder, /dev/zero", inside(linked("a.txt", "/dev/zero")), REFUSED
     yield "folder, a link in a circle", inside(linked("a", "../evil")), GOOD
     yield "folder, a link to nothing", inside(linked("a.txt", "nothing")), REFUSED
     yield "folder, 300 GB of nothing", inside(write("a.txt", sparse=300 << 30)), REFUSED
     yield "folder, text and tables", inside(write("a.jsonl", json.dumps({"text": "x"}).encode())), REFUSED
-
-
-def _write_bytes(folder: Path, name: bytes) -> None:
-    (folder / os.fsdecode(name)).write_bytes(TEXT)

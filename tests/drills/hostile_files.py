@@ -1,10 +1,10 @@
 """Files that somebody made to do harm, put into a checkpoint, a run folder or a model of another program."""
 
 import hashlib
-import io
 import json
 import os
 import pickle
+import shutil
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-Prepare = Callable[[Path], None]
+Prepare = Callable[[Path], object]
 """Puts a file into the folder that it is given."""
 MARK = "pwned"
 DEEP = b"[" * 200_000
@@ -37,82 +37,76 @@ class Evaluated(Payload):
         return eval, (f"__import__('os').system({self.command!r})",)
 
 
-def write(name: str, content: bytes | None = None, sparse: int = 0) -> Prepare:
+def write(name: str, content: bytes = b"", sparse: int = 0) -> Prepare:
     """Return a function that replaces a file; `sparse` makes it so long, without using the disk."""
 
     def prepare(folder: Path) -> None:
         path = folder / name
         path.unlink(missing_ok=True)
-        path.write_bytes(content or b"")
+        path.write_bytes(content)
         if sparse:
             os.truncate(path, sparse)
 
     return prepare
 
 
-def pickled(name: str, kind: type[Payload], by_torch: bool) -> Prepare:
-    """Return a function that writes a pickle with a payload."""
+def pickled(name: str, kind: type[Payload], by_torch: bool, beside_checkpoint: bool = False) -> Prepare:
+    """Return a function that writes a pickle with a payload, beside an empty checkpoint if that is read first."""
 
     def prepare(folder: Path) -> None:
-        content = io.BytesIO()
-        value = {"model": kind(folder), "itos": kind(folder), "optimizer": kind(folder)}
-        torch.save(value, content) if by_torch else pickle.dump(value, content)
-        (folder / name).write_bytes(content.getvalue())
+        if beside_checkpoint:
+            torch.save({"model_args": {}, "model": {}}, folder / "ckpt.pt")
+        value = {key: kind(folder) for key in ("model", "itos", "optimizer")}
+        if by_torch:
+            torch.save(value, folder / name)
+        else:
+            (folder / name).write_bytes(pickle.dumps(value))
 
     return prepare
 
 
 def linked(name: str, target: str) -> Prepare:
-    """Return a function that replaces a file by a link to another place."""
-
-    def prepare(folder: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(target)
-
-    return prepare
+    return lambda folder: [(folder / name).unlink(missing_ok=True), (folder / name).symlink_to(target)]
 
 
 def pipe(name: str) -> Prepare:
-    """Return a function that replaces a file by a pipe, which nobody writes to."""
+    return lambda folder: [(folder / name).unlink(missing_ok=True), os.mkfifo(folder / name)]
+
+
+def moved(name: str) -> Prepare:
+    """Return a function that puts a folder of a run elsewhere, and a link in its place."""
 
     def prepare(folder: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        os.mkfifo(folder / name)
+        outside = folder.parents[1] / "outside" / name
+        shutil.copytree(folder / name, outside, ignore=shutil.ignore_patterns("step-000006*"))
+        shutil.rmtree(folder / name)
+        (folder / name).symlink_to(outside)
 
     return prepare
 
 
 def json_with(name: str, **changes: Any) -> Prepare:
-    """Return a function that changes keys of a JSON object."""
-
-    def prepare(folder: Path) -> None:
-        content = json.loads((folder / name).read_bytes())
-        (folder / name).write_text(json.dumps({**content, **changes}))
-
-    return prepare
+    return lambda folder: (folder / name).write_text(json.dumps(json.loads((folder / name).read_bytes()) | changes))
 
 
-def tensors(header: bytes, length: int | None = None, sparse: int = 0) -> bytes:
-    """Return a safetensors file with a header, which may say another length than it has."""
-    return struct.pack("<Q", len(header) if length is None else length) + header + b"\0" * sparse
+def tensor_files(name: str) -> Iterator[tuple[str, Prepare]]:
 
+    def header(content: bytes, length: int | None = None) -> Prepare:
+        return write(name, struct.pack("<Q", len(content) if length is None else length) + content)
 
-def bombs(name: str) -> Iterator[tuple[str, Prepare]]:
-    """Yield hostile safetensors files."""
     entry = {"dtype": "F32", "shape": [2**31, 2**31], "data_offsets": [0, 2**64 - 1]}
     many = {str(number): {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for number in range(20_000)}
-    yield "header of 2^63 bytes", write(name, tensors(b"{}", 2**63))
-    yield "header of 99 MB", write(name, tensors(b"{" + b" " * 99_000_000 + b"}"))
-    yield "header nested deep", write(name, tensors(DEEP))
-    yield "tensor of 2^64 bytes", write(name, tensors(json.dumps({"lm_head.weight": entry}).encode()))
-    yield "20,000 tensors", write(name, tensors(json.dumps(many).encode()))
+    yield "header of 2^63 bytes", header(b"{}", 2**63)
+    yield "header of 99 MB", header(b"{" + b" " * 99_000_000 + b"}")
+    yield "header nested deep", header(DEEP)
+    yield "tensor of 2^64 bytes", header(json.dumps({"lm_head.weight": entry}).encode())
+    yield "20,000 tensors", header(json.dumps(many).encode())
     yield "file of 300 GB", write(name, sparse=300 << 30)
     yield "link to /dev/zero", linked(name, "/dev/zero")
     yield "pipe", pipe(name)
 
 
-def yaml_bombs(folder_of_mark: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield hostile YAML."""
+def yaml_files(folder_of_mark: Path) -> Iterator[tuple[str, bytes]]:
     command = f"touch {folder_of_mark.resolve() / MARK}"
     for tag in ("python/object/apply:os.system", "python/object/new:os.system"):
         yield tag, f"run: !!{tag} ['{command}']\n".encode()
@@ -123,8 +117,7 @@ def yaml_bombs(folder_of_mark: Path) -> Iterator[tuple[str, bytes]]:
     yield "150 MB", b"run: {name: " + b"a" * HUGE + b"}\n"
 
 
-def tokenizers(name: str) -> Iterator[tuple[str, Prepare]]:
-    """Yield hostile tokenizer files."""
+def tokenizer_files(name: str) -> Iterator[tuple[str, Prepare]]:
     yield "tokenizer nested deep", write(name, b'{"model": ' + DEEP)
     yield "tokenizer of 150 MB", write(name, b'{"model": "' + b"a" * HUGE + b'"}')
     yield "tokenizer of 300 GB", write(name, sparse=300 << 30)
@@ -137,14 +130,12 @@ def zip_bomb(name: str) -> Prepare:
     """Return a function that writes a checkpoint of torch, of which one tensor expands to 1 GB."""
 
     def prepare(folder: Path) -> None:
-        content = io.BytesIO()
-        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("archive/data.pkl", pickle.dumps({}))
             with archive.open("archive/data/0", "w") as member:
                 for _ in range(64):
                     member.write(b"\0" * (16 << 20))
             archive.writestr("archive/version", "3\n")
-        (folder / name).write_bytes(content.getvalue())
 
     return prepare
 
@@ -154,9 +145,8 @@ def seal(checkpoint: Path) -> None:
     manifest = json.loads((checkpoint / "manifest.json").read_bytes())
     for name, entry in manifest["files"].items():
         path = checkpoint / name
-        if path.is_file() and path.stat().st_size < 1 << 30:
-            content = path.read_bytes()
-            entry |= {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        elif path.is_file():
+        if path.is_file():
             entry["size"] = path.stat().st_size
+            if entry["size"] < 1 << 30:
+                entry["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
     (checkpoint / "manifest.json").write_text(json.dumps(manifest))

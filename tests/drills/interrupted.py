@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drills.frame import ROOT
 from drills.leftovers import hidden_files
-from drills.terminals import ECHO, TerminalProcess, descendants, end_orphans
+from drills.terminals import TerminalProcess, descendants, end_orphans
 from gpt.checkpoint import RunFolder, read_checkpoint
 from server_process import request
 
-ENDLESS = ("run.threads=1", "run.kernels=torch", "train.max_steps=100000")
-SLOW_EVALUATION = ("train.eval_batch_size=1", "data.path=big.txt", "data.val_fraction=0.9")
+ECHO = 0.6
+"""Seconds after which a signal is no echo of the one before it."""
 Ready = Callable[[TerminalProcess, Path], bool]
 
 
@@ -69,7 +68,6 @@ class Asked:
 
 
 def shown(text: str) -> Ready:
-    """Return a condition: this was printed."""
     return lambda process, folder: text in process.text()
 
 
@@ -91,10 +89,14 @@ def after(seconds: float, ready: Ready = lambda process, folder: True) -> Ready:
     return has_passed
 
 
-def training(process: TerminalProcess, folder: Path) -> bool:
-    """Return whether the run runs/new has trained a step."""
-    metrics = folder / "runs" / "new" / "metrics.jsonl"
-    return metrics.exists() and "train/loss" in metrics.read_text()
+def training(run: str, word: str = "") -> Ready:
+    """Return a condition: a run has metrics with a word."""
+
+    def has_begun(process: TerminalProcess, folder: Path) -> bool:
+        metrics = folder / "runs" / run / "metrics.jsonl"
+        return metrics.exists() and word in metrics.read_text()
+
+    return has_begun
 
 
 def runs_below(name: str) -> Ready:
@@ -103,21 +105,7 @@ def runs_below(name: str) -> Ready:
 
 
 def python(*arguments: str) -> Callable[[], int]:
-    """Return a call that becomes a Python of its own."""
     return lambda: os.execv(sys.executable, [sys.executable, *arguments])
-
-
-def script(name: str, *arguments: str) -> Callable[[], int]:
-    """Return a call that becomes a script, as it is started from a shell: with all its imports."""
-    return python(str(ROOT / "scripts" / f"{name}.py"), *arguments)
-
-
-def train(*changes: str, eval_interval: int = 1000) -> Callable[[], int]:
-    """Return a call of the train command, for the run runs/new."""
-    from gpt.cli import train as command
-
-    changes = ("run.name=new", f"train.eval_interval={eval_interval}", *ENDLESS, *changes)
-    return lambda: command.main(["--config", "tiny.yaml", "--resume", "auto", *changes])
 
 
 def interrupt(case: Case, place: Path, number: signal.Signals, how: str) -> list[str]:
@@ -130,9 +118,12 @@ def interrupt(case: Case, place: Path, number: signal.Signals, how: str) -> list
         how: "once"; "at once": several times within a tenth of a second; "twice": until it ends; "closed": by closing
             the terminal.
     """
-    process = TerminalProcess(case.call, place)
+    process, saved = TerminalProcess(case.call, place), place / "runs" / case.saves
     try:
-        if not _begin(case, process, place):
+        if case.typed:
+            process.wait_until(lambda: b"> " in process.output)
+            process.write(case.typed)
+        if not process.wait_until(lambda: case.ready(process, place), case.reading):
             return [f"ended by itself with {process.wait()}: {process.text()[-500:]}"]
         process.hang_up() if how == "closed" else process.send(number)
         for _ in range(5 if how == "at once" else 0):  # one that the process has not taken yet swallows the next
@@ -142,17 +133,26 @@ def interrupt(case: Case, place: Path, number: signal.Signals, how: str) -> list
             _insist(process, number)
         code = process.wait()
         usual = (128 + number, -number) if how in ("twice", "at once") or case.imports else (128 + number,)
-        wrong = [] if code in usual or not case.ours else [f"exit code {code}: {process.text()[-500:]}"]
-        wrong += ["traceback" + process.text()[-500:]] if "Traceback" in process.text() and case.ours else []
-        wrong += [f"{name} is an orphan" for name in end_orphans()]
+        wrong = [f"{name} is an orphan" for name in end_orphans()]
+        if case.ours and (code not in usual or "Traceback" in process.text()):
+            wrong.append(f"exit code {code}: {process.text()[-500:]}")
         if how == "twice" or (case.imports and code == -number):
-            return wrong + (_unsaved(place / "runs" / case.saves) if not case.ends and case.saves else [])
+            return wrong + (unsaved(saved) if case.saves and not case.ends else [])
         wrong += [disorder] if (disorder := process.disorder()) else []
-        wrong += _unsaved(place / "runs" / case.saves, not case.imports) if case.saves else []
-        wrong += [f"left {name}" for name in (*hidden_files(place), *(_temporary(place) if case.ours else ()))]
-        return wrong
+        wrong += unsaved(saved, not case.imports) if case.saves else []
+        # torch's cache of compiled code is kept on purpose
+        temporary = [path.name for path in (place / "tmp").iterdir() if not path.name.startswith("torchinductor_")]
+        return wrong + [f"left {name}" for name in (*hidden_files(place), *(temporary if case.ours else ()))]
     finally:
         process.close()
+
+
+def _insist(process: TerminalProcess, number: signal.Signals) -> None:
+    """Send the signal again after the time of an echo, for as long as the process runs; it may be slow to take one."""
+    for _ in range(10):
+        end = time.monotonic() + ECHO
+        process.wait_until(lambda: time.monotonic() > end)  # noqa: B023
+        process.send(number)
 
 
 def converse(call: Callable[[], int], place: Path) -> list[str]:
@@ -174,22 +174,7 @@ def converse(call: Callable[[], int], place: Path) -> list[str]:
         process.close()
 
 
-def _begin(case: Case, process: TerminalProcess, place: Path) -> bool:
-    if case.typed:
-        process.wait_until(lambda: b"> " in process.output)
-        process.write(case.typed)
-    return process.wait_until(lambda: case.ready(process, place), case.reading)
-
-
-def _insist(process: TerminalProcess, number: signal.Signals) -> None:
-    """Send the signal again after the time of an echo, for as long as the process runs; it may be slow to take one."""
-    for _ in range(10):
-        end = time.monotonic() + ECHO
-        process.wait_until(lambda: time.monotonic() > end)  # noqa: B023
-        process.send(number)
-
-
-def _unsaved(path: Path, has_begun: bool = True) -> list[str]:
+def unsaved(path: Path, has_begun: bool = True) -> list[str]:
     """Return what is wrong with the newest checkpoint of a stopped training."""
     run = RunFolder(path)
     lines = run.metrics.read_text().splitlines() if run.metrics.exists() else []
@@ -201,11 +186,6 @@ def _unsaved(path: Path, has_begun: bool = True) -> list[str]:
     if run.pointed("last") != newest or saved < trained:
         return [f"step {trained} was trained, {saved} is saved, the last is {run.pointed('last')}"]
     return []
-
-
-def _temporary(place: Path) -> list[str]:
-    """Return the temporary files; torch's cache of compiled code is kept on purpose."""
-    return [path.name for path in (place / "tmp").iterdir() if not path.name.startswith("torchinductor_")]
 
 
 def try_case(

@@ -3,40 +3,31 @@
 import os
 import random
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from drills.frame import ROOT
-from drills.interrupted import (
-    ENDLESS,
-    SLOW_EVALUATION,
-    Asked,
-    Case,
-    after,
-    importing,
-    python,
-    runs_below,
-    script,
-    shown,
-    train,
-    training,
-)
+from drills.interrupted import Asked, Case, after, importing, python, runs_below, shown, training
 from drills.tiny_run import train_tiny
 from gpt.cli import evaluate, prepare_data, sample, serve, sweep
+from gpt.cli import train as train_command
 from gpt.kernels import __main__ as kernels
 from tiny import CORPUS
 
+ENDLESS = ("run.threads=1", "run.kernels=torch", "train.max_steps=100000")
+SLOW_EVALUATION = ("train.eval_batch_size=1", "data.path=big.txt", "data.val_fraction=0.9")
 RUN = ("--checkpoint", "runs/tiny")
-TALK = ("train.sample_tokens=200", "train.eval_max_tokens=64")
 LONG = ("--max-new-tokens", "100000000")
-BPE = (
-    "data.tokenizer=bpe",
-    "data.bpe_vocab_size=400",
-    "data.workers=2",
-    "data.shard_tokens=50000",
-    "data.path=big.txt",
-)
+BPE = ("data.tokenizer=bpe", "data.bpe_vocab_size=400", "data.workers=2", "data.shard_tokens=50000")
+EVALUATE = [*RUN, "--text-file", "big.txt", "--protocol", "sliding", "--stride", "1"]
+SERVE = [*RUN, "--port", "0", "--backend", "eager", "--max-tokens", "4000000", "--drain-seconds"]
+GRID = "tiny-grid/optim.learning_rate-0.001"
+SCRIPT = str(ROOT / "scripts" / "train.py")
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", SCRIPT)
+Attack = tuple[Case, Sequence[signal.Signals], Sequence[str]]
+ALL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+WAYS = ("once", "at once", "twice", "closed")
 
 
 def make_original(folder: Path) -> Path:
@@ -45,8 +36,12 @@ def make_original(folder: Path) -> Path:
     train_tiny(folder)
     (folder / "big.txt").write_text(CORPUS * 5000, encoding="utf-8")
     (folder / "prompt.txt").write_text(CORPUS * 500, encoding="utf-8")
-    (folder / "grid.yaml").write_text("optim: {learning_rate: [0.001, 0.002]}\n", encoding="utf-8")
     return folder
+
+
+def train(*changes: str, eval_interval: int = 1000) -> Callable[[], int]:
+    usual = ("run.name=new", f"train.eval_interval={eval_interval}", *ENDLESS)
+    return partial(train_command.main, ["--config", "tiny.yaml", "--resume", "auto", *usual, *changes])
 
 
 def compile_kernels() -> int:
@@ -56,19 +51,15 @@ def compile_kernels() -> int:
 
 
 SESSION = partial(sample.main, [*RUN, "--interactive", *LONG])
+TALK = ("train.sample_tokens=200", "train.eval_max_tokens=64")
 BEGUN = after(0.3, shown("/100000"))
 """The progress bar of a training is there."""
+STEP = training("new", "train/loss")
 TRAINING = (
-    Case("training", train(), training, saves="new"),
+    Case("training", train(), STEP, saves="new"),
     Case("evaluating in a training", train(*SLOW_EVALUATION), BEGUN, saves="new"),
     Case("sampling in a training", train("train.sample_tokens=100000000"), BEGUN, saves="new"),
-    Case(
-        "training on a stopped terminal",
-        train(*TALK, eval_interval=1),
-        after(1.5, training),
-        saves="new",
-        reading=False,
-    ),
+    Case("training on a stopped terminal", train(*TALK, eval_interval=1), after(1.5, STEP), saves="new", reading=False),
     Case(
         "a step of minutes",
         train("train.grad_accum_steps=200000"),
@@ -78,56 +69,44 @@ TRAINING = (
     ),
 )
 COMMANDS = (
-    Case(
-        "evaluate",
-        lambda: evaluate.main([*RUN, "--text-file", "big.txt", "--protocol", "sliding", "--stride", "1"]),
-        after(0.5),
-    ),
-    Case("sample", lambda: sample.main([*RUN, "--prompt", "It was", *LONG]), shown("It was")),
+    Case("evaluate", partial(evaluate.main, EVALUATE), after(0.5)),
+    Case("sample", partial(sample.main, [*RUN, "--prompt", "It was", *LONG]), shown("It was")),
     Case(
         "sample on a stopped terminal",
-        lambda: sample.main([*RUN, "--prompt-file", "prompt.txt", "--crop-prompt", *LONG]),
+        partial(sample.main, [*RUN, "--prompt-file", "prompt.txt", "--crop-prompt", *LONG]),
         after(0.5),
         reading=False,
     ),
+    Case("an answer to a prompt", SESSION, shown("It was\x1b[0m"), typed=b"It was\n", ctrl_c=False),
     Case(
-        "an answer to a prompt",
-        SESSION,
-        shown("It was\x1b[0m"),
-        typed=b"It was\n",
-        ctrl_c=False,
+        "workers of prepare_data",
+        partial(prepare_data.main, ["--config", "tiny.yaml", "data.path=big.txt", *BPE]),
+        runs_below("python"),
     ),
-    Case("workers of prepare_data", lambda: prepare_data.main(["--config", "tiny.yaml", *BPE]), runs_below("python")),
 )
 """Forked from the drill, which has imported what they need."""
 COMPILE = Case("compiling kernels", compile_kernels, runs_below("cc1plus"))
-PROMPT = Case("a prompt that waits", lambda: sample.main([*RUN, "--interactive"]), shown("> "), ctrl_c=False)
-SERVE = [*RUN, "--port", "0", "--backend", "eager", "--max-tokens", "4000000", "--drain-seconds"]
-GRID = "tiny-grid/optim.learning_rate-0.001"
-TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", str(ROOT / "scripts" / "train.py"))
+PROMPT = Case("a prompt that waits", partial(sample.main, [*RUN, "--interactive"]), shown("> "), ctrl_c=False)
 SERVERS = (
-    Case("a server that drains", lambda: serve.main([*SERVE, "600"]), Asked(), ends=False),
-    Case("a server at its deadline", lambda: serve.main([*SERVE, "0.2"]), Asked()),
+    Case("a server that drains", partial(serve.main, [*SERVE, "600"]), Asked(), ends=False),
+    Case("a server at its deadline", partial(serve.main, [*SERVE, "0.2"]), Asked()),
 )
 SLOW = (
     Case("torch.compile", train("run.compile=true"), runs_below("cc1plus")),
     Case(
         "sweep",
-        lambda: sweep.main(["--config", "tiny.yaml", "grid.yaml", *ENDLESS]),
-        lambda process, folder: (folder / "runs" / GRID / "metrics.jsonl").exists(),
+        partial(sweep.main, ["--config", "tiny.yaml", "grid.yaml", *ENDLESS]),
+        training(GRID),
         saves=GRID,
     ),
     Case(
         "torchrun",
         python(*TORCHRUN, "--config", "tiny.yaml", "run.name=new", *ENDLESS),
-        lambda process, folder: (folder / "runs" / "new" / "metrics.jsonl").exists(),
+        training("new"),
         saves="new",
         ours=False,
     ),
 )
-Attack = tuple[Case, Sequence[signal.Signals], Sequence[str]]
-ALL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-WAYS = ("once", "at once", "twice", "closed")
 
 
 def chosen(full: bool) -> Iterator[Attack]:
@@ -158,7 +137,7 @@ def starting(seconds: float) -> Case:
     """Return a command that has been importing, making its run folder and training its first steps for so long."""
     return Case(
         f"{seconds:.2f} s after the first imports of train",
-        script("train", "--config", "tiny.yaml", "run.name=new", *ENDLESS),
+        python(SCRIPT, "--config", "tiny.yaml", "run.name=new", *ENDLESS),
         after(seconds, importing),
         saves="new",
         imports=True,

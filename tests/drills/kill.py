@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from drills.forks import Death, prepare_to_fork, run_forked
+from drills.forks import Death, Ending, prepare_to_fork, run_forked
 from drills.frame import Drill, Tally, repeats
-from drills.killed_commands import kill_commands, make_old
+from drills.killed_commands import make_old, stop, undisturbed
 from drills.leftovers import all_runs, lost
 from drills.tiny_run import make_folder, sweep_once
 from gpt.cli import train
@@ -29,20 +29,29 @@ train:
   sample_tokens: 4
   keep_last: 2
 """
+"""With dropout and an average of the weights."""
 EARLIER = "runs/run/checkpoints/step-000002"
+Look = Callable[[Path, Death, Ending, Tally], str]
+
+
+def was_killed(place: Path, death: Death, ending: Ending, tally: Tally) -> str:
+    """Count a kill, and return what is wrong with how a process ended."""
+    tally.count("kills", ending.was_killed)
+    return "" if ending.was_killed or ending.code == 0 else f"{ending}"
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is killed, and continued by the same command.
+    """What is stopped, and continued by the same command.
 
     Attributes:
         name: its figure.
         call: starts or continues it, in a child.
-        deaths: how it is killed at full scale and at the small one, given how many changes it makes on disk.
-        in_a_row: how often one run is killed at most before it may finish.
+        deaths: how it is stopped at full scale and at the small one, given how many changes it makes on disk.
+        in_a_row: how often one run is stopped at most before it may finish.
         make: makes the folder that it works in.
         is_aged: whether what a killed process leaves has to be old before it is removed.
+        look: counts a stop, and returns what is wrong with how it ended and with what it left.
     """
 
     name: str
@@ -51,10 +60,10 @@ class Subject:
     in_a_row: int = 1
     make: Callable[[Path], Path] = make_folder
     is_aged: bool = False
+    look: Look = was_killed
 
 
 def resume(*options: str) -> int:
-    """Train, or continue."""
     return train.main(["--config", "tiny.yaml", "--resume", "auto", *options])
 
 
@@ -68,12 +77,10 @@ def resume_from_earlier() -> int:
 
 
 def make_recipe(folder: Path) -> Path:
-    """Return a folder with a recipe that has dropout and an average of the weights."""
     return make_folder(folder, RECIPE)
 
 
 def make_finished(folder: Path) -> Path:
-    """Return a folder with a finished run that has all its checkpoints."""
     ending = run_forked(partial(resume, "train.keep_last=9"), make_recipe(folder))
     assert ending.code == 0, ending.output
     return folder
@@ -94,42 +101,49 @@ def spread(count: int, full: bool, changes: int) -> Iterator[Death]:
 
 
 SUBJECTS = (
-    Subject("runs finished", resume, everywhere, 3, make_recipe),
-    Subject("runs finished", resume_from_earlier, partial(spread, 20), 1, make_finished),
-    Subject("students finished", partial(resume, "train.teacher_share=0.5"), partial(spread, 50), 1, make_recipe),
+    Subject("runs finished", resume, everywhere, in_a_row=3, make=make_recipe),
+    Subject("runs finished", resume_from_earlier, partial(spread, 20), make=make_finished),
+    Subject("students finished", partial(resume, "train.teacher_share=0.5"), partial(spread, 50), make=make_recipe),
     Subject("sweeps finished", sweep_once, partial(spread, 96), is_aged=True),
 )
 
 
-def kill(subject: Subject, folder: Path, full: bool, tally: Tally) -> None:
-    """Kill it in every way, continue it, and compare what it leaves with what it leaves undisturbed."""
+def attack(subject: Subject, folder: Path, full: bool, tally: Tally) -> None:
+    """Stop it in every way, continue it, and compare what it leaves with what it leaves undisturbed."""
     folder.mkdir()
-    undisturbed = subject.make(folder / "undisturbed")
-    ending = run_forked(subject.call, undisturbed)
+    whole = subject.make(folder / "undisturbed")
+    ending = run_forked(subject.call, whole)
     if not tally.check(ending.code == 0, f"{subject.name}, undisturbed: {ending}"):
         return
-    expected = all_runs(undisturbed / "runs")
+    expected = all_runs(whole / "runs")
     waiting = list(subject.deaths(full, ending.changes))
     random.Random(1).shuffle(waiting)
     while waiting:
-        place = subject.make(folder / "place")
+        place, wrong = subject.make(folder / "place"), ""
         dying = [waiting.pop() for _ in range(min(subject.in_a_row if full else 1, len(waiting)))]
         for death in dying:
-            ending = run_forked(subject.call, place, death)
-            tally.count("kills", ending.was_killed)
-            tally.check(ending.was_killed or ending.code == 0, f"{dying}: {ending}")
+            wrong += subject.look(place, death, run_forked(subject.call, place, death), tally)
             if subject.is_aged:
                 make_old(place)
-        tally.outcome(subject.name, lost(place, run_forked(subject.call, place), expected), f"{dying}")
+        tally.outcome(subject.name, wrong + lost(place, run_forked(subject.call, place), expected), f"{dying}")
         shutil.rmtree(place)
 
 
+def kill_commands(folder: Path, full: bool, tally: Tally) -> None:
+    """Kill each command before each change (or a few), and in writes; then it ends as if nothing had been."""
+    for command, changes, expected in undisturbed(folder):
+        deaths = [Death(changes=number) for number in (range(1, changes + 1) if full else (changes // 2 + 1,))]
+        for death in (*deaths, *(Death(file_bytes=size) for size in ((0, 1000, 10_000) if full else (1000,)))):
+            ending, wrong = stop(command, folder, death, expected)
+            tally.count("kills", ending.was_killed)
+            tally.outcome("commands finished", wrong, f"{command.name} after {death}")
+
+
 def run(folder: Path, full: bool) -> Tally:
-    """Kill trainings, teachers with students, sweeps, and other commands that write."""
     tally = Tally("kills", *dict.fromkeys(subject.name for subject in SUBJECTS), "commands finished", "lost")
     prepare_to_fork()
     for number, subject in enumerate(SUBJECTS):
-        kill(subject, folder / str(number), full, tally)
+        attack(subject, folder / str(number), full, tally)
     kill_commands(folder / "commands", full, tally)
     return tally
 

@@ -1,4 +1,4 @@
-"""Commands that write: killed before every change on disk, and run again."""
+"""Commands that write: stopped before every change on disk, and run again."""
 
 import gzip
 import hashlib
@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from functools import partial
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 
 import zstandard
 
-from drills.forks import Death, run_forked
-from drills.frame import Tally
-from drills.leftovers import hidden_files
+from drills.forks import Death, Ending, run_forked
+from drills.leftovers import contents, hidden_files
 from drills.tiny_run import train_tiny
 from gpt.cli import export, import_model, prepare_data, quantize
 from gpt.cli.command import run_command
@@ -49,7 +49,7 @@ def _export(to: str, output: str) -> Command:
 
 
 def _download() -> int:
-    url = f"http://127.0.0.1:{Path('port').read_text()}/"
+    url = f"http://127.0.0.1:{Path('port').read_text()}/text"
     file = Download((url,), "text.txt", hashlib.sha256(TEXT).hexdigest(), 2 * len(TEXT))
 
     def run() -> int:
@@ -59,10 +59,6 @@ def _download() -> int:
     return run_command(run)
 
 
-BLOCK = 1500
-"""Characters that are encoded at a time: several shards to a block and several blocks to a corpus."""
-
-
 def shard(into: str = "sharded") -> int:
     """Encode a compressed corpus into shards of some tokens."""
     changes = ["data.path=texts", f"data.dir={into}", "data.shard_tokens=600", "data.workers=1"]
@@ -70,12 +66,12 @@ def shard(into: str = "sharded") -> int:
 
 
 def _shard_small_blocks() -> int:
-    corpus_text.BLOCK = shards.BLOCK = BLOCK  # in a child, which ends
+    """Encode by blocks of which several make a shard and the corpus, in a child, which ends."""
+    corpus_text.BLOCK = shards.BLOCK = 1500
     return shard()
 
 
 def write_texts(folder: Path) -> None:
-    """Write the corpus of the command that shards."""
     folder.mkdir()
     (folder / "a.txt.gz").write_bytes(gzip.compress(CORPUS.encode() * 10, mtime=0))
     (folder / "b.txt.zst").write_bytes(zstandard.ZstdCompressor().compress(CORPUS.encode() * 10))
@@ -98,18 +94,12 @@ INCOMPLETE = ("data", "sharded")
 """Outputs that may be incomplete when a command was stopped, but none of their parts."""
 
 
-class _Text(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(TEXT)))
-        self.end_headers()
-        self.wfile.write(TEXT)
-
-
 @contextmanager
 def text_server(folder: Path) -> Iterator[None]:
-    """Serve `TEXT` by a process of its own; the file `port` says where."""
-    server = HTTPServer(("127.0.0.1", 0), _Text)
+    """Serve the file `text` by a process of its own; the file `port` says where."""
+    (folder / "served").mkdir()
+    (folder / "served" / "text").write_bytes(TEXT)
+    server = HTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=folder / "served"))
     (folder / "port").write_text(str(server.server_port))
     pid = os.fork()
     if pid == 0:
@@ -136,38 +126,35 @@ def undisturbed(folder: Path) -> Iterator[tuple[Command, int, dict[str, str]]]:
             yield command, ending.changes, contents(folder / command.output)
 
 
-def kill_commands(folder: Path, full: bool, tally: Tally) -> None:
-    """Kill each command before each change (or a few), run it again, and compare what it writes."""
-    for command, changes, expected in undisturbed(folder):
-        deaths = [Death(changes=number) for number in (range(1, changes + 1) if full else (changes // 2 + 1,))]
-        for death in (*deaths, *(Death(file_bytes=size) for size in ((0, 1000, 10_000) if full else (1000,)))):
-            _kill(command, folder, death, expected, tally)
+def stop(command: Command, folder: Path, death: Death, expected: dict[str, str]) -> tuple[Ending, str]:
+    """Stop a command, and run it again unless it was done; return how it ended, and what is wrong with what it wrote.
 
-
-def _kill(command: Command, folder: Path, death: Death, expected: dict[str, str], tally: Tally) -> None:
-    """Kill one command, and run it again unless it was done."""
-    output = folder / command.output
-    shutil.rmtree(output) if output.is_dir() else output.unlink()
-    first = run_forked(command.run, folder, death)
-    tally.count("kills", first.was_killed)
-    wrong = "" if first.was_killed or first.code == 0 else f"{first}"
-    if not output.exists() or command.output in INCOMPLETE:
+    After a kill, what was half written is removed when it is old and the same thing is written again; after any other
+    signal, nothing may be left.
+    """
+    _remove(folder / command.output)
+    ending = run_forked(command.run, folder, death)
+    is_kill = death.number == signal.SIGKILL
+    is_right = ending.was_killed or ending.code == 0 if is_kill else ending.code == 128 + death.number
+    wrong = "" if is_right and "Traceback" not in ending.output else f"{ending}"
+    if is_kill:
         make_old(folder)
+    else:
+        wrong += ", ".join(hidden_files(folder))
+    if not (folder / command.output).exists() or command.output in INCOMPLETE:
         again = run_forked(command.run, folder)
         wrong += "" if again.code == 0 else f"{again}"
-    wrong += "" if contents(output) == expected else "something else is written"
+    wrong += "" if contents(folder / command.output) == expected else "something else is written"
     make_old(folder)
-    if hidden_files(folder):  # they are removed when the same thing is written again
-        shutil.rmtree(output) if output.is_dir() else output.unlink()
+    if is_kill and hidden_files(folder):
+        _remove(folder / command.output)
         run_forked(command.run, folder)
         wrong += ", ".join(hidden_files(folder))
-    tally.outcome("commands finished", wrong, f"{command.name} after {death}")
+    return ending, wrong
 
 
-def contents(path: Path) -> dict[str, str]:
-    """Return the sha256 of each file that has a name to be found by."""
-    files = [path] if path.is_file() else [file for file in path.rglob("[!.]*") if file.is_file()]
-    return {str(file.relative_to(path.parent)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def make_old(folder: Path) -> None:

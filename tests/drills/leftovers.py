@@ -1,5 +1,6 @@
 """All that a run leaves behind, to compare one that was disturbed with one that never was."""
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,6 @@ from gpt.errors import GPTError
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The tensors and values of nested dicts and lists, by path."""
     if isinstance(tree, dict | list):
         for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
             yield from leaves(value, f"{path}/{key}")
@@ -22,11 +22,12 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, tree
 
 
-def same(one: Any, other: Any) -> bool:
-    return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)
-
-
 def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Return the keys of which one lacks the other's value, to the bit."""
+
+    def same(a: Any, b: Any) -> bool:
+        return torch.equal(a, b) if isinstance(a, Tensor) else bool(a == b)
+
     return [key for key in {**one, **other} if key not in one or key not in other or not same(one[key], other[key])]
 
 
@@ -70,6 +71,12 @@ def all_runs(runs: Path) -> Leftovers:
 def hidden_files(folder: Path) -> list[str]:
     """Return the names that begin with a dot below a folder: what an interrupted write left there."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob(".*"))
+
+
+def contents(path: Path) -> dict[str, str]:
+    """Return the sha256 of each file that has a name to be found by."""
+    files = [path] if path.is_file() else [file for file in path.rglob("[!.]*") if file.is_file()]
+    return {str(file.relative_to(path.parent)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def lost(place: Path, ending: Ending, expected: Leftovers) -> str:

@@ -1,16 +1,10 @@
-"""Values, texts and command lines that nobody expects."""
+"""Values and texts that nobody expects, and damage to files."""
 
-import contextlib
 import copy
-import io
 import json
 import random
-import re
-import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 2, 7, 1.5, -0.0, 1e-308, 1e308, float("nan"), float("inf"), -float("inf")),
@@ -32,8 +26,23 @@ NESTED = json.loads("[" * 60 + "]" * 60)
 
 
 def value(chance: random.Random) -> Any:
-    """Return one of the values, or a list or mapping nested deeper than anything needs: a copy, to be changed."""
+    """Return one of the values, or a list nested deeper than anything needs: a copy, to be changed."""
     return copy.deepcopy(NESTED if chance.random() < 0.02 else chance.choice(VALUES))
+
+
+def text(chance: random.Random) -> str:
+    """Return one of the texts, or random characters; none is a path that leads out of the present folder."""
+    if chance.random() < 0.8:
+        return chance.choice(TEXTS)
+    blocks = (0x01, 0x20, 0x61, 0x20AC, 0x1F600, 0xD800)
+    return "x" + "".join(chr(chance.choice(blocks) + chance.randrange(30)) for _ in range(6))
+
+
+def written_value(chance: random.Random) -> str:
+    """Return the right side of an override, often one that some key has."""
+    if chance.random() < 0.6:
+        return chance.choice(PLAUSIBLE)
+    return json.dumps(value(chance)) if chance.random() < 0.5 else text(chance)
 
 
 def mutate_json(tree: Any, chance: random.Random) -> Any:
@@ -47,13 +56,9 @@ def mutate_json(tree: Any, chance: random.Random) -> Any:
 
 
 def _inner(tree: Any, chance: random.Random) -> Any:
-    """Return a mapping or list somewhere in a tree."""
-    while True:
-        below = [item for item in (tree.values() if isinstance(tree, dict) else tree) if isinstance(item, dict | list)]
-        below = [item for item in below if item]
-        if not below or chance.random() < 0.3:
-            return tree
-        tree = chance.choice(below)
+    items = tree.values() if isinstance(tree, dict) else tree
+    below = [item for item in items if isinstance(item, dict | list) and item]
+    return tree if not below or chance.random() < 0.3 else _inner(chance.choice(below), chance)
 
 
 def _change(node: Any, chance: random.Random) -> None:
@@ -90,51 +95,3 @@ def edit(path: Path, chance: random.Random) -> None:
     else:
         content = mutate_bytes(content, chance)
     path.write_bytes(content)
-
-
-def call(main: Callable[[list[str]], int], arguments: list[str], typed: bytes = b"") -> tuple[int, str, str]:
-    """Return the exit code of a command that is given an input, and what it printed on both streams."""
-    output, error = io.StringIO(), io.StringIO()
-    with (
-        patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8")),
-        contextlib.redirect_stdout(output),
-        contextlib.redirect_stderr(error),
-    ):
-        try:
-            code = main(arguments)
-        except SystemExit as exit_:
-            code = exit_.code if isinstance(exit_.code, int) else 1
-    return code, output.getvalue(), error.getvalue()
-
-
-def options_of(main: Callable[[list[str]], int], *view: str) -> list[str]:
-    """Return the options in the help of a command."""
-    code, shown, error = call(main, [*view, "--help"])
-    assert code == 0, (view, error)
-    return sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", shown)) - {"--help"})
-
-
-def command_line(options: Sequence[str], good: dict[str, tuple[str, ...]], chance: random.Random) -> list[str]:
-    """Return options with right values, wrong values and none."""
-    line: list[str] = []
-    for option in chance.sample(options, chance.randint(0, min(4, len(options)))):
-        line.append(option)
-        if chance.random() < 0.9:
-            right = good.get(option, ())
-            line.append(chance.choice(right) if right and chance.random() < 0.7 else text(chance))
-    return line
-
-
-def written_value(chance: random.Random) -> str:
-    """Return the right side of an override, often one that some key has."""
-    if chance.random() < 0.6:
-        return chance.choice(PLAUSIBLE)
-    return json.dumps(value(chance)) if chance.random() < 0.5 else text(chance)
-
-
-def text(chance: random.Random) -> str:
-    """Return one of the texts, or random characters; none is a path that leads out of the present folder."""
-    if chance.random() < 0.8:
-        return chance.choice(TEXTS)
-    blocks = (0x01, 0x20, 0x61, 0x20AC, 0x1F600, 0xD800)
-    return "x" + "".join(chr(chance.choice(blocks) + chance.randrange(30)) for _ in range(6))

@@ -2,20 +2,19 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from drills.breaks import BREAKS
-from drills.frame import FOLDER, PROGRESS, ROOT, Tally, load
+from drills.frame import FOLDER, PROGRESS, ROOT, load
 from gpt.cli.command import SPINS
 from patience import PATIENCE
 
@@ -23,6 +22,15 @@ SILENCE = 3 * PATIENCE
 """Seconds after which a drill that reports no progress hangs; how long all of it takes is not limited."""
 EVERY = 20.0
 """Seconds between two lines about a drill that runs."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A drill that is to be run, at full or at small scale, by a process that has one of the drill's breaks or none."""
+
+    name: str
+    full: bool
+    defect: int | None = None
 
 
 @dataclass(frozen=True)
@@ -34,113 +42,87 @@ class Outcome:
     crashed: bool = False
 
 
-@dataclass(frozen=True)
-class Task:
-    """A drill that is to be run.
+class Running:
+    """The process of a drill, in a temporary folder.
 
     Attributes:
-        name: of the drill; several, with commas between their names, share one process and what it imports.
-        full: at full scale, otherwise at the small one.
-        defect: number of the drill's break that its process has; None: none.
+        task: the drill.
+        seconds: how long it has been running.
     """
 
-    name: str
-    full: bool
-    defect: int | None = None
-
-    def run(self, stopped: threading.Event | None = None) -> tuple[Outcome, float]:
-        """Run it in a temporary folder, which is removed with every process that it started.
-
-        Args:
-            stopped: ends it early when it is set.
-
-        Returns:
-            What came of it, and the seconds that it took.
-        """
-        begin = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="drill-", ignore_cleanup_errors=True) as folder:
-            with Path(folder, "output.txt").open("w") as output:
-                process = subprocess.Popen(
-                    [*self._command, folder],
-                    cwd=ROOT,
-                    env=_environment(folder),
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                )
-            try:
-                problem = self._follow(process, Path(folder, PROGRESS), stopped or threading.Event())
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                _kill_marked(folder)
-            result = Path(folder, "result.json")
-            if problem or not result.is_file():
-                problem = problem or f"ended with exit code {process.returncode}"
-                outcome = Outcome("", [f"{problem}: {Path(folder, 'output.txt').read_text()[-2000:]}"], crashed=True)
-            else:
-                outcome = Outcome(**json.loads(result.read_text(encoding="utf-8")))
-        return outcome, time.monotonic() - begin
+    def __init__(self, task: Task) -> None:
+        self.task, self._folder = task, Path(tempfile.mkdtemp(prefix="drill-"))
+        self._begin = self._printed = time.time()
+        command = [sys.executable, "-m", "drills", "--drills", task.name, *([] if task.full else ["--quick"])]
+        command += [] if task.defect is None else ["--defect", str(task.defect)]
+        paths = (str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")]))
+        variables = {"PYTHONPATH": os.pathsep.join(paths), FOLDER: str(self._folder)}
+        with (self._folder / "output.txt").open("w") as output:
+            self._process = subprocess.Popen(
+                [*command, "--inside", str(self._folder)],
+                cwd=ROOT,
+                env={"GOMP_SPINCOUNT": SPINS, **os.environ, **variables},
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
 
     @property
-    def _command(self) -> list[str]:
-        options = [] if self.full else ["--quick"]
-        options += [] if self.defect is None else ["--defect", str(self.defect)]
-        return [sys.executable, "-m", "drills", "--drills", self.name, *options, "--inside"]
+    def seconds(self) -> float:
+        return time.time() - self._begin
 
-    def _follow(self, process: "subprocess.Popen[bytes]", progress: Path, stopped: threading.Event) -> str:
-        """Wait for the end, and print the figures once in a while; return what is wrong, empty if nothing is."""
-        begin, figures, changed, printed = time.monotonic(), "", time.monotonic(), time.monotonic()
-        while process.poll() is None:
-            stopped.wait(0.2)
-            now, found = time.monotonic(), progress.read_text(encoding="utf-8") if progress.exists() else ""
-            if found != figures:
-                figures, changed = found, now
-                if now > printed + EVERY:
-                    printed = now
-                    print(f"{self.name} after {now - begin:.0f} s: {figures}", file=sys.stderr, flush=True)
-            if stopped.is_set() or now > changed + SILENCE:
-                return f"no progress in {now - changed:.0f} s, at {figures or 'its start'}"
-        return ""
+    def is_done(self) -> bool:
+        """Return whether it has ended, or hangs; print its figures once in a while."""
+        progress, now = self._folder / PROGRESS, time.time()
+        changed = progress.stat().st_mtime if progress.exists() else self._begin
+        if changed > self._printed + EVERY:
+            self._printed = now
+            print(f"{self.task.name} after {self.seconds:.0f} s: {progress.read_text()}", file=sys.stderr, flush=True)
+        return self._process.poll() is not None or now > changed + SILENCE
 
-
-def _environment(folder: str) -> dict[str, str]:
-    paths = (str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")]))
-    return {"GOMP_SPINCOUNT": SPINS, **os.environ, "PYTHONPATH": os.pathsep.join(paths), FOLDER: folder}
-
-
-def _kill_marked(folder: str) -> None:
-    """Kill the processes of a drill that have a session of their own, where Linux lists them."""
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            if f"{FOLDER}={folder}\0".encode() in path.read_bytes():
-                os.kill(int(path.parent.name), signal.SIGKILL)
+    def end(self) -> Outcome:
+        """Kill what is left of it, remove its folder, and return what came of it."""
+        code = self._process.poll()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for path in Path("/proc").glob("[0-9]*/environ"):  # some of its processes have sessions of their own
+            with suppress(OSError):
+                if f"{FOLDER}={self._folder}\0".encode() in path.read_bytes():
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+        result, output = self._folder / "result.json", (self._folder / "output.txt").read_text(errors="replace")
+        problem = f"no progress in {SILENCE:.0f} s" if code is None else f"ended with exit code {code}"
+        outcome = Outcome("", [f"{problem}: {output[-2000:]}"], crashed=True)
+        if code is not None and result.is_file():
+            outcome = Outcome(**json.loads(result.read_text(encoding="utf-8")))
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return outcome
 
 
-def run_inside(folder: Path, names: Sequence[str], full: bool, defect: int | None) -> int:
-    """Run drills in this process; their outcome is written into the folder."""
-    if defect is not None:
-        BREAKS[names[0]][defect].apply()
-    tallies: list[Tally] = []
-    for name in names:
-        (folder / name).mkdir()
-        tallies.append(load(name).run(folder / name, full))
-    failures = [failure for tally in tallies for failure in tally.failures]
-    outcome = {"line": "; ".join(tally.line() for tally in tallies), "failures": failures}
+def run_inside(folder: Path, task: Task) -> int:
+    """Run a drill in this process; its outcome is written into the folder."""
+    if task.defect is not None:
+        BREAKS[task.name][task.defect].apply()
+    (folder / task.name).mkdir()
+    tally = load(task.name).run(folder / task.name, task.full)
+    outcome = {"line": tally.line(), "failures": tally.failures}
     (folder / "result.json").write_text(json.dumps(outcome), encoding="utf-8")
-    return 1 if failures else 0
+    return 1 if tally.failures else 0
 
 
 def run_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome, float]]:
-    """Run drills, and yield what came of each when it is done; those that measure are the last, one at a time."""
-    beside = [task for task in tasks if not load(task.name).alone]
-    for some, at_once in ((beside, 2), ([task for task in tasks if task not in beside], 1)):
-        stopped, pool = threading.Event(), ThreadPoolExecutor(min(at_once, os.cpu_count() or 1))
-        futures = {pool.submit(task.run, stopped): task for task in some}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], *future.result()
-        finally:  # also after Ctrl-C
-            stopped.set()
-            pool.shutdown(cancel_futures=True)
+    """Run drills, and yield what came of each when it is done, and its seconds; those that measure are the last."""
+    waiting = sorted(tasks, key=lambda task: load(task.name).alone)
+    running: list[Running] = []
+    try:
+        while waiting or running:
+            at_once = 1 if waiting and load(waiting[0].name).alone else min(2, os.cpu_count() or 1)
+            if waiting and len(running) < at_once:
+                running.append(Running(waiting.pop(0)))
+            time.sleep(0.1)
+            for each in [one for one in running if one.is_done()]:
+                running.remove(each)
+                yield each.task, each.end(), each.seconds
+    finally:  # also after Ctrl-C
+        for each in running:
+            each.end()

@@ -14,7 +14,7 @@ from typing import Any
 
 from drills.forks import Child, Death, Ending, finish, prepare_to_fork, start_forked
 from drills.frame import Drill, Tally
-from drills.leftovers import Leftovers, all_runs, lost
+from drills.leftovers import all_runs, lost
 from drills.tiny_run import make_folder
 from gpt.cli import train
 from gpt.distributed import process_group
@@ -28,20 +28,6 @@ ENDED = (0, 1, 2)
 Fault = Callable[[int, int], None]
 """Called with the rank and the number of a message before that is sent."""
 Pair = tuple[Ending, Ending]
-
-
-def recipe(method: str, steps: int) -> list[str]:
-    """Return the arguments of a training that goes on where it was left."""
-    changes = ["model.dropout=0.1", f"train.max_steps={steps}", "train.eval_interval=1", "train.keep_last=2"]
-    changes += ["train.sample_tokens=0", "run.threads=1", "run.kernels=torch", f"run.parallel={method}"]
-    return ["--config", "tiny.yaml", "--resume", "auto", *changes]
-
-
-def import_distributed() -> None:
-    """Import what ranks need before they are forked."""
-    import torch.distributed.device_mesh
-    import torch.distributed.fsdp
-    import torch.nn.parallel.distributed  # noqa: F401
 
 
 def train_pair(
@@ -64,7 +50,7 @@ def train_pair(
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     pair = [
-        start_forked(lambda rank=rank: _run_rank(rank, port, arguments, fault, patience), folder, death, str(rank))
+        start_forked(partial(_run_rank, rank, port, arguments, fault, patience), folder, death, str(rank))
         for rank, death in enumerate(deaths)
     ]
     _end_those_that_hang(pair, patience)
@@ -72,7 +58,6 @@ def train_pair(
 
 
 def _run_rank(rank: int, port: int, arguments: list[str], fault: Fault, patience: float) -> int:
-    """Train as one of two processes, in a child."""
     place = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()}, MASTER_ADDR="127.0.0.1")
     process_group.TIMEOUT = timedelta(seconds=patience)
@@ -112,37 +97,39 @@ def _runs(child: Child) -> bool:
 
 def run(folder: Path, full: bool) -> Tally:
     """Kill either process at its messages or, where it writes, before changes on disk; then let one hang."""
-    tally = Tally("kills", "runs finished", "lost")
+    tally, place = Tally("kills", "runs finished", "lost"), folder / "place"
     prepare_to_fork()
-    import_distributed()
+    import torch.distributed.device_mesh
+    import torch.distributed.fsdp
+    import torch.nn.parallel.distributed  # noqa: F401
+
+    changes = ["model.dropout=0.1", "train.eval_interval=1", "train.keep_last=2", "train.sample_tokens=0"]
+    changes += ["run.threads=1", "run.kernels=torch", f"train.max_steps={6 if full else 2}"]
     for method in ("fsdp", "ddp") if full else ("fsdp",):
-        arguments = recipe(method, 6 if full else 2)
+        arguments = ["--config", "tiny.yaml", "--resume", "auto", *changes, f"run.parallel={method}"]
         undisturbed = make_folder(folder / method)
         endings = train_pair(undisturbed, arguments, fault=partial(_note, undisturbed))
         assert [ending.code for ending in endings] == [0, 0], endings
-        counts = [len((undisturbed / f"messages{rank}").read_bytes()) for rank in (0, 1)]
-        attack = partial(_attack, folder / "place", arguments, all_runs(undisturbed / "runs"), tally)
+        expected = all_runs(undisturbed / "runs")
+
+        def attack(name: str, **how: Any) -> None:
+            make_folder(place)
+            endings = train_pair(place, arguments, **how)  # noqa: B023
+            tally.count("kills", any(ending.was_killed for ending in endings))
+            first, second = train_pair(place, arguments)  # noqa: B023
+            wrong = _wrong_ending(endings) + ("" if second.code == 0 else f"it does not continue: {second}")
+            tally.outcome("runs finished", wrong + lost(place, first, expected), f"{method}: {name}")  # noqa: B023
+            shutil.rmtree(place)
+
         for number in range(1, endings[0].changes, 12) if full else (endings[0].changes * 2 // 3,):
-            attack(f"{method}: rank 0 before change {number}", deaths=(Death(changes=number), Death()))
+            attack(f"rank 0 before change {number}", deaths=(Death(changes=number), Death()))
         for rank in (0, 1) if full else ():
-            for number in range(1, counts[rank] + 1, 7):
-                fault = partial(_send, signal.SIGKILL, rank, number)
-                attack(f"{method}: rank {rank} before message {number}", fault=fault)
-        if full:
-            hang = partial(_send, signal.SIGSTOP, 1, counts[1] // 2)
-            attack(f"{method}: rank 1 hangs", fault=hang, patience=5.0)
+            messages = (undisturbed / f"messages{rank}").stat().st_size
+            for number in range(1, messages + 1, 7):
+                attack(f"rank {rank} before message {number}", fault=partial(_send, signal.SIGKILL, rank, number))
+            if rank == 1:
+                attack("rank 1 hangs", fault=partial(_send, signal.SIGSTOP, 1, messages // 2), patience=5.0)
     return tally
-
-
-def _attack(place: Path, arguments: list[str], expected: Leftovers, tally: Tally, name: str, **how: Any) -> None:
-    make_folder(place)
-    endings = train_pair(place, arguments, **how)
-    tally.count("kills", any(ending.was_killed for ending in endings))
-    wrong = _wrong_ending(endings)
-    first, second = train_pair(place, arguments)
-    wrong += "" if second.code == 0 else f"it does not continue: {second}"
-    tally.outcome("runs finished", wrong + lost(place, first, expected), name)
-    shutil.rmtree(place)
 
 
 def _wrong_ending(endings: Pair) -> str:

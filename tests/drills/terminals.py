@@ -1,12 +1,13 @@
 """A command on a terminal of its own, and what it leaves of it: settings, escape sequences, processes."""
 
 import ctypes
-import fcntl
 import os
 import pty
 import re
 import select
 import signal
+import sys
+import tempfile
 import termios
 import time
 import traceback
@@ -20,8 +21,6 @@ from patience import PATIENCE
 
 GRACE = 3.0
 """Seconds in which children of an ended process have to end."""
-ECHO = 0.6
-"""Seconds after which a signal is no echo of the one before it."""
 _BECOME_SUBREAPER = 36
 _ESCAPE = re.compile(rb"\x1b\[([0-9;?]*)([A-Za-z])")
 
@@ -85,17 +84,16 @@ class TerminalProcess:
         signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)  # until the child listens
         self.pid = os.fork()
         if self.pid == 0:
-            _be_the_child(call, folder, slave, self._master)
+            os.close(self._master)
+            _be_the_child(call, folder, slave)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
         self._slave = slave  # stays open, so that the settings can be read when the child has ended
 
     def read(self) -> None:
-        """Take what the process has printed."""
-        while select.select([self._master], [], [], 0)[0]:
+        while self._master >= 0 and select.select([self._master], [], [], 0)[0]:
             self.output += os.read(self._master, 1 << 16)
 
     def write(self, typed: bytes) -> None:
-        """Type something."""
         os.write(self._master, typed)
 
     def wait_until(self, condition: Callable[[], Any], reading: bool = True) -> bool:
@@ -111,18 +109,16 @@ class TerminalProcess:
         return True
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process alone."""
         if self.exit_code() is None:
             os.kill(self.pid, number)
 
     def hang_up(self) -> None:
         """Close the terminal, as a window does: the process gets SIGHUP, and can print no more."""
-        os.close(self._slave)
-        os.close(self._master)
+        for handle in {self._master, self._slave} - {-1}:
+            os.close(handle)
         self._master = self._slave = -1
 
     def exit_code(self) -> int | None:
-        """Return the exit code, negative for a signal; None while the process runs."""
         if self._status is None:
             found, status = os.waitpid(self.pid, os.WNOHANG)
             self._status = os.waitstatus_to_exitcode(status) if found else None
@@ -131,20 +127,15 @@ class TerminalProcess:
     def wait(self) -> int:
         """Wait for the end, and return the exit code, negative for a signal; a process that hangs is killed."""
         end = time.monotonic() + PATIENCE
-        while self.exit_code() is None and time.monotonic() < end:
-            if self._master >= 0:
-                self.read()
-            time.sleep(0.005)
-        if self.exit_code() is None:
-            os.kill(self.pid, signal.SIGKILL)
-            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        if self._master >= 0:
+        while (code := self.exit_code()) is None:
             self.read()
-        assert self._status is not None
-        return self._status
+            time.sleep(0.005)
+            if time.monotonic() > end:
+                self.send(signal.SIGKILL)
+        self.read()
+        return code
 
     def text(self) -> str:
-        """Return what was printed."""
         return self.output.decode(errors="replace")
 
     def disorder(self) -> str:
@@ -155,34 +146,35 @@ class TerminalProcess:
             return "the terminal's settings are changed"
         if b"\x1b" in _ESCAPE.sub(b"", self.output):
             return "half an escape sequence is written"
-        state = {"m": b"0", "cursor": b"?25h", "paste": b"?2004l"}
+        colors, cursor, paste = b"0", b"?25h", b"?2004l"
         for parameters, letter in _ESCAPE.findall(self.output):
-            kind = {b"?25": "cursor", b"?2004": "paste"}.get(parameters, "m" if letter == b"m" else "")
-            if kind:
-                state[kind] = parameters + (b"" if kind == "m" else letter)
-        return (
-            "" if list(state.values()) in ([b"0", b"?25h", b"?2004l"], [b"", b"?25h", b"?2004l"]) else f"left {state}"
-        )
+            if letter == b"m":
+                colors = parameters or b"0"
+            elif parameters == b"?25":
+                cursor = parameters + letter
+            elif parameters == b"?2004":
+                paste = parameters + letter
+        left = (colors, cursor, paste)
+        return "" if left == (b"0", b"?25h", b"?2004l") else f"left {left}"
 
     def close(self) -> None:
         """Kill the process, if it still runs, and give the terminal back."""
-        if self.exit_code() is None:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-        for handle in {self._master, self._slave} - {-1}:
-            os.close(handle)
+        while self.exit_code() is None:
+            self.send(signal.SIGKILL)
+        self.hang_up()
 
 
-def _be_the_child(call: Callable[[], int], folder: Path, slave: int, master: int) -> None:
+def _be_the_child(call: Callable[[], int], folder: Path, slave: int) -> None:
     code = 70
     try:
-        os.close(master)
-        os.setsid()
-        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
-        for handle in (0, 1, 2):
-            os.dup2(slave, handle)
-        os.close(slave)
-        _fresh_streams()
+        os.login_tty(slave)
+        tempfile.tempdir = None
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+            errors = "backslashreplace" if name == "stderr" else None
+            stream = open(number, mode, 1, "utf-8", errors, closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)  # it sees that it is a terminal now
+            setattr(sys, f"__{name}__", stream)
         os.chdir(folder)
         os.environ["TMPDIR"] = str(folder / "tmp")
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
@@ -192,31 +184,7 @@ def _be_the_child(call: Callable[[], int], folder: Path, slave: int, master: int
     except BaseException:
         traceback.print_exc()
     finally:
-        _flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
         os._exit(code)
-
-
-def _fresh_streams() -> None:
-    """Have Python's streams see that they are a terminal now."""
-    import io
-    import sys
-    import tempfile
-
-    tempfile.tempdir = None
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = io.TextIOWrapper(
-        os.fdopen(1, "wb", closefd=False), encoding="utf-8", line_buffering=True
-    )
-    sys.stderr = sys.__stderr__ = io.TextIOWrapper(
-        os.fdopen(2, "wb", closefd=False), encoding="utf-8", line_buffering=True, errors="backslashreplace"
-    )
-
-
-def _flush() -> None:
-    import sys
-
-    with suppress(OSError):
-        sys.stdout.flush()
-    with suppress(OSError):
-        sys.stderr.flush()

@@ -2,11 +2,11 @@
 
 import pytest
 
-from drills.processes import Task
+from drills.processes import Task, run_all
 
 
-@pytest.mark.parametrize("names", ["kill", "signals", "rot,hostile"])
-def test_nothing_fails(names: str) -> None:
-    outcome, _ = Task(names, False).run()
+@pytest.mark.parametrize("name", ["kill", "signals", "hostile"])
+def test_nothing_fails(name: str) -> None:
+    ((_, outcome, _),) = run_all([Task(name, False)])
     assert outcome.failures == []
     assert not outcome.crashed

@@ -1,21 +1,14 @@
-import contextlib
-import io
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from drills.frame import Tally
-from drills.soak import Reading, Turns, compare, generate, train
-from training.sessions import quick_beginnings
+from drills.soak import Reading, Turns, compare, run
 
 
-def test_memory_and_files_do_not_grow(tmp_path: Path) -> None:
-    tally = Tally("steps", "resumes", "generations")
-    with quick_beginnings(), contextlib.redirect_stderr(io.StringIO()):
-        compare(tally, "training", train(tmp_path, 60, 15, tally), False)
-        compare(tally, "generation", generate(tmp_path / "runs" / "run", 60, 4, tally), False)
-    assert tally.failures == []
+def test_memory_and_files_do_not_grow_and_no_block_stays_in_use(tmp_path: Path) -> None:
+    assert run(tmp_path, False).failures == []
 
 
 @pytest.mark.parametrize(("drift", "alarms"), [(1.0, 0), (1.06, 1)])

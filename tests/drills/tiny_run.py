@@ -6,7 +6,7 @@ from pathlib import Path
 from gpt.cli import sweep, train
 from gpt.training.sweeps import sweep as sweeps
 from tiny import CORPUS, TINY
-from training.sweeps.in_process import InProcess
+from training.sweeps.in_process import train_here
 
 GRID = "optim: {learning_rate: [1e-3, 1e-2]}\n"
 SWEEP = Path("runs/tiny-grid")
@@ -30,7 +30,7 @@ def train_tiny(folder: Path, *overrides: str) -> Path:
 
 def sweep_once(*changes: str) -> int:
     """Run the sweep `SWEEP`, or continue it, in a child; one kill ends it and its trial."""
-    sweeps.TrialProcess = InProcess  # type: ignore[assignment, misc]
+    sweeps.start_trial = train_here  # type: ignore[assignment]
     sweeps.POLL_SECONDS = 0
     usual = ["run.threads=1", "run.kernels=torch", "train.max_steps=4", "train.eval_interval=2"]
     return sweep.main(["--config", "tiny.yaml", "grid.yaml", *usual, "train.sample_tokens=0", *changes])

@@ -17,6 +17,10 @@ WIDTH = 6
 TEXT = "thecatsatonthematandtheratranoffbefore"
 
 
+def small_model(**changes: object) -> GPT:
+    return sharp_model(std=0.3, n_layer=1, block_size=WIDTH, **changes)
+
+
 @torch.no_grad()
 def logprob_after(model: GPT, context: list[int], token: int) -> float:
     return float(model(torch.tensor([context]))[0, -1].log_softmax(dim=-1)[token])
@@ -33,22 +37,9 @@ def begin_of(place: int, stride: int) -> int:
 @settings(max_examples=60, deadline=None)
 @given(length=st.integers(2, 30), stride=st.integers(1, WIDTH))
 def test_every_token_is_scored_once_by_the_first_window_that_reaches_it(length: int, stride: int) -> None:
-    model, ids = (
-        sharp_model(std=0.3, n_layer=1, block_size=WIDTH),
-        LETTERS.encode(TEXT[:length]).tolist(),
-    )
+    model, ids = small_model(), LETTERS.encode(TEXT[:length]).tolist()
     expected = [logprob_after(model, ids[begin_of(place, stride) : place], ids[place]) for place in range(1, length)]
     assert score_text(model, LETTERS, TEXT[:length], stride).logprobs == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("length", [2, WIDTH, WIDTH + 1, WIDTH + 2, 2 * WIDTH + 1, 30])
-def test_a_stride_of_one_gives_every_token_the_longest_context(length: int) -> None:
-    model, ids = (
-        sharp_model(std=0.3, n_layer=1, block_size=WIDTH),
-        LETTERS.encode(TEXT[:length]).tolist(),
-    )
-    expected = [logprob_after(model, ids[max(0, place - WIDTH) : place], ids[place]) for place in range(1, length)]
-    assert score_text(model, LETTERS, TEXT[:length], stride=1).logprobs == pytest.approx(expected, abs=1e-5)
 
 
 def test_numbers_by_hand() -> None:
@@ -56,14 +47,11 @@ def test_numbers_by_hand() -> None:
     assert score.logprob == pytest.approx(math.log(1 / 64))
     assert score.perplexity == pytest.approx(4)
     assert score.bits_per_char == pytest.approx(3)
-
-
-def test_a_perplexity_beyond_all_floats_is_infinite() -> None:
     assert Score((-1e4,), chars=1).perplexity == math.inf
 
 
 def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary() -> None:
-    model = sharp_model(std=0.3, n_layer=1, block_size=WIDTH)
+    model = small_model()
     nn.init.zeros_(model.lm_head.weight)
     score = score_text(model, LETTERS, TEXT)
     assert score.perplexity == pytest.approx(23)
@@ -76,7 +64,7 @@ def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary() -> No
     [("ab", 1, 1), ("aé", 2, 1), ("éa", 2, 2), ("日本", 5, 2), ("é", 1, 1), ("a🙂b", 5, 2)],
 )
 def test_bytes_count_the_characters_that_they_complete(text: str, tokens: int, chars: int) -> None:
-    model = sharp_model(std=0.3, n_layer=1, block_size=WIDTH, tie_weights=False, vocab_size=256)
+    model = small_model(tie_weights=False, vocab_size=256)
     nn.init.zeros_(model.lm_head.weight)
     score = score_text(model, ByteTokenizer(), text)
     assert (len(score.logprobs), score.chars) == (tokens, chars)
@@ -85,26 +73,20 @@ def test_bytes_count_the_characters_that_they_complete(text: str, tokens: int, c
 
 @pytest.mark.parametrize(("unknown", "chars"), [("drop", 2), ("replace", 3)])
 def test_characters_that_were_dropped_are_not_counted(unknown: str, chars: int) -> None:
-    score = score_text(
-        sharp_model(std=0.3, n_layer=1, block_size=WIDTH),
-        CharTokenizer(LETTERS.itos, unknown),
-        "ab€c",
-    )
+    score = score_text(small_model(), CharTokenizer(LETTERS.itos, unknown), "ab€c")
     assert score.chars == len(score.logprobs) == chars
 
 
-@pytest.mark.parametrize(("text", "tokens"), [("", 0), ("a", 1)])
-def test_a_text_too_short_to_predict_anything_is_refused(text: str, tokens: int) -> None:
-    with pytest.raises(GenerationError, match=f"a text of {tokens} tokens has nothing to score"):
-        score_text(sharp_model(std=0.3, n_layer=1, block_size=WIDTH), LETTERS, text)
-
-
-@pytest.mark.parametrize("stride", [0, -1])
-def test_a_stride_below_one_is_refused(stride: int) -> None:
-    with pytest.raises(GenerationError, match=f"stride is {stride}"):
-        score_text(sharp_model(std=0.3, n_layer=1, block_size=WIDTH), LETTERS, TEXT, stride)
-
-
-def test_unknown_characters_are_refused() -> None:
-    with pytest.raises(DataError, match="'€' at 2"):
-        score_text(sharp_model(std=0.3, n_layer=1, block_size=WIDTH), LETTERS, "ab€")
+@pytest.mark.parametrize(
+    ("text", "stride", "error", "message"),
+    [
+        ("", None, GenerationError, "a text of 0 tokens has nothing to score"),
+        ("a", None, GenerationError, "a text of 1 tokens has nothing to score"),
+        (TEXT, 0, GenerationError, "stride is 0"),
+        (TEXT, -1, GenerationError, "stride is -1"),
+        ("ab€", None, DataError, "'€' at 2"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(text: str, stride: int | None, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        score_text(small_model(), LETTERS, text, stride)

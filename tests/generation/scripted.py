@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.generation import DecodeOptions, EagerRuntime
 from gpt.generation.backends import Backend
+from gpt.generation.backends.selection import DecodeOptions, EagerRuntime
 from tiny import sharp_model
 
 

@@ -3,20 +3,36 @@
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
-from gpt.cache.paged import BlockPool
+import torch
+
+from gpt.cache.paged import BLOCK, BlockPool
 from gpt.config import SamplingParams
 from gpt.data import CharTokenizer
-from gpt.generation import SampledToken, TextChunk
+from gpt.generation import Batch, SampledToken, TextChunk
 from gpt.generation.backends import Window
 from gpt.generation.engine import Engine
 from gpt.generation.request import Request
-from gpt.generation.runners import BLOCK, Runner, Sampled
+from gpt.generation.runners import Runner, Sampled
 from gpt.generation.scheduler import Scheduler
 from gpt.generation.sequence import Chunk, SequenceState
 
 LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
 BLOCK_SIZE = 200
 WINDOW_BLOCKS = -(-BLOCK_SIZE // BLOCK)
+
+
+def random_ids(count: int) -> list[int]:
+    return torch.randint(23, (count,)).tolist()
+
+
+def rows_of(batch: Batch, steps: int) -> list[list[int]]:
+    """The tokens of each row in the next steps."""
+    rows: list[list[int]] = [[] for _ in batch.active]
+    for _ in range(steps):
+        for row, chunk in batch.step().items():
+            assert chunk.token is not None
+            rows[row].append(chunk.token.id)
+    return rows
 
 
 class MemoryRunner(Runner):
@@ -119,8 +135,9 @@ class Drive:
     def cancel(self, answer: Answer) -> None:
         self._note(self.engine.end(answer.request, "cancelled"))
 
-    def step(self) -> None:
-        self._note(self.engine.step())
+    def step(self, count: int = 1) -> None:
+        for _ in range(count):
+            self._note(self.engine.step())
 
     def finish(self) -> None:
         """Steps until all requests have ended."""

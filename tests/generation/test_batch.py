@@ -3,18 +3,17 @@ import math
 import pytest
 import torch
 from generation.scripted import Scripted, ScriptedRuntime
+from generation.support import LETTERS, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpt
 from gpt.config import SamplingParams
-from gpt.data import CharTokenizer
 from gpt.errors import GenerationError
-from gpt.generation import Batch, Completion, TextBatch, build_runtime, complete, generate_tokens
+from gpt.generation import Batch, Completion, TextBatch, complete, generate_tokens
+from gpt.generation.backends.selection import build_runtime
 from gpt.model import GPT
 from tiny import sharp_model
-
-LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
 
 
 def completions(
@@ -38,14 +37,11 @@ def test_a_row_is_what_it_is_alone_whatever_rows_are_beside_it(
     assert together == alone
 
 
-def test_rows_of_one_prompt_and_seed_are_equal_and_those_of_another_seed_are_not() -> None:
+def test_rows_take_their_seeds_or_that_of_the_parameters() -> None:
     one, same, other = completions(["abc"] * 3, seeds=[4, 4, 5], max_new_tokens=20)
     assert one == same
     assert one.text != other.text
     assert [row.seed for row in (one, same, other)] == [4, 4, 5]
-
-
-def test_rows_without_seeds_of_their_own_take_that_of_the_parameters() -> None:
     assert completions(["a", "b"], seed=9) == completions(["a", "b"], seeds=[9, 9], seed=1)
 
 
@@ -89,43 +85,28 @@ def test_an_end_token_shows_what_was_held_back_for_a_stop() -> None:
     assert (ended.finish, ended.text) == ("end", free.text[:4])
 
 
-def test_a_text_ends_at_its_length() -> None:
-    (row,) = completions(["a"], max_new_tokens=7)
-    assert (row.finish, len(row.text), len(row.tokens)) == ("length", 7, 7)
-
-
 def test_a_stop_at_the_last_token_is_a_stop() -> None:
     (free,) = completions(["a"], max_new_tokens=5, temperature=0.9)
-    last = free.text[-1]
-    assert last not in free.text[:-1]
-    (row,) = completions(["a"], max_new_tokens=5, temperature=0.9, stop=(last,))
+    assert (free.finish, len(free.text), len(free.tokens)) == ("length", 5, 5)
+    assert free.text[-1] not in free.text[:-1]
+    (row,) = completions(["a"], max_new_tokens=5, temperature=0.9, stop=(free.text[-1],))
     assert (row.finish, row.text) == ("stop", free.text[:-1])
 
 
 @pytest.mark.parametrize("prompt", ["a", "abcdefgh", "abcdefghijklmnop"])
 def test_overflow_stop_ends_a_text_with_the_token_that_a_full_window_gives(prompt: str) -> None:
     (row,) = completions([prompt], max_new_tokens=50, overflow="stop")
-    assert (row.finish, len(prompt) + len(row.text)) == ("window", 17)
-    (slid,) = completions([prompt], max_new_tokens=50)
-    assert slid.text.startswith(row.text)
+    left = 17 - len(prompt)
+    assert (row.finish, len(row.text)) == ("window", left)
+    assert completions([prompt], max_new_tokens=left, overflow="stop")[0].finish == "length"
+    assert completions([prompt], max_new_tokens=50)[0].text.startswith(row.text)
     params = SamplingParams(max_new_tokens=50, overflow="stop")
-    assert len(list(generate_tokens(sharp_model(), [1] * len(prompt), params))) == len(row.text)
+    assert len(list(generate_tokens(sharp_model(), [1] * len(prompt), params))) == left
 
 
-def test_a_text_that_ends_before_the_window_does_ends_by_its_length() -> None:
-    (row,) = completions(["abc"], max_new_tokens=15, overflow="stop")
-    assert (row.finish, len(row.text)) == ("window", 14)
-    (row,) = completions(["abc"], max_new_tokens=14, overflow="stop")
-    assert (row.finish, len(row.text)) == ("length", 14)
-
-
-@pytest.mark.parametrize("prompts", [["a" * 17], ["a", "b" * 20]])
-def test_a_prompt_longer_than_the_window_is_refused_by_the_call_itself(prompts: list[str]) -> None:
-    with pytest.raises(GenerationError, match=f"{len(prompts[-1])} tokens, more than the window of 16"):
-        TextBatch(build_runtime(sharp_model()), LETTERS, prompts, SamplingParams())
-
-
-def test_a_prompt_longer_than_the_window_goes_on_from_its_end_where_that_is_asked_for() -> None:
+def test_a_prompt_longer_than_the_window_is_refused_by_the_call_itself_or_cropped() -> None:
+    with pytest.raises(GenerationError, match="20 tokens, more than the window of 16"):
+        TextBatch(build_runtime(sharp_model()), LETTERS, ["a", "b" * 20], SamplingParams())
     long = "abcdefghijklmnopqrstuv"
     assert completions([long], long_prompt="crop")[0].tokens == completions([long[-16:]])[0].tokens
 
@@ -135,14 +116,8 @@ def test_every_piece_names_its_row_and_rows_come_in_turn() -> None:
     pieces = list(TextBatch(build_runtime(sharp_model()), LETTERS, ["a", "b"], params, [1, 2]))
     assert [piece.row for piece in pieces] == [0, 1] * 3
     assert [piece.finish for piece in pieces] == [None] * 4 + ["length"] * 2
-
-
-def test_no_new_tokens_are_one_empty_piece_a_row() -> None:
-    pieces = list(TextBatch(build_runtime(sharp_model()), LETTERS, ["a", "b"], SamplingParams(max_new_tokens=0)))
-    assert [(piece.row, piece.text, piece.token, piece.finish) for piece in pieces] == [
-        (0, "", None, "length"),
-        (1, "", None, "length"),
-    ]
+    none = TextBatch(build_runtime(sharp_model()), LETTERS, ["a", "b"], SamplingParams(max_new_tokens=0))
+    assert list(none) == [(0, "", None, "length"), (1, "", None, "length")]
 
 
 def test_logprobs_are_the_models_own_whatever_the_sampling() -> None:
@@ -160,37 +135,23 @@ def test_logprobs_are_the_models_own_whatever_the_sampling() -> None:
     assert row.text == completions(["abc"], model=model, **params)[0].text
 
 
-def test_alternatives_are_sorted_and_at_most_the_whole_vocabulary() -> None:
-    (row,) = completions(["a"], max_new_tokens=4, logprobs=1000)
-    for one in row.tokens:
-        values = [value for _, value in one.top]
-        assert values == sorted(values, reverse=True)
-        assert sorted(index for index, _ in one.top) == list(range(23))
-        assert math.fsum(math.exp(value) for value in values) == pytest.approx(1, abs=1e-5)
-        assert dict(one.top)[one.id] == one.logprob
-
-
-@pytest.mark.parametrize(("count", "known", "alternatives"), [(None, False, 0), (0, True, 0), (1, True, 1)])
-def test_logprobs_are_given_only_where_they_are_asked_for(count: int | None, known: bool, alternatives: int) -> None:
+@pytest.mark.parametrize("count", [None, 0, 1, 1000])
+def test_alternatives_are_those_asked_for_sorted_and_at_most_the_whole_vocabulary(count: int | None) -> None:
     (row,) = completions(["a"], max_new_tokens=3, logprobs=count)
     for one in row.tokens:
-        assert (one.logprob is not None) is known
-        assert len(one.top) == alternatives
-
-
-def tokens_of(batch: Batch, steps: int) -> list[list[int]]:
-    rows: list[list[int]] = [[] for _ in batch.active]
-    for _ in range(steps):
-        for row, chunk in batch.step().items():
-            assert chunk.token is not None
-            rows[row].append(chunk.token.id)
-    return rows
+        assert (one.logprob is None) is (count is None)
+        values = [value for _, value in one.top]
+        assert len(values) == min(count or 0, 23)
+        assert values == sorted(values, reverse=True)
+        if count == 1000:
+            assert math.fsum(math.exp(value) for value in values) == pytest.approx(1, abs=1e-5)
+            assert dict(one.top)[one.id] == one.logprob
 
 
 def test_the_repetition_penalty_sees_the_prompt_and_the_text_so_far() -> None:
     runtime = ScriptedRuntime(Scripted(lambda _: [4.0, 3.0, 2.0, 1.0]))
     params = SamplingParams(temperature=0, repetition_penalty=1000.0)
-    assert tokens_of(Batch(runtime, [[0], [1, 2]], params, [1, 1]), 3) == [[1, 2, 3], [0, 3, 0]]
+    assert rows_of(Batch(runtime, [[0], [1, 2]], params, [1, 1]), 3) == [[1, 2, 3], [0, 3, 0]]
 
 
 def test_rows_that_are_finished_leave_the_backend() -> None:
@@ -199,7 +160,7 @@ def test_rows_that_are_finished_leave_the_backend() -> None:
     backend = Scripted(lambda tokens: last[1] if len(tokens) == 4 and tokens[0] == 0 else last[tokens[0]])
     params = SamplingParams(temperature=0, end_id=3, max_new_tokens=6)
     batch = Batch(ScriptedRuntime(backend), [[0], [1], [2]], params, [1, 1, 1])
-    assert tokens_of(batch, 6) == [[0, 0, 0, 3], [3], [2] * 6]
+    assert rows_of(batch, 6) == [[0, 0, 0, 3], [3], [2] * 6]
     assert batch.active == []
     assert backend.selected == [[0, 2], [1]]
 
@@ -211,18 +172,9 @@ def test_logits_of_one_row_that_are_not_finite_are_an_error_that_names_its_posit
     batch.step()
     with pytest.raises(GenerationError, match="after position 4 are not finite"):
         batch.step()
-
-
-@pytest.mark.parametrize("prompts", [[[]], [[1, 2], []]])
-def test_a_row_without_a_token_is_refused(prompts: list[list[int]]) -> None:
-    with pytest.raises(GenerationError, match="at least one token"):
-        Batch(build_runtime(sharp_model()), prompts, SamplingParams(), [1] * len(prompts))
-
-
-def test_a_batch_whose_row_failed_is_at_its_end() -> None:
-    model = sharp_model()
-    model.wte.weight.data[3] = math.nan
-    batch = Batch(build_runtime(model), [[3], [4]], SamplingParams(max_new_tokens=5), [0, 1])
-    with pytest.raises(GenerationError, match="not finite"):
-        batch.step()
     assert batch.step() == {}
+
+
+def test_a_row_without_a_token_is_refused() -> None:
+    with pytest.raises(GenerationError, match="at least one token"):
+        Batch(build_runtime(sharp_model()), [[1, 2], []], SamplingParams(), [1, 1])

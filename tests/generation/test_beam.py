@@ -1,137 +1,117 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from random import Random
 
 import pytest
 import torch
+from generation.scripted import Scripted
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from native_support import needs_compiler
-from torch import Tensor, nn
+from torch import nn
 
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError
-from gpt.generation import DecodeOptions, Hypothesis, beam_search, build_runtime, generate_tokens
 from gpt.generation.backends.eager import CachedBackend, UncachedBackend
-from gpt.model import GPT
+from gpt.generation.backends.selection import DecodeOptions, build_runtime
+from gpt.generation.beam import Hypothesis, beam_search
 from tiny import sharp_model
+from variants import draw_model
 
 Tokens = tuple[int, ...]
+NOT_FINITE = (math.nan, math.inf, -math.inf)
 
 
-@torch.inference_mode()
-def logprob_of(model: GPT, prompt: list[int], tokens: Tokens) -> float:
-    logprobs = model(torch.tensor([[*prompt, *tokens]]))[0].double().log_softmax(dim=-1)
-    return sum(float(logprobs[len(prompt) - 1 + i, token]) for i, token in enumerate(tokens))
-
-
-class Scripted:
+def scripted(probabilities: Callable[[Tokens], list[float]]) -> Scripted:
     """A backend that gives the probabilities written down for the tokens after the prompt [0]."""
-
-    cache_bytes = 0
-
-    def __init__(self, probabilities: Callable[[Tokens], list[float]]) -> None:
-        self._probabilities = probabilities
-
-    def next_logits(self, contexts: Sequence[Sequence[int]]) -> Tensor:
-        return torch.tensor([self._probabilities(tuple(context[1:])) for context in contexts]).log()
-
-    def select(self, rows: Sequence[int]) -> None:
-        pass
+    return Scripted(lambda tokens: torch.tensor(probabilities(tuple(tokens[1:]))).log().tolist())
 
 
 def ends_with_2(tokens: Sequence[int]) -> bool:
     return tokens[-1] == 2
 
 
-def assert_ranked(found: list[Hypothesis], expected: list[tuple[Tokens, float]]) -> None:
-    assert [hypothesis.tokens for hypothesis in found] == [tokens for tokens, _ in expected]
-    most = 1e-5 * max(len(tokens) for tokens, _ in expected)  # of a sum over them
-    assert [hypothesis.logprob for hypothesis in found] == pytest.approx([value for _, value in expected], abs=most)
+def shares(seed: int, tokens: Tokens) -> list[float]:
+    """Probabilities of three tokens after some others, anything that depends on all of them."""
+    generator = torch.Generator().manual_seed(hash((seed, tokens)) % 2**32)
+    return torch.randn(3, generator=generator).softmax(dim=-1).tolist()
 
 
-@pytest.mark.parametrize(("vocab_size", "length"), [(3, 3), (4, 3), (4, 2), (2, 5)])
-def test_a_beam_as_wide_as_all_texts_ranks_every_text(vocab_size: int, length: int) -> None:
-    model, prompt = sharp_model(vocab_size=vocab_size), [1, 0]
-    everything = [
-        (tokens, logprob_of(model, prompt, tokens)) for tokens in itertools.product(range(vocab_size), repeat=length)
-    ]
-    found = beam_search(CachedBackend(model), prompt, vocab_size**length, length)
-    assert_ranked(found, sorted(everything, key=lambda pair: -pair[1]))
-    assert math.fsum(math.exp(hypothesis.logprob) for hypothesis in found) == pytest.approx(1, abs=1e-5)
-    assert not any(hypothesis.finished for hypothesis in found)
+def logprob(seed: int, tokens: Tokens) -> float:
+    return sum(math.log(shares(seed, tokens[:end])[token]) for end, token in enumerate(tokens))
 
 
-@pytest.mark.parametrize("length_penalty", [0.0, 1.0, 2.5])
-def test_a_wide_beam_ranks_every_text_where_some_end_early(length_penalty: float) -> None:
-    model, prompt = sharp_model(vocab_size=3), [1]
-    texts = {
-        tokens[: tokens.index(2) + 1] if 2 in tokens else tokens for tokens in itertools.product(range(3), repeat=4)
-    }
-    everything = [(tokens, logprob_of(model, prompt, tokens)) for tokens in texts]
-    everything.sort(key=lambda pair: -pair[1] / len(pair[0]) ** length_penalty)
-    found = beam_search(CachedBackend(model), prompt, 3**4, 4, length_penalty, ends_with_2)
-    assert_ranked(found, everything)
-    assert [hypothesis.finished for hypothesis in found] == [tokens[-1] == 2 for tokens, _ in everything]
-    scores = [value / len(tokens) ** length_penalty for tokens, value in everything]
-    assert [hypothesis.score for hypothesis in found] == pytest.approx(scores, abs=1e-5)
+def written_out(seed: int, beam: int, length: int, penalty: float) -> list[Tokens]:
+    """Beam search over texts that end with token 2, or are as long as allowed."""
+    live: list[Tokens] = [()]
+    done: list[Tokens] = []
+    for _ in range(length):
+        every = [(*tokens, token) for tokens in live for token in range(3)]
+        best = sorted(every, key=lambda tokens: -logprob(seed, tokens))[:beam]
+        done += [tokens for tokens in best if ends_with_2(tokens)]
+        live = [tokens for tokens in best if not ends_with_2(tokens)] if len(done) < beam else []
+        if not live:
+            break
+    return sorted([*done, *live], key=lambda tokens: -logprob(seed, tokens) / len(tokens) ** penalty)[:beam]
 
 
-@pytest.mark.parametrize("beam", [2, 3, 5])
-def test_each_step_keeps_the_best_extensions(beam: int) -> None:
-    model, prompt = sharp_model(), [4, 2]
-    kept: list[tuple[Tokens, float]] = [((), 0.0)]
-    for _ in range(4):
-        extended = [(*tokens, token) for tokens, _ in kept for token in range(23)]
-        every = [(tokens, logprob_of(model, prompt, tokens)) for tokens in extended]
-        kept = sorted(every, key=lambda pair: -pair[1])[:beam]
-    assert_ranked(beam_search(CachedBackend(model), prompt, beam, 4), kept)
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 9999),
+    beam=st.sampled_from([1, 2, 3, 5, 100]),
+    length=st.integers(1, 4),
+    penalty=st.sampled_from([0.0, 0.7, 1.0, 2.5]),
+)
+def test_hypotheses_are_those_of_the_rules_written_out(seed: int, beam: int, length: int, penalty: float) -> None:
+    found = beam_search(scripted(lambda tokens: shares(seed, tokens)), [0], beam, length, penalty, ends_with_2)
+    assert [each.tokens for each in found] == written_out(seed, beam, length, penalty)
+    for each in found:
+        assert each.logprob == pytest.approx(logprob(seed, each.tokens), abs=1e-5)
+        assert each.score == pytest.approx(each.logprob / len(each.tokens) ** penalty, abs=1e-5)
+        assert each.finished is ends_with_2(each.tokens)
 
 
-def test_a_beam_of_one_is_greedy() -> None:
-    model, params = sharp_model(), SamplingParams(temperature=0, max_new_tokens=30)
-    (found,) = beam_search(CachedBackend(model), [5, 7], 1, 30)
-    assert list(found.tokens) == list(generate_tokens(model, [5, 7], params))
+@torch.inference_mode()
+def test_a_beam_as_wide_as_all_texts_ranks_every_text_of_a_model() -> None:
+    model, prompt = sharp_model(vocab_size=4), [1, 0]
+    texts = {}
+    for tokens in itertools.product(range(4), repeat=3):
+        logprobs = model(torch.tensor([[*prompt, *tokens]]))[0].double().log_softmax(dim=-1)
+        texts[tokens] = sum(float(logprobs[1 + i, token]) for i, token in enumerate(tokens))
+    found = beam_search(CachedBackend(model), prompt, 4**3, 3)
+    assert [each.tokens for each in found] == sorted(texts, key=lambda tokens: -texts[tokens])
+    assert [each.logprob for each in found] == pytest.approx([texts[each.tokens] for each in found], abs=3e-5)
 
 
 def test_a_beam_finds_what_greedy_misses() -> None:
     table = {(): [0.6, 0.4], (0,): [0.5, 0.5], (1,): [0.9, 0.1]}
-    assert beam_search(Scripted(table.__getitem__), [0], 1, 2)[0].tokens == (0, 0)
-    best = beam_search(Scripted(table.__getitem__), [0], 2, 2)[0]
+    assert beam_search(scripted(table.__getitem__), [0], 1, 2)[0].tokens == (0, 0)  # is greedy
+    best = beam_search(scripted(table.__getitem__), [0], 2, 2)[0]
     assert best.tokens == (1, 0)
     assert best.logprob == pytest.approx(math.log(0.36))
 
 
-@pytest.mark.parametrize(("beam", "length"), [(1, 30), (3, 30), (8, 5)])
-@pytest.mark.parametrize("position", ["learned", "rope"])
+@pytest.mark.parametrize(("beam", "length"), [(1, 30), (8, 5)])
+@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", ["eager", pytest.param("native", marks=needs_compiler)])
-def test_a_cache_changes_no_hypothesis(kind: str, position: str, beam: int, length: int) -> None:
-    model = sharp_model(position=position, n_kv_head=2)
+def test_a_cache_changes_no_hypothesis(kind: str, seed: int, beam: int, length: int) -> None:
+    model = draw_model(Random(seed))
     backend = build_runtime(model, DecodeOptions(kind)).backend(SamplingParams())
-    cached = beam_search(backend, [3, 1, 4], beam, length, is_finished=lambda tokens: tokens[-1] == 3)
-    plain = beam_search(UncachedBackend(model), [3, 1, 4], beam, length, is_finished=lambda tokens: tokens[-1] == 3)
-    assert_ranked(cached, [(hypothesis.tokens, hypothesis.logprob) for hypothesis in plain])
+    cached, plain = (
+        beam_search(each, [2, 1, 2], beam, length, is_finished=ends_with_2)
+        for each in (backend, UncachedBackend(model))
+    )
+    assert [each.tokens for each in cached] == [each.tokens for each in plain]
+    assert [each.logprob for each in cached] == pytest.approx([each.logprob for each in plain], abs=1e-5 * length)
 
 
-@pytest.mark.parametrize(
-    ("length_penalty", "best"),
-    [(0.0, [(2,), (0, 0, 0)]), (0.9, [(2,), (0, 0, 0)]), (1.2, [(0, 0, 0), (2,)]), (3.0, [(0, 0, 0), (2,)])],
-)
-def test_a_larger_length_penalty_favors_longer_texts(length_penalty: float, best: list[Tokens]) -> None:
-    """ln 0.4 for one token against 3 ln 0.4 for three: at a penalty of 1 they are equal."""
-    backend = Scripted(lambda tokens: [0.4, 0.2, 0.4] if not tokens else [0.4, 0.3, 0.3])
-    found = beam_search(backend, [0], 27, 3, length_penalty, ends_with_2)
-    order = [hypothesis.tokens for hypothesis in found if hypothesis.tokens in best]
-    assert order == best
-
-
-def test_equal_hypotheses_come_in_the_order_of_their_ids() -> None:
-    found = beam_search(Scripted(lambda _: [0.25] * 4), [0], 6, 2)
+def test_among_equals_the_one_that_was_better_before_comes_first_then_the_lower_id() -> None:
+    found = beam_search(scripted(lambda _: [0.25] * 4), [0], 6, 2)
     assert [hypothesis.tokens for hypothesis in found] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
-
-
-def test_among_equals_the_one_that_was_better_before_comes_first() -> None:
     table = {(): [0.25, 0.5, 0.25], (1,): [0.25, 0.5, 0.25], (0,): [0.0, 0.5, 0.5], (2,): [0.5, 0.5, 0.0]}
     tiny = {tokens: [max(value, 1e-30) for value in values] for tokens, values in table.items()}
-    found = beam_search(Scripted(tiny.__getitem__), [0], 3, 2)
+    found = beam_search(scripted(tiny.__getitem__), [0], 3, 2)
     assert [hypothesis.tokens for hypothesis in found] == [(1, 1), (1, 0), (1, 2)]
 
 
@@ -142,51 +122,29 @@ def test_the_search_ends_once_as_many_as_the_beam_are_finished_and_gives_no_half
         asked.append(len(tokens))
         return [0.6, 0.1, 0.3]
 
-    found = beam_search(Scripted(probabilities), [0], 2, 50, is_finished=ends_with_2)
+    found = beam_search(scripted(probabilities), [0], 2, 50, is_finished=ends_with_2)
     assert [hypothesis.tokens for hypothesis in found] == [(0, 2), (2,)]
-    assert all(hypothesis.finished for hypothesis in found)
     assert asked == [0, 1]
-
-
-@pytest.mark.parametrize("beam", [1, 2, 4, 7])
-@pytest.mark.parametrize("end", [0, 5, 9])
-def test_every_hypothesis_is_finished_or_as_long_as_allowed(beam: int, end: int) -> None:
-    found = beam_search(CachedBackend(sharp_model()), [1], beam, 6, is_finished=lambda tokens: tokens[-1] == end)
-    assert len(found) == beam
-    for hypothesis in found:
-        assert hypothesis.finished is (hypothesis.tokens[-1] == end)
-        assert hypothesis.finished or len(hypothesis.tokens) == 6
-        assert end not in hypothesis.tokens[:-1]
 
 
 def test_a_beam_wider_than_all_texts_gives_all_of_them() -> None:
     assert len(beam_search(CachedBackend(sharp_model(vocab_size=3)), [1], 100, 2)) == 9
     assert len(beam_search(CachedBackend(sharp_model(vocab_size=3)), [1], 100, 2, ids=2)) == 4
-
-
-def test_no_new_tokens_are_one_empty_hypothesis() -> None:
     assert beam_search(CachedBackend(sharp_model()), [1], 4, 0) == [Hypothesis((), 0.0, 0.0, finished=False)]
 
 
-@pytest.mark.parametrize("length_penalty", [-0.5, math.nan, math.inf, -math.inf])
-def test_a_length_penalty_that_ranks_nothing_is_refused(length_penalty: float) -> None:
-    with pytest.raises(GenerationError, match=r"length_penalty is .*, expected a number of at least 0"):
-        beam_search(CachedBackend(sharp_model()), [1], 2, 3, length_penalty)
-
-
-def test_a_huge_length_penalty_is_taken() -> None:
+@pytest.mark.parametrize(
+    ("prompt", "beam", "length_penalty", "message"),
+    [
+        *(([1], 2, value, "length_penalty is .*, expected a number of at least 0") for value in (-0.5, *NOT_FINITE)),
+        *(([1], beam, 1.0, f"beam is {beam}") for beam in (0, -2)),
+        ([], 2, 1.0, "at least one token"),
+    ],
+)
+def test_what_ranks_nothing_is_refused(prompt: list[int], beam: int, length_penalty: float, message: str) -> None:
+    with pytest.raises(GenerationError, match=message):
+        beam_search(CachedBackend(sharp_model()), prompt, beam, 3, length_penalty)
     assert len(beam_search(CachedBackend(sharp_model()), [1], 3, 3, 1e9)) == 3
-
-
-@pytest.mark.parametrize("beam", [0, -2])
-def test_a_beam_below_one_is_refused(beam: int) -> None:
-    with pytest.raises(GenerationError, match=f"beam is {beam}"):
-        beam_search(CachedBackend(sharp_model()), [1], beam, 3)
-
-
-def test_a_prompt_without_a_token_is_refused() -> None:
-    with pytest.raises(GenerationError, match="at least one token"):
-        beam_search(CachedBackend(sharp_model()), [], 2, 3)
 
 
 @pytest.mark.parametrize("weight", [math.nan, math.inf])

@@ -13,7 +13,8 @@ from native_support import needs_compiler
 import gpt
 from gpt.config import SamplingParams
 from gpt.errors import GenerationError
-from gpt.generation import Completion, DecodeOptions, Runtime, build_runtime, complete
+from gpt.generation import Completion, complete
+from gpt.generation.backends.selection import DecodeOptions, Runtime, build_runtime
 from gpt.generation.engine import Engine
 from gpt.model import GPT
 from gpt.model.quantized import quantize
@@ -46,10 +47,12 @@ def alone(answer: Answer, runtime: Runtime) -> Completion:
     return complete(runtime.model, LETTERS, [request.prompt], request.params, runtime=runtime)[0]
 
 
-def assert_as_alone(answer: Answer, runtime: Runtime) -> None:
-    """The same text, the same reason to end, and the same log-probabilities, to the last bit."""
-    expected = alone(answer, runtime)
-    assert (answer.text, answer.finish, answer.tokens) == (expected.text, expected.finish, expected.tokens)
+def finish(drive: Drive, runtime: Runtime) -> None:
+    """All answers are those given alone: the text, the reason to end, and the log-probabilities, to the last bit."""
+    drive.finish()
+    for answer in drive.answers.values():
+        expected = alone(answer, runtime)
+        assert (answer.text, answer.finish, answer.tokens) == (expected.text, expected.finish, expected.tokens)
 
 
 params = st.builds(
@@ -82,14 +85,10 @@ def test_tokens_and_logprobs_are_the_same_bits_whatever_else_is_in_the_batch(
     asked: list[tuple[str, SamplingParams, int]], blocks: int, variant: int
 ) -> None:
     drive = Drive(engine_of(model_of(variant), "native", blocks))
-    answers = []
     for prompt, each, steps in asked:
-        answers.append(drive.add(prompt, **each.model_dump()))
-        for _ in range(steps):
-            drive.step()
-    drive.finish()
-    for answer in answers:
-        assert_as_alone(answer, runtime_of(variant))
+        drive.add(prompt, **each.model_dump())
+        drive.step(steps)
+    finish(drive, runtime_of(variant))
 
 
 @needs_compiler
@@ -97,10 +96,9 @@ def test_tokens_and_logprobs_are_the_same_bits_whatever_else_is_in_the_batch(
 def test_every_format_of_weights_and_cache_gives_the_answers_given_alone(weights: str, kv_dtype: str) -> None:
     model = quantize(model_of(), weights)
     drive = Drive(engine_of(model, "native", 9, kv_dtype))
-    answers = [drive.add("abc" * n, max_new_tokens=100, seed=n, logprobs=2) for n in range(1, 9)]
-    drive.finish()
-    for answer in answers:
-        assert_as_alone(answer, build_runtime(model, DecodeOptions("native", kv_dtype=kv_dtype)))
+    for n in range(1, 9):
+        drive.add("abc" * n, max_new_tokens=100, seed=n, logprobs=2)
+    finish(drive, build_runtime(model, DecodeOptions("native", kv_dtype=kv_dtype)))
 
 
 @pytest.mark.parametrize("variant", range(len(VARIANTS)))
@@ -163,14 +161,14 @@ def test_all_requests_are_computed_in_the_same_pass(backend: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "kv_dtype", "arguments", "message"),
+    ("kv_dtype", "arguments", "message"),
     [
-        ("eager", "int8", (4, 64), "only the native backend serves from a cache of int8"),
-        ("eager", "fp32", (4, 64, 3), "3 blocks of 64 positions; one window needs 4"),
-        ("eager", "fp32", (0, 64), "max_sequences is 0, expected at least 1"),
-        ("eager", "fp32", (1, 0), "prefill_chunk is 0, expected at least 1"),
+        ("int8", (4, 64), "only the native backend serves from a cache of int8"),
+        ("fp32", (4, 64, 3), "3 blocks of 64 positions; one window needs 4"),
+        ("fp32", (0, 64), "max_sequences is 0, expected at least 1"),
+        ("fp32", (1, 0), "prefill_chunk is 0, expected at least 1"),
     ],
 )
-def test_what_cannot_be_built_is_refused(backend: str, kv_dtype: str, arguments: tuple[int, ...], message: str) -> None:
+def test_what_cannot_be_built_is_refused(kv_dtype: str, arguments: tuple[int, ...], message: str) -> None:
     with pytest.raises(GenerationError, match=message):
-        build_runtime(model_of(), DecodeOptions(backend, kv_dtype=kv_dtype)).engine(LETTERS, *arguments)
+        build_runtime(model_of(), DecodeOptions("eager", kv_dtype=kv_dtype)).engine(LETTERS, *arguments)

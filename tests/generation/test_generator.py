@@ -2,22 +2,23 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from generation.support import LETTERS
 from native_support import needs_compiler
-from torch import nn
 
 import gpt
 from gpt.config import SamplingParams
-from gpt.data import ByteTokenizer, CharTokenizer
+from gpt.data import CharTokenizer
 from gpt.errors import DataError, DeviceError, GenerationError, InputError
-from gpt.generation import DecodeOptions, TextBatch, beam_search, build_runtime, complete, generate, generate_tokens
-from gpt.generation.drafts import ModelDrafter
+from gpt.generation import TextBatch, complete, generate, generate_tokens
+from gpt.generation.backends.selection import DecodeOptions, build_runtime
+from gpt.generation.beam import beam_search
+from gpt.generation.drafts import LookupDrafter, ModelDrafter
 from gpt.generation.reference import reference_tokens
 from gpt.generation.sampling import next_token_probabilities, sample
 from gpt.generation.tokens import RandomStream
@@ -26,16 +27,10 @@ from gpt.model import GPT
 from patience import PATIENCE
 from tiny import sharp_model, tiny_config
 
-LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
 
-
-def tokens_of(model: GPT, prompt: list[int], **params: object) -> list[int]:
-    return list(generate_tokens(model, prompt, SamplingParams.model_validate(params)))
-
-
-def tokens_by(backend: str, model: GPT, **params: object) -> list[int]:
+def tokens_by(backend: str, model: GPT, prompt: Sequence[int] = (1,), **params: object) -> list[int]:
     runtime = build_runtime(model, DecodeOptions(backend))
-    return list(generate_tokens(model, [1], SamplingParams.model_validate(params), runtime))
+    return list(generate_tokens(model, prompt, SamplingParams.model_validate(params), runtime))
 
 
 def test_the_reference_is_the_loop_written_out(tiny_model: GPT) -> None:
@@ -67,45 +62,17 @@ def test_tokens_are_those_of_the_reference(options: DecodeOptions, given: dict[s
     assert list(found) == list(reference_tokens(model, prompt, params))
 
 
-def test_greedy_is_the_most_likely_token_whatever_the_seed(tiny_model: GPT) -> None:
-    greedy = tokens_of(tiny_model, [2], temperature=0.0, max_new_tokens=12, seed=1)
-    assert greedy == tokens_of(tiny_model, [2], temperature=0.0, max_new_tokens=12, seed=2)
-    assert greedy[0] == int(tiny_model(torch.tensor([[2]]))[0, -1].argmax())
-
-
 def test_sampling_leaves_torchs_generator_alone(tiny_model: GPT) -> None:
     before = torch.get_rng_state()
     gpt.generate(tiny_model, LETTERS, "a", max_new_tokens=5)
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_an_empty_prompt_starts_after_a_line_end(tiny_model: GPT) -> None:
-    options = {"max_new_tokens": 9, "seed": 3}
-    assert gpt.generate(tiny_model, LETTERS, "", **options) == gpt.generate(tiny_model, LETTERS, "\n", **options)
-    no_line_end = CharTokenizer("abcdefghijklmnopqrstuvw")
-    from_a = gpt.generate(tiny_model, no_line_end, "a", **options)
-    assert gpt.generate(tiny_model, no_line_end, "", **options) == from_a
-
-
-def test_bytes_come_out_as_whole_characters() -> None:
-    model = GPT(tiny_config(vocab_size=256)).eval()
-    pieces = list(gpt.stream(model, ByteTokenizer(), "é", max_new_tokens=60, temperature=1.0))
-    whole = gpt.generate(model, ByteTokenizer(), "é", max_new_tokens=60, temperature=1.0)
-    assert "".join(pieces) == whole
-    assert all(pieces)
-
-
-def test_unknown_characters_are_refused_by_the_call_itself(tiny_model: GPT) -> None:
+def test_what_cannot_be_generated_is_refused_by_the_call_itself(tiny_model: GPT) -> None:
     with pytest.raises(DataError, match="'€' at 1"):
         gpt.stream(tiny_model, LETTERS, "a€")
-
-
-def test_a_token_outside_the_vocabulary_is_refused(tiny_model: GPT) -> None:
     with pytest.raises(InputError, match="23"):
-        tokens_of(tiny_model, [23])
-
-
-def test_a_seed_that_is_none_is_refused(tiny_model: GPT) -> None:
+        tokens_by("auto", tiny_model, prompt=[23])
     with pytest.raises(GenerationError, match="seed 4294967296: expected"):  # which would be seed 0
         TextBatch(build_runtime(tiny_model), LETTERS, ["a", "b"], SamplingParams(), [1, 2**32])
 
@@ -137,24 +104,14 @@ def test_the_native_backend_is_taken_where_it_can_be(tiny_model: GPT, monkeypatc
 
 
 @needs_compiler
-def test_a_model_that_someone_looks_into_or_has_changed_is_run_as_it_is(tiny_model: GPT) -> None:
-    handle = tiny_model.h[0].register_forward_hook(lambda *_: None)
-    name, lines = runtime_name(tiny_model)
-    assert name == "eager, fp32 cache"
-    assert lines == [
-        "no native backend, which is several times faster: "
-        "the native backend does not call hooks, and the model has some"
-    ]
-    handle.remove()
-
-    class Doubled(nn.Identity):
-        pass
-
-    tiny_model.softcap = Doubled()
-    name, (line,) = runtime_name(tiny_model)
-    assert name == "eager, fp32 cache"
-    assert "does not know what Doubled computes" in line
-    with pytest.raises(DeviceError, match=r"^no native backend: .* Doubled computes; take backend auto or eager$"):
+def test_a_model_that_someone_looks_into_is_run_as_it_is(tiny_model: GPT) -> None:
+    tiny_model.h[0].register_forward_hook(lambda *_: None)
+    why = "the native backend does not call hooks, and the model has some"
+    assert runtime_name(tiny_model) == (
+        "eager, fp32 cache",
+        [f"no native backend, which is several times faster: {why}"],
+    )
+    with pytest.raises(DeviceError, match=f"^no native backend: {why}; take backend auto or eager$"):
         runtime_name(tiny_model, "native")
 
 
@@ -176,23 +133,7 @@ def test_options_that_are_unknown_or_contradict_each_other_are_refused(options: 
         DecodeOptions(**options)
 
 
-def test_a_runtime_that_is_kept_generates_what_a_new_one_does(tiny_model: GPT) -> None:
-    runtime = build_runtime(tiny_model)
-    for prompts in ("a", ["a", "bc"]):
-        expected = gpt.generate(tiny_model, LETTERS, prompts, max_new_tokens=9)
-        assert gpt.generate(tiny_model, LETTERS, prompts, runtime=runtime, max_new_tokens=9) == expected
-
-
 BACKENDS = ["eager", pytest.param("native", marks=needs_compiler)]
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -202,22 +143,17 @@ def test_torchs_default_type_changes_no_text(tiny_model: GPT, backend: str, dtyp
 
     def texts() -> object:
         runtime = build_runtime(tiny_model, DecodeOptions(backend))
+        drafter = ModelDrafter(runtime.backend(params), params) if backend == "native" else LookupDrafter()  # type: ignore[arg-type]
         sampled = complete(tiny_model, LETTERS, ["a", "bc"], params, runtime=runtime)
-        return sampled, beam_search(runtime.backend(params), [1, 2], 3, 6)
+        drafts = drafter.draft([1], RandomStream(params.seed).peek(4))
+        return sampled, beam_search(runtime.backend(params), [1, 2], 3, 6), drafts
 
     expected = texts()
-    with default_dtype(dtype):
+    torch.set_default_dtype(dtype)
+    try:
         assert texts() == expected
-
-
-@needs_compiler
-def test_torchs_default_type_changes_no_drafts(tiny_model: GPT) -> None:
-    params = SamplingParams(max_new_tokens=12)
-    backend = build_runtime(tiny_model, DecodeOptions("native")).backend
-    with default_dtype(torch.float64):
-        drafter = ModelDrafter(backend(params), params)  # type: ignore[arg-type]
-        drafts = drafter.draft([1], RandomStream(params.seed).peek(4))
-    assert drafts == list(generate_tokens(tiny_model, [1], params))[:4]
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -230,13 +166,6 @@ def test_a_model_left_in_training_mode_generates_without_dropout_and_stays_in_it
     assert model.training
     assert model.h[1].attn.training
     assert not model.h[0].attn.training
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_a_penalty_near_zero_keeps_to_the_vocabulary(backend: str, temperature: float) -> None:
-    params = {"repetition_penalty": 1e-46, "temperature": temperature, "top_p": 0.9, "max_new_tokens": 30}
-    assert all(0 <= token < 23 for token in tokens_by(backend, sharp_model(), **params))
 
 
 FEW = CharTokenizer("\nabcdef")  # 7 ids of a model that has 23
@@ -257,18 +186,7 @@ def test_ids_that_the_tokenizer_does_not_have_are_not_sampled(backend: str, opti
     limited = params.model_copy(update={"seed": 3}).limited_to(FEW.vocab_size)
     ids = list(generate_tokens(model, "abc", limited, runtime, FEW))
     assert ids == [token.id for token in completions[0].tokens]
-
-
-def test_an_end_token_beyond_the_tokenizer_still_ends_a_text() -> None:
-    assert SamplingParams(end_id=9).limited_to(7).ids == 10
-    assert SamplingParams().limited_to(7).ids == 7
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("top_k", [23, 24, 2**32 + 1])
-def test_top_k_beyond_the_vocabulary_keeps_every_token(backend: str, top_k: int) -> None:
-    model = sharp_model()
-    assert tokens_by(backend, model, top_k=top_k, max_new_tokens=30) == tokens_by(backend, model, max_new_tokens=30)
+    assert SamplingParams(end_id=9).limited_to(7).ids == 10  # it still ends a text
 
 
 def test_values_of_other_libraries_and_one_stop_string_are_accepted(tiny_model: GPT) -> None:
@@ -290,7 +208,8 @@ def test_a_forked_process_is_refused_instead_of_hanging() -> None:
     program = """
 import os, sys, torch
 from gpt.config import ModelConfig, SamplingParams
-from gpt.generation import DecodeOptions, build_runtime, generate_tokens
+from gpt.generation import generate_tokens
+from gpt.generation.backends.selection import DecodeOptions, build_runtime
 from gpt.model import GPT
 
 def check(backend):

@@ -1,6 +1,7 @@
-"""The filters against those of Hugging Face, element by element on random logits."""
+"""The filters and their order against Hugging Face's, element by element on random logits."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +15,16 @@ from transformers import (
 )
 
 from gpt.config import SamplingParams
-from gpt.filters import min_p_filter, top_k_filter, top_p_filter
-from gpt.generation.sampling import next_token_probabilities, repetition_penalty
+from gpt.filters import FILTERS
+from gpt.generation.sampling import next_token_probabilities
+
+WARPERS = {
+    "repetition_penalty": RepetitionPenaltyLogitsProcessor,
+    "temperature": TemperatureLogitsWarper,
+    "top_k": TopKLogitsWarper,
+    "top_p": TopPLogitsWarper,
+    "min_p": MinPLogitsWarper,
+}
 
 
 @pytest.fixture
@@ -23,43 +32,25 @@ def logits() -> Tensor:
     return torch.randn(200, 65) * torch.linspace(0.1, 6, 200).unsqueeze(1)
 
 
-@pytest.fixture
-def ids() -> Tensor:
-    return torch.randint(65, (200, 30))
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("top_k", [1, 2, 10, 64, 65, 100]), ("top_p", [0.05, 0.3, 0.9, 0.99]), ("min_p", [0.01, 0.1, 0.5, 1.0])],
+)
+def test_each_filter_is_theirs(logits: Tensor, name: str, values: list[Any]) -> None:
+    for value in values:
+        assert torch.equal(FILTERS[name].apply(logits, value), WARPERS[name](value)(None, logits))
 
 
-@pytest.mark.parametrize("k", [1, 2, 10, 64, 65, 100])
-def test_top_k(logits: Tensor, ids: Tensor, k: int) -> None:
-    assert torch.equal(top_k_filter(logits, k), TopKLogitsWarper(k)(ids, logits))
-
-
-@pytest.mark.parametrize("p", [0.05, 0.3, 0.9, 0.99])
-def test_top_p(logits: Tensor, ids: Tensor, p: float) -> None:
-    assert torch.equal(top_p_filter(logits, p), TopPLogitsWarper(p)(ids, logits))
-
-
-@pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 1.0])
-def test_min_p(logits: Tensor, ids: Tensor, p: float) -> None:
-    assert torch.equal(min_p_filter(logits, p), MinPLogitsWarper(p)(ids, logits))
-
-
-@pytest.mark.parametrize("penalty", [0.8, 1.2, 3.0])
-def test_repetition_penalty(logits: Tensor, ids: Tensor, penalty: float) -> None:
-    theirs = RepetitionPenaltyLogitsProcessor(penalty)(ids, logits)
-    torch.testing.assert_close(repetition_penalty(logits, ids.tolist(), penalty), theirs)
-
-
-def test_all_of_them_in_the_documented_order(logits: Tensor, ids: Tensor) -> None:
-    params = SamplingParams(repetition_penalty=1.3, temperature=0.7, top_k=30, top_p=0.95, min_p=0.02)
-    theirs = logits
-    for warper in (
-        RepetitionPenaltyLogitsProcessor(1.3),
-        TemperatureLogitsWarper(0.7),
-        TopKLogitsWarper(30),
-        TopPLogitsWarper(0.95),
-        MinPLogitsWarper(0.02),
-    ):
-        theirs = warper(ids, theirs)
-    ours = next_token_probabilities(logits, params, ids.tolist())
+@pytest.mark.parametrize(
+    "values",
+    [(1.3, 0.7, 30, 0.95, 0.02), (0.8, 1.0, 64, 0.6, 0.1), (3.0, 2.5, 12, 0.97, 0.07), (1.2, 0.3, 50, 0.3, 0.01)],
+)
+def test_the_distribution_is_theirs_in_the_documented_order(logits: Tensor, values: tuple[Any, ...]) -> None:
+    ids = torch.randint(65, (200, 30))
+    before, theirs = logits.clone(), logits
+    for warper, value in zip(WARPERS.values(), values, strict=True):
+        theirs = warper(value)(ids, theirs)
+    ours = next_token_probabilities(logits, SamplingParams(**dict(zip(WARPERS, values, strict=True))), ids.tolist())
     assert torch.equal(ours == 0, theirs == -math.inf)
     torch.testing.assert_close(ours, theirs.softmax(dim=-1))
+    assert torch.equal(logits, before)

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from generation.support import BLOCK_SIZE, LETTERS, WINDOW_BLOCKS, Answer, Drive, MemoryRunner, expected_tokens
+from generation.support import LETTERS, WINDOW_BLOCKS, Answer, Drive, MemoryRunner, expected_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt.generation.runners import BLOCK
+from gpt.cache.paged import BLOCK
 from gpt.generation.scheduler import TURN
 
 PROMPTS = ["abcdefghij" * 20, "abcdefghij" * 13 + "k", "abcdefghij" * 7, "v" * 64, "v" * 65, "ab", "u" * 128]
@@ -18,11 +18,17 @@ def expected(answer: Answer) -> list[int]:
     return expected_tokens(answer.request.prompt_ids, params, uniforms)
 
 
-def assert_as_alone(answer: Answer) -> None:
-    assert [token.id for token in answer.tokens] == expected(answer)
-    assert answer.text == LETTERS.decode(expected(answer))
-    assert [chunk.finish for chunk in answer.chunks[:-1]] == [None] * (len(answer.chunks) - 1)
-    assert answer.finish == "length"
+def finish(drive: Drive) -> None:
+    """Every answer is the one given alone, or the beginning of that."""
+    drive.finish()
+    for answer in drive.answers.values():
+        tokens, right = [token.id for token in answer.tokens], expected(answer)
+        assert [chunk.finish for chunk in answer.chunks[:-1]] == [None] * (len(answer.chunks) - 1)
+        if answer.finish == "cancelled":
+            assert tokens == right[: len(tokens)]
+            assert len(tokens) < answer.request.params.max_new_tokens
+        else:
+            assert (tokens, answer.text, answer.finish) == (right, LETTERS.decode(right), "length")
 
 
 requests = st.tuples(
@@ -49,30 +55,13 @@ def test_every_answer_is_the_one_given_alone_whatever_comes_goes_and_gives_way(
     for event in schedule:
         match event:
             case int(steps):
-                for _ in range(steps):
-                    drive.step()
+                drive.step(steps)
             case ("cancel", int(which)):
                 if answers:
                     drive.cancel(answers[which % len(answers)])
             case (prompt, tokens, seed, slide):
                 answers.append(drive.add(prompt, max_new_tokens=tokens, seed=seed, slide_chunk=slide))  # type: ignore[has-type]
-    drive.finish()
-    for answer in answers:
-        if answer.finish == "cancelled":
-            count = len(answer.tokens)
-            assert [token.id for token in answer.tokens] == expected(answer)[:count]
-            assert count < answer.request.params.max_new_tokens
-        elif answer.request.params.max_new_tokens:
-            assert_as_alone(answer)
-
-
-def test_sequences_that_do_not_fit_give_way_and_lose_nothing() -> None:
-    drive = Drive(MemoryRunner(WINDOW_BLOCKS + 1, max_sequences=4))
-    answers = [drive.add(letter * 30, max_new_tokens=150, seed=seed) for seed, letter in enumerate("abcd")]
-    drive.finish()
-    assert drive.engine.stats().preemptions > 0
-    for answer in answers:
-        assert_as_alone(answer)
+    finish(drive)
 
 
 def test_the_oldest_sequence_never_gives_way() -> None:
@@ -82,10 +71,9 @@ def test_the_oldest_sequence_never_gives_way() -> None:
         drive.add(letter * 60, max_new_tokens=130)
     while not oldest.finish:
         before = len(oldest.tokens)
-        drive.step()
-        drive.step()  # one of the two may be for the first tokens of others
+        drive.step(2)  # one of the two may be for the first tokens of others
         assert oldest.finish or len(oldest.tokens) > before
-    drive.finish()
+    finish(drive)
 
 
 def test_requests_are_begun_in_the_order_in_which_they_came() -> None:
@@ -95,29 +83,23 @@ def test_requests_are_begun_in_the_order_in_which_they_came() -> None:
         drive.step()
         begun = [bool(answer.tokens) for answer in answers]
         assert begun == sorted(begun, reverse=True)
-    drive.finish()
+    finish(drive)
 
 
 def test_a_short_request_does_not_wait_for_long_ones_to_end() -> None:
     drive = Drive(MemoryRunner(4 * WINDOW_BLOCKS))
     long = [drive.add("abc"[: 1 + n % 3], max_new_tokens=1000, seed=n) for n in range(6)]
-    for _ in range(TURN):
-        drive.step()
+    drive.step(TURN)
     short = [drive.add("cab", max_new_tokens=5, seed=n) for n in range(3)]
-    for _ in range(TURN):
-        drive.step()
+    drive.step(TURN)
     assert all(answer.finish == "length" for answer in short)
-    for _ in range(4 * TURN):
-        drive.step()
+    drive.step(4 * TURN)
     counts = [len(answer.tokens) for answer in long]
     assert max(counts) - min(counts) <= 2 * TURN  # of six, in four places
     before, steps = drive.engine.stats().preemptions, 10 * TURN
-    for _ in range(steps):
-        drive.step()
+    drive.step(steps)
     assert drive.engine.stats().preemptions - before <= 2 * steps / TURN + 2  # two wait at a time, each for a turn
-    drive.finish()
-    for answer in [*long, *short]:
-        assert_as_alone(answer)
+    finish(drive)
 
 
 def test_a_long_prompt_does_not_stall_the_others() -> None:
@@ -133,7 +115,7 @@ def test_a_long_prompt_does_not_stall_the_others() -> None:
         assert runner.computed[-1] == 16 + 3
     drive.step()
     assert (len(long.tokens), runner.computed[-1]) == (1, 190 % 16)
-    drive.finish()
+    finish(drive)
 
 
 def test_a_new_request_gets_its_first_token_before_the_others_get_their_next_but_not_always() -> None:
@@ -141,8 +123,7 @@ def test_a_new_request_gets_its_first_token_before_the_others_get_their_next_but
     runner = MemoryRunner(200, max_sequences=64, prefill_chunk=64)
     drive = Drive(runner)
     others = [drive.add("ab", max_new_tokens=100, seed=seed) for seed in range(20)]
-    for _ in range(4):
-        drive.step()
+    drive.step(4)
     for seed in range(10):
         new, before = drive.add("cd", max_new_tokens=100, seed=seed), len(others[0].tokens)
         drive.step()
@@ -150,18 +131,17 @@ def test_a_new_request_gets_its_first_token_before_the_others_get_their_next_but
         drive.add("ef", max_new_tokens=100, seed=seed)
         drive.step()
         assert {len(answer.tokens) for answer in others} == {before + 1}
-    drive.finish()
+    finish(drive)
 
 
 def test_sequences_whose_windows_move_share_the_budget() -> None:
     """Each moves its window again and again, which costs more than a step has; all get on alike."""
     drive = Drive(MemoryRunner(64, max_sequences=8, prefill_chunk=16))
     answers = [drive.add(letter * 190, max_new_tokens=400) for letter in "abcdefgh"]
-    for _ in range(1500):
-        drive.step()
+    drive.step(1500)
     counts = [len(answer.tokens) for answer in answers]
     assert min(counts) > 0.6 * max(counts) > 60
-    drive.finish()
+    finish(drive)
 
 
 @pytest.mark.parametrize(
@@ -178,69 +158,53 @@ def test_what_prompts_begin_with_is_computed_and_held_once(
 ) -> None:
     runner = MemoryRunner(200, max_sequences=32, prefill_chunk=4000)
     drive = Drive(runner)
-    answers = [drive.add(prompt, max_new_tokens=10, seed=seed) for seed, prompt in enumerate(prompts)]
+    for seed, prompt in enumerate(prompts):
+        drive.add(prompt, max_new_tokens=10, seed=seed)
     most = 0
     while drive.engine.requests:
         drive.step()
         most = max(most, drive.engine.stats().blocks_in_use)
     assert sum(runner.computed) == computed + 10 * len(prompts)
     assert (most, drive.engine.stats().prompt_tokens_reused) == (held, reused)
-    for answer in answers:
-        assert_as_alone(answer)
+    finish(drive)
 
 
 def test_several_tokens_a_step_are_sampled_where_nobody_waits() -> None:
     runner = MemoryRunner(40, max_sequences=2, ahead=16)
     drive = Drive(runner)
-    answers = [drive.add("ab" * 30, max_new_tokens=50, seed=seed) for seed in range(2)]
-    drive.finish()
+    for seed in range(2):
+        drive.add("ab" * 30, max_new_tokens=50, seed=seed)
+    finish(drive)
     assert len(runner.computed) == 2 + 4
     waiting = [drive.add("ab" * 30, max_new_tokens=20, seed=seed) for seed in range(3)]
     runner.computed.clear()
-    drive.step()
-    drive.step()
+    drive.step(2)
     assert {len(answer.tokens) for answer in waiting} <= {0, 1}
-    drive.finish()
-    for answer in [*answers, *waiting]:
-        assert_as_alone(answer)
+    finish(drive)
 
 
 def test_a_prompt_that_was_seen_before_is_not_computed_again() -> None:
     runner = MemoryRunner(40)
     drive = Drive(runner)
     drive.add("abcdefghij" * 15, max_new_tokens=4)
-    drive.finish()
+    finish(drive)
     runner.computed.clear()
-    again = drive.add("abcdefghij" * 15, max_new_tokens=4, seed=3)
-    drive.finish()
+    drive.add("abcdefghij" * 15, max_new_tokens=4, seed=3)
+    finish(drive)
     assert sum(runner.computed) == 150 - 2 * BLOCK + 3
-    assert_as_alone(again)
 
 
 def test_a_cancelled_request_gives_its_blocks_back_at_once_and_ends_no_other() -> None:
     drive = Drive(MemoryRunner(40, max_sequences=2))
     running = [drive.add("ab" * 40, max_new_tokens=90), drive.add("cd" * 40, max_new_tokens=90)]
     queued = [drive.add("ef", max_new_tokens=9), drive.add("gh", max_new_tokens=9)]
-    for _ in range(10):
-        drive.step()
+    drive.step(10)
     held = drive.engine.stats().blocks_in_use
-    drive.cancel(running[0])
-    drive.cancel(queued[0])
-    drive.cancel(queued[0])
+    for answer in (running[0], queued[0], queued[0]):
+        drive.cancel(answer)
     assert drive.engine.stats().blocks_in_use == held // 2
     assert (running[0].finish, queued[0].finish, queued[0].tokens) == ("cancelled", "cancelled", [])
-    drive.finish()
-    assert_as_alone(running[1])
-    assert_as_alone(queued[1])
-
-
-@pytest.mark.parametrize("length", [1, 63, 64, 65, 127, 128, 129, BLOCK_SIZE - 1, BLOCK_SIZE])
-def test_prompts_of_every_length_go_on_past_the_edge_of_the_window(length: int) -> None:
-    drive = Drive(MemoryRunner(12, prefill_chunk=50))
-    answers = [drive.add(("abcdefghij" * 20)[:length], max_new_tokens=300, seed=seed) for seed in range(3)]
-    drive.finish()
-    for answer in answers:
-        assert_as_alone(answer)
+    finish(drive)
 
 
 def test_tokens_found_are_counted_once_however_often_a_request_is_looked_at() -> None:
@@ -248,5 +212,5 @@ def test_tokens_found_are_counted_once_however_often_a_request_is_looked_at() ->
     drive.add("a" * 150, max_new_tokens=40)
     drive.step()
     drive.add("a" * 150, max_new_tokens=40)
-    drive.finish()
+    finish(drive)
     assert drive.engine.stats().prompt_tokens_reused <= 150

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,6 +32,7 @@ def test_a_prompt_becomes_its_ids() -> None:
         (CharTokenizer("\t\nab", unknown="drop"), [1]),
         (CharTokenizer("\tab", unknown="drop"), [0]),
         (CharTokenizer("\tab?", unknown="replace"), [0]),
+        (CharTokenizer("abc", unknown="drop"), [0]),
         (ByteTokenizer(), [10]),
     ],
 )
@@ -37,36 +40,30 @@ def test_an_empty_prompt_starts_after_a_line_end_or_the_first_id(tokenizer: Toke
     assert encoded("", tokenizer) == ids
 
 
-def test_a_prompt_of_which_nothing_is_left_is_an_empty_one() -> None:
-    dropping = CharTokenizer("abc", unknown="drop")
-    assert encoded("xyz", dropping) == [0]
-    with pytest.raises(GenerationError, match="prompt is empty"):
-        encoded("xyz", dropping, empty_prompt="refuse")
+def test_a_prompt_of_which_nothing_is_left_starts_as_an_empty_one() -> None:
+    assert encoded("xyz", CharTokenizer("abc", unknown="drop")) == [0]
 
 
-def test_an_empty_prompt_is_refused_where_that_is_asked_for() -> None:
-    with pytest.raises(GenerationError, match="prompt is empty"):
-        encoded("", empty_prompt="refuse")
-
-
-@pytest.mark.parametrize("long_prompt", ["refuse", "crop"])
-def test_a_prompt_as_long_as_the_window_is_taken_whole(long_prompt: str) -> None:
-    assert encoded("abcd", long_prompt=long_prompt) == [1, 2, 3, 4]
-
-
-def test_a_prompt_longer_than_the_window_is_refused_with_both_lengths_and_a_way_out() -> None:
-    with pytest.raises(GenerationError, match=r"5 tokens, more than the window of 4; .*long_prompt=crop"):
-        encoded("abcde")
+@pytest.mark.parametrize(
+    ("prompt", "tokenizer", "params", "error"),
+    [
+        ("", LETTERS, {"empty_prompt": "refuse"}, "prompt is empty"),
+        # of which nothing is left
+        ("xyz", CharTokenizer("abc", unknown="drop"), {"empty_prompt": "refuse"}, "prompt is empty"),
+        ("abcde", LETTERS, {}, r"5 tokens, more than the window of 4; .*long_prompt=crop"),
+        # even in the part that would be cropped
+        ("€abcdefgh", LETTERS, {"long_prompt": "crop"}, "'€' at 0"),
+    ],
+)
+def test_a_prompt_is_refused_with_a_reason(prompt: str, tokenizer: Tokenizer, params: Any, error: str) -> None:
+    with pytest.raises((DataError, GenerationError), match=error):
+        encoded(prompt, tokenizer, **params)
 
 
 def test_the_end_of_a_long_prompt_is_taken_where_that_is_asked_for() -> None:
+    assert encoded("abcd", long_prompt="refuse") == encoded("abcd", long_prompt="crop") == [1, 2, 3, 4]
     assert encoded("abcdefgh", long_prompt="crop") == [5, 6, 7, 8]
     assert encoded("aéé", ByteTokenizer(), long_prompt="crop") == [0xC3, 0xA9, 0xC3, 0xA9]
-
-
-def test_unknown_characters_are_an_error_even_in_the_part_that_would_be_cropped() -> None:
-    with pytest.raises(DataError, match="'€' at 0"):
-        encoded("€abcdefgh", long_prompt="crop")
 
 
 @given(
@@ -90,15 +87,16 @@ def test_any_prompt_gives_one_to_block_size_ids_or_a_reason(
         assert tokenizer.decode(ids) == prompt[-4:]
 
 
-ALPHABET = "abc\n"
+ALPHABET = "ab\né🙂"
 
 
-def shown(text: str, stop: list[str], tokenizer: Tokenizer | None = None) -> list[str]:
-    """The pieces shown when a text is fed id by id until a stop, then flushed."""
-    tokenizer = tokenizer or CharTokenizer(ALPHABET)
+def shown(text: str, stop: list[str], tokenizer: Tokenizer) -> list[str]:
+    """The pieces shown when a text is fed character by character until a stop, then flushed."""
     stream, pieces = TextStream(tokenizer, stop), []
-    for index in tokenizer.encode(text).tolist():
-        pieces.append(stream.feed(index))
+    for character in text:
+        pieces.append("")
+        for index in tokenizer.encode(character).tolist():
+            pieces[-1] += stream.feed(index)
         if stream.stopped:
             break
     return [*pieces, stream.flush()]
@@ -118,33 +116,22 @@ stops = st.lists(st.text(ALPHABET, min_size=1, max_size=5), max_size=3)
 
 
 @settings(max_examples=500, deadline=None)
-@given(text=texts, stop=stops)
-def test_what_is_shown_is_the_text_up_to_the_earliest_stop(text: str, stop: list[str]) -> None:
-    assert "".join(shown(text, stop)) == up_to_the_earliest_stop(text, stop)
-
-
-@settings(max_examples=500, deadline=None)
-@given(data=st.data(), before=texts, stop=stops.filter(bool), after=texts)
-def test_no_stop_text_is_shown_even_in_part(data: st.DataObject, before: str, stop: list[str], after: str) -> None:
-    """At every moment, what is shown could still be the whole answer, whichever stop follows."""
-    text = before + data.draw(st.sampled_from(stop)) + after
-    so_far = ""
-    for piece in shown(text, stop):
+@given(data=st.data(), text=texts, stop=stops, tokenizer=st.sampled_from([CharTokenizer(ALPHABET), ByteTokenizer()]))
+def test_what_is_shown_is_the_text_up_to_the_earliest_stop_as_early_as_that_is_certain(
+    data: st.DataObject, text: str, stop: list[str], tokenizer: Tokenizer
+) -> None:
+    """At every moment it could still be the whole answer, and nothing is held back that cannot begin a stop."""
+    text += data.draw(st.sampled_from(["", *stop])) + data.draw(texts)
+    expected, so_far = up_to_the_earliest_stop(text, stop), ""
+    *pieces, last = shown(text, stop, tokenizer)
+    for fed, piece in enumerate(pieces, start=1):
         so_far += piece
-        assert up_to_the_earliest_stop(text, stop).startswith(so_far)
-        assert not any(each in so_far for each in stop)
-
-
-@settings(max_examples=300, deadline=None)
-@given(text=texts, stop=stops)
-def test_nothing_is_held_back_that_cannot_begin_a_stop(text: str, stop: list[str]) -> None:
-    stream, so_far, tokenizer = TextStream(CharTokenizer(ALPHABET), stop), "", CharTokenizer(ALPHABET)
-    for fed, index in enumerate(tokenizer.encode(text).tolist(), start=1):
-        so_far += stream.feed(index)
-        if stream.stopped:
-            break
+        assert expected.startswith(so_far)
         held = text[len(so_far) : fed]
-        assert not held or any(each.startswith(held) for each in stop)
+        is_stopped = fed == len(pieces) and expected != text
+        assert is_stopped or not held or any(each.startswith(held) for each in stop)
+    assert so_far + last == expected
+    assert not any(each in so_far + last for each in stop)
 
 
 @pytest.mark.parametrize(
@@ -164,36 +151,15 @@ def test_nothing_is_held_back_that_cannot_begin_a_stop(text: str, stop: list[str
     ],
 )
 def test_pieces_by_hand(text: str, stop: list[str], pieces: list[str]) -> None:
-    assert shown(text, stop) == pieces
+    assert shown(text, stop, CharTokenizer("abc\n")) == pieces
 
 
-def test_a_stream_says_when_it_stopped_and_flushes_nothing_after() -> None:
-    tokenizer = CharTokenizer("abc")
-    stream = TextStream(tokenizer, ["bc"])
+def test_a_stream_says_when_it_stopped_and_flushes_what_was_held_once() -> None:
+    stream = TextStream(CharTokenizer("abc"), ["bc"])
     assert [(stream.feed(index), stream.stopped) for index in (0, 1, 2)] == [("a", False), ("", False), ("", True)]
     assert stream.flush() == ""
-
-
-def test_flush_gives_what_was_held_and_only_once() -> None:
     stream = TextStream(CharTokenizer("abc"), ["abc"])
-    assert [stream.feed(index) for index in (0, 1)] == ["", ""]
-    assert [stream.flush(), stream.flush()] == ["ab", ""]
-
-
-@pytest.mark.parametrize("text", ["aé", "日本", "a🙂b", "naïve ☕\n"])
-def test_bytes_are_shown_as_whole_characters(text: str) -> None:
-    pieces = shown(text, [], ByteTokenizer())
-    assert "".join(pieces) == text
-    assert all(len(piece) <= 1 for piece in pieces)
-    assert "�" not in "".join(pieces)
-
-
-@pytest.mark.parametrize(
-    ("text", "stop", "expected"),
-    [("a日本b", ["本"], "a日"), ("日本語", ["本語"], "日"), ("é🙂é🙂🙂", ["🙂🙂"], "é🙂é"), ("ééa", ["éa"], "é")],
-)
-def test_stops_of_several_bytes(text: str, stop: list[str], expected: str) -> None:
-    assert "".join(shown(text, stop, ByteTokenizer())) == expected
+    assert [stream.feed(0), stream.feed(1), stream.flush(), stream.flush()] == ["", "", "ab", ""]
 
 
 @pytest.mark.parametrize(("stop", "expected"), [([], "a�"), (["�"], "a"), (["a�"], ""), (["a�b"], "a�")])

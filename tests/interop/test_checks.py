@@ -22,10 +22,10 @@ from gpt.interop.onnx_file import check_onnx, write_onnx
 from gpt.interop.page_check import check_page
 from gpt.interop.verification import require_same, window_of
 from gpt.model import GPT, layers
-from gpt.model.attention import Attention, AutoCore, masked_scores, weighted_sum
-from gpt.model.gpt import Block
+from gpt.model.attention import Attention
 from gpt.model.quantized import quantize
 from interop.node import run_page
+from planted_edits import EDITS
 from programs import find_node
 from tiny import sharp_model
 from variants import VARIANTS, keys_of, name_of
@@ -34,6 +34,7 @@ CHARS = CharTokenizer("abcdefghijklmnopqrst \n?")
 GPT2: dict[str, object] = {"mlp": "gelu_tanh"}
 LLAMA: dict[str, object] = {"position": "rope", "norm": "rmsnorm", "mlp": "swiglu", "n_kv_head": 2}
 QWEN = LLAMA | {"qk_norm": True, "tie_weights": True, "norm_eps": 0.1, "rope_theta": 50.0}
+SINUSOIDAL = GPT2 | {"position": "sinusoidal", "bias": True, "tie_weights": True, "mlp_width": 80}
 OTHER_LOGITS = r"^the written file computes other logits than the model \(they differ by \d.*, their deviation is \d"
 Export = Callable[[GPT, Path], float]
 
@@ -62,21 +63,16 @@ EXPORTS: dict[str, Export] = {"html": to_html, "hf": to_folder, "gguf": to_gguf}
 every_export = pytest.mark.parametrize("export", EXPORTS.values(), ids=EXPORTS.keys())
 
 
-@pytest.mark.parametrize("changes", [GPT2, LLAMA | {"bias": True}, QWEN], ids=["gpt2", "llama", "qwen3"])
-@pytest.mark.parametrize("weights", ["float32", "q8_0"])
-def test_an_untouched_model_is_what_a_gguf_file_computes(
-    weights: str, changes: dict[str, object], tmp_path: Path
-) -> None:
-    assert to_gguf(sharp_model(**changes), tmp_path, weights) < 1e-6
+@pytest.mark.parametrize("changes", [GPT2, SINUSOIDAL, LLAMA | {"bias": True}, QWEN])
+def test_an_untouched_model_is_what_its_files_compute(changes: dict[str, object], tmp_path: Path) -> None:
+    model = sharp_model(**changes)
+    assert to_folder(model, tmp_path) < 1e-6
+    assert to_gguf(model, tmp_path) < 1e-6
+    assert to_gguf(model, tmp_path, "q8_0") < 1e-6
 
 
 def test_the_gelu_of_llama_cpp_is_allowed_for(tmp_path: Path) -> None:
     assert 1e-5 < to_gguf(sharp_model(mlp="gelu"), tmp_path) < 1e-3
-
-
-@pytest.mark.parametrize("changes", [GPT2, LLAMA | {"bias": True}, QWEN], ids=["gpt2", "llama", "qwen3"])
-def test_an_untouched_model_is_what_a_folder_computes(changes: dict[str, object], tmp_path: Path) -> None:
-    assert to_folder(sharp_model(**changes), tmp_path) < 1e-6
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
@@ -91,42 +87,20 @@ def test_quantized_weights_are_allowed_for(kept: str, tmp_path: Path) -> None:
     assert to_html(quantize(model, kept), tmp_path, "fp16") < (1e-2 if kept == "int4" else 1e-6)
 
 
-def without_attention(self: Block, x: Tensor, rotation: Any, mask: Any, cache: Any = None) -> Tensor:
-    x = x + 0.0 * self.attn(self.ln_1(x), rotation, mask, cache)
-    return x + self.mlp(self.ln_2(x))
-
-
-def biased_by_distance(self: AutoCore, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention with linear biases (2108.12409)."""
-    distance = torch.arange(k.size(-2)) - torch.arange(q.size(-2)).unsqueeze(1)
-    return weighted_sum((masked_scores(q, k, mask) + 0.1 * distance).softmax(dim=-1), v)
-
-
-def with_larger_eps(self: layers.RMSNorm, x: Tensor) -> Tensor:
-    return F.rms_norm(x, self.weight.shape, self.weight, 100 * self.eps)
-
-
-EDITS: dict[str, tuple[dict[str, object], Callable[[pytest.MonkeyPatch], None]]] = {
-    "no attention": (GPT2, lambda patch: patch.setattr(Block, "forward", without_attention)),
-    "another activation": (
-        GPT2 | {"mlp_width": 120},
-        lambda patch: patch.setitem(layers.ACTIVATIONS, "gelu_tanh", F.silu),
-    ),
-    "another eps": (LLAMA, lambda patch: patch.setattr(layers.RMSNorm, "forward", with_larger_eps)),
-    "a bias of scores": (LLAMA, lambda patch: patch.setattr(AutoCore, "forward", biased_by_distance)),
-}
-
-
 @every_export
-@pytest.mark.parametrize(("changes", "edit"), EDITS.values(), ids=EDITS.keys())
+@pytest.mark.parametrize(
+    ("edit", "changes"),
+    [
+        ("attention times zero", GPT2),
+        ("another activation", {"mlp": "gelu", "mlp_width": 120}),
+        ("another eps", QWEN),
+        ("another scale", LLAMA | {"n_kv_head": 4}),
+    ],
+)
 def test_an_edit_of_the_code_is_refused(
-    changes: dict[str, object],
-    edit: Callable[[pytest.MonkeyPatch], None],
-    export: Export,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    edit: str, changes: dict[str, object], export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edit(monkeypatch)
+    EDITS[edit](monkeypatch)
     with pytest.raises(InputError, match=OTHER_LOGITS):
         export(sharp_model(**changes), tmp_path)
 
@@ -135,9 +109,9 @@ def test_an_edit_of_the_code_is_refused(
 def test_rounded_weights_hide_no_edit(
     export: Callable[[GPT, Path, str], float], weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layers.RMSNorm, "forward", with_larger_eps)
+    EDITS["another eps"](monkeypatch)
     with pytest.raises(InputError, match=OTHER_LOGITS):
-        export(sharp_model(**LLAMA), tmp_path, weights)
+        export(sharp_model(**QWEN), tmp_path, weights)
 
 
 def test_a_graph_is_traced_from_edited_code_but_for_the_cores_that_are_replaced(
@@ -150,7 +124,7 @@ def test_a_graph_is_traced_from_edited_code_but_for_the_cores_that_are_replaced(
     with monkeypatch.context() as patch:  # by the package that wrote it
         patch.setattr(onnx_file, "find_spec", lambda name: None if name == "onnxruntime" else find_spec(name))
         assert check_onnx(tmp_path / "x.onnx", model) < 1e-6
-    monkeypatch.setattr(AutoCore, "forward", biased_by_distance)  # a graph has the reference in its place
+    EDITS["another scale"](monkeypatch)  # a graph has the reference in its place
     with pytest.raises(InputError, match=OTHER_LOGITS):
         check_onnx(tmp_path / "x.onnx", model)
 
@@ -206,7 +180,7 @@ def test_a_page_finds_its_own_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "return findProblem(newModel(true), data.probe);"
     model = sharp_model(**LLAMA)
     assert run_page(page_of(model), code) is None
-    monkeypatch.setattr(AutoCore, "forward", biased_by_distance)
+    EDITS["no rotation"](monkeypatch)
     assert "This page does not compute what its model computes" in run_page(page_of(model), code)
     monkeypatch.undo()
     broken = "data.config.mlp = 'mish'; data.config.norm = 'layernorm';"

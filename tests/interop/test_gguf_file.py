@@ -14,12 +14,11 @@ import torch
 
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
-from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.errors import InputError
 from gpt.generation import generate_tokens
-from gpt.interop.gguf_file import interleave_halves, write_gguf
+from gpt.interop.gguf_file import write_gguf
 from gpt.interop.gguf_tokenizer import SPLITS, gguf_tokens
-from gpt.model.positions import Rotary, rotate
 from tiny import CORPUS, sharp_model
 
 CHARS = CharTokenizer("abcdefghijklmnopqrs\né?")
@@ -30,21 +29,6 @@ VARIANTS: dict[str, dict[str, object]] = {
     "llama": LLAMA | {"n_kv_head": 2, "tie_weights": True},
     "qwen3": LLAMA | {"qk_norm": True, "n_kv_head": 1},
 }
-
-
-def test_rotating_neighbors_of_interleaved_rows_is_rotating_halves() -> None:
-    """llama.cpp multiplies the pair (2i, 2i + 1) as a complex number by e^(i angle)."""
-    torch.manual_seed(0)
-    heads, width = 3, 8
-    weight, x = torch.randn(heads * width, 5), torch.randn(4, 5)
-    rotation = Rotary(4, width, 10000.0)(torch.arange(4))
-    ours = rotate((x @ weight.T).view(4, heads, width).transpose(0, 1), rotation)
-    pairs = (x @ interleave_halves(weight, heads).T).view(4, heads, width // 2, 2)
-    frequencies = 10000.0 ** (-torch.arange(0, width, 2) / width)
-    angles = torch.polar(torch.tensor(1.0), torch.outer(torch.arange(4), frequencies))
-    rotated = torch.view_as_complex(pairs) * angles[:, None]
-    theirs = torch.cat((rotated.real, rotated.imag), dim=-1).transpose(0, 1)  # neighbors to halves
-    torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize(("kind", "changes"), VARIANTS.items(), ids=VARIANTS.keys())
@@ -103,17 +87,15 @@ def test_words_that_llama_cpp_does_not_split_are_refused(changes: dict[str, obje
 
 
 @pytest.mark.parametrize(
-    ("changes", "tokenizer", "message"),
+    ("changes", "message"),
     [
-        ({"mlp": "relu2"}, CHARS, "llama.cpp has no relu2 in GPT-2's layout"),
-        ({"logit_softcap": 3.0}, CHARS, "model.logit_softcap=null"),
+        ({"mlp": "relu2"}, "llama.cpp has no relu2 in GPT-2's layout"),
+        ({"logit_softcap": 3.0}, "model.logit_softcap=null"),
     ],
 )
-def test_what_llama_cpp_cannot_run_is_refused(
-    changes: dict[str, object], tokenizer: Tokenizer | None, message: str, tmp_path: Path
-) -> None:
+def test_what_llama_cpp_cannot_run_is_refused(changes: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
-        write_gguf(tmp_path / "x.gguf", sharp_model(**changes), tokenizer, "float32", "x")  # type: ignore[arg-type]
+        write_gguf(tmp_path / "x.gguf", sharp_model(**changes), CHARS, "float32", "x")
     assert list(tmp_path.iterdir()) == []
 
 

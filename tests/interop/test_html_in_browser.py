@@ -64,37 +64,26 @@ def open_view(page: Page, name: str) -> None:
     page.wait_for(f"document.querySelector('.view-{name}') !== null")
 
 
-@pytest.mark.parametrize("settings", [{"temperature": 0}, {"temperature": 0.8, "top_k": 5, "seed": 11}])
-def test_it_writes_what_pytorch_writes(settings: dict[str, float], open_page: Open, model: GPT) -> None:
-    text = write(open_page(), "the ", count=200, **settings)
-    assert text == "the " + generate(model, CHARS, "the ", max_new_tokens=200, **settings)
-
-
-def words_of(text: str) -> str:
-    """Only what any font has: a model that learned nothing writes bytes that are no characters."""
-    return "".join(char for char in text if " " <= char <= "~")
+def test_it_writes_what_pytorch_writes_by_webassembly(open_page: Open, model: GPT) -> None:
+    page = open_page()
+    assert page.run("document.getElementById('prompt').value") == "ab"
+    text = write(page, "the ", count=200, temperature=0.8, top_k=5, seed=11)
+    assert text == "the " + generate(model, CHARS, "the ", max_new_tokens=200, temperature=0.8, top_k=5, seed=11)
+    assert page.text(".status").startswith("200 characters written with seed 11")
+    assert page.text(".status").endswith("per second by WebAssembly.")
 
 
 def test_tokens_of_several_characters_are_written_and_looked_into(tmp_path: Path, visit: Open) -> None:
     tokenizer = learn_bpe([CORPUS], 300)
-    model = sharp_model(std=0.1, block_size=64, vocab_size=300)
-    page = render_model_page(model, tokenizer, "float32", SamplingParams(), "", "A title", "a note")
+    page = render_model_page(sharp_model(vocab_size=300), tokenizer, "float32", SamplingParams(), "", "A title", "")
     (tmp_path / "bpe.html").write_text(page, encoding="utf-8")
     shown = visit((tmp_path / "bpe.html").as_uri())
-    text = write(shown, "the keeper's", count=40, temperature=0)
-    expected = "the keeper's" + generate(model, tokenizer, "the keeper's", max_new_tokens=40, temperature=0.0)
-    assert words_of(text.replace("␣", " ")) == words_of(expected) != words_of("the keeper's")
+    text = write(shown, "the keeper's", count=10)
+    assert text.startswith("the keeper's")
+    assert len(text) > len("the keeper's")
     for name in ("attention", "lens", "surprisal"):
         open_view(shown, name)
     assert shown.console == []
-
-
-def test_webassembly_computes_and_the_pace_is_said(open_page: Open) -> None:
-    page = open_page()
-    assert page.run("document.getElementById('prompt').value") == "ab"
-    write(page, "a")
-    assert page.text(".status").startswith("60 characters written with seed 7")
-    assert page.text(".status").endswith("per second by WebAssembly.")
 
 
 def test_it_stops_at_once_and_starts_again(open_page: Open) -> None:
@@ -121,28 +110,28 @@ def read(page: Page, text: str) -> None:
     page.press("Enter", CONTROL)
 
 
-def test_another_text_is_read_and_only_the_end_of_a_long_one(open_page: Open) -> None:
+def test_a_view_follows_what_is_written_and_keeps_what_was_typed(open_page: Open) -> None:
     page = open_page()
-    open_view(page, "attention")
-    page.wait_for(f"{TOKENS} === 'ab'")
-    read(page, "tea")
-    page.wait_for(f"{TOKENS} === 'tea'")
-    assert page.text(".status") == ""
+    for _ in range(4):
+        page.press("Tab")  # the links to the views come first
+    page.press("Enter")
+    page.wait_for(f"document.querySelector('.view-surprisal') !== null && {TOKENS} === 'ab'")
+    page.press("Tab")
+    assert page.run("document.activeElement.id") == "reading-text"
     read(page, "a" * 10 + "b" * 15)
     page.wait_for(f"{TOKENS} === '{'a' + 'b' * 15}'")
     assert page.text(".status") == "Only the last 16 of 25 characters are read."
     read(page, "Tea")
     page.wait_for("document.querySelector('.status.wrong') !== null")
     assert page.text(".status") == "The model does not know 'T'; remove it from the text."
-
-
-def test_a_view_follows_what_is_written_and_keeps_what_was_typed(open_page: Open) -> None:
-    page = open_page()
-    open_view(page, "attention")
     read(page, "tea")
     page.wait_for(f"{TOKENS} === 'tea'")
+    assert page.text(".status") == ""
+    for key in ("Tab", "Tab", "ArrowRight"):  # by the button to the tokens
+        page.press(key)
+    assert page.text("#details-title").endswith("(2)")
     open_view(page, "write")
-    open_view(page, "attention")
+    open_view(page, "surprisal")
     assert page.run("document.getElementById('reading-text').value") == "tea"
     open_view(page, "write")
     text = write(page, "the ", count=5)
@@ -151,27 +140,8 @@ def test_a_view_follows_what_is_written_and_keeps_what_was_typed(open_page: Open
     assert page.run("document.title") == "Attention · A title"
 
 
-def test_views_are_opened_and_texts_read_by_keyboard_alone(open_page: Open) -> None:
-    page = open_page()
-    for _ in range(4):
-        page.press("Tab")  # the links to the views come first
-    assert page.run("document.activeElement.textContent") == "Surprisal"
-    page.press("Enter")
-    page.wait_for("document.querySelector('.view-surprisal #text .token') !== null")
-    page.press("Tab")
-    assert page.run("document.activeElement.id") == "reading-text"
-    page.type("the rest ")
-    page.press("Enter", CONTROL)
-    page.wait_for("document.querySelectorAll('#text .token').length === 11")
-    page.press("Tab")
-    page.press("Tab")
-    page.press("ArrowRight")
-    assert page.text("#details-title").endswith("(2)")
-
-
 @pytest.mark.parametrize("model", [{"block_size": 128}], indirect=True)
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("width", "dark"), [(1280, True), (400, False)])
 def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(width: int, dark: bool, open_page: Open) -> None:
     page = open_page(width=width, height=800, dark=dark)
     write(page, "the ", count=100)
@@ -184,23 +154,19 @@ def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(width: int, dark: 
         assert page.run("document.documentElement.scrollWidth") <= width
 
 
-def test_a_character_that_the_model_does_not_know_is_named(open_page: Open) -> None:
+def test_a_character_that_the_model_does_not_know_is_named_and_an_empty_prompt_starts_a_line(
+    open_page: Open, model: GPT
+) -> None:
     page = open_page()
     page.run("document.getElementById('prompt').select()")
     page.type("the #1")
     page.press("Enter", CONTROL)
     assert page.text(".status").startswith("The model does not know '#', '1'")
     assert page.run(WRITTEN) == ""
-
-
-def test_an_empty_prompt_starts_after_a_line_end(open_page: Open, model: GPT) -> None:
-    text = write(open_page(), "\n", count=20, temperature=0)
-    page = open_page()
     page.run("document.getElementById('prompt').value = ''")
-    page.run("document.getElementById('temperature').value = 0; document.getElementById('count').value = 20")
-    page.press("Enter", CONTROL)
-    page.wait_for(DONE)
-    assert page.run(WRITTEN) == text == "\n" + generate(model, CHARS, "", max_new_tokens=20, temperature=0.0)
+    assert write(page, "", count=20, temperature=0) == "\n" + generate(
+        model, CHARS, "", max_new_tokens=20, temperature=0.0
+    )
 
 
 def test_a_page_that_computes_something_else_says_so_and_writes_nothing(

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -37,8 +38,8 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
 }
 
 
-def save(model: GPT, folder: Path, **params: Any) -> Path:
-    for name, content in export_files(model, CHARS, SamplingParams(**params), "# card\n").items():
+def save(model: GPT, folder: Path, tokenizer: Tokenizer = CHARS, **params: Any) -> Path:
+    for name, content in export_files(model, tokenizer, SamplingParams(**params), "# card\n").items():
         (folder / name).write_bytes(content)
     return folder
 
@@ -66,17 +67,16 @@ def test_transformers_computes_the_same(family: str, changes: dict[str, object],
     torch.testing.assert_close(again(idx), model(idx), atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["gpt", "llama-grouped-tied-biases", "qwen"])
-def test_greedy_texts_of_200_tokens_are_equal(name: str, tmp_path: Path) -> None:
-    model = sharp_model(block_size=256, **VARIANTS[name][1])
+def test_a_greedy_text_of_200_tokens_is_equal(tmp_path: Path) -> None:
+    model = sharp_model(block_size=256, **VARIANTS["qwen"][1])
     folder = save(model, tmp_path, temperature=0)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     prompt = tokenizer("a bad cab", return_tensors="pt").input_ids
-    text = theirs.generate(prompt, max_new_tokens=200)
+    text = theirs.generate(prompt, max_new_tokens=200)[0].tolist()
     ours = generate_tokens(model, prompt[0].tolist(), SamplingParams(max_new_tokens=200, temperature=0.0))
-    assert text[0, prompt.size(1) :].tolist() == list(ours)
-    assert tokenizer.decode(text[0]) == CHARS.decode(text[0].tolist())
+    assert text[prompt.size(1) :] == list(ours)
+    assert tokenizer.decode(text) == CHARS.decode(text)
 
 
 def whole_text() -> str:
@@ -90,16 +90,13 @@ TEXT = whole_text()
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
 def test_ids_of_a_whole_text_survive_the_way_there_and_back(kind: str, tmp_path: Path) -> None:
-    kinds = {
+    learned: dict[str, Callable[[], Tokenizer]] = {
         "char": lambda: CharTokenizer(TEXT),
         "byte": ByteTokenizer,
         "bpe": lambda: learn_bpe([TEXT[:100_000]], 512),
     }
-    tokenizer: Tokenizer = kinds[kind]()
-    for name, content in export_files(
-        sharp_model(vocab_size=tokenizer.vocab_size), tokenizer, SamplingParams(), ""
-    ).items():
-        (tmp_path / name).write_bytes(content)
+    tokenizer = learned[kind]()
+    save(sharp_model(vocab_size=tokenizer.vocab_size), tmp_path, tokenizer)
     ids = tokenizer.encode(TEXT).tolist()
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert theirs(TEXT, verbose=False).input_ids == ids
@@ -111,10 +108,10 @@ def test_ids_of_a_whole_text_survive_the_way_there_and_back(kind: str, tmp_path:
 
 
 def test_sampling_defaults_travel_along(tmp_path: Path) -> None:
-    save(sharp_model(), tmp_path, temperature=0.7, top_k=9, top_p=0.8, max_new_tokens=33)
+    defaults = {"temperature": 0.7, "top_k": 9, "top_p": 0.8, "max_new_tokens": 33}
+    save(sharp_model(), tmp_path, **defaults)
     config = transformers.GenerationConfig.from_pretrained(tmp_path)
-    assert (config.do_sample, config.temperature, config.top_k, config.top_p) == (True, 0.7, 9, 0.8)
-    assert config.max_new_tokens == 33
+    assert {name: getattr(config, name) for name in ("do_sample", *defaults)} == {"do_sample": True, **defaults}
 
 
 def test_the_token_that_ends_a_text_travels_along(tmp_path: Path) -> None:
@@ -220,13 +217,13 @@ def test_what_is_not_computed_is_refused(fields: dict[str, object], message: str
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
-@pytest.mark.parametrize("keep", [None, 0, 100])
-def test_a_missing_or_cut_file_is_named(name: str, keep: int | None, tmp_path: Path) -> None:
-    save(sharp_model(**LLAMA), tmp_path)
-    if keep is None:
-        (tmp_path / name).unlink()
+@pytest.mark.parametrize("damage", [None, lambda content: b"", lambda content: content[:100], lambda _: b"[" * 100_000])
+def test_a_missing_or_damaged_file_is_named(name: str, damage: Callable[[bytes], bytes] | None, tmp_path: Path) -> None:
+    file = save(sharp_model(**LLAMA), tmp_path) / name
+    if damage is None:
+        file.unlink()
     else:
-        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:keep])
+        file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(InputError, match=name):
         import_folder(tmp_path)
 
@@ -264,9 +261,6 @@ def test_an_index_that_is_none_is_refused(index: object, tmp_path: Path) -> None
 def test_what_no_architecture_has_is_refused_with_the_remedy(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         export_files(sharp_model(**changes), CHARS, SamplingParams(), "")
-
-
-def test_quantized_weights_are_refused() -> None:
     with pytest.raises(InputError, match="the weights are int8"):
         export_files(quantize(sharp_model(), "int8"), CHARS, SamplingParams(), "")
 
@@ -277,12 +271,4 @@ def test_weights_that_are_not_finite_are_refused(value: float, tmp_path: Path) -
     model.ln_f.weight.data[3] = value
     save(model, tmp_path)
     with pytest.raises(InputError, match=r"model\.norm\.weight has values that are not finite"):
-        import_folder(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
-def test_absurdly_nested_json_is_refused(name: str, tmp_path: Path) -> None:
-    save(sharp_model(**LLAMA), tmp_path)
-    (tmp_path / name).write_text("[" * 100_000)
-    with pytest.raises(InputError, match=name):
         import_folder(tmp_path)

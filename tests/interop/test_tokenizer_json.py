@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as LibraryTokenizer
 
@@ -25,22 +25,13 @@ def in_library(tokenizer: Tokenizer) -> Any:
 CHARS_THERE, BYTES_THERE = in_library(CHARS), in_library(ByteTokenizer())
 
 
-@given(st.text(st.sampled_from(CHARS.itos)))
-def test_characters_have_the_same_ids(text: str) -> None:
-    ids = CHARS_THERE.encode(text).ids
-    assert ids == CHARS.encode(text).tolist()
-    assert CHARS_THERE.decode(ids) == text
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_bytes_have_the_same_ids(text: str) -> None:
-    ids = BYTES_THERE.encode(text).ids
-    assert ids == ByteTokenizer().encode(text).tolist()
-    assert BYTES_THERE.decode(ids) == text
-
-
-def test_a_whole_text_has_the_same_ids() -> None:
-    assert CHARS_THERE.encode(LICENSE).ids == CHARS.encode(LICENSE).tolist()
+@given(st.text(st.sampled_from(CHARS.itos)), st.text(st.characters(exclude_categories=["Cs"])))
+@example(LICENSE, LICENSE)
+def test_texts_have_the_same_ids(text: str, any_text: str) -> None:
+    for there, here, written in ((CHARS_THERE, CHARS, text), (BYTES_THERE, ByteTokenizer(), any_text)):
+        ids = there.encode(written).ids
+        assert ids == here.encode(written).tolist()
+        assert there.decode(ids) == written
 
 
 def test_an_unknown_character_is_the_replacement() -> None:

@@ -8,11 +8,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -27,10 +27,8 @@ from gpt.processor import GENERIC, supported_processors
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
 
-with_every_compiler = pytest.mark.parametrize("compiler", list(find_compilers()), ids=lambda compiler: compiler.name)
 
 SOURCE = '#include "../number.h"\nextern "C" int answer() { return NUMBER; }\n'
-BROKEN = "int answer( { nonsense\n"
 
 
 @pytest.fixture
@@ -75,9 +73,14 @@ def stored(cache: Path, suffix: str) -> list[Path]:
 # --- what is compiled, and when -------------------------------------------------------------------
 
 
-def test_a_source_is_compiled_once(cache: Path, compilations: list[list[str]]) -> None:
-    assert answer(cache) == 42
-    assert answer(cache) == 42
+def test_a_source_is_compiled_once_with_a_line_before_and_one_after(cache: Path, compilations: list[list[str]]) -> None:
+    lines: list[tuple[int, str]] = []
+    for _ in range(2):
+        assert answer(cache, report=lambda line: lines.append((len(compilations), line))) == 42
+    (before, start), (after, end) = lines
+    assert (before, after) == (0, 1)
+    assert start.startswith("compiling room/answer.cpp for generic: once, by ")
+    assert end.startswith("compiled room/answer.cpp for generic in ")
     (command,) = compilations
     made = Path(command[command.index("-o") + 1])
     assert made.parent == cache / "kernels"  # renamed when it is complete, so that nobody loads the half of one
@@ -103,6 +106,23 @@ def test_a_changed_source_header_macro_class_or_compiler_is_compiled_anew(
     assert len(compilations) == len(stored(cache, ".so")) == 6
 
 
+def test_a_wheel_brings_its_libraries_until_a_source_is_edited_or_a_compiler_is_asked_for(
+    cache: Path, sources: Path, compilations: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "PREBUILT", sources.parent / "prebuilt")
+    answer(cache)
+    (library,) = stored(cache, ".so")
+    build.PREBUILT.mkdir()
+    CachedLibrary(build.PREBUILT, build.prebuilt_key("room/answer.cpp", GENERIC)).store(library)
+    monkeypatch.setattr(build, "find_compiler", lambda: None)
+    assert answer(cache) == 42
+    (sources / "number.h").write_text("#define NUMBER 7\n", encoding="utf-8")
+    with pytest.raises(DeviceError, match=r"no C\+\+ compiler was found"):
+        answer(cache)
+    assert answer(cache, compiler=find_compiler()) == 7
+    assert len(compilations) == 2
+
+
 def test_the_command_line_names_the_class_the_type_of_matmuls_and_the_contraction_of_sums(
     cache: Path, compilations: list[list[str]]
 ) -> None:
@@ -114,40 +134,7 @@ def test_the_command_line_names_the_class_the_type_of_matmuls_and_the_contractio
         assert "-march=native" not in compilations[-1]
 
 
-@with_every_compiler
-def test_every_compiler_of_this_machine_makes_a_library_for_its_best_class(cache: Path, compiler: Compiler) -> None:
-    library = load_library("room/answer.cpp", supported_processors()[0], cache, compiler=compiler)
-    assert library.answer() == 42
-
-
 # --- what the user is told ------------------------------------------------------------------------
-
-
-def test_a_line_is_said_before_a_compilation_and_one_after(cache: Path, compilations: list[list[str]]) -> None:
-    lines: list[tuple[int, str]] = []
-    answer(cache, report=lambda line: lines.append((len(compilations), line)))
-    assert [count for count, _ in lines] == [0, 1]
-    assert lines[0][1].startswith("compiling room/answer.cpp for generic: once, by ")
-    assert lines[1][1].startswith("compiled room/answer.cpp for generic in ")
-    answer(cache, report=lambda line: lines.append((len(compilations), line)))
-    assert len(lines) == 2
-
-
-def test_what_the_compiler_says_is_kept_in_a_log_that_the_error_names(cache: Path, sources: Path) -> None:
-    (sources / "room" / "answer.cpp").write_text(BROKEN, encoding="utf-8")
-    with pytest.raises(DeviceError, match=r"the C\+\+ compiler failed on room/answer\.cpp") as caught:
-        answer(cache)
-    assert "\n" not in str(caught.value)
-    (log,) = (cache / "kernels").iterdir()  # no half-made library beside it
-    assert str(caught.value).endswith(str(log))
-    assert "answer.cpp:1" in log.read_text(encoding="utf-8")
-
-
-def test_without_a_compiler_the_error_says_what_to_install(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "find_compiler", lambda: None)
-    with pytest.raises(DeviceError, match=r"^no C\+\+ compiler was found; install .*pip install ziglang$"):
-        answer(cache)
-    assert not cache.exists()
 
 
 def test_a_full_disk_is_an_error_of_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,32 +158,26 @@ def test_a_library_that_cannot_be_loaded_is_an_error_of_one_line(cache: Path, mo
 # --- failures are remembered ----------------------------------------------------------------------
 
 
-def test_a_compilation_that_failed_is_not_tried_again(
+def test_a_compilation_that_failed_is_tried_again_when_its_log_its_source_or_its_compiler_is_another(
     cache: Path, sources: Path, compilations: list[list[str]]
 ) -> None:
-    (sources / "number.h").unlink()
+    (sources / "number.h").write_text("#error nonsense\n", encoding="utf-8")
     said = []
     for _ in range(2):
-        with pytest.raises(DeviceError, match=r"the C\+\+ compiler failed on room/answer\.cpp") as caught:
+        with pytest.raises(DeviceError, match=r"the C\+\+ compiler failed on room/answer\.cpp[^\n]*$") as caught:
             answer(cache)
         said.append(str(caught.value))
+    (log,) = (cache / "kernels").iterdir()  # no half-made library beside it
+    assert said == [said[0], f"{said[0]}; it is tried again when that file is gone"]
+    assert said[0].endswith(str(log))
+    assert "number.h:1" in log.read_text(encoding="utf-8")
     assert len(compilations) == 1
-    assert said[1] == f"{said[0]}; it is tried again when that file is gone"
-    (log,) = stored(cache, ".log")
     log.unlink()
     with pytest.raises(DeviceError):
         answer(cache)
     assert len(compilations) == 2
-
-
-def test_a_compilation_that_failed_is_tried_again_with_another_source_or_compiler(cache: Path, sources: Path) -> None:
-    fails = Compiler((sys.executable, "-c", "raise SystemExit(1)"), "old")
     with pytest.raises(DeviceError):
-        answer(cache, compiler=fails)
-    assert answer(cache) == 42
-    (sources / "number.h").write_text("#error\n", encoding="utf-8")
-    with pytest.raises(DeviceError):
-        answer(cache)
+        answer(cache, compiler=Compiler((sys.executable, "-c", "raise SystemExit(1)"), "old"))
     (sources / "number.h").write_text("#define NUMBER 7\n", encoding="utf-8")
     assert answer(cache) == 7
 
@@ -204,49 +185,43 @@ def test_a_compilation_that_failed_is_tried_again_with_another_source_or_compile
 # --- damage ---------------------------------------------------------------------------------------
 
 
-def flip(content: bytes) -> bytes:
-    middle = len(content) // 2
-    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+def test_a_damaged_library_is_found_before_it_is_loaded_and_made_anew(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not loaded here: a process that has loaded one that is cut later ends by a bus error."""
+    monkeypatch.setattr(build.ctypes, "CDLL", lambda path, **options: Path(path))
+    lines: list[str] = []
 
+    def load() -> Path:
+        return cast(Path, load_library("room/answer.cpp", GENERIC, cache, lines.append))
 
-def test_a_damaged_library_is_found_before_it_is_loaded_and_made_anew(tmp_path: Path, sources: Path) -> None:
-    """In processes of their own: one that loads a cut library ends by a bus error."""
-    caches = [tmp_path / name for name in ("cut", "flipped", "empty")]
-    load_all = f"""
-import sys; from pathlib import Path; from gpt.kernels import build
-from gpt.processor import GENERIC
-build.SOURCES = Path({str(sources)!r})
-for cache in sys.argv[1:]:
-    lines = []
-    print(build.load_library("room/answer.cpp", GENERIC, Path(cache), lines.append).answer(), *lines)
-"""
-
-    def load() -> list[str]:
-        command = [sys.executable, "-c", load_all, *map(str, caches)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-
-    made = load()
-    for cache, damage in zip(caches, (lambda c: c[: len(c) // 2], flip, lambda c: b""), strict=True):
-        (library,) = stored(cache, ".so")
-        library.write_bytes(damage(library.read_bytes()))
-    made_again, found = load(), load()
-    assert [line.split()[0] for line in (*made, *made_again, *found)] == ["42"] * 9
-    assert ["which is damaged in the cache" in line for line in (*made, *made_again)] == [False] * 3 + [True] * 3
-    assert found == ["42"] * 3
+    whole = load().read_bytes()
+    middle = len(whole) // 2
+    for damaged in (whole[:middle], whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :], b""):
+        load().write_bytes(damaged)
+        lines.clear()
+        assert load().read_bytes() == whole
+        assert "which is damaged in the cache" in lines[0]
+        assert load().read_bytes() == whole
+        assert len(lines) == 2
 
 
 # --- where it is kept, and by how many ------------------------------------------------------------
 
 
+@pytest.mark.parametrize("place", ["folder", "file"])
 def test_a_cache_that_cannot_be_written_is_replaced_by_a_temporary_folder(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (cache / "kernels").mkdir(parents=True)
+    if place == "file":
+        cache.write_text("mine", encoding="utf-8")
+    else:
+        (cache / "kernels").mkdir(parents=True)
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != cache / "kernels" and access(path, mode))
     assert answer(cache) == 42
-    assert list((cache / "kernels").iterdir()) == []
+    assert cache.is_file() or list((cache / "kernels").iterdir()) == []
     (folder,) = tmp_path.glob("gpt-kernels-*")
     assert [path.suffix for path in folder.iterdir()] == [".so"]
 
@@ -261,33 +236,13 @@ def test_a_library_in_a_cache_that_cannot_be_written_is_used(
     assert len(compilations) == 1
 
 
-def test_a_file_in_the_place_of_the_cache_is_no_harm(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    cache.write_text("mine", encoding="utf-8")
-    assert answer(cache) == 42
-    assert cache.read_text(encoding="utf-8") == "mine"
-
-
 def _exit_with_answer(cache: Path) -> None:
     os._exit(answer(cache))
 
 
 def test_threads_that_build_at_once_all_succeed(cache: Path) -> None:
-    answers: list[int] = []
-    barrier = threading.Barrier(3)
-
-    def work() -> None:
-        barrier.wait()
-        answers.append(answer(cache))
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == [42, 42, 42]
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(lambda _: answer(cache), range(3))) == [42] * 3
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here")
@@ -361,20 +316,13 @@ def test_without_any_the_one_of_the_package_index_is_used(
     assert find_compiler() != compiler
 
 
-@pytest.mark.parametrize(
-    ("platform", "is_zig", "flags"),
-    [
-        ("linux", False, ("-fPIC", "-pthread")),
-        ("darwin", False, ("-fPIC", "-pthread")),
-        ("linux", True, ("-fPIC", "-pthread")),
-        ("win32", False, ("-static",)),  # all code is position independent there
-        ("win32", True, ()),  # with it, zig makes an archive instead of a library
-    ],
-)
-def test_flags_of_systems(platform: str, is_zig: bool, flags: tuple[str, ...]) -> None:
+def test_flags_of_systems() -> None:
     """None is for OpenMP: compilers bring another one than torch's, or none; `parallel.h` calls torch's."""
-    assert system_flags(platform, is_zig) == flags
-    assert not any("openmp" in flag for flag in (*FLAGS, *flags))
+    for platform in ("linux", "darwin"):
+        assert system_flags(platform, is_zig=False) == system_flags(platform, is_zig=True) == ("-fPIC", "-pthread")
+    assert system_flags("win32", is_zig=False) == ("-static",)  # all code is position independent there
+    assert system_flags("win32", is_zig=True) == ()  # with it, zig makes an archive instead of a library
+    assert not any("openmp" in flag for flag in FLAGS)
 
 
 # --- all of them beforehand -----------------------------------------------------------------------
@@ -395,11 +343,13 @@ def test_after_setup_no_command_compiles(
     assert capsys.readouterr() == ("", "")
 
 
-def test_setup_goes_on_without_a_compiler_and_says_so(
+def test_setup_goes_on_without_a_compiler_and_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(build, "find_compiler", lambda: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert setup.main() == 0
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("no compiled kernels: no C++ compiler was found")
+    assert line.startswith("no compiled kernels: no C++ compiler was found; install ")
+    assert line.endswith("pip install ziglang")
+    assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,8 @@ from native_support import needs_compiler
 
 from gpt.config import SamplingParams
 from gpt.environment import read_settings
-from gpt.generation import DecodeOptions, build_runtime, generate_tokens
+from gpt.generation import generate_tokens
+from gpt.generation.backends.selection import DecodeOptions, build_runtime
 from gpt.kernels import build
 from gpt.kernels.compiler import FLAGS, Compiler, find_compilers
 from gpt.kernels.training.bindings import Kernels

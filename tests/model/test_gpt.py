@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpt.cache import KVCache
 from gpt.config import ModelConfig
 from gpt.errors import InputError
 from gpt.model import GPT
@@ -13,6 +14,7 @@ from tiny import tiny_config
 from variants import CHOICES, VARIANTS, keys_of, name_of
 
 LENGTH = 8
+LAYERS = ("attn.c_q", "attn.c_k", "attn.c_v", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
 
 
@@ -74,40 +76,12 @@ def test_a_row_that_is_all_padding_is_finite_and_leaves_the_others_alone(attenti
     torch.testing.assert_close(logits[:1], model(idx[:1]), rtol=0, atol=1e-5)
 
 
-class Cache:
-    """Keys and values of all layers, by concatenation."""
-
-    def __init__(self) -> None:
-        self.length, self.layers = 0, {0: Shelf(), 1: Shelf()}
-
-    def positions(self, new: int) -> Tensor:
-        return torch.arange(self.length, self.length + new)
-
-    def mask(self, new: int) -> None:
-        return None
-
-    def layer(self, index: int) -> "Shelf":
-        return self.layers[index]
-
-    def advance(self, new: int) -> None:
-        self.length += new
-
-
-class Shelf:
-    def __init__(self) -> None:
-        self.stored: list[tuple[Tensor, Tensor]] = []
-
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        self.stored.append((k, v))
-        keys, values = zip(*self.stored, strict=True)
-        return torch.cat(keys, dim=2), torch.cat(values, dim=2)
-
-
 @every_variant
+@torch.inference_mode()
 def test_a_sequence_in_pieces_with_a_cache_has_the_logits_of_the_whole(variant: tuple[Any, ...]) -> None:
-    model, idx, cache = build(variant), random_ids(2, LENGTH), Cache()
+    model, idx = build(variant), random_ids(2, LENGTH)
+    cache = KVCache(model.config, 2)
     in_pieces = torch.cat([model(piece, cache=cache) for piece in idx.split([3, 1, 1, 2, 1], dim=1)], dim=1)
-    assert cache.length == LENGTH
     torch.testing.assert_close(in_pieces, model(idx), rtol=0, atol=1e-5)
 
 
@@ -161,43 +135,33 @@ def test_softcap_bounds_the_logits(cap: float) -> None:
     torch.testing.assert_close(logits, cap * torch.tanh(expected / cap))
 
 
-def test_tied_weights_share_storage_and_count_once() -> None:
+def test_tied_weights_share_storage_also_after_loading_converting_and_stepping() -> None:
     tied, untied = GPT(tiny_config(tie_weights=True)), GPT(tiny_config(tie_weights=False))
-    assert tied.lm_head.weight.data_ptr() == tied.wte.weight.data_ptr()
     assert untied.lm_head.weight.data_ptr() != untied.wte.weight.data_ptr()
     assert parameters(untied) - parameters(tied) == 23 * 32
-
-
-def test_tied_weights_stay_tied_after_loading_converting_and_stepping() -> None:
-    model = GPT(tiny_config(tie_weights=True))
-    model.load_state_dict(GPT(tiny_config(tie_weights=True)).state_dict())
-    model.double().float()
-    model(random_ids(1, 4)).logsumexp(dim=-1).sum().backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    assert model.lm_head.weight.data_ptr() == model.wte.weight.data_ptr()
+    tied.load_state_dict(GPT(tiny_config(tie_weights=True)).state_dict())
+    tied.double().float()
+    tied(random_ids(1, 4)).logsumexp(dim=-1).sum().backward()
+    torch.optim.SGD(tied.parameters(), lr=0.1).step()
+    assert tied.lm_head.weight.data_ptr() == tied.wte.weight.data_ptr()
 
 
 def parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-@pytest.mark.parametrize(
-    ("shape", "tie_weights", "total"),
-    [
-        ({"vocab_size": 32000, "mlp_width": 11008, "block_size": 4096}, True, 6_607_343_616),
-        ({"vocab_size": 32000, "mlp_width": 11008, "block_size": 4096}, False, 6_738_415_616),
-        ({"vocab_size": 128256, "mlp_width": 14336, "block_size": 8192, "n_kv_head": 8}, False, 8_030_261_248),
-    ],
-    ids=["Llama 2 7B tied", "Llama 2 7B", "Llama 3 8B"],
-)
-def test_parameter_count_of_published_models(shape: dict[str, int], tie_weights: bool, total: int) -> None:
-    kind = {"norm": "rmsnorm", "position": "rope", "mlp": "swiglu", "tie_weights": tie_weights}
+def test_parameters_are_those_of_llama_3_under_the_names_of_gpt_2() -> None:
+    shape = {"vocab_size": 128256, "mlp_width": 14336, "block_size": 8192, "n_kv_head": 8, "tie_weights": False}
     with torch.device("meta"):
-        model = GPT(ModelConfig(n_layer=32, n_head=32, n_embd=4096, **kind, **shape))
-    assert parameters(model) == total
-    assert parameters(model.h) == 32 * parameters(model.h[0])
-    if shape.get("n_kv_head") == 8:
-        assert parameters(model.h[0]) == 218_112_000
+        llama = GPT(
+            ModelConfig(n_layer=32, n_head=32, n_embd=4096, norm="rmsnorm", position="rope", mlp="swiglu", **shape)
+        )
+    assert parameters(llama) == 8_030_261_248
+    assert parameters(llama.h) == 32 * 218_112_000
+    model = GPT(tiny_config(n_layer=1, bias=True, tie_weights=False))
+    block = [f"{part}.{kind}" for part in (*LAYERS, "ln_1", "ln_2") for kind in ("weight", "bias")]
+    around = ["wte.weight", "wpe.weight", "ln_f.weight", "ln_f.bias", "lm_head.weight"]
+    assert {name for name, _ in model.named_parameters()} == {*around, *(f"h.0.{name}" for name in block)}
 
 
 @every_variant

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from gpt.model import GPT
-from gpt.model.positions import LearnedPositions, Rotary, Rotation, SinusoidalPositions, build_position, rotate
+from gpt.model.positions import Rotary, Rotation, SinusoidalPositions, build_position, rotate
 from tiny import tiny_config
 
 WIDTHS_AND_BASES = [(2, 10000.0), (8, 10000.0), (32, 500.0)]
@@ -34,14 +34,6 @@ def test_each_token_gets_the_row_of_its_position(position: str) -> None:
     assert torch.equal(per_row[1], x[1] + torch.stack((rows[7], rows[7], rows[5])))
 
 
-def test_learned_positions_that_were_not_used_get_no_gradient() -> None:
-    learned = LearnedPositions(16, 8)
-    learned(torch.randn(2, 3, 8), torch.arange(3)).sum().backward()
-    assert learned.weight.grad is not None
-    assert torch.equal(learned.weight.grad[:3], torch.full((3, 8), 2.0))
-    assert not learned.weight.grad[3:].any()
-
-
 def turned_as_complex_numbers(x: Tensor, positions: Tensor, theta: float) -> Tensor:
     """(B, H, T, D) with column i as real and column i + D/2 as imaginary part, times e^(i angle)."""
     half = x.size(-1) // 2
@@ -64,15 +56,6 @@ def test_rotary_multiplies_by_complex_numbers(width: int, theta: float, position
     turned = rotate_both(q, k, Rotary(48, width, theta)(positions))
     for actual, x in zip(turned, (q, k), strict=True):
         torch.testing.assert_close(actual, turned_as_complex_numbers(x, positions, theta), rtol=0, atol=2e-5)
-
-
-def test_rotary_positions_of_each_row_equal_shared_ones() -> None:
-    q, k = torch.randn(3, 4, 5, 8), torch.randn(3, 2, 5, 8)
-    rotary, positions = Rotary(12, 8, 10000.0), torch.tensor([2, 3, 4, 9, 11])
-    shared = rotate_both(q, k, rotary(positions))
-    per_row = rotate_both(q, k, rotary(positions.expand(3, 5)))
-    assert torch.equal(shared[0], per_row[0])
-    assert torch.equal(shared[1], per_row[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

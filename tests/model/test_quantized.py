@@ -9,6 +9,7 @@ from gpt.errors import InputError
 from gpt.model import GPT
 from gpt.model.quantized import (
     FORMATS,
+    BFloat16Linear,
     Format,
     QuantizedLinear,
     matrix_bytes,
@@ -40,29 +41,20 @@ def test_a_quantized_layer_multiplies_by_what_its_integers_stand_for(weights: st
 
 @every_format
 def test_no_weight_is_further_from_its_own_than_clipping_and_half_a_step(weights: str) -> None:
-    layer = linear()
+    layer, largest = linear(), FORMATS[weights].largest
+    nn.init.zeros_(layer.weight[0])
     quantized = QuantizedLinear(layer, FORMATS[weights])
-    groups = layer.weight.detach().view(*quantized.scales.shape, -1)
-    found = quantized.weight.view(groups.shape)
-    scales = quantized.scales.unsqueeze(-1)
-    clipped = groups.clamp(-FORMATS[weights].largest * scales, FORMATS[weights].largest * scales)
-    assert ((found - clipped).abs() <= scales / 2 * 1.0001).all()
+    groups, scales = layer.weight.detach().view(*quantized.scales.shape, -1), quantized.scales.unsqueeze(-1)
+    clipped = groups.clamp(-largest * scales, largest * scales)
+    assert ((quantized.weight.view(groups.shape) - clipped).abs() <= scales / 2 * 1.0001).all()
+    assert not quantized.weight[0].any()
 
 
 def test_the_scale_of_a_group_is_the_best_of_those_tried() -> None:
-    weight = torch.tensor(
-        [[0.5, -0.5, 0.5, -0.5, 1.0]]
-    )  # 1 bit and a sign: clipping the 1 is better than losing the others
+    weight = torch.tensor([[0.5, -0.5, 0.5, -0.5, 1.0]])  # clipping the 1 is better than losing the others
     integers, scale = round_to_integers(weight, largest=1)
     assert float(scale) == pytest.approx(0.6, abs=0.02)
     assert integers.tolist() == [[1, -1, 1, -1, 1]]
-
-
-def test_weights_that_are_all_zero_stay_so() -> None:
-    layer = linear()
-    nn.init.zeros_(layer.weight)
-    for format in FORMATS.values():
-        assert (QuantizedLinear(layer, format).weight == 0).all()
 
 
 def test_packing_keeps_every_number_of_four_bits() -> None:
@@ -77,11 +69,13 @@ def test_a_group_that_does_not_divide_the_inputs_becomes_all_of_them() -> None:
     assert QuantizedLinear(linear(inputs=64), Format(4, 32)).scales.shape == (24, 2)
 
 
-@every_format
+@pytest.mark.parametrize(("weights", "near"), [("bf16", 0.02), ("int8", 0.03), ("int4", 0.4)])
 @pytest.mark.parametrize(
     "changes", [{}, {"mlp": "swiglu", "n_kv_head": 2}, {"bias": True, "tie_weights": True}], ids=str
 )
-def test_a_quantized_model_is_near_its_own_and_leaves_it_alone(weights: str, changes: dict[str, object]) -> None:
+def test_a_quantized_model_is_near_its_own_and_leaves_it_alone(
+    weights: str, near: float, changes: dict[str, object]
+) -> None:
     model = sharp_model(**changes)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     quantized = gpt.quantize(model, weights)
@@ -89,7 +83,7 @@ def test_a_quantized_model_is_near_its_own_and_leaves_it_alone(weights: str, cha
     assert weights_format(quantized) == weights
     idx = torch.randint(23, (2, 16))
     logits, expected = quantized(idx), model(idx)
-    assert 0 < (logits - expected).norm() < {"int8": 0.03, "int4": 0.4}[weights] * expected.norm()
+    assert 0 < (logits - expected).norm() < near * expected.norm()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not any(parameter.requires_grad for parameter in quantized.parameters())
     layers = [layer for block in quantized.h for layer in block.modules()]
@@ -97,35 +91,20 @@ def test_a_quantized_model_is_near_its_own_and_leaves_it_alone(weights: str, cha
     assert isinstance(quantized.lm_head, nn.Linear)
 
 
-@every_format
-def test_a_quantized_model_is_not_quantized_again(weights: str) -> None:
-    quantized = gpt.quantize(sharp_model(), "int8")
-    with pytest.raises(InputError, match=r"^the model's weights are int8 already; take the float32 ones"):
-        gpt.quantize(quantized, weights)
-
-
 def test_weights_in_bfloat16_are_rounded_and_nothing_else() -> None:
-    model = sharp_model()
-    rounded = gpt.quantize(model, "bf16")
-    assert weights_format(rounded) == "bf16"
-    weights = dict(model.named_parameters())
-    for name, buffer in rounded.named_buffers():
-        if name.endswith(".rounded"):
-            assert torch.equal(buffer, weights[name.replace(".rounded", ".weight")].bfloat16())
-    idx = torch.randint(23, (2, 16))
-    assert 0 < (rounded(idx) - model(idx)).norm() < 0.02 * model(idx).norm()
-    with pytest.raises(InputError, match="weights are bf16 already"):
-        gpt.quantize(rounded, "int8")
+    layer = linear()
+    assert torch.equal(BFloat16Linear(layer).weight, layer.weight.bfloat16().float())
+    assert BFloat16Linear(layer).bias is layer.bias
 
 
-def test_another_format_is_refused() -> None:
+def test_what_cannot_be_quantized_is_refused() -> None:
     with pytest.raises(InputError, match=r"^weights 'int2': expected one of bf16, int8, int4$"):
         gpt.quantize(sharp_model(), "int2")
-
-
-def test_int4_needs_even_widths() -> None:
     with pytest.raises(InputError, match=r"^int4 needs even widths, and c_proj has 33 inputs; take int8$"):
         gpt.quantize(sharp_model(mlp_width=33), "int4")
+    for present, weights in (("int8", "int8"), ("int8", "int4"), ("bf16", "int8")):
+        with pytest.raises(InputError, match=f"^the model's weights are {present} already; take the float32 ones"):
+            gpt.quantize(gpt.quantize(sharp_model(), present), weights)
 
 
 @pytest.mark.parametrize(("weights", "bits"), [("bf16", 16), ("int8", 8), ("int4", 4)])

@@ -7,7 +7,7 @@ import torch
 
 from gpt.cache import KVCache
 from gpt.cache.fixed import FixedView
-from gpt.cache.paged_store import PagedStore
+from gpt.cache.paged_store import PagedStore, PagedView
 from gpt.inspection.tracing.activation_cache import run_with_cache
 from gpt.model import GPT
 from plugin_files import plugin_of
@@ -63,8 +63,8 @@ def test_sequences_of_different_lengths_go_on_as_if_alone(model: GPT, idx: torch
         store = PagedStore(model.config, 16, 4, torch.float32, torch.device("cpu"))
         tables = [order[:4], order[4:8]]
         for row, length in enumerate(lengths):
-            model(idx[row : row + 1, :length], cache=store.view([tables[row]], [0], length))
-        view = store.view(tables, lengths, 1)
+            model(idx[row : row + 1, :length], cache=PagedView(store, [tables[row]], [0], length))
+        view = PagedView(store, tables, lengths, 1)
     else:
         view = cache
     logits = model(torch.stack([idx[row, at : at + 1] for row, at in enumerate(lengths)]), cache=view)

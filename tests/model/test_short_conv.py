@@ -44,15 +44,6 @@ def test_padding_is_not_seen(side: str) -> None:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("pieces", [[1] * 12, [2, 1, 9], [5, 7]])
-def test_a_cache_continues_where_it_stopped(pieces: list[int]) -> None:
-    model, idx = sharp_model(mlp_conv=4), torch.randint(23, (2, 12))
-    cache = KVCache(model.config, batch=2)
-    found = torch.cat([model(piece, cache=cache) for piece in idx.split(pieces, dim=1)], dim=1)
-    torch.testing.assert_close(found, model(idx), rtol=1e-5, atol=1e-5)
-
-
-@torch.inference_mode()
 def test_sequences_of_different_lengths_continue_by_themselves() -> None:
     model, idx = sharp_model(mlp_conv=4), torch.randint(23, (2, 12))
     cache, expected = KVCache(model.config, batch=2), model(idx)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from generation.support import LETTERS
@@ -19,34 +20,41 @@ from patience import PATIENCE
 from tiny import sharp_model
 
 pytestmark = needs_compiler
-BACKENDS = ("eager", "native")
 ENDLESS = SamplingParams(max_new_tokens=10**9)
 SHORT = SamplingParams(max_new_tokens=5)
+Make = Callable[..., ServingEngine]
+every_backend = pytest.mark.parametrize("backend", ["eager", "native"])
 
 
-class Answer:
-    """Collects the pieces of a request."""
+class Receiver:
+    """Collects the chunks of a request."""
 
     def __init__(self) -> None:
-        self.pieces: list[TextChunk] = []
+        self.chunks: list[TextChunk] = []
         self.begun, self.ended = threading.Event(), threading.Event()
 
-    def __call__(self, pieces: list[TextChunk]) -> None:
+    def __call__(self, chunks: list[TextChunk]) -> None:
         assert not self.ended.is_set()
-        self.pieces += pieces
+        self.chunks += chunks
         self.begun.set()
-        if pieces[-1].finish is not None:
+        if chunks[-1].finish is not None:
             self.ended.set()
 
     @property
     def text(self) -> str:
         assert self.ended.wait(PATIENCE)
-        return "".join(piece.text for piece in self.pieces)
+        return "".join(chunk.text for chunk in self.chunks)
 
     @property
     def finish(self) -> str | None:
         assert self.ended.wait(PATIENCE)
-        return self.pieces[-1].finish
+        return self.chunks[-1].finish
+
+
+def answer(engine: ServingEngine, prompt: str | list[int], params: SamplingParams) -> str:
+    received = Receiver()
+    engine.submit(prompt, params, received)
+    return received.text
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +63,12 @@ def model() -> GPT:
 
 
 @pytest.fixture
-def make(model: GPT) -> Iterator[Callable[..., ServingEngine]]:
+def make(model: GPT) -> Iterator[Make]:
     """Makes engines, which are closed at the end."""
     engines: list[ServingEngine] = []
 
-    def made(**options: object) -> ServingEngine:
-        engines.append(ServingEngine(model, LETTERS, **options))  # type: ignore[arg-type]
+    def made(of: GPT = model, tokenizer: Any = LETTERS, **options: Any) -> ServingEngine:
+        engines.append(ServingEngine(of, tokenizer, **options))
         return engines[-1]
 
     yield made
@@ -68,13 +76,13 @@ def make(model: GPT) -> Iterator[Callable[..., ServingEngine]]:
         engine.close()
 
 
-def test_answers_to_several_threads_are_those_of_generate_alone(make: Callable[..., ServingEngine], model: GPT) -> None:
+def test_answers_to_several_threads_are_those_of_generate_alone(make: Make, model: GPT) -> None:
     engine = make(max_sequences=8)
     asked = [
         ("abc" * n, SamplingParams(max_new_tokens=250, temperature=0.9 * (n % 2), seed=n, repetition_penalty=1 + n % 3))
         for n in range(20)
     ]
-    answers = [Answer() for _ in asked]
+    answers = [Receiver() for _ in asked]
 
     def submit(first: int) -> None:
         for (prompt, params), answer in zip(asked[first::4], answers[first::4], strict=True):
@@ -83,8 +91,8 @@ def test_answers_to_several_threads_are_those_of_generate_alone(make: Callable[.
     threads = [threading.Thread(target=submit, args=(first,)) for first in range(4)]
     for thread in threads:
         thread.start()
-    for (prompt, params), answer in zip(asked, answers, strict=True):
-        assert answer.text == gpt.generate(model, LETTERS, prompt, **params.model_dump())
+    for (prompt, params), received in zip(asked, answers, strict=True):
+        assert received.text == gpt.generate(model, LETTERS, prompt, **params.model_dump())
     stats = engine.stats()
     assert (stats.running, stats.waiting, stats.blocks_in_use) == (0, 0, 0)
     assert stats.tokens_generated == 20 * 250
@@ -92,68 +100,48 @@ def test_answers_to_several_threads_are_those_of_generate_alone(make: Callable[.
         thread.join()
 
 
-def test_stop_strings_and_characters_of_several_bytes_come_whole() -> None:
-    model, tokenizer = sharp_model(std=0.05, block_size=64, vocab_size=256), ByteTokenizer()
-    engine = ServingEngine(model, tokenizer)
-    for seed in range(5):
-        params = SamplingParams(max_new_tokens=300, seed=seed, stop=("ab", "z"))
-        answer = Answer()
-        engine.submit("caf\u00e9", params, answer)
-        assert answer.text == gpt.generate(model, tokenizer, "caf\u00e9", **params.model_dump())
-    engine.close()
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_ids_are_a_prompt_as_they_are_and_their_last_character_is_completed(backend: str) -> None:
-    model, tokenizer = sharp_model(std=0.05, block_size=64, vocab_size=256), ByteTokenizer()
-    engine = ServingEngine(model, tokenizer, backend=backend)
+@every_backend
+def test_ids_are_a_prompt_as_they_are_and_their_last_character_is_completed(make: Make, backend: str) -> None:
+    byte_model, tokenizer = sharp_model(std=0.05, block_size=64, vocab_size=256), ByteTokenizer()
+    engine = make(byte_model, tokenizer, backend=backend)
     whole = 0
     for ids in ([0xC3], [0x61, 0xE2, 0x82], [0xFF, 0x61]):
-        params, answer = SamplingParams(max_new_tokens=50, seed=3), Answer()
-        engine.submit(ids, params, answer)
-        sampled = list(gpt.generate_tokens(model, ids, params))
+        params = SamplingParams(max_new_tokens=50, seed=3)
+        text, sampled = answer(engine, ids, params), list(gpt.generate_tokens(byte_model, ids, params))
         stream = TextStream(tokenizer)
         stream.begin(ids)
-        assert answer.text == "".join(map(stream.feed, sampled)) + stream.flush()
-        whole += answer.text != decode_text(tokenizer, sampled)
+        assert text == "".join(map(stream.feed, sampled)) + stream.flush()
+        whole += text != decode_text(tokenizer, sampled)
     assert whole
     with pytest.raises(InputError, match="256"):
-        engine.submit([1, 256], SamplingParams(), Answer())
-    engine.close()
+        engine.submit([1, 256], SHORT, Receiver())
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_ids_that_the_tokenizer_does_not_have_are_not_sampled(backend: str) -> None:
+@every_backend
+def test_ids_that_the_tokenizer_does_not_have_are_not_sampled(make: Make, backend: str) -> None:
     model, few = sharp_model(block_size=64), CharTokenizer("\nabcdef")
-    engine = ServingEngine(model, few, backend=backend)
+    engine = make(model, few, backend=backend)
     for options in ({}, {"temperature": 0}, {"logprobs": 3}):
-        params, answer = SamplingParams(max_new_tokens=70, seed=3, **options), Answer()
-        engine.submit("abc", params, answer)
-        assert answer.text == gpt.generate(model, few, "abc", **params.model_dump())
-        assert set(answer.text) <= set("\nabcdef")
-    engine.close()
+        params = SamplingParams(max_new_tokens=70, seed=3, **options)
+        text = answer(engine, "abc", params)
+        assert text == gpt.generate(model, few, "abc", **params.model_dump())
+        assert set(text) <= set("\nabcdef")
 
 
-def test_a_request_for_no_tokens_gets_one_piece(make: Callable[..., ServingEngine]) -> None:
-    answer = Answer()
-    make().submit("abc", SamplingParams(max_new_tokens=0), answer)
-    assert (answer.text, answer.pieces) == ("", [TextChunk(0, "", None, "length")])
-
-
-def test_prompts_that_cannot_be_used_are_refused_at_once(make: Callable[..., ServingEngine]) -> None:
+def test_prompts_that_cannot_be_used_are_refused_at_once(make: Make) -> None:
     engine = make()
     with pytest.raises(DataError, match="outside the vocabulary"):
-        engine.submit("ABC", SHORT, Answer())
+        engine.submit("ABC", SHORT, Receiver())
     with pytest.raises(GenerationError, match="201 tokens, more than the window of 200"):
-        engine.submit("a" * 201, SHORT, Answer())
+        engine.submit("a" * 201, SHORT, Receiver())
     with pytest.raises(GenerationError, match="empty"):
-        engine.submit("", SamplingParams(empty_prompt="refuse"), Answer())
+        engine.submit("", SamplingParams(empty_prompt="refuse"), Receiver())
     assert engine.stats().waiting == 0
 
 
-def test_running_and_waiting_requests_are_cancelled_from_any_thread(make: Callable[..., ServingEngine]) -> None:
+def test_running_and_waiting_requests_are_cancelled_from_any_thread(make: Make) -> None:
     engine = make(max_sequences=1)
-    running, waiting, last = Answer(), Answer(), Answer()
+    running, waiting, last = Receiver(), Receiver(), Receiver()
     first = engine.submit("abc", ENDLESS, running)
     second = engine.submit("abc", ENDLESS, waiting)
     engine.submit("abc", SHORT, last)
@@ -167,70 +155,65 @@ def test_running_and_waiting_requests_are_cancelled_from_any_thread(make: Callab
     assert engine.stats().blocks_in_use == 0
 
 
-def test_as_many_requests_wait_as_are_accepted(make: Callable[..., ServingEngine]) -> None:
+def test_as_many_requests_wait_as_are_accepted(make: Make) -> None:
     engine = make(max_sequences=1, max_waiting=2)
-    running = Answer()
+    running = Receiver()
     engine.submit("a", ENDLESS, running)
     assert running.begun.wait(PATIENCE)
-    others = [Answer(), Answer()]
-    requests = [engine.submit("a", ENDLESS, answer) for answer in others]
+    others = [Receiver(), Receiver()]
+    requests = [engine.submit("a", ENDLESS, received) for received in others]
     assert engine.stats().waiting == 2
     with pytest.raises(QueueFullError, match="2 requests are waiting already"):
-        engine.submit("a", SHORT, Answer())
+        engine.submit("a", SHORT, Receiver())
     engine.cancel(requests[0])
     assert others[0].finish == "cancelled"
-    engine.submit("a", ENDLESS, Answer())
+    engine.submit("a", ENDLESS, Receiver())
 
 
-def test_a_reader_that_raises_ends_its_request_and_no_other(make: Callable[..., ServingEngine]) -> None:
-    engine, calls, other = make(), [], Answer()
+def test_a_reader_that_raises_ends_its_request_and_no_other(make: Make) -> None:
+    engine, calls = make(), []
 
-    def gone(pieces: list[TextChunk]) -> None:
-        calls.append(pieces)
+    def gone(chunks: list[TextChunk]) -> None:
+        calls.append(chunks)
         raise RuntimeError("the event loop is closed")
 
     engine.submit("abc", ENDLESS, gone)
-    engine.submit("abc", SamplingParams(max_new_tokens=50), other)
-    assert len(other.text) == 50
+    assert len(answer(engine, "abc", SamplingParams(max_new_tokens=50))) == 50
     assert len(calls) == 1
     assert engine.stats().blocks_in_use == 0
 
 
-def test_closing_lets_requests_finish_and_accepts_no_more(make: Callable[..., ServingEngine]) -> None:
-    engine, answers = make(max_sequences=1), [Answer(), Answer()]
-    for answer in answers:
-        engine.submit("abc", SamplingParams(max_new_tokens=100), answer)
-    engine.close(drain_seconds=PATIENCE)
-    assert [(answer.finish, len(answer.text)) for answer in answers] == [("length", 100)] * 2
-    with pytest.raises(EngineClosedError, match="is closed"):
-        engine.submit("abc", SHORT, Answer())
-    engine.close()
-
-
-def test_closing_cancels_what_is_not_finished_in_time(make: Callable[..., ServingEngine]) -> None:
-    engine, answers = make(max_sequences=1), [Answer(), Answer()]
-    for answer in answers:
-        engine.submit("abc", ENDLESS, answer)
+@pytest.mark.parametrize(
+    ("tokens", "patience", "finish"), [(100, PATIENCE, ("length", 100)), (10**9, 0.0, ("cancelled", None))]
+)
+def test_closing_lets_requests_finish_in_time_cancels_the_rest_and_accepts_no_more(
+    make: Make, tokens: int, patience: float, finish: tuple[str, int | None]
+) -> None:
+    engine, answers = make(max_sequences=1), [Receiver(), Receiver()]
+    for received in answers:
+        engine.submit("abc", SamplingParams(max_new_tokens=tokens), received)
     assert answers[0].begun.wait(PATIENCE)
-    engine.close()
-    assert [answer.finish for answer in answers] == ["cancelled", "cancelled"]
+    engine.close(drain_seconds=patience)
+    for received in answers:
+        assert (received.finish, len(received.text) if patience else None) == finish
+    with pytest.raises(EngineClosedError, match="is closed"):
+        engine.submit("abc", SHORT, Receiver())
     assert engine.stats().blocks_in_use == 0
+    engine.close()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_bug_ends_all_requests_and_the_engine_with_it(
-    make: Callable[..., ServingEngine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine, answer = make(), Answer()
+def test_a_bug_ends_all_requests_and_the_engine_with_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, received = make(), Receiver()
 
     def broken(chunks: object) -> None:
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(engine._engine._runner, "run", broken)
-    request = engine.submit("abc", SHORT, answer)
-    assert answer.finish == "error"
+    request = engine.submit("abc", SHORT, received)
+    assert received.finish == "error"
     assert request.error is engine.failure
     assert isinstance(engine.failure, ZeroDivisionError)
     with pytest.raises(EngineClosedError, match="the engine has failed: a bug"):
-        engine.submit("abc", SHORT, Answer())
+        engine.submit("abc", SHORT, Receiver())
     engine.close(drain_seconds=PATIENCE)

@@ -58,11 +58,11 @@ class CountedTraining:
     ) -> None:
         torch.manual_seed(0)
         self.model, self._world = GPT(config), world
-        parallel = parallelize(self.model, method, world, compute)
+        forward, no_sync = parallelize(self.model, method, world, compute)
         if method == "ddp" and is_fake:
-            reduce_as_fake_groups_do(parallel.forward)  # type: ignore[arg-type]
+            reduce_as_fake_groups_do(forward)  # type: ignore[arg-type]
         self.optimizer = build_optimizer(self.model, OptimConfig(name=optimizer), compute.device, compute.fast_dtype)  # type: ignore[arg-type]
-        self._stepper = Stepper(self.model, self.optimizer, compute, 1.0, 0, parallel)
+        self._stepper = Stepper(self.model, self.optimizer, compute, 1.0, world=world, forward=forward, no_sync=no_sync)
         self._signals = SignalWatch(silent, world)
         self._number = 0
 

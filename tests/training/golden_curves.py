@@ -13,8 +13,9 @@ from pathlib import Path
 import torch
 
 import gpt
-from gpt.config import LoadedConfig, parse_config
+from gpt.config.loading import LoadedConfig, parse_config
 from gpt.environment import read_settings
+from gpt.training.plan import Request
 from gpt.training.setup import open_session
 
 RECORDED = Path(__file__).with_name("golden_curves.json")
@@ -64,7 +65,7 @@ def record(recipe: str, folder: Path, *overrides: str) -> tuple[list[float], str
     run = f"run.dir={json.dumps(str(folder / 'runs'))}"
     config = parse_config("", recipe, [*COMMON, *RECIPES[recipe], *places, run, *overrides])
     settings = replace(read_settings(offline=True), data_dir=None, processor="generic")
-    trainer = open_session(LoadedConfig(config, recipe), settings, lambda line: None)
+    trainer = open_session(Request(LoadedConfig(config, recipe), settings, lambda line: None))
     trainer.run()
     lines = (folder / "runs" / recipe / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     losses = [value["train/loss"] for value in map(json.loads, lines) if "train/loss" in value]

@@ -8,34 +8,24 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
+from torch import Tensor, nn
 
-from gpt.config import LoadedConfig, parse_config
+from gpt.config.loading import LoadedConfig, parse_config
 from gpt.distributed import World
 from gpt.environment import read_settings
 from gpt.training.callbacks import Callback
+from gpt.training.plan import Request
 from gpt.training.setup import Displays, open_session
 from gpt.training.trainer import Trainer
 from tiny import CORPUS
 
 RECIPE = (
-    "run.device=cpu",
-    "run.dtype=float32",
-    "run.compile=false",
-    "data.source=file",
-    "model.n_layer=1",
-    "model.n_head=2",
-    "model.n_embd=16",
-    "model.block_size=16",
-    "optim.learning_rate=1e-2",
-    "optim.min_lr=1e-3",
-    "optim.warmup_steps=2",
-    "train.batch_size=4",
-    "train.max_steps=6",
-    "train.eval_interval=3",
+    *("run.device=cpu", "run.dtype=float32", "run.compile=false", "data.source=file"),
+    *("model.n_layer=1", "model.n_head=2", "model.n_embd=16", "model.block_size=16"),
+    *("optim.learning_rate=1e-2", "optim.min_lr=1e-3", "optim.warmup_steps=2"),
+    *("train.batch_size=4", "train.max_steps=6", "train.eval_interval=3", "train.log_interval=1"),
     "train.eval_max_tokens=96",  # six whole windows: batches of four and of two
-    "train.log_interval=1",
-    "train.keep_last=99",
-    "train.sample_tokens=8",
+    *("train.keep_last=99", "train.sample_tokens=8"),
 )
 
 Start = Callable[..., Trainer]
@@ -56,16 +46,9 @@ def start_session(
     places = [f"data.path={json.dumps(str(corpus))}", f"data.dir={json.dumps(str(folder / 'data'))}"]
     places.append(f"run.dir={json.dumps(str(folder / 'runs'))}")
     config = parse_config("", "recipe", [*RECIPE, *places, *overrides])
-    return open_session(
-        LoadedConfig(config, "run"),
-        replace(read_settings(offline=True), data_dir=None),
-        report,
-        resume,
-        allow_config_change,
-        world,
-        callbacks,
-        displays,
-    )
+    settings = replace(read_settings(offline=True), data_dir=None)
+    request = Request(LoadedConfig(config, "run"), settings, report, resume, allow_config_change, world)
+    return open_session(request, displays, callbacks)
 
 
 def _write_corpus(folder: Path) -> Path:
@@ -74,6 +57,23 @@ def _write_corpus(folder: Path) -> Path:
     if not corpus.exists():
         corpus.write_text(CORPUS * 20, encoding="utf-8")
     return corpus
+
+
+def rows(folder: Path, name: str) -> dict[int, float]:
+    """Return a metric of folder/runs/run by step."""
+    lines = (folder / "runs" / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return {row["step"]: row[name] for row in map(json.loads, lines) if name in row}
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of the parameters by name."""
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    """Return whether tensors of the same names are equal to the last bit."""
+    assert one.keys() == other.keys() != set()
+    return all(torch.equal(one[name], other[name]) for name in one)
 
 
 @contextmanager

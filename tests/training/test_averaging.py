@@ -1,8 +1,5 @@
 import contextlib
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,19 +11,8 @@ from gpt.evaluation.loss import evaluate
 from gpt.evaluation.windows import full_batches
 from gpt.model import GPT
 from gpt.training.averaging import WeightAverage
-from gpt.training.trainer import Trainer
 from tiny import tiny_config
-
-Start = Callable[..., Trainer]
-
-
-def weights(model: GPT) -> dict[str, Tensor]:
-    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
-
-
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    assert one.keys() == other.keys()
-    return all(torch.equal(one[name], other[name]) for name in one)
+from training.sessions import Start, rows, same, weights
 
 
 @torch.no_grad()
@@ -40,9 +26,6 @@ def move(model: GPT) -> dict[str, Tensor]:
 def averaged(model: GPT, average: WeightAverage) -> dict[str, Tensor]:
     with average.applied():
         return weights(model)
-
-
-# --- the average ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.2, 0.99])
@@ -61,6 +44,7 @@ def test_the_average_is_that_of_the_formula_short_at_first(decay: float) -> None
 
 @pytest.mark.parametrize("tie_weights", [True, False])
 def test_the_model_has_the_average_while_it_is_applied_and_its_own_weights_after(tie_weights: bool) -> None:
+    """Also after an exception."""
     model = GPT(tiny_config(tie_weights=tie_weights))
     average = WeightAverage(model, 0.5)
     objects = list(model.parameters())
@@ -68,34 +52,24 @@ def test_the_model_has_the_average_while_it_is_applied_and_its_own_weights_after
     average.update(1)
     first = averaged(model, average)
     assert not same(first, own)
-    with average.applied():
+    with contextlib.suppress(KeyboardInterrupt), average.applied():
         assert same(weights(model), first)
         assert (model.lm_head.weight is model.wte.weight) is tie_weights
-    assert same(weights(model), own)
-    assert all(one is other for one, other in zip(model.parameters(), objects, strict=True))
-    assert same(averaged(model, average), first)  # nor does being applied change the average
-
-
-def test_an_exception_while_it_is_applied_leaves_everything_as_it_was() -> None:
-    model = GPT(tiny_config())
-    average = WeightAverage(model, 0.5)
-    own = move(model)
-    average.update(1)
-    first = averaged(model, average)
-    with contextlib.suppress(KeyboardInterrupt), average.applied():
         raise KeyboardInterrupt
     assert same(weights(model), own)
+    assert all(one is other for one, other in zip(model.parameters(), objects, strict=True))
     assert same(averaged(model, average), first)
 
 
 # --- in a run ------------------------------------------------------------------------------------
 
-EMA = ("optim.ema_decay=0.5", "train.max_steps=4", "train.eval_interval=2", "train.sample_tokens=0")
+PLAIN = ("train.max_steps=4", "train.eval_interval=2", "train.sample_tokens=0")
+EMA = ("optim.ema_decay=0.5", *PLAIN)
 
 
 def test_a_run_evaluates_and_saves_the_average_and_keeps_the_weights_beside_it(tmp_path: Path, start: Start) -> None:
-    trainer = start(tmp_path, *EMA)
-    history: list[dict[str, Tensor]] = [weights(trainer.model)]
+    trainer = start(tmp_path / "with", *EMA)
+    history = [weights(trainer.model)]
     assert trainer.average is not None
     update = trainer.average.update
 
@@ -114,60 +88,38 @@ def test_a_run_evaluates_and_saves_the_average_and_keeps_the_weights_beside_it(t
         torch.testing.assert_close(weight, expected[name], rtol=1e-5, atol=1e-6)
     assert same(checkpoint.training["average"], history[-1])
     assert same(weights(trainer.model), history[-1])
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "change"),
-    [(EMA[1:], EMA, "optim.ema_decay: None -> 0.5"), (EMA, EMA[1:], "optim.ema_decay: 0.5 -> None")],
-)
-def test_an_average_that_comes_or_goes_is_a_change_that_resuming_names(
-    tmp_path: Path, start: Start, before: tuple[str, ...], after: tuple[str, ...], change: str
-) -> None:
-    start(tmp_path, *before).run()
-    with pytest.raises(CheckpointError) as caught:
-        start(tmp_path, *after, "train.max_steps=6", resume="auto")
-    assert change in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_run_without_an_average_cannot_go_on_with_one(tmp_path: Path, start: Start) -> None:
-    """Even where changes are allowed: the checkpoint has no weights beside its model."""
-    start(tmp_path, *EMA[1:]).run()
-    with pytest.raises(CheckpointError, match="training state does not fit") as caught:
-        start(tmp_path, *EMA, "train.max_steps=6", resume="auto", allow_config_change=True)
-    assert "optim.ema_decay: None -> 0.5" in str(caught.value)
-    assert "train.init_from=RUN" in str(caught.value)
-
-
-def test_a_run_with_an_average_may_go_on_without_it_from_the_average(tmp_path: Path, start: Start) -> None:
-    start(tmp_path, *EMA).run()
-    saved: dict[str, Any] = read_checkpoint(next(iter((tmp_path / "runs/run/checkpoints").glob("*4")))).model
-    said: list[str] = []
-    trainer = start(
-        tmp_path, *EMA[1:], "train.max_steps=6", resume="auto", allow_config_change=True, report=said.append
-    )
-    assert "training goes on from the averaged weights; those before averaging are left out" in said
-    assert all(torch.equal(saved[name], weight) for name, weight in weights(trainer.model).items())
-    assert trainer.run().step == 6
-
-
-def rows(folder: Path, name: str) -> dict[int, float]:
-    lines = (folder / "runs" / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return {row["step"]: row[name] for row in map(json.loads, lines) if name in row}
-
-
-def test_both_losses_are_recorded_and_the_average_changes_nothing_of_what_is_learned(
-    tmp_path: Path, start: Start
-) -> None:
-    trainer = start(tmp_path / "with", *EMA)
-    trainer.run()
-    start(tmp_path / "without", *EMA[1:]).run()
-    assert rows(tmp_path / "with", "train/loss") == rows(tmp_path / "without", "train/loss")
-    assert rows(tmp_path / "with", "val/loss_unaveraged") == rows(tmp_path / "without", "val/loss")
-    checkpoint = read_checkpoint(trainer.run_folder.checkpoints()[0])
     model = GPT(checkpoint.config.model)
     model.load_state_dict(checkpoint.model, strict=False)
     batches = full_batches(trainer.dataset.val[:97], checkpoint.config.model.block_size, 4)
-    recorded = rows(tmp_path / "with", "val/loss")[4]
-    assert evaluate(model, batches, trainer.compute).loss == recorded == checkpoint.state["val_loss"]
-    assert abs(recorded - rows(tmp_path / "with", "val/loss_unaveraged")[4]) > 1e-4
+    recorded, unaveraged = (rows(tmp_path / "with", name) for name in ("val/loss", "val/loss_unaveraged"))
+    assert evaluate(model, batches, trainer.compute).loss == recorded[4] == checkpoint.state["val_loss"]
+    assert abs(recorded[4] - unaveraged[4]) > 1e-4
+    # nothing of what is learned changes
+    start(tmp_path / "without", *PLAIN).run()
+    assert rows(tmp_path / "with", "train/loss") == rows(tmp_path / "without", "train/loss")
+    assert unaveraged == rows(tmp_path / "without", "val/loss")
+
+
+@pytest.mark.parametrize(("before", "after", "change"), [(PLAIN, EMA, "None -> 0.5"), (EMA, PLAIN, "0.5 -> None")])
+def test_an_average_that_comes_or_goes_is_a_change_that_resuming_names(
+    tmp_path: Path, start: Start, before: tuple[str, ...], after: tuple[str, ...], change: str
+) -> None:
+    """Where changes are allowed, a run goes on from the average; but none can begin: it has no weights beside it."""
+    start(tmp_path, *before).run()
+    saved = read_checkpoint(tmp_path / "runs/run/checkpoints/step-000004").model
+    again = (*after, "train.max_steps=6")
+    with pytest.raises(CheckpointError) as caught:
+        start(tmp_path, *again, resume="auto")
+    assert f"optim.ema_decay: {change}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    said: list[str] = []
+    if after is EMA:
+        with pytest.raises(CheckpointError, match="training state does not fit") as caught:
+            start(tmp_path, *again, resume="auto", allow_config_change=True)
+        assert f"optim.ema_decay: {change}" in str(caught.value)
+        assert "train.init_from=RUN" in str(caught.value)
+    else:
+        trainer = start(tmp_path, *again, resume="auto", allow_config_change=True, report=said.append)
+        assert "training goes on from the averaged weights; those before averaging are left out" in said
+        assert all(torch.equal(saved[name], weight) for name, weight in weights(trainer.model).items())
+        assert trainer.run().step == 6

@@ -39,64 +39,43 @@ def fail_when_called(block: Block) -> None:
     block._compiled_call_impl = call
 
 
-FAILURES = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("compile_block", "reason"), [(fail_at_once, "no compiler here"), (fail_when_called, "ValueError")]
 )
-
-
-@FAILURES
-def test_where_compiling_fails_the_model_stays_eager_and_the_user_is_told(
+def test_where_compiling_fails_the_model_stays_as_it_was_unless_that_is_an_error(
     model: GPT, monkeypatch: pytest.MonkeyPatch, compile_block: Callable[[Block], None], reason: str
 ) -> None:
     expected, lines = model.eval()(IDX), []
     model.train()
     monkeypatch.setattr(Block, "compile", compile_block)
+    before = torch.get_rng_state()
     compile_blocks(model, trial_of(model), required=False, report=lines.append)
     assert lines[1:] == [f"not compiling: {reason}"]
-    assert torch.equal(model.eval()(IDX), expected)
-
-
-@FAILURES
-def test_where_compiling_is_required_its_failure_is_an_error(
-    model: GPT, monkeypatch: pytest.MonkeyPatch, compile_block: Callable[[Block], None], reason: str
-) -> None:
-    monkeypatch.setattr(Block, "compile", compile_block)
-    with pytest.raises(DeviceError, match=rf"torch\.compile failed: {reason}; set run\.compile=false"):
-        compile_blocks(model, trial_of(model), required=True, report=lambda line: None)
-
-
-@pytest.mark.parametrize("compile_block", [fail_at_once, fail_when_called, lambda block: None])
-def test_the_trial_leaves_no_gradients_and_no_randomness_behind(
-    model: GPT, monkeypatch: pytest.MonkeyPatch, compile_block: Callable[[Block], None]
-) -> None:
-    monkeypatch.setattr(Block, "compile", compile_block)
-    before, lines = torch.get_rng_state(), []
-    compile_blocks(model, trial_of(model), required=False, report=lines.append)
     assert torch.equal(torch.get_rng_state(), before)
     assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(model.eval()(IDX), expected)
+    with pytest.raises(DeviceError, match=rf"torch\.compile failed: {reason}; set run\.compile=false"):
+        compile_blocks(model, trial_of(model), required=True, report=lines.append)
 
 
-def test_where_it_works_every_block_is_compiled_and_the_names_of_the_weights_stay(
+def test_where_it_works_every_block_is_compiled_and_nothing_else_changes(
     model: GPT, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[Block] = []
-    names = list(model.state_dict())
+    names, before = list(model.state_dict()), torch.get_rng_state()
     monkeypatch.setattr(Block, "compile", lambda block: compiled.append(block))
     compile_blocks(model, trial_of(model), required=True, report=lambda line: None)
     assert compiled == list(model.h)
     assert list(model.state_dict()) == names
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_auto_compiles_only_where_that_was_measured_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpt.training.compiling.why_not_compile", lambda _: None)
-    compiled = [should_compile("auto", CPU, processor, pytest.fail) for processor in (AMX, AVX2, NEON)]
-    assert compiled == [
-        True,
-        False,
-        False,
-    ]
-    assert should_compile(True, CPU, AVX2, pytest.fail)
-    assert not should_compile(False, CPU, AMX, pytest.fail)
+    choices = [("auto", AMX), ("auto", AVX2), ("auto", NEON), (True, AVX2), (False, AMX)]
+    found = [should_compile(choice, CPU, processor, pytest.fail) for choice, processor in choices]
+    assert found == [True, False, False, True, False]
 
 
 def test_without_a_compiler_auto_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import yaml
 import gpt
 from gpt.checkpoint import Checkpoint, RunFolder, read_checkpoint
 from gpt.cli import train
-from gpt.config import LoadedConfig, parse_config
+from gpt.config.loading import LoadedConfig, parse_config
 from gpt.data.batches import BatchSampler
 from gpt.device import Compute
 from gpt.errors import CheckpointError, DeviceError
@@ -78,16 +78,9 @@ def test_probabilities_that_do_not_fit_into_memory_are_refused(start: Start, tmp
         require_probabilities_memory(trainer.dataset, trainer.config)
 
 
-def test_one_command_trains_teacher_and_student(workplace: Path) -> None:
-    assert train.main(arguments(workplace)) == 0
-    runs = workplace / "runs"
-    assert read_checkpoint(runs / "tiny-teacher/checkpoints/step-000004").state["step"] == 4
-    assert train.main(["--config", str(workplace / "tiny.yaml"), f"run.dir={runs}", "run.name=alone"]) == 0
-    taught, alone = weights(runs / "tiny"), weights(runs / "alone")
-    assert not torch.equal(taught["wte.weight"], alone["wte.weight"])
-
-
-def test_both_runs_are_planned_once_and_locked_before_either_begins(workplace: Path) -> None:
+def test_one_command_plans_and_locks_both_runs_once_before_it_trains_them(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     counted = ("prepare", "find_resume_point", "check_parallel", "require_disk", "require_training_memory")
     step, locked = Trainer._train_one_step, []
 
@@ -102,7 +95,16 @@ def test_both_runs_are_planned_once_and_locked_before_either_begins(workplace: P
     # the disk again before either begins, since the teacher writes on it
     assert [call.call_count for call in calls] == [1, 2, 2, 4, 2]
     assert locked == 4 * [[True, True]] + 6 * [[False, True]]
-    assert not list((workplace / "runs").glob(".*"))
+    runs = workplace / "runs"
+    assert not list(runs.glob(".*"))
+    assert read_checkpoint(runs / "tiny-teacher/checkpoints/step-000004").state["step"] == 4
+    assert train.main(["--config", str(workplace / "tiny.yaml"), f"run.dir={runs}", "run.name=alone"]) == 0
+    taught, alone = weights(runs / "tiny"), weights(runs / "alone")
+    assert not torch.equal(taught["wte.weight"], alone["wte.weight"])
+    # a student that exists is refused before a teacher is trained
+    assert train.main(arguments(workplace, "run.name=alone")) == 2
+    assert "exists already, with another configuration (train.teacher_share" in capsys.readouterr().err
+    assert not (runs / "alone-teacher").exists()
 
 
 def test_a_disk_that_the_teacher_has_filled_refuses_the_student(
@@ -196,24 +198,21 @@ def test_a_student_whose_warmup_was_cut_continues(
     assert (workplace / "runs/tiny/checkpoints/step-000020").is_dir()
 
 
-def test_a_student_that_exists_is_refused_before_a_teacher_is_trained(
+def test_a_teacher_or_student_that_learned_something_else_is_refused(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = workplace / "runs"
-    assert train.main(["--config", str(workplace / "tiny.yaml"), f"run.dir={runs}"]) == 0
-    assert train.main(arguments(workplace)) == 2
-    assert "exists already, with another configuration (train.teacher_share" in capsys.readouterr().err
-    assert not (runs / "tiny-teacher").exists()
-
-
-def test_a_teacher_that_learned_something_else_is_refused(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs, other = workplace / "runs", ("optim.learning_rate=1e-2", "--resume", "auto")
     assert train.main(arguments(workplace)) == 0
-    shutil.rmtree(workplace / "runs/tiny")
-    assert train.main(arguments(workplace, "optim.learning_rate=1e-2", "--resume", "auto")) == 2
+    shutil.rmtree(runs / "tiny")
+    assert train.main(arguments(workplace, *other)) == 2
     assert "tiny-teacher" in (message := capsys.readouterr().err.splitlines()[-1])
     assert "optim.learning_rate: 0.001 -> 0.01" in message
     assert train.main(arguments(workplace, "--resume", "auto")) == 0
-    assert (workplace / "runs/tiny/last.json").is_file()
+    assert (runs / "tiny/last.json").is_file()
+    shutil.rmtree(runs / "tiny-teacher")
+    assert train.main(arguments(workplace, *other)) == 2
+    assert "optim.learning_rate: 0.001 -> 0.01" in capsys.readouterr().err
+    assert not (runs / "tiny-teacher").exists()
 
 
 def test_a_teacher_of_a_fine_tuned_run_is_found_again(workplace: Path) -> None:
@@ -224,13 +223,3 @@ def test_a_teacher_of_a_fine_tuned_run_is_found_again(workplace: Path) -> None:
     shutil.rmtree(workplace / "runs/tuned")
     assert train.main(arguments(workplace, *tuned, "--resume", "auto")) == 0
     assert (workplace / "runs/tuned/last.json").is_file()
-
-
-def test_a_student_that_cannot_continue_is_refused_before_a_teacher_is_trained(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train.main(arguments(workplace)) == 0
-    shutil.rmtree(workplace / "runs/tiny-teacher")
-    assert train.main(arguments(workplace, "optim.learning_rate=1e-2", "--resume", "auto")) == 2
-    assert "optim.learning_rate: 0.001 -> 0.01" in capsys.readouterr().err
-    assert not (workplace / "runs/tiny-teacher").exists()

@@ -17,8 +17,7 @@ from drills.leftovers import Leftovers, differing, everything
 from gpt.checkpoint import read_checkpoint
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
-
-Start = Callable[..., Trainer]
+from training.sessions import Start
 
 MAX_STEPS = 9
 RECIPE = (

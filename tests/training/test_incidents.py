@@ -1,22 +1,22 @@
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor
 
+from gpt.checkpoint import read_checkpoint
 from gpt.data.batches import read_windows
 from gpt.distributed import World
 from gpt.errors import NonFiniteError
-from gpt.training.incidents import MAX_PENDING, MAX_SKIPPED, MEMORY, LossAnomaly, LossMonitor, LossStatistics
+from gpt.training.incidents import MAX_PENDING, MAX_SKIPPED, MEMORY, LossAnomaly, LossMonitor
 from gpt.training.saving import CheckpointWriter
 from gpt.training.trainer import Trainer
-
-Start = Callable[..., Trainer]
+from training.sessions import Start, rows, same, weights
 
 
 def feed(watch: LossMonitor, losses: list[float], first: int = 0) -> list[LossAnomaly]:
@@ -33,17 +33,11 @@ def noise(count: int, mean: float = 2.0, deviation: float = 0.1) -> list[float]:
 # --- what is an incident -------------------------------------------------------------------------
 
 
-def test_statistics_are_those_of_the_losses() -> None:
-    statistics = LossStatistics()
-    for loss in noise(5000):
-        statistics.add(loss)
-    assert statistics.mean == pytest.approx(2.0, abs=0.05)
-    assert statistics.deviation == pytest.approx(0.1, rel=0.4)
-
-
 def test_a_spike_is_found_with_its_step_height_and_windows() -> None:
     watch = LossMonitor(6.0)
-    assert feed(watch, noise(200)) == []
+    assert feed(watch, noise(5000)) == []
+    assert watch.statistics.mean == pytest.approx(2.0, abs=0.05)
+    assert watch.statistics.deviation == pytest.approx(0.1, rel=0.4)
     (incident,) = feed(watch, [3.5], first=200)
     assert (incident.step, incident.kind, incident.loss, incident.windows) == (200, "spike", 3.5, [200, 7])
     assert incident.mean == pytest.approx(2.0, abs=0.1)
@@ -52,14 +46,18 @@ def test_a_spike_is_found_with_its_step_height_and_windows() -> None:
     assert watch.counters == {"train/loss_spikes": 1, "train/skipped_steps": 0}
 
 
-@pytest.mark.parametrize("losses", [[4.0 - step / 100 for step in range(300)], [2.0] * 300, [2.0] * 200 + [2.1]])
-def test_learning_a_plateau_and_a_small_step_are_no_incidents(losses: list[float]) -> None:
-    assert feed(LossMonitor(6.0), losses) == []
-
-
-def test_nothing_is_a_spike_before_there_is_something_to_compare_with_or_if_it_is_turned_off() -> None:
-    assert feed(LossMonitor(6.0), [2.0] * (MEMORY - 1) + [9.0]) == []
-    assert feed(LossMonitor(None), [2.0] * 200 + [9.0]) == []
+@pytest.mark.parametrize(
+    ("deviations", "losses"),
+    [
+        (6.0, [4.0 - step / 100 for step in range(300)]),
+        (6.0, [2.0] * 300),
+        (6.0, [2.0] * 200 + [2.1]),
+        (6.0, [2.0] * (MEMORY - 1) + [9.0]),  # nothing to compare with
+        (None, [2.0] * 200 + [9.0]),
+    ],
+)
+def test_learning_a_plateau_and_a_small_step_are_no_incidents(deviations: float | None, losses: list[float]) -> None:
+    assert feed(LossMonitor(deviations), losses) == []
 
 
 def test_one_spike_does_not_hide_the_next_and_a_new_level_becomes_normal() -> None:
@@ -89,17 +87,6 @@ def test_what_waits_is_bounded() -> None:
     assert not watch.is_full
 
 
-def test_statistics_continue_exactly() -> None:
-    losses = noise(300)
-    one, other = LossMonitor(6.0), LossMonitor(6.0)
-    feed(one, losses)
-    feed(other, losses[:100])
-    restored = LossMonitor(6.0)
-    restored.load_state_dict(other.state_dict())
-    feed(restored, losses[100:])
-    assert restored.statistics == one.statistics
-
-
 @pytest.mark.parametrize("change", [{"mean": math.nan}, {"variance": -1.0}, {"count": "5"}, {"skipped": 2**70}])
 def test_hostile_statistics_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(change))):
@@ -107,6 +94,8 @@ def test_hostile_statistics_are_refused(change: dict[str, Any]) -> None:
 
 
 # --- in a run ------------------------------------------------------------------------------------
+
+SKIP = "train.on_nonfinite=skip"
 
 
 def spoil_steps(trainer: Trainer, steps: set[int], factor: float = math.nan) -> None:
@@ -123,10 +112,6 @@ def incidents(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
-def weights(trainer: Trainer) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in trainer.model.parameters()]
-
-
 def test_a_run_that_stops_records_the_sequences_of_its_step(tmp_path: Path, start: Start) -> None:
     trainer = start(tmp_path, "train.log_interval=1000")
     spoil_steps(trainer, {2})
@@ -140,23 +125,21 @@ def test_a_run_that_stops_records_the_sequences_of_its_step(tmp_path: Path, star
 
 def test_a_step_that_is_skipped_changes_nothing_and_the_next_ones_train(tmp_path: Path, start: Start) -> None:
     lines: list[str] = []
-    trainer = start(tmp_path, "train.on_nonfinite=skip", "train.max_steps=12", report=lines.append)
+    trainer = start(tmp_path, SKIP, "train.max_steps=12", report=lines.append)
     spoil_steps(trainer, {0, 5, 6})
-    seen: dict[int, list[Tensor]] = {}
+    seen: list[dict[str, Tensor]] = []
     step = trainer.stepper.step
 
-    def watched(number: int, *arguments: Any) -> Any:
-        seen[number] = weights(trainer)
-        return step(number, *arguments)
+    def watched(*arguments: Any) -> Any:
+        seen.append(weights(trainer.model))
+        return step(*arguments)
 
-    trainer.stepper.step = watched  # type: ignore[method-assign]
-    assert trainer.run().step == 12
-    moved = [any(not torch.equal(*pair) for pair in zip(seen[n], seen[n + 1], strict=True)) for n in range(11)]
-    assert [number for number in range(11) if not moved[number]] == [0, 5, 6]
+    with patch.object(trainer.stepper, "step", watched):
+        assert trainer.run().step == 12
+    assert [number for number in range(11) if same(seen[number], seen[number + 1])] == [0, 5, 6]
     assert [incident["step"] for incident in incidents(tmp_path)] == [0, 5, 6]
     assert sum("not finite at step" in line for line in lines) == 3
-    rows = [json.loads(line) for line in (tmp_path / "runs/run/metrics.jsonl").read_text().splitlines()]
-    assert [row.get("train/skipped_steps") for row in rows if "train/loss" in row][-1] == 3
+    assert rows(tmp_path, "train/skipped_steps")[12] == 3
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, start: Start) -> None:
@@ -168,23 +151,27 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, start: Start)
     assert trainer.run_folder.checkpoints() == []
 
 
-def test_too_many_in_a_row_end_a_run_that_skips(tmp_path: Path, start: Start) -> None:
-    trainer = start(tmp_path, "train.on_nonfinite=skip", "train.max_steps=40", "train.eval_interval=50")
-    spoil_steps(trainer, {3, *range(10, 40)})
-    with pytest.raises(NonFiniteError, match=f"step {10 + MAX_SKIPPED}, as in the {MAX_SKIPPED} steps before"):
-        trainer.run()
-    assert all(torch.isfinite(weight).all() for weight in weights(trainer))
+def test_too_many_in_a_row_end_a_run_that_skips_also_after_a_resume(tmp_path: Path, start: Start) -> None:
+    spoiled = {3, *range(6, 40)}
+    trainer = start(tmp_path, SKIP, "train.max_steps=8", "train.eval_interval=8")
+    spoil_steps(trainer, spoiled)
+    trainer.run()
+    options = (SKIP, "train.max_steps=40", "train.eval_interval=50")
+    again = start(tmp_path, *options, resume="auto", allow_config_change=True)
+    spoil_steps(again, spoiled)
+    with pytest.raises(NonFiniteError, match=f"step {6 + MAX_SKIPPED}, as in the {MAX_SKIPPED} steps before"):
+        again.run()
+    assert all(torch.isfinite(weight).all() for weight in weights(again.model).values())
 
 
 @pytest.mark.parametrize("spoiled", [{0}, {0, 1, 2}, {4, 8}])
 def test_a_resumed_run_counts_on_and_repeats_no_incident(tmp_path: Path, start: Start, spoiled: set[int]) -> None:
     """The steps before the first checkpoint may all have been skipped."""
-    options = ("train.on_nonfinite=skip", "optim.ema_decay=0.9", "train.eval_interval=3")
-    whole = start(tmp_path / "whole", *options, "train.max_steps=9")
-    spoil_steps(whole, spoiled)
+    options = (SKIP, "optim.ema_decay=0.9", "train.eval_interval=3", "train.max_steps=9")
+    whole, first = start(tmp_path / "whole", *options), start(tmp_path / "parts", *options)
+    for trainer in (whole, first):
+        spoil_steps(trainer, spoiled)
     whole.run()
-    first = start(tmp_path / "parts", *options, "train.max_steps=9")
-    spoil_steps(first, spoiled)
     step = first.stepper.step
 
     def crash(number: int, *arguments: Any) -> Any:
@@ -192,27 +179,15 @@ def test_a_resumed_run_counts_on_and_repeats_no_incident(tmp_path: Path, start: 
             raise KeyboardInterrupt
         return step(number, *arguments)
 
-    first.stepper.step = crash  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
+    with patch.object(first.stepper, "step", crash), pytest.raises(KeyboardInterrupt):
         first.run()
-    second = start(tmp_path / "parts", *options, "train.max_steps=9", resume="auto")
+    second = start(tmp_path / "parts", *options, resume="auto")
     assert second.state.step == 3
     spoil_steps(second, spoiled)
     second.run()
     assert incidents(tmp_path / "parts") == incidents(tmp_path / "whole")
-    assert all(torch.equal(*pair) for pair in zip(weights(second), weights(whole), strict=True))
+    assert same(weights(second.model), weights(whole.model))
     assert second.watch.state_dict() == whole.watch.state_dict()
-
-
-def test_a_row_of_skipped_steps_goes_on_after_a_resume(tmp_path: Path, start: Start) -> None:
-    options = ("train.on_nonfinite=skip", "train.eval_interval=8")
-    trainer = start(tmp_path, *options, "train.max_steps=8")
-    spoil_steps(trainer, set(range(2, 40)))
-    trainer.run()
-    again = start(tmp_path, *options, "train.max_steps=40", resume="auto", allow_config_change=True)
-    spoil_steps(again, set(range(2, 40)))
-    with pytest.raises(NonFiniteError, match="step 12, as in the 10 steps before"):
-        again.run()
 
 
 def test_a_spike_is_reported_in_a_run(tmp_path: Path, start: Start) -> None:
@@ -229,15 +204,14 @@ def test_a_spike_is_reported_in_a_run(tmp_path: Path, start: Start) -> None:
     trainer.model.register_forward_pre_hook(note)
     spoil_steps(trainer, {MEMORY + 5}, factor=-100.0)
     trainer.run()
-    assert [(incident["step"], incident["kind"]) for incident in incidents(tmp_path)] == [(MEMORY + 5, "spike")]
-    windows = torch.tensor(incidents(tmp_path)[0]["windows"])
+    (incident,) = incidents(tmp_path)
+    assert (incident["step"], incident["kind"]) == (MEMORY + 5, "spike")
+    windows = torch.tensor(incident["windows"])
     assert torch.equal(read_windows(trainer.dataset.train, windows, 16)[0], torch.cat(seen))
     assert any(f"at step {MEMORY + 5} is" in line and "incidents.jsonl" in line for line in lines)
 
 
 def test_a_checkpoint_of_an_old_version_has_no_statistics_and_can_be_resumed(tmp_path: Path, start: Start) -> None:
-    from gpt.checkpoint import read_checkpoint
-
     start(tmp_path, "train.max_steps=3").run()
     checkpoint = read_checkpoint(tmp_path / "runs" / "run" / "checkpoints" / "step-000003")
     training = {name: value for name, value in checkpoint.training.items() if name not in ("watch", "guard")}

@@ -68,10 +68,6 @@ def give_gradients(*lists: list[nn.Parameter]) -> None:
             parameter.grad = gradient.clone()
 
 
-def copies(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
-    return [nn.Parameter(parameter.detach().clone()) for parameter in parameters]
-
-
 def values_of(parameters: list[nn.Parameter]) -> list[Tensor]:
     return [parameter.detach().clone() for parameter in parameters]
 
@@ -103,12 +99,11 @@ def test_singular_values_come_near_one_and_singular_vectors_stay(
 SHAPES = ((16, 16), (48, 16), (16, 48), (16, 48), (16, 16), (7, 5))
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.95])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.5])
+@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.0, 0.5), (0.95, 0.5)])
 def test_ten_steps_are_those_of_torchs_muon(momentum: float, weight_decay: float) -> None:
     """torch averages gradients too (`lerp`, unlike its documented formula) and iterates in bfloat16."""
     ours = matrices(*SHAPES)
-    theirs, begin = copies(ours), copies(ours)
+    theirs, begin = matrices(*SHAPES), values_of(ours)
     optimizer = Muon(ours, lr=0.1, momentum=momentum, weight_decay=weight_decay, dtype=torch.bfloat16)
     other = torch.optim.Muon(
         theirs, lr=0.1, momentum=momentum, weight_decay=weight_decay, nesterov=True, adjust_lr_fn="original"
@@ -120,19 +115,6 @@ def test_ten_steps_are_those_of_torchs_muon(momentum: float, weight_decay: float
     for mine, its, first in zip(ours, theirs, begin, strict=True):
         assert (mine - its).norm() < 3 * SPACING[torch.bfloat16] * (its - first).norm()
         torch.testing.assert_close(optimizer.state[mine]["momentum"], other.state[its]["momentum_buffer"])
-
-
-def test_steps_together_are_steps_one_by_one() -> None:
-    ours, alone = matrices((12, 20), (12, 20), (12, 20)), matrices((12, 20), (12, 20), (12, 20))
-    optimizer, single = Muon(ours), [Muon([parameter]) for parameter in alone]
-    for _ in range(3):
-        give_gradients(ours, alone)
-        for part in (optimizer, *single):
-            part.step()
-    for one, other in zip(ours, alone, strict=True):
-        assert one.grad is not None
-        updates = 0.02 * math.sqrt(12) * 2 * rounding(one.grad)  # of 12 singular values near 1, rounded twice
-        assert (one - other).norm() < 3 * SPACING[torch.float32] * (updates + other.norm() / 2)
 
 
 def test_a_matrix_without_a_gradient_is_left_alone() -> None:
@@ -171,14 +153,10 @@ def test_where_everything_is_finite_the_step_is_any_other() -> None:
     ours, plain = matrices((8, 8), (4, 8)), matrices((8, 8), (4, 8))
     optimizer, other = Muon(ours, weight_decay=0.5), Muon(plain, weight_decay=0.5)
     optimizer.found_inf = torch.tensor(0.0)
-    for _ in range(2):
-        give_gradients(ours, plain)
-        optimizer.step()
-        other.step()
+    give_gradients(ours, plain)
+    optimizer.step()
+    other.step()
     assert all(map(torch.equal, ours, plain))
-
-
-# --- states --------------------------------------------------------------------------------------
 
 
 # --- who goes where ------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Runs whose blocks train by native kernels, and those that cannot."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,7 @@ from native_support import PROCESSORS_HERE, needs_compiler
 from gpt.checkpoint import read_checkpoint
 from gpt.errors import CheckpointError, DeviceError, NonFiniteError
 from gpt.model.gpt import Block
-from gpt.training.trainer import Trainer
-
-Start = Callable[..., Trainer]
+from training.sessions import Start
 
 NATIVE = ("run.kernels=native", "run.dtype=auto", "model.n_embd=64")
 
@@ -105,17 +102,14 @@ def test_a_compilation_that_is_asked_for_takes_the_place_of_native_kernels(
     monkeypatch.setattr("gpt.training.compiling.why_not_compile", lambda device: None)
     trainer = start(tmp_path, *NATIVE, "run.kernels=auto", "run.compile=true")
     assert compiled == list(trainer.model.h)
+    lines: list[str] = []
+    trainer = start(tmp_path, *NATIVE, "run.kernels=torch", "run.name=torch", report=lines.append)
+    assert [type(block) for block in trainer.model.h] == [Block]
+    assert not any("native kernels" in line for line in lines)
     with pytest.raises(
         DeviceError, match=r"^run\.compile is true, but torch does not compile native kernels; set run\.kernels=torch$"
     ):
         start(tmp_path / "native", *NATIVE, "run.compile=true")
-
-
-def test_torch_is_taken_without_a_word_where_it_is_asked_for(tmp_path: Path, start: Start) -> None:
-    lines: list[str] = []
-    trainer = start(tmp_path, *NATIVE, "run.kernels=torch", report=lines.append)
-    assert [type(block) for block in trainer.model.h] == [Block]
-    assert not any("native kernels" in line for line in lines)
 
 
 @needs_compiler

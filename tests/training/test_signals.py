@@ -3,15 +3,15 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from gpt.signals import WATCHED
 from gpt.training.signals import Interrupted, SignalWatch
 
-SIGNALS = pytest.mark.parametrize(
-    ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-)
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
 @pytest.fixture
@@ -24,39 +24,36 @@ def former() -> Iterator[list[int]]:
         signal.signal(number, handler)
 
 
+def handlers() -> list[object]:
+    return [signal.getsignal(number) for number in WATCHED]
+
+
 @SIGNALS
-def test_the_first_signal_is_noted_and_raised_once_at_the_next_check(
-    former: list[int], number: signal.Signals, exit_code: int
+def test_the_first_signal_is_raised_once_at_the_next_check_and_echoes_are_not(
+    former: list[int], number: signal.Signals
 ) -> None:
     lines: list[str] = []
-    with SignalWatch(lines.append) as watch:
+    before = handlers()
+    with suppress(ZeroDivisionError), SignalWatch(lines.append) as watch:
         watch.check()
-        os.kill(os.getpid(), number)
-        with pytest.raises(Interrupted, match=number.name) as stopped:
-            watch.check()
-        watch.check()
-    assert stopped.value.exit_code == exit_code
-    assert lines == [f"{number.name}: saving after this step; send it again to stop at once"]
-    assert former == []
-
-
-@SIGNALS
-def test_a_signal_that_follows_at_once_is_an_echo_of_the_first(
-    former: list[int], number: signal.Signals, exit_code: int
-) -> None:
-    with SignalWatch(lambda line: None) as watch:
         for again in (number, number, *WATCHED):
             os.kill(os.getpid(), again)
-        with pytest.raises(Interrupted, match=number.name):
+        with pytest.raises(Interrupted, match=number.name) as stopped:
             watch.check()
         os.kill(os.getpid(), number)
         watch.check()
+        raise ZeroDivisionError
+    assert stopped.value.exit_code == EXIT_CODES[number]
+    assert lines == [f"{number.name}: saving after this step; send it again to stop at once"]
     assert former == []
+    assert handlers() == before
+    os.kill(os.getpid(), number)
+    assert former == [number]
 
 
 @SIGNALS
 def test_a_later_signal_goes_where_it_would_have_gone_without_a_watch(
-    former: list[int], monkeypatch: pytest.MonkeyPatch, number: signal.Signals, exit_code: int
+    former: list[int], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     monkeypatch.setattr("gpt.signals.ECHO_SECONDS", 0)
     with SignalWatch(lambda line: None):
@@ -67,17 +64,24 @@ def test_a_later_signal_goes_where_it_would_have_gone_without_a_watch(
         assert former == list(WATCHED)
 
 
-@SIGNALS
-def test_after_the_watch_the_former_handlers_are_back(
-    former: list[int], number: signal.Signals, exit_code: int
+def test_a_later_signal_while_the_handlers_are_restored_ends_the_process(
+    former: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = [signal.getsignal(n) for n in WATCHED]
-    with suppress(ZeroDivisionError), SignalWatch(lambda line: None):
-        assert [signal.getsignal(n) for n in WATCHED] != before
-        raise ZeroDivisionError
-    assert [signal.getsignal(n) for n in WATCHED] == before
-    os.kill(os.getpid(), number)
-    assert former == [number]
+    """It comes before the first of them is."""
+    ended: list[tuple[int, object]] = []
+    restore = signal.signal
+
+    def interrupted(number: int, handler: Any) -> object:
+        monkeypatch.setattr(signal, "signal", restore)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return restore(number, handler)
+
+    monkeypatch.setattr("gpt.signals.ECHO_SECONDS", 0)
+    monkeypatch.setattr(signal, "raise_signal", lambda number: ended.append((number, signal.getsignal(number))))
+    with SignalWatch(lambda line: None):
+        os.kill(os.getpid(), signal.SIGTERM)
+        monkeypatch.setattr(signal, "signal", interrupted)
+    assert ended == [(signal.SIGTERM, signal.SIG_DFL)]
 
 
 def test_a_line_that_cannot_be_printed_from_within_another_one_does_not_end_the_run(former: list[int]) -> None:
@@ -91,13 +95,12 @@ def test_a_line_that_cannot_be_printed_from_within_another_one_does_not_end_the_
 
 
 def test_in_another_thread_a_watch_watches_nothing_and_does_no_harm() -> None:
-    before = [signal.getsignal(n) for n in WATCHED]
-    seen = []
+    before, seen = handlers(), []
 
     def work() -> None:
         with SignalWatch(lambda line: None) as watch:
             watch.check()
-            seen.append([signal.getsignal(n) for n in WATCHED])
+            seen.append(handlers())
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -106,9 +109,7 @@ def test_in_another_thread_a_watch_watches_nothing_and_does_no_harm() -> None:
 
 
 @SIGNALS
-def test_a_signal_that_the_parent_made_ignored_stays_ignored(
-    former: list[int], number: signal.Signals, exit_code: int
-) -> None:
+def test_a_signal_that_the_parent_made_ignored_stays_ignored(former: list[int], number: signal.Signals) -> None:
     signal.signal(number, signal.SIG_IGN)
     with SignalWatch(pytest.fail) as watch:
         os.kill(os.getpid(), number)

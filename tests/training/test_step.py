@@ -10,7 +10,7 @@ from torch import Tensor
 from gpt.config import OptimConfig
 from gpt.device import Compute
 from gpt.errors import NonFiniteError
-from gpt.evaluation.loss import Batch
+from gpt.evaluation.loss import IGNORE, Batch
 from gpt.model import GPT
 from gpt.training.optimizers import build_optimizer
 from gpt.training.step import Stepper
@@ -36,14 +36,11 @@ def batches(count: int = 1, rows: int = 4) -> list[Batch]:
     return [(window[:, :-1], window[:, 1:]) for window in windows]
 
 
-def weights(stepper: Stepper) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in stepper.model.parameters()]
-
-
-def moments(stepper: Stepper) -> list[Tensor]:
+def held(stepper: Stepper) -> list[Tensor]:
+    """Weights, and what the optimizer keeps of them."""
     states = [state for part in stepper.optimizer.optimizers.values() for state in part.state.values()]
-    assert len(states) == len(list(stepper.model.parameters()))
-    return [moment.clone() for state in states for moment in state.values()]
+    tensors = [*stepper.model.parameters(), *(moment for state in states for moment in state.values())]
+    return [tensor.detach().clone() for tensor in tensors]
 
 
 def same(one: list[Tensor], other: list[Tensor]) -> bool:
@@ -51,115 +48,144 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(torch.equal(left, right) for left, right in zip(one, other, strict=True))
 
 
-def spoil_loss(stepper: Stepper, value: float, micro_batch: int = 0) -> Callable[[], None]:
-    """Make one forward pass give a value that is not finite; returns what ends that."""
+def spoil(stepper: Stepper, what: str, value: float, micro_batch: int = 0) -> Callable[[], None]:
+    """Make the loss of a micro-batch, or one element of one gradient, not finite; returns what ends that."""
     calls = iter(range(10**6))
 
-    def hook(module: torch.nn.Module, inputs: Any, logits: Tensor) -> Tensor:
+    def spoil_logits(module: torch.nn.Module, inputs: Any, logits: Tensor) -> Tensor:
         return logits * value if next(calls) == micro_batch else logits
 
-    return stepper.model.register_forward_hook(hook).remove
-
-
-def spoil_gradient(stepper: Stepper, value: float, micro_batch: int = 0) -> Callable[[], None]:
-    """Make one element of one gradient not finite; the loss stays as it is."""
-    calls = iter(range(10**6))
-
-    def hook(gradient: Tensor) -> Tensor:
+    def spoil_gradient(gradient: Tensor) -> Tensor:
         if next(calls) == micro_batch:
             gradient = gradient.clone()
             gradient.view(-1)[0] = value
         return gradient
 
-    return stepper.model.ln_f.weight.register_hook(hook).remove
+    if what == "loss":
+        return stepper.model.register_forward_hook(spoil_logits).remove
+    return stepper.model.ln_f.weight.register_hook(spoil_gradient).remove
 
 
-SPOILERS = pytest.mark.parametrize("spoil", [spoil_loss, spoil_gradient])
+SPOILED = pytest.mark.parametrize("what", ["loss", "gradient"])
 OPTIMIZERS = pytest.mark.parametrize("name", ["adamw", "muon"])
+
+
+# --- gradients -----------------------------------------------------------------------------------
+
+Gradients = tuple[Tensor, list[Tensor]]
+
+
+def loss_and_gradients(micro_batches: list[Batch]) -> tuple[GPT, Gradients]:
+    stepper = build_stepper(grad_clip=0)
+    stepper.gradients(batches())  # those of an earlier step do not add up
+    loss = stepper.gradients(micro_batches)
+    return stepper.model, (loss, [p.grad.clone() for p in stepper.model.parameters() if p.grad is not None])
+
+
+def assert_same(one: Gradients, other: Gradients) -> None:
+    assert len(one[1]) == len(other[1]) > 0
+    for left, right in zip((one[0], *one[1]), (other[0], *other[1]), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-6)
+
+
+def random_batch(rows: int) -> Batch:
+    return torch.randint(23, (rows, 16)), torch.randint(23, (rows, 16))
+
+
+def test_one_batch_gives_the_mean_and_the_gradients_of_torch() -> None:
+    inputs, targets = random_batch(9)
+    model, ours = loss_and_gradients([(inputs, targets)])
+    model.zero_grad()
+    mean = torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+    mean.backward()
+    assert_same(ours, (mean.detach(), [p.grad for p in model.parameters() if p.grad is not None]))
+    assert not ours[0].requires_grad
+
+
+@pytest.mark.parametrize("sizes", [[1] * 9, [3, 3, 3], [4, 4, 1], [8, 1]])
+@pytest.mark.parametrize("padded", [False, True])
+def test_micro_batches_add_up_to_the_whole_batch(sizes: list[int], padded: bool) -> None:
+    """Also where the last is smaller, and where padding leaves some of them fewer targets."""
+    inputs, targets = random_batch(9)
+    if padded:
+        targets[0, 5:] = IGNORE
+        targets[4, :] = IGNORE
+        targets[8, :15] = IGNORE
+    pieces = list(zip(inputs.split(sizes), targets.split(sizes), strict=True))
+    assert_same(loss_and_gradients(pieces)[1], loss_and_gradients([(inputs, targets)])[1])
+
+
+def test_padding_is_as_if_it_were_not_there() -> None:
+    inputs, targets = random_batch(2)
+    padded = targets.clone()
+    padded[1, :] = IGNORE
+    shorter = loss_and_gradients([(inputs[:1], targets[:1])])[1]
+    assert_same(loss_and_gradients([(inputs, padded)])[1], shorter)
 
 
 # --- values that are not finite ------------------------------------------------------------------
 
 
-@SPOILERS
+@SPOILED
 @OPTIMIZERS
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize(("value", "grad_clip"), [(math.nan, 0.0), (math.inf, 1.0)])
 @pytest.mark.parametrize(("count", "micro_batch"), [(1, 0), (3, 0), (3, 1), (3, 2)])
-@pytest.mark.parametrize("grad_clip", [0.0, 1.0])
 def test_a_bad_step_is_named_and_changes_nothing(
-    spoil: Callable[..., Any], name: str, value: float, count: int, micro_batch: int, grad_clip: float
+    what: str, name: str, value: float, grad_clip: float, count: int, micro_batch: int
 ) -> None:
     """With accumulation it is enough that one of the micro-batches is bad."""
     stepper = build_stepper(grad_clip=grad_clip, name=name)
     for number in range(2):
         stepper.step(number, RATE, batches(count))
-    before, before_moments = weights(stepper), moments(stepper)
-    spoil(stepper, value, micro_batch)
+    before = held(stepper)
+    spoil(stepper, what, value, micro_batch)
     with pytest.raises(NonFiniteError, match="at step 2;"):
         stepper.step(2, RATE, batches(count))
-    assert same(weights(stepper), before)
-    assert same(moments(stepper), before_moments)
+    assert same(held(stepper), before)
 
 
-@SPOILERS
-@pytest.mark.parametrize(
-    "name",
-    [
-        "adamw",
-        "muon",
-    ],
-)
-def test_where_reading_costs_the_optimizer_stands_still_until_the_check(spoil: Callable[..., Any], name: str) -> None:
+@SPOILED
+@OPTIMIZERS
+def test_where_reading_costs_the_optimizer_stands_still_until_the_check(what: str, name: str) -> None:
     """As on a GPU: nothing is read at the bad step, good ones follow, and all the same nothing moves."""
-    stepper = build_stepper(name=name)
+    stepper, on_cpu = build_stepper(name=name), build_stepper(name=name)
     stepper.guard.reads_are_free = False
     for number in range(3):
-        stepper.step(number, RATE, batches())
+        data = batches(2)
+        stepper.step(number, RATE, data)
+        on_cpu.step(number, RATE, data)
     stepper.guard.check()
-    before, before_moments = weights(stepper), moments(stepper)
-    healed = spoil(stepper, math.nan)
+    before = held(stepper)
+    assert same(before, held(on_cpu))
+    healed = spoil(stepper, what, math.nan)
     stepper.step(3, RATE, batches())
     healed()
     for number in range(4, 7):
         assert torch.isfinite(stepper.step(number, RATE, batches()).loss)
-    assert same(weights(stepper), before)
-    assert same(moments(stepper), before_moments)
+    assert same(held(stepper), before)
     with pytest.raises(NonFiniteError, match="at step 3;"):
         stepper.guard.check()
 
 
-@OPTIMIZERS
-def test_where_reading_costs_good_steps_are_those_of_a_cpu(name: str) -> None:
-    one, other = build_stepper(name=name), build_stepper(name=name)
-    other.guard.reads_are_free = False
-    data = [batches(2) for _ in range(5)]
-    for number in range(5):
-        one.step(number, RATE, data[number])
-        other.step(number, RATE, data[number])
-    assert same(weights(one), weights(other))
-    assert same(moments(one), moments(other))
-
-
-@SPOILERS
+@SPOILED
 @OPTIMIZERS
 @pytest.mark.parametrize("reads_are_free", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_where_bad_steps_are_allowed_they_change_nothing_and_good_ones_train(
-    spoil: Callable[..., Any], name: str, reads_are_free: bool, dtype: torch.dtype
+    what: str, name: str, reads_are_free: bool, dtype: torch.dtype
 ) -> None:
     stepper = build_stepper(dtype, allowed_in_a_row=2, name=name)
     stepper.guard.reads_are_free = reads_are_free
     stepper.step(0, RATE, batches())
     for number in (1, 2, 4, 5):  # never three in a row
-        before, before_moments = weights(stepper), moments(stepper)
-        healed = spoil(stepper, math.nan)
+        before = held(stepper)
+        healed = spoil(stepper, what, math.nan)
         stepper.step(number, RATE, batches())
         healed()
-        assert same(weights(stepper), before)
-        assert same(moments(stepper), before_moments)
+        assert same(held(stepper), before)
         if number == 2:
             stepper.step(3, RATE, batches())
-            assert not same(weights(stepper), before)
+            assert not same(held(stepper), before)
     stepper.check()
 
 
@@ -167,14 +193,14 @@ def test_one_more_bad_step_in_a_row_than_allowed_is_the_end_for_good() -> None:
     stepper = build_stepper(allowed_in_a_row=1)
     stepper.guard.reads_are_free = False
     stepper.step(0, RATE, batches())
-    before = weights(stepper)
-    healed = spoil_loss(stepper, math.nan)
+    before = held(stepper)
+    healed = spoil(stepper, "loss", math.nan)
     stepper.step(1, RATE, batches())
-    spoil_loss(stepper, math.nan)
+    spoil(stepper, "loss", math.nan)
     stepper.step(2, RATE, batches())
     healed()
     stepper.step(3, RATE, batches())
-    assert same(weights(stepper), before)
+    assert same(held(stepper), before)
     with pytest.raises(NonFiniteError, match="at step 2, as in the 1 steps before"):
         stepper.check()
 
@@ -204,36 +230,16 @@ def test_gradients_are_clipped_to_the_global_norm_and_only_above_it(grad_clip: f
     assert float(left) == pytest.approx(float(result.gradient_norm) if norm is None else norm, rel=1e-3)
 
 
-@OPTIMIZERS
-def test_the_learning_rate_is_that_of_the_call(name: str) -> None:
-    stepper = build_stepper(learning_rate=123.0, name=name)
-    before = weights(stepper)
-    stepper.step(0, 0.0, batches())
-    assert same(weights(stepper), before)
-    stepper.step(1, RATE, batches())
-    assert not same(weights(stepper), before)
-
-
-def test_every_group_has_its_share_of_the_learning_rate() -> None:
+def test_every_group_has_its_share_of_the_learning_rate_of_the_call() -> None:
     """The schedule is one, in units of the peak; the matrices of Muon have a peak of their own."""
     stepper = build_stepper(learning_rate=0.01, name="muon", muon_rate=0.3)
-    stepper.step(0, 0.005, batches())
-    rates = {name: {group["lr"] for group in part.param_groups} for name, part in stepper.optimizer.optimizers.items()}
-    assert {name: [pytest.approx(rate) for rate in found] for name, found in rates.items()} == {
-        "muon": [0.15],
-        "adamw": [0.005],
-    }
-
-
-def test_gradients_of_an_earlier_step_do_not_add_up() -> None:
-    one, other = build_stepper(), build_stepper()
-    data = batches()
-    other.gradients(batches())
-    torch.testing.assert_close(one.gradients(data), other.gradients(data))
-    for left, right in zip(one.model.parameters(), other.model.parameters(), strict=True):
-        assert left.grad is not None
-        assert right.grad is not None
-        assert torch.equal(left.grad, right.grad)
+    before = [weight.detach().clone() for weight in stepper.model.parameters()]
+    stepper.step(0, 0.0, batches())
+    assert same([weight.detach() for weight in stepper.model.parameters()], before)
+    stepper.step(1, 0.005, batches())
+    rates = {name: [group["lr"] for group in part.param_groups] for name, part in stepper.optimizer.optimizers.items()}
+    assert rates == {"muon": [pytest.approx(0.15)], "adamw": [pytest.approx(0.005)] * 2}
+    assert not same([weight.detach() for weight in stepper.model.parameters()], before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -250,29 +256,30 @@ def test_every_dtype_learns_and_keeps_its_weights_in_float32(dtype: torch.dtype)
 
 
 @OPTIMIZERS
-def test_an_overflow_of_a_scaled_gradient_leaves_the_step_out_and_lowers_the_scale(name: str) -> None:
+def test_an_overflow_of_a_scaled_gradient_leaves_the_step_out_and_lowers_the_scale_for_good(name: str) -> None:
     stepper = build_stepper(torch.float16, name=name)
     stepper.step(0, RATE, batches())
-    before, scale = weights(stepper), stepper.scaler.get_scale()
-    healed = spoil_gradient(stepper, math.inf)
+    before, scale = held(stepper), stepper.scaler.get_scale()
+    healed = spoil(stepper, "gradient", math.inf)
     stepper.step(1, RATE, batches())
     healed()
-    assert same(weights(stepper), before)
+    assert same(held(stepper), before)
     assert stepper.scaler.get_scale() == scale / 2
     stepper.step(2, RATE, batches())
-    assert not same(weights(stepper), before)
+    assert not same(held(stepper), before)
+    other = build_stepper(torch.float16, name=name)
+    other.load_state_dict(copy.deepcopy(stepper.state_dict()))
+    assert stepper.scaler.state_dict() == other.scaler.state_dict()
+    assert other.scaler.get_scale() == scale / 2
 
 
 def test_a_loss_that_is_not_finite_ends_a_float16_run_too() -> None:
     stepper = build_stepper(torch.float16)
-    before = weights(stepper)
-    spoil_loss(stepper, math.nan)
+    before = held(stepper)
+    spoil(stepper, "loss", math.nan)
     with pytest.raises(NonFiniteError, match="at step 0;"):
         stepper.step(0, RATE, batches())
-    assert same(weights(stepper), before)
-
-
-# --- states --------------------------------------------------------------------------------------
+    assert same(held(stepper), before)
 
 
 @pytest.mark.parametrize(("saved", "present"), [(torch.float32, torch.float16), (torch.float16, torch.float32)])
@@ -282,7 +289,8 @@ def test_a_run_may_go_on_in_another_dtype(saved: torch.dtype, present: torch.dty
     one.step(0, RATE, batches())
     other.load_state_dict(one.state_dict())
     other.step(1, RATE, batches())
-    assert float(moments(other)[0]) == 2
+    steps = [entry["step"] for entry in other.optimizer.state_dict()["adamw"]["state"].values()]
+    assert all(float(step) == 2 for step in steps)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -292,14 +300,3 @@ def test_loss_and_norm_are_those_of_float32_to_a_few_digits(dtype: torch.dtype) 
     exact, rounded = build_stepper().step(0, RATE, data), build_stepper(dtype).step(0, RATE, data)
     torch.testing.assert_close(rounded.loss, exact.loss, rtol=0.01, atol=0)
     torch.testing.assert_close(rounded.gradient_norm, exact.gradient_norm, rtol=0.03, atol=0)
-
-
-def test_a_loss_scale_goes_on_from_its_state() -> None:
-    one, other = build_stepper(torch.float16), build_stepper(torch.float16)
-    healed = spoil_gradient(one, math.inf)
-    one.step(0, RATE, batches())
-    healed()
-    one.step(1, RATE, batches())
-    other.load_state_dict(copy.deepcopy(one.state_dict()))
-    assert one.scaler.state_dict() == other.scaler.state_dict()
-    assert other.scaler.get_scale() < build_stepper(torch.float16).scaler.get_scale()

@@ -1,56 +1,59 @@
 import errno
-import json
 import math
 import resource
 import shutil
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from gpt.checkpoint import RunFolder, find_checkpoint, read_checkpoint
+from gpt.checkpoint import find_checkpoint, read_checkpoint
 from gpt.errors import CheckpointError, GPTError, InputError, NonFiniteError
 from gpt.evaluation.loss import Evaluation
 from gpt.training.monitor import Monitor, MonitorGroup
 from gpt.training.setup import Displays
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
+from training.sessions import Start, rows
 
-Start = Callable[..., Trainer]
-
-
-def rows(folder: Path, name: str) -> dict[int, float]:
-    """A metric of folder/runs/run by step."""
-    lines = (folder / "runs" / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return {row["step"]: row[name] for row in map(json.loads, lines) if name in row}
+THREE = "train.max_steps=3"
 
 
 def saved_steps(trainer: Trainer) -> list[int]:
     return [int(folder.name.removeprefix("step-")) for folder in reversed(trainer.run_folder.checkpoints())]
 
 
-# --- learning ------------------------------------------------------------------------------------
-
-TEXT = "Pack my box with five dozen liquor jugs.\nThe quick brown fox jumps over the lazy dog.\n"
-LOSSES = [
-    *(3.43496, 3.42675, 3.34018, 3.27689, 3.22915, 3.19544, 3.1021, 3.05058, 3.05708, 2.95457),
-    *(2.88851, 2.85393, 2.77199, 2.7822, 2.7491, 2.69967, 2.68175, 2.65767, 2.68633, 2.65623),
-]
+def pretend_losses(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
+    """The results of the next evaluations."""
+    results = iter(losses)
+    monkeypatch.setattr("gpt.training.setup.evaluate", lambda *arguments: Evaluation(next(results), 1))
 
 
-def test_the_losses_of_a_fixed_recipe_are_those_that_were_recorded(tmp_path: Path, start: Start) -> None:
-    (tmp_path / "corpus.txt").write_text(TEXT * 20, encoding="utf-8")
-    start(tmp_path, "train.max_steps=20", "train.eval_interval=20").run()
-    losses = list(rows(tmp_path, "train/loss").values())
-    assert losses == pytest.approx(LOSSES, rel=1e-3), (
-        "the same recipe now trains differently: initialization, data order, model, loss, optimizer or schedule "
-        "has changed. If that was meant, earlier results no longer compare, and these are the new losses to record: "
-        f"{[round(loss, 5) for loss in losses]}"
-    )
+class At(Monitor):
+    """Calls something whenever a step is done; notes what it is told."""
+
+    def __init__(self, act: Any = lambda step: None) -> None:
+        self.act, self.closed = act, 0
+        self.drawn: list[tuple[int, Any]] = []
+        self.histograms_of: set[str] = set()
+
+    def progress(self, step: int, loss: float | None) -> None:
+        self.act(step)
+
+    def picture(self, step: int, name: str, pixels: Any) -> None:
+        assert name == "attention"
+        self.drawn.append((step, pixels))
+
+    def histograms(self, step: int, tensors: Any) -> None:
+        self.histograms_of.update(tensors)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+# --- what is done when ---------------------------------------------------------------------------
 
 
 def test_accumulation_sees_the_windows_of_the_large_batch(tmp_path: Path, start: Start) -> None:
@@ -60,129 +63,69 @@ def test_accumulation_sees_the_windows_of_the_large_batch(tmp_path: Path, start:
         assert rows(tmp_path / "one", name) == pytest.approx(rows(tmp_path / "other", name), rel=1e-4)
 
 
-# --- what is done when ---------------------------------------------------------------------------
-
-
 def test_evaluations_logs_and_checkpoints_come_when_the_configuration_says(tmp_path: Path, start: Start) -> None:
-    trainer = start(tmp_path, "train.max_steps=7", "train.eval_interval=3", "train.log_interval=2")
-    state = trainer.run()
-    assert state.step == 7
+    trainer = start(tmp_path, "train.max_steps=7", "train.log_interval=2")
+    assert trainer.run().step == 7
     assert list(rows(tmp_path, "train/loss")) == [2, 4, 6, 7]
-    assert list(rows(tmp_path, "val/loss")) == [0, 3, 6, 7]
-    assert saved_steps(trainer) == [0, 3, 6, 7]
-    assert sorted(path.name for path in trainer.run_folder.samples.iterdir()) == [
-        f"step-{step:06d}.txt" for step in (0, 3, 6, 7)
-    ]
-
-
-def pretend_losses(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
-    """The results of the next evaluations."""
-    results = iter(losses)
-    monkeypatch.setattr("gpt.training.setup.evaluate", lambda *arguments: Evaluation(next(results), 1))
-
-
-def test_the_best_checkpoint_is_the_one_of_the_lowest_loss(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend_losses(monkeypatch, 3.0, 1.0, 2.0, 1.0)
-    trainer = start(tmp_path, "train.eval_interval=2", "train.keep_last=1")
-    state = trainer.run()
-    assert (state.best_step, state.best_val_loss, state.evaluations_since_best) == (2, 1.0, 2)
-    folder = find_checkpoint(trainer.run_folder.path, tmp_path)
-    assert folder.name == "step-000002"
-    assert read_checkpoint(folder).state["val_loss"] == 1.0
-    assert saved_steps(trainer) == [2, 6]
+    assert list(rows(tmp_path, "val/loss")) == saved_steps(trainer) == [0, 3, 6, 7]
+    samples = sorted(path.name for path in trainer.run_folder.samples.iterdir())
+    assert samples == [f"step-{step:06d}.txt" for step in (0, 3, 6, 7)]
 
 
 @pytest.mark.parametrize(("interval", "drawn"), [(0, []), (1, [0, 2, 4, 5]), (2, [0, 4])])
-def test_attention_is_drawn_at_every_so_many_evaluations(
+def test_attention_and_histograms_are_drawn_when_the_configuration_says(
     tmp_path: Path, start: Start, interval: int, drawn: list[int]
 ) -> None:
     """Of the evaluations at 0, 2, 4 and 5."""
-    pictures: list[int] = []
-
-    class Pictures(Monitor):
-        def picture(self, step: int, name: str, pixels: Any) -> None:
-            assert (name, pixels) == ("attention", "pixels of 16 tokens")
-            pictures.append(step)
-
     options = f"train.attention_interval={interval}", "train.max_steps=5", "train.eval_interval=2"
     displays = Displays(picture=lambda model, tokenizer, idx: f"pixels of {len(idx)} tokens")  # type: ignore[arg-type,return-value]
-    trainer = start(tmp_path, *options, displays=displays)
-    trainer.monitor = Pictures()
+    trainer = start(tmp_path, *options, f"train.histograms={str(interval > 0).lower()}", displays=displays)
+    trainer.monitor = monitor = At()
     trainer.run()
-    assert pictures == drawn
+    assert monitor.drawn == [(step, "pixels of 16 tokens") for step in drawn]
+    names = {name for name, _ in trainer.model.named_parameters()} if interval else set()
+    assert monitor.histograms_of == {f"{kind}/{name}" for kind in ("weights", "gradients") for name in names}
 
 
 def test_a_picture_that_fails_leaves_the_model_in_training(tmp_path: Path, start: Start) -> None:
     def fail(*_: object) -> Any:
         raise InputError("no picture")
 
-    trainer = start(tmp_path, "train.attention_interval=1", "train.max_steps=4", displays=Displays(picture=fail))
+    trainer = start(tmp_path, "train.attention_interval=1", displays=Displays(picture=fail))
     with pytest.raises(InputError):
         trainer.run()
     assert trainer.model.training
 
 
-def test_histograms_of_weights_and_gradients_are_reported(tmp_path: Path, start: Start) -> None:
-    found: set[str] = set()
-
-    class Names(Monitor):
-        def histograms(self, step: int, tensors: Any) -> None:
-            found.update(tensors)
-
-    trainer = start(tmp_path, "train.histograms=true", "train.max_steps=3")
-    trainer.monitor = Names()
-    trainer.run()
-    names = {name for name, _ in trainer.model.named_parameters()}
-    assert found == {f"{kind}/{name}" for kind in ("weights", "gradients") for name in names}
-
-
-@pytest.mark.parametrize("patience", [1, 2])
+@pytest.mark.parametrize(("patience", "end"), [(1, (4, 2, 2.0)), (2, (10, 6, 1.5))])
 def test_a_run_stops_after_so_many_evaluations_without_a_better_one(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch, patience: int
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch, patience: int, end: tuple[int, int, float]
 ) -> None:
     pretend_losses(monkeypatch, 3.0, 2.0, 2.5, 1.5, 1.5, 1.6, 1.7, 1.0)
-    trainer = start(tmp_path, f"train.patience={patience}", "train.eval_interval=2", "train.max_steps=100")
+    options = f"train.patience={patience}", "train.eval_interval=2", "train.max_steps=100", "train.keep_last=1"
+    trainer = start(tmp_path, *options)
     state = trainer.run()
-    assert (state.step, state.best_step, state.best_val_loss) == {1: (4, 2, 2.0), 2: (10, 6, 1.5)}[patience]
-    assert saved_steps(trainer)[-1] == state.step
-    again = start(tmp_path, f"train.patience={patience}", "train.eval_interval=2", "train.max_steps=100", resume="auto")
-    assert again.run().step == state.step
-
-
-def test_the_seconds_of_a_run_add_up_over_its_resumes(tmp_path: Path, start: Start) -> None:
-    first = start(tmp_path, "train.max_steps=3").run().seconds
-    second = start(tmp_path, "train.max_steps=6", resume="auto", allow_config_change=True).run().seconds
-    assert 0 < first < second
+    assert (state.step, state.best_step, state.best_val_loss) == end
+    assert state.evaluations_since_best == patience
+    assert saved_steps(trainer) == [state.best_step, state.step]
+    best = find_checkpoint(trainer.run_folder.path, tmp_path)
+    assert (best.name, read_checkpoint(best).state["val_loss"]) == (f"step-{end[1]:06d}", end[2])
+    assert start(tmp_path, *options, resume="auto").run().step == state.step
 
 
 # --- a full disk ---------------------------------------------------------------------------------
 
 
-@contextmanager
-def files_no_longer_than(size: int) -> Iterator[None]:
-    """The kernel's limit for this process; a write beyond it fails as on a full disk."""
-    former = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, former[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, former)
-
-
-class FullBetween(Monitor):
+def full_between(monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> Monitor:
     """The disk is full from one step to another."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> None:
-        self.monkeypatch, self.first, self.last = monkeypatch, first, last
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    def progress(self, step: int, loss: float | None) -> None:
-        def full(path: Path) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
+    def act(step: int) -> None:
+        monkeypatch.setattr("gpt.checkpoint.folder.sync_file", full if first <= step <= last else lambda path: None)
 
-        is_full = self.first <= step <= self.last
-        self.monkeypatch.setattr("gpt.checkpoint.folder.sync_file", full if is_full else lambda path: None)
+    return At(act)
 
 
 def test_a_disk_that_is_full_for_a_while_costs_checkpoints_but_not_the_run(
@@ -190,7 +133,7 @@ def test_a_disk_that_is_full_for_a_while_costs_checkpoints_but_not_the_run(
 ) -> None:
     lines: list[str] = []
     trainer = start(tmp_path, "train.max_steps=12", report=lines.append)
-    trainer.monitor = FullBetween(monkeypatch, 2, 7)
+    trainer.monitor = full_between(monkeypatch, 2, 7)
     assert trainer.run().step == 12
     assert saved_steps(trainer) == [0, 9, 12]
     warnings = [line for line in lines if line.startswith("warning: ")]
@@ -199,25 +142,33 @@ def test_a_disk_that_is_full_for_a_while_costs_checkpoints_but_not_the_run(
     assert warnings[1].endswith("(2 failed)")
 
 
+@pytest.mark.parametrize(
+    ("losses", "patience", "end"),
+    [((3.0, 1.0, 1.5, 2.0), "null", (9, 6, 1.5)), ((3.0, 1.0, 0.9, 0.8), "1", (9, 9, 0.8))],
+)
 def test_the_best_checkpoint_is_the_best_one_that_could_be_saved(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    losses: tuple[float, ...],
+    patience: str,
+    end: tuple[int, int, float],
 ) -> None:
-    """The disk is full when the lowest loss comes, at step 3; the next lowest comes at step 6."""
-    pretend_losses(monkeypatch, 3.0, 1.0, 1.5, 2.0)
-    trainer = start(tmp_path, "train.max_steps=9", "train.keep_last=1")
-    trainer.monitor = FullBetween(monkeypatch, 2, 4)
+    """The disk is full at step 3, whose loss is the lowest so far: patience counts from it all the same."""
+    pretend_losses(monkeypatch, *losses)
+    trainer = start(tmp_path, "train.max_steps=9", "train.keep_last=1", f"train.patience={patience}")
+    trainer.monitor = full_between(monkeypatch, 2, 4)
     state = trainer.run()
-    assert (state.best_step, state.best_val_loss) == (6, 1.5)
+    assert (state.step, state.best_step, state.best_val_loss) == end
     best = find_checkpoint(trainer.run_folder.path, tmp_path)
-    assert best.name == "step-000006"
-    assert read_checkpoint(best).state["val_loss"] == 1.5
+    assert (best.name, read_checkpoint(best).state["val_loss"]) == (f"step-{end[1]:06d}", end[2])
 
 
 def test_a_disk_that_is_full_at_the_end_is_an_error(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = start(tmp_path)
-    trainer.monitor = FullBetween(monkeypatch, 4, 99)
+    trainer.monitor = full_between(monkeypatch, 4, 99)
     with pytest.raises(CheckpointError, match=r"cannot write .*step-000006: No space left on device"):
         trainer.run()
     assert saved_steps(trainer) == [0, 3]
@@ -228,13 +179,42 @@ def test_a_disk_that_is_full_at_the_end_is_an_error(
 def test_a_disk_that_takes_nothing_more_at_all_loses_curves_and_samples_but_not_the_run(
     tmp_path: Path, start: Start
 ) -> None:
+    """By the kernel's limit on files of this process, beyond which a write fails as on a full disk."""
     lines: list[str] = []
-    trainer = start(tmp_path, "train.max_steps=6", "train.sample_tokens=40", report=lines.append)
-    with files_no_longer_than(30), pytest.raises(CheckpointError, match="step-000006"):
-        trainer.run()
+    trainer = start(tmp_path, "train.sample_tokens=40", report=lines.append)
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30, former[1]))
+    try:
+        with pytest.raises(CheckpointError, match="step-000006"):
+            trainer.run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
     assert trainer.state.step == 6
     warned = {line.split()[1] for line in lines if line.startswith("warning: ")}
     assert {"MetricsFile", "SampleFiles", "TensorBoard"} <= warned
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's writer dies aloud
+def test_a_run_whose_folder_is_deleted_goes_on_in_a_new_one_and_says_what_is_lost(tmp_path: Path, start: Start) -> None:
+    def delete(step: int) -> None:
+        while step == 4 and trainer.run_folder.path.exists():  # TensorBoard's thread may write meanwhile
+            shutil.rmtree(trainer.run_folder.path, ignore_errors=True)
+
+    lines: list[str] = []
+    trainer = start(tmp_path, "train.max_steps=9", report=lines.append)
+    trainer.monitor = MonitorGroup([At(delete), trainer.monitor], lines.append)
+    assert trainer.run().step == 9
+    assert "warning: MetricsFile cannot write: No such file or directory; training continues" in lines
+    assert saved_steps(trainer) == [6, 9]
+    assert trainer.run_folder.config() == trainer.config
+    assert list(rows(tmp_path, "train/loss")) == [7, 8, 9]
+
+
+def test_a_folder_in_the_place_of_the_metrics_costs_them_and_not_the_run(tmp_path: Path, start: Start) -> None:
+    lines: list[str] = []
+    (tmp_path / "runs" / "run" / "metrics.jsonl").mkdir(parents=True)
+    assert start(tmp_path, THREE, report=lines.append).run().step == 3
+    assert "warning: MetricsFile cannot write: Is a directory; training continues" in lines
 
 
 # --- values that are not finite ------------------------------------------------------------------
@@ -261,19 +241,7 @@ def test_a_validation_loss_that_is_not_finite_saves_nothing(tmp_path: Path, star
     trainer.model.register_forward_hook(spoil)
     with pytest.raises(NonFiniteError, match="the validation loss is not finite at step 3; nothing was saved"):
         trainer.run()
-    assert saved_steps(trainer) == [0]
-    assert list(rows(tmp_path, "val/loss")) == [0]
-
-
-class Raise(Monitor):
-    """Sends a signal once a step is done."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def progress(self, step: int, loss: float | None) -> None:
-        if step == self.step:
-            signal.raise_signal(signal.SIGTERM)
+    assert saved_steps(trainer) == list(rows(tmp_path, "val/loss")) == [0]
 
 
 def test_a_signal_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(tmp_path: Path, start: Start) -> None:
@@ -281,30 +249,34 @@ def test_a_signal_after_an_unread_bad_step_does_not_save_as_if_it_had_been_made(
     trainer = start(tmp_path, "train.log_interval=99", "train.max_steps=99", "train.eval_interval=99")
     trainer.stepper.guard.reads_are_free = False
     trainer.model.ln_f.weight.register_hook(lambda gradient: gradient * (math.nan if trainer.state.step == 2 else 1))
-    trainer.monitor = Raise(step=5)
+    trainer.monitor = At(lambda step: signal.raise_signal(signal.SIGTERM) if step == 5 else None)
     with pytest.raises(NonFiniteError, match="at step 2;"):
         trainer.run()
     assert saved_steps(trainer) == [0]
 
 
-# --- starting ------------------------------------------------------------------------------------
+# --- starts and ends -----------------------------------------------------------------------------
 
 
 def test_a_checkpoint_that_does_not_fit_leaves_the_run_folder_as_it_was(tmp_path: Path, start: Start) -> None:
-    trainer = start(tmp_path, "train.max_steps=3")
+    trainer = start(tmp_path, THREE)
     trainer.run()
-    before = {path: path.read_bytes() for path in trainer.run_folder.path.rglob("*") if path.is_file()}
+
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in trainer.run_folder.path.rglob("*") if path.is_file()}
+
+    before = files()
     with pytest.raises(CheckpointError, match=r"does not fit the model: .*expected \(29, 32\)"):
         start(tmp_path, "model.n_embd=32", resume="auto", allow_config_change=True)
-    assert {path: path.read_bytes() for path in trainer.run_folder.path.rglob("*") if path.is_file()} == before
+    assert files() == before
 
 
-def test_a_changed_optimizer_that_was_allowed_is_used_from_the_resume_on(tmp_path: Path, start: Start) -> None:
-    start(tmp_path, "train.max_steps=3").run()
+def test_a_changed_configuration_that_was_allowed_is_used_from_the_resume_on(tmp_path: Path, start: Start) -> None:
+    first = start(tmp_path, THREE).run().seconds
     trainer = start(tmp_path, "train.max_steps=4", "optim.weight_decay=0.5", resume="auto", allow_config_change=True)
-    trainer.run()
+    assert 0 < first < trainer.run().seconds
     assert [group["weight_decay"] for group in trainer.stepper.optimizer.param_groups] == [0.5, 0.0]
-    config = RunFolder(trainer.run_folder.path).config()
+    config = trainer.run_folder.config()
     assert config is not None
     assert config.optim.weight_decay == 0.5
 
@@ -314,6 +286,7 @@ def test_a_signal_while_evaluating_or_sampling_is_obeyed_before_the_next_forward
     tmp_path: Path, start: Start, rows_in_batch: int
 ) -> None:
     trainer = start(tmp_path)
+    trainer.monitor = monitor = At()
     forwards: list[int] = []
 
     def hook(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
@@ -329,60 +302,19 @@ def test_a_signal_while_evaluating_or_sampling_is_obeyed_before_the_next_forward
     assert forwards[-1] == rows_in_batch
     assert trainer.state.evaluated_step == 0
     assert saved_steps(trainer) == [0, 3]
+    assert monitor.closed == 1
 
 
 def test_a_run_is_locked_from_its_start_to_its_end(tmp_path: Path, start: Start) -> None:
-    trainer = start(tmp_path, "train.max_steps=3")
-    with pytest.raises(CheckpointError, match="another process is training"):
-        start(tmp_path, "train.max_steps=3", "run.seed=7", resume="auto")
-    start(tmp_path, "train.max_steps=3", "run.name=other").run()
-    trainer.run()
-    assert start(tmp_path, "train.max_steps=3", resume="auto").run().step == 3
-    assert not list((tmp_path / "runs").glob(".*"))
-
-
-def test_a_start_that_fails_leaves_the_run_unlocked(tmp_path: Path, start: Start) -> None:
     with pytest.raises(GPTError):
         start(tmp_path, "model.block_size=100000")
-    start(tmp_path, "train.max_steps=3").run()
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's writer dies aloud
-def test_a_run_whose_folder_is_deleted_goes_on_in_a_new_one_and_says_what_is_lost(tmp_path: Path, start: Start) -> None:
-    class Delete(Monitor):
-        def progress(self, step: int, loss: float | None) -> None:
-            while step == 4 and trainer.run_folder.path.exists():  # TensorBoard's thread may write meanwhile
-                shutil.rmtree(trainer.run_folder.path, ignore_errors=True)
-
-    lines: list[str] = []
-    trainer = start(tmp_path, "train.max_steps=9", report=lines.append)
-    trainer.monitor = MonitorGroup([Delete(), trainer.monitor], lines.append)
-    assert trainer.run().step == 9
-    assert "warning: MetricsFile cannot write: No such file or directory; training continues" in lines
-    assert saved_steps(trainer) == [6, 9]
-    assert trainer.run_folder.config() == trainer.config
-    assert list(rows(tmp_path, "train/loss")) == [7, 8, 9]
-
-
-def test_a_folder_in_the_place_of_the_metrics_costs_them_and_not_the_run(tmp_path: Path, start: Start) -> None:
-    lines: list[str] = []
-    (tmp_path / "runs" / "run" / "metrics.jsonl").mkdir(parents=True)
-    assert start(tmp_path, "train.max_steps=3", report=lines.append).run().step == 3
-    assert "warning: MetricsFile cannot write: Is a directory; training continues" in lines
-
-
-def test_monitors_are_closed_however_a_run_ends(tmp_path: Path, start: Start) -> None:
-    class Closed(Raise):
-        closed = 0
-
-        def close(self) -> None:
-            self.closed += 1
-
-    trainer = start(tmp_path)
-    trainer.monitor = monitor = Closed(step=2)
-    with pytest.raises(Interrupted):
-        trainer.run()
-    assert monitor.closed == 1
+    trainer = start(tmp_path, THREE)
+    with pytest.raises(CheckpointError, match="another process is training"):
+        start(tmp_path, THREE, "run.seed=7", resume="auto")
+    start(tmp_path, THREE, "run.name=other").run()
+    trainer.run()
+    assert start(tmp_path, THREE, resume="auto").run().step == 3
+    assert not list((tmp_path / "runs").glob(".*"))
 
 
 def test_folders_below_a_home_folder_are_found_there(
@@ -395,12 +327,3 @@ def test_folders_below_a_home_folder_are_found_there(
     assert (tmp_path / "home" / "runs" / "run" / "last.json").is_file()
     assert (tmp_path / "home" / "data" / "tokens").is_dir()
     assert not (tmp_path / "~").exists()
-
-
-def test_patience_counts_from_the_lowest_loss_although_it_could_not_be_saved(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend_losses(monkeypatch, 3.0, 1.0, 0.9, 0.8, 0.7)
-    trainer = start(tmp_path, "train.max_steps=12", "train.patience=1")
-    trainer.monitor = FullBetween(monkeypatch, 2, 4)
-    assert trainer.run().step == 12

@@ -1,16 +1,14 @@
 """`scripts/explain.py attention`: where each head attends."""
 
 import argparse
+import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.command import add_command, report
-from gpt.cli.explain.heatmap import heat_map, numbers
-from gpt.cli.explain.model_options import load_model
-from gpt.cli.explain.output_options import check_outputs, write_outputs
-from gpt.cli.explain.size_options import check_range
-from gpt.cli.explain.text_options import add_memory_option, add_text_options, memory_limit_bytes, read_edits, read_ids
+from gpt.cli.command import report
+from gpt.cli.explain.model_options import check_range
+from gpt.cli.explain.text_options import GIB, add_text_options, open_text, write_outputs
 from gpt.cli.tables import print_view
 from gpt.errors import ConfigError
 from gpt.inspection.rendering.tables import Table
@@ -23,6 +21,12 @@ if TYPE_CHECKING:
     from gpt.inspection.tracing.activation_cache import Edits
     from gpt.inspection.views.tokens import View
 
+SUMMARY = "Show where each head attends: a table of all heads, or the matrix of one."
+EXAMPLE = '--prompt "To be, or not" --layer 2 --head 1'
+
+SHADES = " ░▒▓█"
+GRAYS = (16, *range(232, 256), 231)
+"""Shades of gray in the 256-color terminal palette, from black to white."""
 HEADER = ("layer", "head", "itself", "previous", "first", "distance", "entropy", "without it")
 NOTE = (
     "weights on the query's own, the previous and the first position; mean distance back in positions; entropy of "
@@ -31,39 +35,27 @@ NOTE = (
 )
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add this view and its options."""
-    parser = add_command(
-        subparsers,
-        "attention",
-        "Show where each head attends: a table of all heads, or the matrix of one.",
-        'python scripts/explain.py attention --prompt "To be, or not" --layer 2 --head 1',
-    )
-    add_text_options(parser)
-    add_memory_option(parser)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_text_options(parser, memory=True)
     parser.add_argument("--layer", type=int, metavar="L", help="one layer, counted from 0")
     parser.add_argument("--head", type=int, metavar="H", help="one head of that layer, counted from 0")
     parser.add_argument("--numbers", action="store_true", help="the matrix as numbers, not shades")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Compute the weights and show them."""
     _check(arguments)
-    edits, limit = read_edits(arguments), memory_limit_bytes(arguments)
-    loaded = load_model(arguments)
+    loaded, idx, edits = open_text(arguments, "numbers")
     layer, head, model = arguments.layer, arguments.head, loaded.config.model
     if layer is not None:
         check_range("--layer", layer, 0, model.n_layer - 1, "layers of the model")
     if head is not None:
         check_range("--head", head, 0, model.n_head - 1, "heads of a layer")
-    idx = read_ids(arguments, loaded)
 
     from gpt.inspection.views.attention import attention_view
 
     source = str(loaded.folder)
     with announced(report, f"computing the attention weights of {len(idx)} tokens"):
-        view = attention_view(loaded.model, loaded.tokenizer, idx, edits, limit)
+        view = attention_view(loaded.model, loaded.tokenizer, idx, edits, round(arguments.memory_limit * GIB))
     page = {**view, "layer": layer or 0, "head": head or 0}
     if write_outputs(
         arguments, "attention", page, "Attention", source, lambda draw: draw.attention_picture(view, layer, head)
@@ -88,7 +80,6 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError("--numbers prints one matrix; give --layer and --head")
     if arguments.markdown and arguments.head is not None:
         raise ConfigError("--markdown has no effect with --head: a matrix is not a table; leave one of them out")
-    check_outputs(arguments, "numbers")
 
 
 def _heads(
@@ -137,3 +128,39 @@ def _table(heads: Iterable[dict[str, Any]]) -> Table:
         cells = (f"{value:.3f}" for value in averages)
         rows.append((str(layer), str(head), *cells, "-" if change is None else f"{change:+.4f}"))
     return Table("every head", HEADER, rows, ">>>>>>>>", NOTE)
+
+
+def heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str], color: bool) -> str:
+    """Return a heat map of a square matrix with values from 0 to 1, each cell two characters wide.
+
+    `color`: shade by color instead of characters.
+    """
+    from gpt.inspection.views.tokens import one_character
+
+    width = max(len(label) for label in labels)
+    head = " " * (width + 1) + "".join(f"{one_character(label)} " for label in labels)
+    lines = [
+        f"{label:>{width}} " + "".join(_cell(value, color) for value in row[: number + 1])
+        for number, (label, row) in enumerate(zip(labels, matrix, strict=True))
+    ]
+    return "\n".join([head.rstrip(), *lines])
+
+
+def _cell(value: float, color: bool) -> str:
+    if color:
+        return f"\x1b[48;5;{GRAYS[round(min(max(value, 0.0), 1.0) * (len(GRAYS) - 1))]}m  \x1b[0m"
+    return SHADES[min(int(math.sqrt(value) * len(SHADES)), len(SHADES) - 1)] * 2  # the root keeps small weights visible
+
+
+def numbers(matrix: Sequence[Sequence[float]], labels: Sequence[str]) -> str:
+    """Return the same as numbers with three decimals, and the index of every row and column."""
+    width = max(len(label) for label in labels)
+    columns = range(len(labels))
+    lines = [
+        " " * (width + 6) + "".join(f"{column:>6}" for column in columns),
+        " " * (width + 6) + "".join(f"{labels[column]:>6}" for column in columns),
+    ]
+    for number, (label, row) in enumerate(zip(labels, matrix, strict=True)):
+        cells = "".join(f"{value:6.3f}" if column <= number else "     ." for column, value in enumerate(row))
+        lines.append(f"{number:>5} {label:>{width}}{cells}")
+    return "\n".join(lines)

@@ -5,18 +5,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.command import add_command, report
-from gpt.cli.explain.model_options import add_model_options, find_config
-from gpt.cli.explain.size_options import (
-    add_parallel_options,
-    add_size_options,
-    check_batch,
-    check_positive,
-    check_range,
-    read_size,
-    share_of_batch,
-)
-from gpt.cli.tables import add_format_options, human_bytes, human_count, print_view
+from gpt.cli.command import report
+from gpt.cli.explain.model_options import add_model_options, add_size_options, check_range, find_config, read_size
+from gpt.cli.shared_options import number
+from gpt.cli.tables import human_bytes, human_count, print_view
 from gpt.config import Config, ModelConfig
 from gpt.errors import ConfigError
 from gpt.inspection.rendering.tables import Table
@@ -24,6 +16,9 @@ from gpt.inspection.rendering.tables import Table
 if TYPE_CHECKING:
     from gpt.accounting.flops import GenerationFlops
     from gpt.accounting.roofline import DecodeBound, Machine
+
+SUMMARY = "Count the FLOPs of training and of generation, with and without a cache."
+EXAMPLE = "--published llama-2-7b --prompt-tokens 50 --new-tokens 100 --dtype bfloat16"
 
 CACHE_KINDS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 """Dtypes of weights, with the cache's names for them."""
@@ -33,38 +28,22 @@ MEASURED_BYTES = 256 << 20
 """Most bytes for measuring the bandwidth: more than fits into a processor's cache."""
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add this view and its options."""
-    parser = add_command(
-        subparsers,
-        "flops",
-        "Count the FLOPs of training and of generation, with and without a cache.",
-        "python scripts/explain.py flops --published llama-2-7b --prompt-tokens 50 --new-tokens 100 --dtype bfloat16",
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
-    add_size_options(parser, "train.batch_size", "block_size")
+    add_size_options(parser, parallel=True)
     parser.add_argument("--prompt-tokens", type=int, metavar="P", help="default: half the rest of block_size")
     parser.add_argument("--new-tokens", type=int, metavar="N", help="default: the rest of block_size")
-    parser.add_argument(
-        "--dtype", choices=CACHE_KINDS, default="float32", help="dtype of weights and cache (default: float32)"
-    )
-    parser.add_argument("--bandwidth", type=float, metavar="GB/S", help="of memory (default: measured)")
-    parser.add_argument("--matmul-rate", type=float, metavar="GFLOP/S", help="of matmuls (default: measured)")
-    add_parallel_options(parser)
-    add_format_options(parser)
-    parser.set_defaults(run=run)
+    dtypes = "dtype of weights and cache (default: float32)"
+    parser.add_argument("--dtype", choices=CACHE_KINDS, default="float32", help=dtypes)
+    rate = number(0, kind=float, above=True)
+    parser.add_argument("--bandwidth", type=rate, metavar="GB/S", help="of memory (default: measured)")
+    parser.add_argument("--matmul-rate", type=rate, metavar="GFLOP/S", help="of matmuls (default: measured)")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Count the FLOPs and show them."""
-    check_batch(arguments)
-    for option, value in (("--bandwidth", arguments.bandwidth), ("--matmul-rate", arguments.matmul_rate)):
-        if value is not None:
-            check_positive(option, value)
-    named = find_config(arguments)
-    model = named.config.model
-    whole, length = read_size(arguments, named.config.train.batch_size, model.block_size, model.block_size)
-    batch = share_of_batch(arguments, whole)
+    config, source = find_config(arguments)
+    model = config.model
+    batch, length = read_size(arguments, config)
     prompt, new = _prompt_and_new(arguments, model.block_size)
 
     from gpt.accounting.flops import GenerationFlops
@@ -76,22 +55,13 @@ def run(arguments: argparse.Namespace) -> None:
     kind, keys = CACHE_KINDS[arguments.dtype], prompt + new
     bounds = decode_bounds(model, sorted({*BATCHES, batch}), keys, kind, _machine(arguments, model, kind))
     training, summary = _training(model, batch, length)
-    sent = [] if arguments.world_size == 1 else [_sent(arguments, named.config, summary)]
-    summary |= {
-        "generation": generation and _generation_summary(generation),
-        "decode": _roofline_summary(bounds, keys),
-    }
-    print_view(
-        arguments,
-        named.source,
-        lambda: [
-            training,
-            *sent,
-            *([_generation_table(generation)] if generation else []),
-            _roofline_table(bounds, keys, arguments.dtype),
-        ],
-        {"source": named.source, **summary},
-    )
+    tables = [training] if arguments.world_size == 1 else [training, _sent(arguments, config, summary)]
+    summary["generation"] = None
+    if generation:
+        table, summary["generation"] = _generation(generation)
+        tables.append(table)
+    table, summary["decode"] = _decoding(bounds, keys, arguments.dtype)
+    print_view(arguments, source, lambda: [*tables, table], {"source": source, **summary})
 
 
 def _prompt_and_new(arguments: argparse.Namespace, block_size: int) -> tuple[int, int]:
@@ -135,7 +105,6 @@ def _machine(arguments: argparse.Namespace, model: ModelConfig, kind: str) -> "M
 
 
 def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[str, Any]]:
-    """Return the table of a training step, and its part of the summary."""
     from gpt.accounting.flops import backward_flops, flops_by_part, forward_flops, training_flops
 
     parts = flops_by_part(model, batch, length, length)
@@ -150,13 +119,8 @@ def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[
         for name, flops in entries.items()
     ]
     note = "Shares: of the forward pass for its three parts, of the training step for the passes."
-    table = Table(
-        f"Training: matmuls of {batch:,} × {length:,} tokens; a multiply-add counts as 2 FLOPs",
-        ("part", "FLOPs", "FLOPs/token", "share"),
-        rows,
-        "<>>>",
-        note,
-    )
+    title = f"Training: matmuls of {batch:,} × {length:,} tokens; a multiply-add counts as 2 FLOPs"
+    table = Table(title, ("part", "FLOPs", "FLOPs/token", "share"), rows, "<>>>", note)
     return table, {"batch": batch, "seq": length, "forward_parts": parts, **sums}
 
 
@@ -187,31 +151,34 @@ def _sent(arguments: argparse.Namespace, config: Config, summary: dict[str, Any]
     return Table(title, ("purpose", "operation", "calls", "bytes sent", ""), rows, "<<>>>", note)
 
 
-def _shown_steps(generation: "GenerationFlops") -> list[int]:
-    """Return the steps to show: 1, 2, 4, ... and the last."""
-    return sorted({1 << power for power in range(generation.new.bit_length())} | {generation.new})
-
-
-def _generation_table(generation: "GenerationFlops") -> Table:
-    prompt, rows = generation.prompt, [("prompt", f"{generation.prompt:,}", "", f"{generation.prefill:,}", "")]
-    for step in _shown_steps(generation):
-        naive, cached = generation.naive_step(step), generation.cached_step(step)
-        rows.append((f"{step:,}", f"{prompt + step:,}", f"{naive:,}", f"{cached:,}", f"{naive / cached:,.1f}"))
-    total = generation.naive / generation.cached
-    rows.append(("total", "", f"{generation.naive:,}", f"{generation.cached:,}", f"{total:,.1f}"))
-    positions = generation.naive_positions / generation.cached_positions
+def _generation(generation: "GenerationFlops") -> tuple[Table, dict[str, Any]]:
+    """Return the table of some steps, 1, 2, 4, ... and the last, and its part of the summary."""
+    prompt, new, naive, cached = generation.prompt, generation.new, generation.naive, generation.cached
+    shown = sorted({1 << power for power in range(new.bit_length())} | {new})
+    steps = [{"step": i, "naive": generation.naive_step(i), "cached": generation.cached_step(i)} for i in shown]
+    rows = [("prompt", f"{prompt:,}", "", f"{generation.prefill:,}", "")]
+    for one in steps:
+        ratio = one["naive"] / one["cached"]
+        cells = f"{one['step']:,}", f"{prompt + one['step']:,}", f"{one['naive']:,}", f"{one['cached']:,}"
+        rows.append((*cells, f"{ratio:,.1f}"))
+    rows.append(("total", "", f"{naive:,}", f"{cached:,}", f"{naive / cached:,.1f}"))
+    positions = generation.naive_positions, generation.cached_positions
     note = (
         "Step i attends to the prompt and i new tokens: without a cache all of them go through the\n"
         "model, with one only the newest. Step 1 feeds the first new token back; sample.py does not\n"
         "feed the last one back and saves that step.\n"
-        f"Positions computed: {generation.naive_positions:,} without a cache, {generation.cached_positions:,} with "
-        f"one: {positions:,.1f} to 1."
+        f"Positions computed: {positions[0]:,} without a cache, {positions[1]:,} with one: "
+        f"{positions[0] / positions[1]:,.1f} to 1."
     )
-    title = f"Generating {generation.new:,} tokens after {prompt:,}"
-    return Table(title, ("step", "tokens", "FLOPs, no cache", "FLOPs, cached", "ratio"), rows, ">>>>>", note)
+    header = ("step", "tokens", "FLOPs, no cache", "FLOPs, cached", "ratio")
+    summary = {"prompt_tokens": prompt, "new_tokens": new, "prefill": generation.prefill, "naive": naive}
+    summary |= {"cached": cached, "naive_positions": positions[0], "cached_positions": positions[1]}
+    table = Table(f"Generating {new:,} tokens after {prompt:,}", header, rows, ">>>>>", note)
+    return table, {**summary, "ratio": naive / cached, "steps": steps}
 
 
-def _roofline_table(bounds: list["DecodeBound"], keys: int, dtype: str) -> Table:
+def _decoding(bounds: list["DecodeBound"], keys: int, dtype: str) -> tuple[Table, dict[str, Any]]:
+    """Return the table of the bounds, and its part of the summary."""
     machine = bounds[0].machine
     rows = []
     for bound in bounds:
@@ -226,31 +193,7 @@ def _roofline_table(bounds: list["DecodeBound"], keys: int, dtype: str) -> Table
     )
     header = ("batch", "weights", "cache", "FLOPs", "FLOPs/byte", "ms", "tokens/s", "limit")
     title = f"Decoding: least time of one step, {keys:,} positions per sequence, {dtype}"
-    return Table(title, header, rows, ">>>>>>><", note)
-
-
-def _generation_summary(generation: "GenerationFlops") -> dict[str, Any]:
-    names = ("prefill", "naive", "cached", "naive_positions", "cached_positions")
-    return {
-        "prompt_tokens": generation.prompt,
-        "new_tokens": generation.new,
-        **{name: getattr(generation, name) for name in names},
-        "ratio": generation.naive / generation.cached,
-        "steps": [
-            {"step": step, "naive": generation.naive_step(step), "cached": generation.cached_step(step)}
-            for step in _shown_steps(generation)
-        ],
-    }
-
-
-def _roofline_summary(bounds: list["DecodeBound"], keys: int) -> dict[str, Any]:
-    machine = bounds[0].machine
     names = ("batch", "weight_bytes", "cache_bytes", "flops", "seconds", "tokens_per_second", "limit")
-    return {
-        "keys": keys,
-        "bytes_per_second": machine.bandwidth,
-        "flops_per_second": machine.matmul_rate,
-        "bounds": [
-            {"flops_per_byte": bound.intensity, **{name: getattr(bound, name) for name in names}} for bound in bounds
-        ],
-    }
+    found = [{"flops_per_byte": one.intensity, **{name: getattr(one, name) for name in names}} for one in bounds]
+    rates = {"bytes_per_second": machine.bandwidth, "flops_per_second": machine.matmul_rate}
+    return Table(title, header, rows, ">>>>>>><", note), {"keys": keys, **rates, "bounds": found}

@@ -2,13 +2,12 @@
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpt.cli.command import add_command, report
-from gpt.cli.explain.model_options import load_model
-from gpt.cli.explain.output_options import check_outputs, write_outputs
-from gpt.cli.explain.size_options import check_range
-from gpt.cli.explain.text_options import add_memory_option, add_text_options, memory_limit_bytes, read_edits, read_ids
+from gpt.cli.command import report
+from gpt.cli.explain.model_options import check_range
+from gpt.cli.explain.text_options import GIB, add_text_options, open_text, write_outputs
+from gpt.cli.shared_options import add_number
 from gpt.cli.tables import print_view
 from gpt.inspection.rendering.tables import Table
 from gpt.progress import announced
@@ -16,40 +15,29 @@ from gpt.progress import announced
 if TYPE_CHECKING:
     from gpt.inspection.views.tokens import View
 
+SUMMARY = "Show the logit lens: the most likely next token after each layer."
+EXAMPLE = '--prompt "To be, or not to be" --position 5'
+
 WIDTH = 60
 """Most tokens of one character in a table; longer texts continue in the next one."""
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add this view and its options."""
-    parser = add_command(
-        subparsers,
-        "lens",
-        "Show the logit lens: the most likely next token after each layer.",
-        'python scripts/explain.py lens --prompt "To be, or not to be" --position 5',
-    )
-    add_text_options(parser)
-    add_memory_option(parser)
-    parser.add_argument(
-        "--position", type=int, metavar="T", help="the most likely tokens after this position, by layer"
-    )
-    parser.add_argument("--top", type=int, default=5, metavar="N", help="how many of them (default: 5)")
-    parser.set_defaults(run=run)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_text_options(parser, memory=True)
+    position = "the most likely tokens after this position, by layer"
+    parser.add_argument("--position", type=int, metavar="T", help=position)
+    add_number(parser, "--top", "how many of them", 5)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Compute the lens and show it."""
-    check_range("--top", arguments.top, 1)
-    check_outputs(arguments, "position")
-    edits, limit = read_edits(arguments), memory_limit_bytes(arguments)
-    loaded = load_model(arguments)
-    idx = read_ids(arguments, loaded)
+    loaded, idx, edits = open_text(arguments, "position")
     if arguments.position is not None:
         check_range("--position", arguments.position, 0, len(idx) - 1, "positions of the prompt")
 
     from gpt.inspection.views.lens import lens_view
 
     with announced(report, f"computing the logit lens of {len(idx)} tokens"):
+        limit = round(arguments.memory_limit * GIB)
         view = lens_view(loaded.model, loaded.tokenizer, idx, arguments.top, edits, limit)
     source = str(loaded.folder)
     if write_outputs(arguments, "lens", view, "Logit lens", source, lambda draw: draw.lens_picture(view)):

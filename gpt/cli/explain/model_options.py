@@ -1,51 +1,55 @@
-"""Options for the model or configuration that a view shows."""
+"""Options for the model or configuration that a view shows, and for sizes."""
 
 import argparse
-import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpt.cli.command import load_torch
-from gpt.cli.shared_options import add_checkpoint_options, check_overrides, to_path
-from gpt.config import Config, TrainConfig, dump_config, load_config
-from gpt.config.loading import parse_config
-from gpt.config.sections import DEVICE_PATTERN
-from gpt.errors import ConfigError, DeviceError
+from gpt.cli.shared_options import add_checkpoint_options, add_number, check_overrides, to_path
+from gpt.cli.tables import add_format_options
+from gpt.config import Config, TrainConfig
+from gpt.config.loading import dump_config, load_config, parse_config
+from gpt.errors import ConfigError
 
 if TYPE_CHECKING:
     from gpt.checkpoint import Loaded
 
 PLACEHOLDER_VOCABULARY = 65
 """Vocabulary size assumed if the corpus determines it: that of Tiny Shakespeare."""
+LARGEST_BATCH = 1_000_000
+"""With more, byte counts would overflow 64 bits."""
+MAX_PROCESSES = 1_000_000
 
 
-@dataclass(frozen=True)
-class NamedConfig:
-    """A configuration without weights.
-
-    Attributes:
-        config: with `model.vocab_size` set.
-        source: its file or name, and any assumption.
-    """
+class NamedConfig(NamedTuple):
+    """A configuration without weights, with `model.vocab_size` set, and its file or name, with any assumption."""
 
     config: Config
     source: str
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `find_config` reads: `--config`, `--published`, those of a checkpoint, and overrides."""
+    """Add the options that `find_config` reads, overrides among them, and the form of output."""
     parser.add_argument("--config", type=to_path, metavar="FILE", help="configuration to use, not a trained model's")
     parser.add_argument("--published", metavar="NAME", help="published model to use, such as gpt2 or llama-2-7b")
     add_checkpoint_options(parser)
+    add_format_options(parser)
     parser.add_argument_group("section.key=value", "Values that replace the configuration's, such as model.n_layer=12.")
     parser.set_defaults(overrides=[])  # `main` collects them, since argparse needs positional arguments to be adjacent
 
 
+def add_size_options(
+    parser: argparse.ArgumentParser, batch: str = "train.batch_size", seq: str = "block_size", parallel: bool = False
+) -> None:
+    """Add `--batch` and `--seq`, whose defaults `batch` and `seq` describe; `parallel`: and those of processes."""
+    add_number(parser, "--batch", f"sequences (default: {batch})", most=LARGEST_BATCH, metavar="B")
+    parser.add_argument("--seq", type=int, metavar="T", help=f"tokens of each (default: {seq})")
+    if parallel:
+        add_number(parser, "--world-size", "processes that train", 1, most=MAX_PROCESSES)
+        parser.add_argument("--parallel", choices=("ddp", "fsdp"), help="what they share (default: run.parallel)")
+
+
 def find_config(arguments: argparse.Namespace) -> NamedConfig:
     """Return the configuration of `--published`, of `--config`, or of a checkpoint, with the overrides.
-
-    Args:
-        arguments: with the options of `add_model_options`.
 
     Raises:
         ConfigError: more than one is given, or the configuration cannot be used.
@@ -57,12 +61,35 @@ def find_config(arguments: argparse.Namespace) -> NamedConfig:
     overrides = arguments.overrides
     check_overrides(overrides)
     if arguments.config is not None:
-        named = _with_vocabulary(load_config(arguments.config, overrides).config, str(arguments.config))
+        config, source = _with_vocabulary(load_config(arguments.config, overrides).config, str(arguments.config))
     else:
-        named = _published(arguments.published) if arguments.published is not None else _trained(arguments)
-        if overrides:
-            named = NamedConfig(parse_config(dump_config(named.config), named.source, overrides), named.source)
-    return NamedConfig(named.config, f"{named.source}, with {' '.join(overrides)}") if overrides else named
+        config, source = _published(arguments.published) if arguments.published is not None else _trained(arguments)
+        config = parse_config(dump_config(config), source, overrides) if overrides else config
+    return NamedConfig(config, f"{source}, with {' '.join(overrides)}" if overrides else source)
+
+
+def read_size(
+    arguments: argparse.Namespace, config: Config, batch: int | None = None, length: int | None = None
+) -> tuple[int, int]:
+    """Return the batch B of each process and the length T that are asked for, or these defaults, or the recipe's.
+
+    Raises:
+        ConfigError: the length is not 1 to `block_size`, or the processes do not share the batch evenly.
+    """
+    block_size, processes = config.model.block_size, getattr(arguments, "world_size", 1)
+    batch = arguments.batch or batch or config.train.batch_size
+    length = (length or block_size) if arguments.seq is None else arguments.seq
+    check_range("--seq", length, 1, block_size, "block_size")
+    if batch % processes:
+        raise ConfigError(f"--world-size is {processes:,}, which does not divide the batch of {batch:,} sequences")
+    return batch // processes, length
+
+
+def check_range(option: str, value: int, least: int, most: int, reason: str) -> None:
+    """Raise ConfigError if a value is not `least` to `most`; `reason`: where that comes from."""
+    if not least <= value <= most:
+        allowed = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        raise ConfigError(f"{option} is {value:,}, expected {allowed} ({reason})")
 
 
 def load_model(arguments: argparse.Namespace) -> "Loaded":
@@ -79,22 +106,10 @@ def load_model(arguments: argparse.Namespace) -> "Loaded":
     return load_trained(arguments.checkpoint, arguments.runs, choose_device(arguments.device))
 
 
-def check_device(arguments: argparse.Namespace) -> None:
-    """Check the form of `--device`, which some views ignore.
-
-    Raises:
-        DeviceError: it is not the name of a device.
-    """
-    name = getattr(arguments, "device", "auto")
-    if not re.fullmatch(DEVICE_PATTERN, name):
-        raise DeviceError(f"device {name}: expected auto, cpu, cuda, cuda:N or mps")
-
-
 def _published(name: str) -> NamedConfig:
     from gpt.accounting.published import find_published
 
-    config = Config(model=find_published(name), train=TrainConfig(batch_size=1))
-    return NamedConfig(config, f"{name}, as published")
+    return NamedConfig(Config(model=find_published(name), train=TrainConfig(batch_size=1)), f"{name}, as published")
 
 
 def _trained(arguments: argparse.Namespace) -> NamedConfig:

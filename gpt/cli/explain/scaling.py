@@ -3,12 +3,11 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from gpt.cli.command import add_command, report
+from gpt.cli.command import report
 from gpt.cli.explain.memory import predict_training
-from gpt.cli.explain.model_options import add_model_options, find_config
-from gpt.cli.explain.size_options import add_size_options, check_batch, check_positive, read_size
-from gpt.cli.tables import add_format_options, human_bytes, print_view
-from gpt.config import Config
+from gpt.cli.explain.model_options import add_model_options, add_size_options, find_config, read_size
+from gpt.cli.shared_options import number
+from gpt.cli.tables import human_bytes, print_view
 from gpt.errors import ConfigError
 from gpt.inspection.rendering.tables import Table
 
@@ -17,44 +16,32 @@ if TYPE_CHECKING:
     from gpt.accounting.memory import TrainingMemory
     from gpt.accounting.parallel import Method
 
+SUMMARY = "Bound the time and memory of training on 1 to 64 devices, each with the same batch."
+EXAMPLE = "--published gpt2-xl --batch 8 --cluster dgx-h100"
+
 DEVICES = (1, 2, 8, 16, 64)
 METHODS: tuple["Method", ...] = ("ddp", "fsdp")
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add this view and its options."""
-    parser = add_command(
-        subparsers,
-        "scaling",
-        "Bound the time and memory of training on 1 to 64 devices, each with the same batch.",
-        "python scripts/explain.py scaling --published gpt2-xl --batch 8 --cluster dgx-h100",
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
-    add_size_options(parser, "train.batch_size", "block_size")
+    add_size_options(parser)
     parser.add_argument("--cluster", default="dgx-h100", metavar="NAME", help="devices and links (default: dgx-h100)")
     for option, default, meaning in (
         ("--utilization", 0.4, "share of the peak rate that matmuls reach"),
         ("--link-utilization", 0.8, "share of the bandwidth that links reach"),
     ):
-        parser.add_argument(
-            option, type=float, default=default, metavar="SHARE", help=f"{meaning} (default: {default})"
-        )
-    add_format_options(parser)
-    parser.set_defaults(run=run)
+        share, help_text = number(0, 1, float, above=True), f"{meaning} (default: {default})"
+        parser.add_argument(option, type=share, default=default, metavar="SHARE", help=help_text)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Compute the bounds and show them."""
-    check_batch(arguments)
-    for option in ("utilization", "link_utilization"):
-        check_positive(f"--{option.replace('_', '-')}", getattr(arguments, option), 1)
-    named = find_config(arguments)
-    config, block_size = named.config, named.config.model.block_size
-    batch, length = read_size(arguments, config.train.batch_size, block_size, block_size)
+    config, source = find_config(arguments)
+    batch, length = read_size(arguments, config)
 
     import torch
 
-    from gpt.accounting.clusters import CLUSTERS
+    from gpt.accounting.clusters import CLUSTERS, hiding_batch, step_time
     from gpt.accounting.memory_limits import require_countable
     from gpt.device import Compute
 
@@ -67,38 +54,20 @@ def run(arguments: argparse.Namespace) -> None:
     config = config.model_copy(update={"model": config.model.model_copy(update=fused)})
     memory = predict_training(config, batch, length, Compute(torch.device("cpu"), torch.bfloat16))
     reached = cluster.reaching(arguments.utilization, arguments.link_utilization)
-    times, hiding = _bounds(config, batch, length, reached)
-    summary: dict[str, Any] = {
-        method: [_row(time, times["ddp"][0], memory) for time in times[method]] for method in METHODS
-    }
+    model, optimizer = config.model, config.optim.name
+    rows: dict[str, list[dict[str, Any]]] = {}
+    hiding: dict[str, int | None] = {}
+    alone = step_time(model, optimizer, METHODS[0], 1, batch, length, reached)
+    for method in METHODS:
+        times = [step_time(model, optimizer, method, count, batch, length, reached) for count in DEVICES]
+        rows[method] = [_row(time, alone, memory) for time in times]
+        hiding[method] = hiding_batch(model, optimizer, method, DEVICES[-1], length, reached)
     print_view(
         arguments,
-        f"{named.source}, {batch:,} × {length:,} tokens on each device of {arguments.cluster}",
-        lambda: [_table(method, summary[method], hiding[method], cluster, arguments) for method in METHODS],
-        {
-            "source": named.source,
-            "batch": batch,
-            "seq": length,
-            "cluster": arguments.cluster,
-            "hiding_batch": hiding,
-            **summary,
-        },
+        f"{source}, {batch:,} × {length:,} tokens on each device of {arguments.cluster}",
+        lambda: [_table(method, rows[method], hiding[method], cluster, arguments) for method in METHODS],
+        {"source": source, "batch": batch, "seq": length, "cluster": arguments.cluster, "hiding_batch": hiding, **rows},
     )
-
-
-def _bounds(
-    config: Config, batch: int, length: int, cluster: "Cluster"
-) -> tuple[dict[str, list["StepTime"]], dict[str, int | None]]:
-    """Return, by method, the times on each number of devices, and the batch that hides sending on the most."""
-    from gpt.accounting.clusters import hiding_batch, step_time
-
-    model, optimizer = config.model, config.optim.name
-    times: dict[str, list[StepTime]] = {}
-    hiding: dict[str, int | None] = {}
-    for method in METHODS:
-        times[method] = [step_time(model, optimizer, method, count, batch, length, cluster) for count in DEVICES]
-        hiding[method] = hiding_batch(model, optimizer, method, DEVICES[-1], length, cluster)
-    return times, hiding
 
 
 def _row(time: "StepTime", alone: "StepTime", memory: "TrainingMemory") -> dict[str, Any]:

@@ -4,13 +4,12 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpt.cli.command import add_command, report
-from gpt.cli.explain.model_options import add_model_options, find_config, load_model
-from gpt.cli.explain.size_options import add_size_options, check_batch, read_size
+from gpt.cli.command import report
+from gpt.cli.explain.model_options import add_model_options, add_size_options, find_config, load_model, read_size
 from gpt.cli.explain.text_options import read_ids
-from gpt.cli.tables import add_format_options, print_view
+from gpt.cli.tables import print_view
 from gpt.errors import ConfigError
 from gpt.inspection.rendering.markdown import times
 from gpt.inspection.rendering.tables import Table
@@ -22,31 +21,24 @@ if TYPE_CHECKING:
     from gpt.inspection.tracing.shape_trace import TensorRow
     from gpt.model import GPT
 
+SUMMARY = "Show every tensor of a forward pass, in the order of computation."
+EXAMPLE = "--config configs/reference_shapes.yaml"
+
 LENGTH = 7
 """Number of tokens in a trace without a prompt: few enough to follow by hand."""
 HEADER = ("tensor", "what it is", "axes", "shape", "type", "bytes", "FLOPs", "parameters read")
 ALIGN = "<<<<<>><"
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add this view and its options."""
-    parser = add_command(
-        subparsers,
-        "shapes",
-        "Show every tensor of a forward pass, in the order of computation.",
-        "python scripts/explain.py shapes --config configs/reference_shapes.yaml",
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     parser.add_argument("--prompt", metavar="TEXT", help="trace this text through a trained model")
     add_size_options(parser, "1, or the prompt", f"{LENGTH}, or the prompt")
     parser.add_argument("--cached", action="store_true", help="trace the prefill of a cache, then one decode step")
     parser.add_argument("--all-layers", action="store_true", help="print all blocks, even those that equal the first")
-    add_format_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Trace a pass and print it."""
     model, idx, name = _read_source(arguments)
     from gpt.inspection.tracing.shape_trace import trace_cached, trace_shapes
 
@@ -81,10 +73,8 @@ def _read_source(arguments: argparse.Namespace) -> tuple["GPT", "Tensor", str]:
                 )
         loaded = load_model(arguments)
         return loaded.model, read_ids(arguments, loaded).unsqueeze(0), str(loaded.folder)
-    check_batch(arguments)
-    named = find_config(arguments)
-    block_size = named.config.model.block_size
-    batch, length = read_size(arguments, 1, min(LENGTH, block_size), block_size)
+    config, source = find_config(arguments)
+    batch, length = read_size(arguments, config, 1, min(LENGTH, config.model.block_size))
 
     import torch
 
@@ -92,11 +82,9 @@ def _read_source(arguments: argparse.Namespace) -> tuple["GPT", "Tensor", str]:
     from gpt.model import GPT
     from gpt.model.meta import meta_device
 
-    require_countable(named.config.model, batch, length)
+    require_countable(config.model, batch, length)
     with meta_device():
-        model = GPT(named.config.model).eval()
-        idx = torch.zeros(batch, length, dtype=torch.long)
-    return model, idx, named.source
+        return GPT(config.model).eval(), torch.zeros(batch, length, dtype=torch.long), source
 
 
 def _tables(title: str, rows: Sequence["TensorRow"], all_layers: bool) -> Iterator[Table]:

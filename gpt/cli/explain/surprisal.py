@@ -1,60 +1,43 @@
 """`scripts/explain.py surprisal`: how likely each token was, and the alternatives to it."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpt.cli.command import add_command, report
-from gpt.cli.explain.model_options import load_model
-from gpt.cli.explain.output_options import check_outputs, write_outputs
-from gpt.cli.explain.size_options import check_range
-from gpt.cli.explain.text_options import add_text_options, read_edits, read_ids
+from gpt.cli.command import report
+from gpt.cli.explain.text_options import add_text_options, open_text, write_outputs
 from gpt.cli.sampling_options import add_filter_options, with_options
+from gpt.cli.shared_options import add_number
 from gpt.cli.tables import print_view
 from gpt.config import SamplingParams
-from gpt.config.filter_fields import all_filters
+from gpt.config.fields import all_filters
 from gpt.inspection.rendering.tables import Table
 from gpt.progress import announced
 
 if TYPE_CHECKING:
     from gpt.inspection.views.tokens import View
 
+SUMMARY = "Show the bits of every token, and the alternatives before and after sampling's filters."
+EXAMPLE = '--prompt "To be, or not to be" --temperature 0.8 --top-k 5'
+
 BAR = 10
 """Number of bits that fill the bar."""
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add this view and its options."""
-    parser = add_command(
-        subparsers,
-        "surprisal",
-        "Show the bits of every token, and the alternatives before and after sampling's filters.",
-        'python scripts/explain.py surprisal --prompt "To be, or not to be" --temperature 0.8 --top-k 5',
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_text_options(parser)
-    parser.add_argument("--top", type=int, default=5, metavar="N", help="alternatives shown (default: 5)")
-    _add_settings(parser)
-    parser.set_defaults(run=run)
-
-
-def _add_settings(parser: argparse.ArgumentParser) -> None:
+    add_number(parser, "--top", "alternatives shown", 5)
     group = parser.add_argument_group("sampling", "Settings of the last column (default: those of the run).")
     group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy, 1 the model's own distribution")
     add_filter_options(group)
-    group.add_argument(
-        "--repetition-penalty", type=float, metavar="R", help="above 1: avoid tokens already in the text"
-    )
+    penalty = "above 1: avoid tokens already in the text"
+    group.add_argument("--repetition-penalty", type=float, metavar="R", help=penalty)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Compute the surprisal and show it."""
     settings = ("temperature", *all_filters(), "repetition_penalty")
     given = {name: getattr(arguments, name) for name in settings if getattr(arguments, name) is not None}
     with_options(SamplingParams(), given)  # report a wrong value before importing torch
-    check_range("--top", arguments.top, 1)
-    check_outputs(arguments)
-    edits = read_edits(arguments)
-    loaded = load_model(arguments)
-    idx = read_ids(arguments, loaded, fewest=2)
+    loaded, idx, edits = open_text(arguments, fewest=2)
 
     from gpt.inspection.views.surprisal import surprisal, surprisal_view
 

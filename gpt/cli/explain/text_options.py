@@ -1,39 +1,43 @@
-"""Options of views of one text: the prompt, edits of activations, a memory limit."""
+"""Options of views of one text: the prompt, edits of activations, a memory limit, and files to write."""
 
 import argparse
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from gpt.cli.explain.output_options import add_output_options
-from gpt.cli.explain.size_options import check_positive
-from gpt.cli.shared_options import STANDARD_INPUT, add_checkpoint_options, read_text
+from gpt.cli.explain.model_options import load_model
+from gpt.cli.shared_options import (
+    STANDARD_INPUT,
+    add_checkpoint_options,
+    not_empty,
+    number,
+    read_text,
+    write_output,
+)
 from gpt.cli.tables import add_format_options
-from gpt.errors import InputError
+from gpt.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gpt.checkpoint import Loaded
     from gpt.inspection.tracing.activation_cache import Edits
+    from gpt.inspection.views.tokens import View
 
+GIB = 2**30
 MAX_MEMORY = 1_000_000
 """Most GiB of `--memory-limit`; more would be a typo."""
 
 
 def add_prompt_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--prompt`."""
     parser.add_argument("--prompt", required=True, metavar="TEXT", help="text to look at; - reads standard input")
 
 
-def add_memory_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--memory-limit`."""
-    parser.add_argument(
-        "--memory-limit", type=float, default=4.0, metavar="GIB", help="most memory for activations (default: 4 GiB)"
-    )
+def add_text_options(parser: argparse.ArgumentParser, memory: bool = False) -> None:
+    """Add the options of every view of a text: checkpoint, `--prompt`, `--edit`, and the form of output.
 
-
-def add_text_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every view of a text: checkpoint, `--prompt`, `--edit`, and the form of output."""
+    `memory`: also the limit of memory.
+    """
     add_checkpoint_options(parser)
     add_prompt_option(parser)
     parser.add_argument(
@@ -44,8 +48,28 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
         help="multiply an activation, or one head of it, by FACTOR (0: ablate it), "
         "for example blocks.0.attn.hook_z:2=0; may be repeated",
     )
-    add_output_options(parser)
+    parser.add_argument("--png", type=not_empty, metavar="FILE", help="write a picture to this PNG file")
+    parser.add_argument("--html", type=not_empty, metavar="FILE", help="write an HTML page that needs no network")
     add_format_options(parser)
+    if memory:
+        gib, limit = number(0, MAX_MEMORY, float, above=True), "most memory for activations (default: 4 GiB)"
+        parser.add_argument("--memory-limit", type=gib, default=4.0, metavar="GIB", help=limit)
+
+
+def open_text(arguments: argparse.Namespace, *ignored: str, fewest: int = 1) -> tuple["Loaded", "Tensor", "Edits"]:
+    """Return the model, the ids of the prompt and the edits, after a check of the options of outputs.
+
+    Args:
+        arguments: with those of `add_text_options`.
+        ignored: attributes of options that a picture, a page and JSON ignore.
+        fewest: ids that the view needs.
+
+    Raises:
+        GPTError: one of them cannot be had.
+    """
+    check_outputs(arguments, *ignored)
+    edits, loaded = read_edits(arguments), load_model(arguments)
+    return loaded, read_ids(arguments, loaded, fewest), edits
 
 
 def read_ids(arguments: argparse.Namespace, loaded: "Loaded", fewest: int = 1) -> "Tensor":
@@ -71,22 +95,8 @@ def read_ids(arguments: argparse.Namespace, loaded: "Loaded", fewest: int = 1) -
     return ids.to(loaded.model.wte.weight.device)
 
 
-def memory_limit_bytes(arguments: argparse.Namespace) -> int:
-    """Return the limit in bytes.
-
-    Raises:
-        ConfigError: it is not above 0.
-    """
-    check_positive("--memory-limit", arguments.memory_limit, MAX_MEMORY)
-    return round(arguments.memory_limit * 2**30)
-
-
 def read_edits(arguments: argparse.Namespace) -> "Edits":
-    """Return the edits given by `--edit`.
-
-    Raises:
-        InputError: an edit is not of the form NAME=FACTOR or NAME:HEAD=FACTOR.
-    """
+    """Return the edits given by `--edit`; raise InputError for one of another form."""
     from gpt.inspection.tracing.edits import Edit, scale, zero
 
     edits: dict[str, list[Edit]] = {}
@@ -101,3 +111,48 @@ def read_edits(arguments: argparse.Namespace) -> "Edits":
             raise InputError(f"--edit {text}: expected NAME=FACTOR or NAME:HEAD=FACTOR") from None
         edits.setdefault(name, []).append(scale(number, which) if number else zero(which))
     return edits
+
+
+def check_outputs(arguments: argparse.Namespace, *others: str) -> None:
+    """Check the options of outputs, and `others`, which a picture, a page and JSON ignore.
+
+    Raises:
+        ConfigError: one option would have no effect with another.
+        GPTError: matplotlib is not installed.
+    """
+    kinds = [name for name in ("png", "html") if getattr(arguments, name) is not None]
+    formats = [name for name in ("json", "markdown") if getattr(arguments, name)]
+    if kinds and formats:
+        raise ConfigError(f"--{formats[0]} prints a view that --{kinds[0]} writes to a file; give one")
+    for name in others:
+        value = getattr(arguments, name)
+        given = value is not None and value is not False  # 0 is a position
+        if given and (kinds or arguments.json):
+            raise ConfigError(f"--{name} has no effect with --{(kinds or formats)[0]}, which has the whole view")
+    if arguments.png is not None:
+        from gpt.inspection.rendering.pictures import require_matplotlib
+
+        require_matplotlib()
+
+
+def write_outputs(
+    arguments: argparse.Namespace, kind: str, view: "View", title: str, source: str, draw: Callable[[Any], Any]
+) -> bool:
+    """Write the requested files, print their names, and return whether there were any.
+
+    `draw` receives the module `gpt.inspection.rendering.pictures` and returns a figure.
+
+    Raises:
+        GPTError: a file cannot be drawn or written.
+    """
+    if arguments.png is not None:
+        from gpt.inspection.rendering import pictures
+
+        write_output(arguments.png, pictures.to_png(draw(pictures)))
+        print(arguments.png)
+    if arguments.html is not None:
+        from gpt.inspection.rendering.pages import render_page
+
+        write_output(arguments.html, render_page(kind, view, title, source).encode())
+        print(arguments.html)
+    return arguments.png is not None or arguments.html is not None

@@ -48,12 +48,7 @@ class Window:
 
     @classmethod
     def build(cls, block_size: int, slide_chunk: int | None = None) -> "Window":
-        """Return the window of a model.
-
-        Args:
-            block_size: the model's.
-            slide_chunk: at most the whole window; None: a quarter of it, so that three quarters stay in sight.
-        """
+        """Return that of a model; by default it moves by a quarter, so that three quarters stay in sight."""
         return cls(block_size, min(slide_chunk or max(1, block_size // 4), block_size))
 
     def start(self, length: int) -> int:
@@ -64,5 +59,4 @@ class Window:
         return steps * self.chunk
 
     def of(self, sequence: Sequence[int]) -> Sequence[int]:
-        """Return the tokens in it."""
         return sequence[self.start(len(sequence)) :]

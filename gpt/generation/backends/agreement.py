@@ -20,11 +20,7 @@ ROWS, VOCABULARY = 64, 128
 
 
 def check_logits(model: GPT, engine: Engine) -> None:
-    """Compare the logits of one window, or of its beginning.
-
-    Args:
-        model: as it is written in `gpt.model`.
-        engine: made from it, with one sequence.
+    """Compare the logits of one window, or of its beginning, by an engine of one sequence made from the model.
 
     Raises:
         DeviceError: the engine computes something else.
@@ -43,7 +39,6 @@ def check_logits(model: GPT, engine: Engine) -> None:
 
 
 def _window(model: GPT) -> Tensor:
-    """Return ids (T,) of a window that takes at most `FLOPS` to compute."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
     length = max(2, min(model.config.block_size, int(FLOPS / (2 * parameters))))
     generator = torch.Generator().manual_seed(0)
@@ -51,12 +46,7 @@ def _window(model: GPT) -> Tensor:
 
 
 def why_not_sample(library: ctypes.CDLL, params: SamplingParams) -> str | None:
-    """Return why the engine must not sample by some parameters; None if it samples as PyTorch does.
-
-    Args:
-        library: the engine's.
-        params: known to the engine.
-    """
+    """Return why the engine must not sample by parameters that it knows; None if it samples as PyTorch does."""
     generator = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(ROWS, VOCABULARY, generator=generator, dtype=torch.float32, device="cpu")
     uniforms = torch.rand(ROWS, generator=generator, dtype=torch.float32, device="cpu")

@@ -11,12 +11,7 @@ from gpt.model import GPT, eval_mode
 
 
 class UncachedBackend:
-    """The reference: the whole window through the model for every token.
-
-    Args:
-        model: computes the logits, without dropout in either mode.
-        slide_chunk: see `Window`; None: a quarter of the window.
-    """
+    """The reference: the whole window through the model, without dropout, for every token; see `Window.build`."""
 
     cache_bytes = 0
 
@@ -41,8 +36,8 @@ class CachedBackend:
 
     Args:
         model: computes the logits, without dropout in either mode.
-        slide_chunk: see `Window`; None: a quarter of the window.
-        kv_dtype: type of the cache: fp32, bf16, fp16 or int8.
+        slide_chunk: see `Window.build`.
+        kv_dtype: type of the cache, one of `KV_DTYPES`.
         prefill_chunk: most positions of a prompt computed at a time; None: all.
     """
 

@@ -9,16 +9,16 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from gpt.cache.paged import BlockPool, BlockTable
+from gpt.cache.paged import BLOCK, BlockPool, BlockTable
 from gpt.config import ModelConfig, SamplingParams
 from gpt.environment import Settings
 from gpt.generation.backends import TokenIds, Window
 from gpt.generation.backends.agreement import check_logits, why_not_sample
 from gpt.generation.text import check_ids
-from gpt.kernels.decoding.c_structs import SAMPLING, unknown_sampling
+from gpt.generation.tokens import OF_TEXTS
+from gpt.kernels.decoding.c_structs import SAMPLING
 from gpt.kernels.decoding.engine import Engine, NotFiniteError, load_engine
-from gpt.kernels.decoding.layout import BLOCK, Weights
-from gpt.kernels.decoding.weights import check_native_support, lay_out_weights
+from gpt.kernels.decoding.weights import Weights, check_native_support, lay_out_weights
 from gpt.model import GPT
 from gpt.processor import supported_processors
 from gpt.progress import Report, announced
@@ -44,8 +44,9 @@ class Prepared:
 
     def why_not_sample(self, params: SamplingParams) -> str | None:
         """Return why the engine must not sample by these parameters; None if it may. Each are tried once."""
-        if (unknown := unknown_sampling(params)) is not None:
-            return f"the native engine does not know {unknown}"
+        for name, known in type(params).model_fields.items():
+            if name not in SAMPLING | OF_TEXTS | {"logprobs"} and getattr(params, name) != known.default:
+                return f"the native engine does not know {name}"
         key = tuple(getattr(params, name) for name in sorted(SAMPLING))
         if key not in self._sampling:
             self._sampling[key] = why_not_sample(self.library, params)
@@ -99,7 +100,7 @@ class NativeBackend:
     Args:
         make_engine: called at the first use, when the number of sequences is known.
         model: the one the engine computes.
-        slide_chunk: see `Window`; None: a quarter of the window.
+        slide_chunk: see `Window.build`.
         prefill_chunk: most positions computed at a time; None: as many as the engine has room for.
     """
 
@@ -173,7 +174,6 @@ class NativeBackend:
         return engine
 
     def _compute(self, engine: Engine, row: int, tokens: TokenIds) -> None:
-        """Compute and store the next tokens of a sequence."""
         table, first = self._tables[row], len(self._tables[row].tokens)
         engine.copy_blocks(table.reserve(first + len(tokens)))
         engine.set_blocks(row, table.blocks)
@@ -185,7 +185,6 @@ class NativeBackend:
 
 
 def _common_prefix(stored: Sequence[int], tokens: TokenIds) -> int:
-    """Return the length of the common prefix."""
     if stored[: len(tokens)] == list(tokens):
         return len(tokens)
     return next((i for i, (a, b) in enumerate(zip(stored, tokens, strict=False)) if a != b), len(stored))

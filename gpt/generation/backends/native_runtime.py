@@ -15,14 +15,7 @@ from gpt.progress import Report, print_line, silent
 
 
 class NativeRuntime(Runtime):
-    """Decodes by the C++ engine, with a copy of the model's weights.
-
-    Args:
-        model: on the CPU.
-        options: cache options.
-        settings: say where compiled code is kept.
-        report: receives lines; None: only what takes long is said, on standard error.
-        make_drafter: for speculative decoding; None: plain decoding.
+    """Decodes by the C++ engine, with a copy of the model's weights; see `build_runtime` for the arguments.
 
     Raises:
         DeviceError: the engine is not available here, or not for this model.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from gpt.cache import KV_DTYPES
+from gpt.cache.paged import BLOCK
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import Tokenizer
 from gpt.device import require_own_threads, why_not_compile
@@ -16,7 +17,7 @@ from gpt.generation.backends.compiled import CompiledBackend
 from gpt.generation.backends.eager import CachedBackend, UncachedBackend
 from gpt.generation.drafts import MakeDrafter
 from gpt.generation.engine import Engine
-from gpt.generation.runners import BLOCK, Runner
+from gpt.generation.runners import Runner
 from gpt.generation.runners.batch import BatchRunner
 from gpt.generation.runners.paged import PagedRunner
 from gpt.model import GPT
@@ -59,7 +60,6 @@ class DecodeOptions:
 
     @property
     def needs_eager(self) -> bool:
-        """Return whether only PyTorch can do this."""
         return not self.cache or self.kv_dtype == "fp16"
 
 
@@ -91,12 +91,9 @@ class Runtime(ABC):
         """Return a runner for sequences that join and leave."""
 
     def batch_engine(self, tokenizer: Tokenizer | None, sequences: int, params: SamplingParams) -> Engine:
-        """Return an engine for one batch, all of whose requests are added before its first step.
+        """Return an engine for a number of requests, all of which are sampled alike and added before its first step.
 
-        Args:
-            tokenizer: the model's; None: no text is wanted.
-            sequences: number of requests.
-            params: how all of them are sampled.
+        Without a tokenizer no text is wanted.
 
         Raises:
             DeviceError: this is a forked process with several threads.
@@ -110,7 +107,7 @@ class Runtime(ABC):
         """Return an engine for requests that join and leave.
 
         Args:
-            tokenizer: the model's.
+            tokenizer: of the model.
             max_sequences: most sequences in the running batch.
             prefill_chunk: most prompt tokens computed in a step; with fewer, others wait less for a long prompt.
             blocks: number of blocks in the cache; None: enough for full windows of all sequences.
@@ -132,12 +129,7 @@ class Runtime(ABC):
 
 
 class EagerRuntime(Runtime):
-    """Decodes by PyTorch.
-
-    Args:
-        model: on any device.
-        options: cache and backend; any backend but "compiled" means eager.
-    """
+    """Decodes by PyTorch, on any device; any backend but "compiled" means eager."""
 
     def __init__(self, model: GPT, options: DecodeOptions) -> None:
         super().__init__(model, "compiled" if options.backend == "compiled" else "eager", options)

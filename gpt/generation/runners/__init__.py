@@ -7,13 +7,11 @@ import torch
 from torch import Tensor
 
 from gpt.cache.paged import BlockPool
-from gpt.generation.scheduler import Scheduler
+from gpt.generation.scheduler import Schedule
 from gpt.generation.sequence import Chunk, SequenceState
 from gpt.generation.speculative import Speculation
 from gpt.generation.tokens import SampledToken, SamplingKey, sample_tokens
 
-BLOCK = 64
-"""Positions in a block of keys and values."""
 Sampled = dict[SequenceState, list[SampledToken]]
 """The tokens sampled after each sequence, one at least; none where its logits are not finite."""
 
@@ -31,7 +29,7 @@ class Runner(ABC):
 
     speculation: Speculation | None = None
 
-    def __init__(self, pool: BlockPool, scheduler: Scheduler) -> None:
+    def __init__(self, pool: BlockPool, scheduler: Schedule) -> None:
         self.pool, self.scheduler = pool, scheduler
 
     @property

@@ -7,10 +7,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from gpt.cache.paged import BlockPool
+from gpt.cache.paged import BLOCK, BlockPool
 from gpt.generation.backends.native import Prepared
 from gpt.generation.drafts import MakeDrafter
-from gpt.generation.runners import BLOCK, Runner, Sampled, sample_each
+from gpt.generation.runners import Runner, Sampled, sample_each
 from gpt.generation.scheduler import Scheduler
 from gpt.generation.sequence import Chunk, SequenceState
 from gpt.generation.speculative import MAX_DRAFTS, Drafts, Speculation
@@ -56,7 +56,7 @@ class NativeRunner(Runner):
         self._engine, self._prepared, self._block_bytes = engine, prepared, engine.block_bytes
         self._report, self._reported = report, set[str]()
         self._pass_tokens = min(pass_tokens or engine.max_tokens, engine.max_tokens)
-        self._vocab_size = prepared.weights.head.outputs
+        self._vocab_size = prepared.weights.model.vocab_size
         self._in_pytorch: WeakKeyDictionary[SequenceState, bool] = WeakKeyDictionary()
         self._make_drafter = make_drafter
         self.speculation = None if make_drafter is None else Speculation()

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gpt.cache.paged import BlockPool
-from gpt.cache.paged_store import PagedStore
-from gpt.generation.runners import BLOCK, Runner, Sampled, sample_each
+from gpt.cache.paged import BLOCK, BlockPool
+from gpt.cache.paged_store import PagedStore, PagedView
+from gpt.generation.runners import Runner, Sampled, sample_each
 from gpt.generation.scheduler import Scheduler
 from gpt.generation.sequence import Chunk
 from gpt.model import GPT, eval_mode
@@ -16,14 +16,8 @@ from gpt.model import GPT, eval_mode
 class PagedRunner(Runner):
     """Computes all sequences that need one token as one batch, each longer chunk by itself.
 
-    Logits depend on the rest of the batch by rounding only.
-
-    Args:
-        model: on any device.
-        blocks: number of blocks in the cache.
-        max_sequences: most sequences in the running batch.
-        prefill_chunk: most tokens of prompts in a step; None: all.
-        dtype: type of keys and values.
+    Logits depend on the rest of the batch by rounding only. The cache has `blocks` blocks of type `dtype`; see
+    `Scheduler` for the other arguments.
     """
 
     def __init__(
@@ -55,6 +49,6 @@ class PagedRunner(Runner):
         """Return the logits (B, T, V) after the tokens of chunks of equal length."""
         idx = torch.tensor([chunk.tokens for chunk in batch], device=self._store.device)
         tables = [chunk.sequence.table.blocks for chunk in batch]
-        cache = self._store.view(tables, [chunk.sequence.stored for chunk in batch], idx.size(1))
+        cache = PagedView(self._store, tables, [chunk.sequence.stored for chunk in batch], idx.size(1))
         logits: Tensor = self._model(idx, cache=cache)
         return logits

@@ -16,18 +16,13 @@ COLORS = ("#3b8eea", "#e8710a")
 
 
 def loss_curves(training: Sequence[Point], validation: Sequence[Point], last_step: int) -> str:
-    """Draw the training loss as a line, and the validation loss as a line with dots.
+    """Draw the training loss as a line, and the validation loss as a line with dots, up to `last_step`.
 
     Text and axes have the color of the text around the picture, and there is no background, so that it fits a light and
-    a dark page.
-
-    Args:
-        training: in the order of the steps; a long curve is thinned.
-        validation: in the order of the steps.
-        last_step: right end of the axis of steps.
+    a dark page. A long curve is thinned, and values that are not finite are left out.
 
     Returns:
-        An `svg` element as wide as its container, at most 640 pixels; values that are not finite are left out.
+        An `svg` element as wide as its container, at most 640 pixels.
     """
     curves = [[point for point in curve if math.isfinite(point[1])] for curve in (_thinned(training), validation)]
     losses = [loss for curve in curves for _, loss in curve]

@@ -21,26 +21,15 @@ FOLLOW_CONTENT = (
 
 @dataclass(frozen=True)
 class Page:
-    """A view of one text: shows itself in a notebook, and can be saved as a file that opens in a browser.
+    """A view of one text: shows itself in a notebook, and can be saved as a file that opens in a browser."""
 
-    Attributes:
-        kind: "attention", "lens", "surprisal" or "trace".
-        title: heading of the page.
-        note: line below it.
-        view: its data, as the function of `gpt.inspection.views` returns them.
-    """
-
-    kind: str
+    kind: str  # "attention", "lens", "surprisal" or "trace"
     title: str
     note: str
-    view: View = field(repr=False)
+    view: View = field(repr=False)  # its data, as the function of `gpt.inspection.views` returns them
 
     def save(self, path: str | Path) -> None:
-        """Write one HTML file that needs no network.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write one HTML file that needs no network."""
         write_atomic(Path(path), render_page(self.kind, self.view, self.title, self.note).encode())
 
     def _repr_html_(self) -> str:

@@ -4,12 +4,9 @@ from collections.abc import Sequence
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
-    """Return a table without a line break at its end; the indentation of a cell is kept.
+    """Return a table without a line break at its end.
 
-    Args:
-        header: column names.
-        rows: as wide as the header; a | in a cell is escaped.
-        align: < or > for each column; empty: the reader's default.
+    The indentation of a cell is kept, and a | in it is escaped; `align` has < or > for each column, or nothing.
     """
     rule = ["---:" if side == ">" else "---" for side in align] or ["---"] * len(header)
     lines = [map(_cell, header), rule, *(map(_cell, row) for row in rows)]

@@ -20,8 +20,6 @@ def render_page(kind: str, view: View, title: str, note: str, framed: bool = Fal
         kind: one of `KINDS`.
         view: what `attention_view`, `lens_view`, `surprisal_view` or `trace_view` returned; the one of attention
             may also have `layer` and `head`, the ones to start with, else 0.
-        title: the page's title.
-        note: a line below it; none if empty.
         framed: whether it is shown in a frame that is as high as its content.
 
     Raises:
@@ -34,11 +32,7 @@ def render_page(kind: str, view: View, title: str, note: str, framed: bool = Fal
 
 
 def page_data(kind: str, view: View) -> View:
-    """Return a view as plain data for a page: numbers shortened, attention weights packed.
-
-    Raises:
-        InputError: the view has no such layer or head, or values that are not finite.
-    """
+    """Return a view as plain data for a page: numbers shortened, attention weights packed."""
     return _attention_data(view) if kind == "attention" else _shortened(view)
 
 

@@ -28,12 +28,7 @@ MAX_COLUMNS = 256
 
 
 def attention_picture(view: View, layer: int | None = None, head: int | None = None) -> Any:
-    """Draw one head, all heads of one layer, or every head of every layer.
-
-    Args:
-        view: result of `attention_view`.
-        layer: index; None: all layers, one per row.
-        head: index, which needs `layer`; None: all heads, side by side.
+    """Draw one head, all heads of one layer, or every head of every layer of an `attention_view`.
 
     Raises:
         GPTError: matplotlib is not installed.
@@ -61,14 +56,7 @@ def attention_picture(view: View, layer: int | None = None, head: int | None = N
 
 
 def lens_picture(view: View) -> Any:
-    """Draw the most likely next token by layer and position, colored by its probability.
-
-    Args:
-        view: result of `lens_view`.
-
-    Raises:
-        GPTError: matplotlib is not installed.
-    """
+    """Draw the most likely next token by layer and position of a `lens_view`, colored by its probability."""
     probabilities = np.array([[cell[0][1] for cell in row] for row in view["top"]])
     rows, columns = probabilities.shape
     narrow = mostly_characters([cell[0][0] for row in view["top"] for cell in row])
@@ -85,7 +73,6 @@ def lens_picture(view: View) -> Any:
 
 
 def _write_tokens(axes: Any, view: View) -> None:
-    """Write the most likely token into each cell of a lens."""
     for row, cells in enumerate(view["top"]):
         drawable = _drawable([shorten(cell[0][0]) for cell in cells])
         for column, cell in enumerate(cells):
@@ -98,14 +85,7 @@ def _write_tokens(axes: Any, view: View) -> None:
 
 
 def surprisal_picture(view: View) -> Any:
-    """Draw the bits of each token.
-
-    Args:
-        view: result of `surprisal_view`.
-
-    Raises:
-        GPTError: matplotlib is not installed.
-    """
+    """Draw the bits of each token of a `surprisal_view`."""
     bits = [0.0 if value is None else value for value in view["bits"]]
     figure = _figure(1.6 + 0.16 * min(len(bits), MAX_COLUMNS), 3)
     axes = figure.subplots()
@@ -119,7 +99,6 @@ def surprisal_picture(view: View) -> Any:
 
 
 def to_png(figure: Any) -> bytes:
-    """Return the figure as a PNG file."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
@@ -132,11 +111,7 @@ def to_pixels(figure: Any) -> NDArray[np.uint8]:
 
 
 def require_matplotlib() -> None:
-    """Check that pictures can be drawn.
-
-    Raises:
-        GPTError: matplotlib is not installed.
-    """
+    """Raise GPTError where matplotlib is not installed."""
     try:
         import matplotlib as mpl  # noqa: F401
     except ImportError:
@@ -172,7 +147,6 @@ def _label_matrix(axes: Any, labels: list[str], fontsize: float) -> None:
 
 
 def _label_tokens(axes: Any, labels: list[str]) -> None:
-    """Write the tokens below the columns."""
     if len(labels) <= MAX_COLUMNS:
         axes.set_xticks(range(len(labels)), _drawable(labels), fontsize=9, family=FONT)
         axes.tick_params(axis="x", length=0)

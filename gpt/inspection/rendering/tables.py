@@ -10,21 +10,13 @@ SIDES = {"<": "left", ">": "right"}
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """A table of text cells, which shows itself: as text in a terminal, as HTML in a notebook.
+    """A table of text cells, which shows itself: as text in a terminal, as HTML in a notebook."""
 
-    Attributes:
-        title: its contents, with units.
-        header: column names.
-        rows: as wide as the header.
-        align: < or > for each column.
-        note: how to read it.
-    """
-
-    title: str
-    header: Row
+    title: str  # its contents, with units
+    header: Row  # column names
     rows: Sequence[Row]
-    align: str
-    note: str = ""
+    align: str  # < or > for each column
+    note: str = ""  # how to read it
 
     def __repr__(self) -> str:
         note = f"\n{self.note}" if self.note else ""
@@ -42,13 +34,7 @@ class Table:
 
 
 def render_table(header: Row, rows: Sequence[Row], align: str) -> str:
-    """Return columns of equal width, two spaces apart, under a ruled header.
-
-    Args:
-        header: column names.
-        rows: as wide as the header.
-        align: < or > for each column.
-    """
+    """Return columns of equal width, two spaces apart, under a ruled header; `align` has < or > for each."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     lines = [header, ["-" * width for width in widths], *rows]
     return "\n".join(

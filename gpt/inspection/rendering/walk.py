@@ -22,16 +22,7 @@ MATRIX = 8
 
 @torch.no_grad()
 def walk_page(model: GPT, tokenizer: Tokenizer, idx: Tensor) -> str:
-    """Return the page for one text.
-
-    Args:
-        model: in eval mode.
-        tokenizer: the model's tokenizer.
-        idx: a few token ids (T,) int64.
-
-    Raises:
-        InputError: the ids do not fit the model.
-    """
+    """Return the page for a few ids (T,) and a model in eval mode."""
     batch = idx.unsqueeze(0)
     _, cache = run_with_cache(model, batch)
     rows, labels = trace_shapes(model, batch), labels_of(tokenizer, idx.tolist())

@@ -35,11 +35,6 @@ class ActivationCache(Mapping[Key, Tensor]):
 
     Read by full name, `cache["blocks.0.attn.hook_pattern"]`, or short, `cache["pattern", 0]`; layers below
     0 count from the last. Iterating gives full names.
-
-    Args:
-        tensors: the captured activations, by full name.
-        table: every activation of the model.
-        n_layer: number of blocks.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], table: Mapping[str, Activation], n_layer: int) -> None:
@@ -67,7 +62,6 @@ class ActivationCache(Mapping[Key, Tensor]):
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all captured tensors."""
         return sum(tensor.nbytes for tensor in self._tensors.values())
 
     def axes(self, key: Key) -> str:
@@ -150,10 +144,6 @@ def run_with_cache(
 def edited_model(model: GPT, edits: Edits) -> GPT:
     """Return a copy of a model, with the same parameters, that makes edits in every forward pass, cached ones too.
 
-    Args:
-        model: on any device, in any mode.
-        edits: see `run_with_cache`.
-
     Raises:
         InputError: an unknown name, or an edit of what can only be read.
     """
@@ -169,17 +159,10 @@ def _changed(name: str, activation: Activation, edits: Iterable[Edit], x: Tensor
 
 
 def one_text(model: GPT, given: TextOrIds, tokenizer: Tokenizer | None, fewest: int, reader: str) -> Tensor:
-    """Return the ids (T,) int64 of one text, on the model's device.
-
-    Args:
-        model: the model that reads them.
-        given: a text, or ids (T,) or (1, T).
-        tokenizer: for a text.
-        fewest: least T.
-        reader: name of the function that reads them, for the message.
+    """Return the ids (T,) int64 of one text, or of ids (T,) or (1, T), on the model's device.
 
     Raises:
-        InputError: the shape is different, or there are too few ids.
+        InputError: the shape is different, or there are fewer than `fewest` ids; the message names their `reader`.
     """
     idx = to_batch(given, tokenizer, model.wte.weight.device)
     if len(idx) != 1:
@@ -190,7 +173,6 @@ def one_text(model: GPT, given: TextOrIds, tokenizer: Tokenizer | None, fewest: 
 
 
 def _resolve(edits: Edits, table: Mapping[str, Activation]) -> dict[str, list[Edit]]:
-    """Return the edits of each full name."""
     changes: dict[str, list[Edit]] = {}
     for pattern, given in edits.items():
         several = given if isinstance(given, Sequence) else [given]

@@ -29,15 +29,10 @@ class NoSuchActivation(InputError, KeyError):
 
 @dataclass(frozen=True)
 class Activation:
-    """One named tensor of a forward pass.
+    """One named tensor of a forward pass."""
 
-    Attributes:
-        axes: a letter per dimension, or 1.
-        about: description for the reader.
-    """
-
-    axes: str
-    about: str
+    axes: str  # a letter per dimension, or 1
+    about: str  # description for the reader
 
     @property
     def head_axis(self) -> int | None:

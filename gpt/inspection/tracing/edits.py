@@ -11,23 +11,13 @@ from gpt.inspection.tracing.activation_names import Activation
 
 @dataclass(frozen=True)
 class Edit:
-    """An edit of an activation.
-
-    Attributes:
-        change: maps the tensor, or one head of it, to another of the same shape and type.
-        head: index of the head; None: the whole tensor.
-    """
+    """An edit of an activation, or of one head of it: `change` maps a tensor to another of the same shape and type."""
 
     change: Callable[[Tensor], Tensor]
     head: int | None = None
 
     def apply(self, name: str, activation: Activation, x: Tensor) -> Tensor:
-        """Return the edited tensor, which is a new one.
-
-        Args:
-            name: full name, for messages.
-            activation: which activation `x` is.
-            x: any shape; the change receives a copy, all of it or one head.
+        """Return the edited tensor, a new one; the change receives a copy of `x`, or of one head.
 
         Raises:
             InputError: there is no such head, or the change does not return a tensor of that shape and type.

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from gpt.errors import InputError
-from gpt.inspection.tracing.model_copy import unfused_copy
 from gpt.model import GPT
-from gpt.model.attention import Attention, masked_scores, weighted_sum
+from gpt.model.attention import masked_scores, weighted_sum
 from gpt.model.gpt import Block
 from gpt.model.layers import SwiGLU
 
@@ -23,6 +22,8 @@ TensorHook = Callable[[Tensor], Tensor]
 """A hook of one name."""
 TOLERANCE = 0.02
 """Largest norm of a difference, relative to the result: fused kernels and formulas round differently in bfloat16."""
+NATIVE = "gpt.kernels."
+"""Where the classes are that stand in place of those of a model while it trains, and do not call the modules inside."""
 INSIDE_CORE = ("attn.hook_rot_q", "attn.hook_rot_k", "attn.hook_attn_scores", "attn.hook_pattern")
 
 
@@ -31,8 +32,6 @@ class HookedCore(nn.Module):
 
     Args:
         core: computes attention in the model; what is written out is compared with it, but for dropout.
-        dropout: dropout probability of the weights, while training.
-        hook: receives names within a block, such as `attn.hook_pattern`.
     """
 
     def __init__(self, core: nn.Module, dropout: float, hook: Hook) -> None:
@@ -41,11 +40,7 @@ class HookedCore(nn.Module):
         self.hook = hook
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Compute attention of queries (B, H, T, D) to keys and values (B, K, S, D) -> (B, H, T, D).
-
-        Raises:
-            InputError: the model's core computes something else.
-        """
+        """Compute attention of queries (B, H, T, D) to keys and values (B, K, S, D) -> (B, H, T, D)."""
         if not (self.training and self.dropout.p):
             with torch.no_grad():
                 written_out = weighted_sum(masked_scores(q, k, mask).softmax(dim=-1), v)
@@ -57,86 +52,54 @@ class HookedCore(nn.Module):
         return weighted_sum(self.dropout(pattern), v)
 
 
-def with_hooks(model: GPT, names: Collection[str], hook: Hook) -> GPT:
-    """Return a copy of a model that calls `hook` for each of these activations in every forward pass.
+def unfused_copy(model: GPT) -> GPT:
+    """Return a model with the parameters, buffers, modes and hooks of another, computed operator by operator.
 
-    Args:
-        model: on any device, in any mode; the copy has its parameters.
-        names: full names from `activations`.
-        hook: receives full name and tensor; its result replaces the tensor.
+    Hooks and modules of the copy can be changed while other threads use the model itself. Wrappers of compilers and
+    native kernels are left out, since they would not call new hooks.
     """
-    copy, wanted = unfused_copy(model), set(names)
+    return _copy(getattr(model, "_orig_mod", model))  # torch.compile wraps the model
 
-    def hook_wanted(name: str, x: Tensor) -> Tensor:
-        return hook(name, x) if name in wanted else x
 
-    _hook_ends(copy, wanted, hook_wanted)
-    for layer, block in enumerate(copy.h):
-        assert isinstance(block, Block)
-        prefix = f"blocks.{layer}."
-        inside = {name.removeprefix(prefix) for name in wanted if name.startswith(prefix)}
-        hook_inside = partial(_prefixed, prefix, hook_wanted)
-        _hook_block(block, inside, hook_inside)
-        if inside.intersection(INSIDE_CORE):
-            block.attn.core = HookedCore(block.attn.core, copy.config.weights_dropout, hook_inside).train(
-                block.attn.training
-            )
+def _copy(module: Any) -> Any:
+    kind = next(base for base in type(module).__mro__ if not base.__module__.startswith(NATIVE))
+    copy: Any = object.__new__(kind)
+    state = {name: value.copy() if isinstance(value, dict) else value for name, value in vars(module).items()}
+    state.pop("_compiled_call_impl", None)
+    state["_modules"] = {name: child and _copy(child) for name, child in module._modules.items()}
+    copy.__dict__.update(state)
     return copy
 
 
-def _prefixed(prefix: str, hook: Hook, name: str, x: Tensor) -> Tensor:
-    return hook(prefix + name, x)
+def with_hooks(model: GPT, names: Collection[str], hook: Hook) -> GPT:
+    """Return a copy of a model, with its parameters, that hooks these activations in every forward pass.
+
+    `hook` receives the full name and the tensor; its result replaces the tensor.
+    """
+    copy, wanted = unfused_copy(model), set(names)
+
+    def hook_wanted(prefix: str, name: str, x: Tensor) -> Tensor:
+        return hook(prefix + name, x) if prefix + name in wanted else x
+
+    def add(name: str, path: str, register: Register) -> None:
+        if name in wanted:  # a part of one's own has other modules inside, and no such activations
+            tap: TensorHook = partial(hook, name)
+            register(copy.get_submodule(path), _by_head(copy.config.head_dim, tap) if name.endswith(BY_HEAD) else tap)
+
+    for name, (path, register) in ENDS.items():
+        add(name, path, register)
+    for layer, block in enumerate(copy.h):
+        assert isinstance(block, Block)
+        for name, (path, register) in SITES.items():
+            inside = "mlp.c_gate" if name == "mlp.hook_pre" and isinstance(block.mlp, SwiGLU) else path
+            add(f"blocks.{layer}.{name}", f"h.{layer}.{inside}".rstrip("."), register)
+        if any(f"blocks.{layer}.{name}" in wanted for name in INSIDE_CORE):
+            core = HookedCore(block.attn.core, copy.config.weights_dropout, partial(hook_wanted, f"blocks.{layer}."))
+            block.attn.core = core.train(block.attn.training)
+    return copy
 
 
-def _hook_ends(model: GPT, wanted: set[str], hook: Hook) -> None:
-    """Add hooks before the first block and after the last one."""
-    if "hook_embed" in wanted:
-        _on_output(model.wte, partial(hook, "hook_embed"))
-    if "hook_pos_embed" in wanted:
-        assert model.wpe is not None
-        model.wpe.register_forward_hook(partial(_hook_positions, partial(hook, "hook_pos_embed")))
-    _hook_norm(model.ln_f, "ln_final", wanted, hook)
-    if "logits" in wanted:
-        _on_output(model.softcap, partial(hook, "logits"))
-
-
-def _hook_block(block: Block, wanted: set[str], hook: Hook) -> None:
-    """Add hooks in one block; hooks on one module are called in this order."""
-    attn: Attention = block.attn
-
-    def add(name: str, register: Callable[[nn.Module, TensorHook], None], path: str = "", heads: int = 0) -> None:
-        # only now: a part of one's own has other modules inside, and no such activations
-        if name in wanted:
-            named = partial(hook, name)
-            register(block.get_submodule(path), _by_head(heads, named) if heads else named)
-
-    add("hook_resid_pre", _on_input)
-    _hook_norm(block.ln_1, "ln1", wanted, hook)
-    add("attn.hook_q", _on_output, "attn.c_q", attn.n_head)
-    add("attn.hook_k", _on_output, "attn.c_k", attn.n_kv_head)
-    add("attn.hook_v", _on_output, "attn.c_v", attn.n_kv_head)
-    add("attn.hook_z", _on_input, "attn.c_proj", attn.n_head)
-    add("hook_attn_out", _on_output, "attn")
-    if "hook_resid_mid" in wanted:
-        _hook_middle(block, partial(hook, "hook_resid_mid"))
-    _hook_norm(block.ln_2, "ln2", wanted, hook)
-    add("mlp.hook_pre", _on_output, "mlp.c_gate" if isinstance(block.mlp, SwiGLU) else "mlp.c_fc")
-    add("mlp.hook_pre_linear", _on_output, "mlp.c_fc")
-    add("mlp.hook_post", _on_input, "mlp.c_proj")
-    add("hook_mlp_out", _on_output, "mlp")
-    add("hook_resid_post", _on_output)
-
-
-def _hook_norm(norm: nn.Module, name: str, wanted: set[str], hook: Hook) -> None:
-    if f"{name}.hook_scale" in wanted:
-        norm.register_forward_pre_hook(
-            lambda module, inputs: _ignore(hook(f"{name}.hook_scale", _scale(module, inputs[0])))
-        )
-    if f"{name}.hook_normalized" in wanted:
-        _on_output(norm, partial(hook, f"{name}.hook_normalized"))
-
-
-def _hook_middle(block: Block, hook: TensorHook) -> None:
+def _on_middle(block: Any, hook: TensorHook) -> None:
     """Hook the stream after attention, a sum inside the block, which an edit changes through attention's output.
 
     The block then computes `before + (changed - before)`, which is the edited stream up to rounding. An InputError is
@@ -162,14 +125,7 @@ def _hook_middle(block: Block, hook: TensorHook) -> None:
 
 
 def require_equal(what: str, formula: str, expected: Tensor, found: Tensor) -> None:
-    """Raise InputError where a model computes something else than what is to be shown of it.
-
-    Args:
-        what: is shown.
-        formula: that it is shown by.
-        expected: the formula's result.
-        found: the model's, of the same shape.
-    """
+    """Raise InputError where a model computes something else than the formula that shows it."""
     expected, found = expected.detach().float(), found.detach().float()
     difference = (expected - found).norm() / expected.norm().clamp(min=1e-30)
     if difference > TOLERANCE:  # what is not finite is shown as it is
@@ -179,11 +135,20 @@ def require_equal(what: str, formula: str, expected: Tensor, found: Tensor) -> N
         )
 
 
-def _hook_positions(hook: TensorHook, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+def _on_positions(module: nn.Module, hook: TensorHook) -> None:
     """Hook the position vectors, computed by adding positions to zeros."""
-    x, positions = inputs
-    vectors = module.forward(torch.zeros_like(x), positions)
-    return x + hook(vectors)
+    module.register_forward_hook(
+        lambda module, inputs, output: inputs[0] + hook(module.forward(torch.zeros_like(inputs[0]), inputs[1]))
+    )
+
+
+def _on_scale(norm: nn.Module, hook: TensorHook) -> None:
+    """Hook a tensor computed for the reader alone, and leave the norm's input unchanged."""
+
+    def show(module: nn.Module, inputs: Any) -> None:
+        hook(_scale(module, inputs[0]))
+
+    norm.register_forward_pre_hook(show)
 
 
 def _scale(norm: nn.Module, x: Tensor) -> Tensor:
@@ -198,13 +163,9 @@ def _scale(norm: nn.Module, x: Tensor) -> Tensor:
     return (centered.square().mean(dim=-1, keepdim=True) + eps).sqrt().to(x.dtype)
 
 
-def _by_head(heads: int, hook: TensorHook) -> TensorHook:
+def _by_head(head_dim: int, hook: TensorHook) -> TensorHook:
     """Make a hook that taps (B, T, heads * D) as (B, T, heads, D)."""
-
-    def visit_heads(x: Tensor) -> Tensor:
-        return hook(x.view(*x.shape[:-1], heads, -1)).flatten(-2)
-
-    return visit_heads
+    return lambda x: hook(x.view(*x.shape[:-1], -1, head_dim)).flatten(-2)
 
 
 def _on_output(module: nn.Module, hook: TensorHook) -> None:
@@ -215,5 +176,31 @@ def _on_input(module: nn.Module, hook: TensorHook) -> None:
     module.register_forward_pre_hook(lambda module, inputs: (hook(inputs[0]), *inputs[1:]))
 
 
-def _ignore(x: Tensor) -> None:
-    """Hook a tensor computed for the reader alone, and leave the model's input unchanged."""
+Register = Callable[[nn.Module, TensorHook], None]
+ENDS: dict[str, tuple[str, Register]] = {
+    "hook_embed": ("wte", _on_output),
+    "hook_pos_embed": ("wpe", _on_positions),
+    "ln_final.hook_scale": ("ln_f", _on_scale),
+    "ln_final.hook_normalized": ("ln_f", _on_output),
+    "logits": ("softcap", _on_output),
+}
+SITES: dict[str, tuple[str, Register]] = {
+    "hook_resid_pre": ("", _on_input),
+    "ln1.hook_scale": ("ln_1", _on_scale),
+    "ln1.hook_normalized": ("ln_1", _on_output),
+    "attn.hook_q": ("attn.c_q", _on_output),
+    "attn.hook_k": ("attn.c_k", _on_output),
+    "attn.hook_v": ("attn.c_v", _on_output),
+    "attn.hook_z": ("attn.c_proj", _on_input),
+    "hook_attn_out": ("attn", _on_output),
+    "hook_resid_mid": ("", _on_middle),
+    "ln2.hook_scale": ("ln_2", _on_scale),
+    "ln2.hook_normalized": ("ln_2", _on_output),
+    "mlp.hook_pre": ("mlp.c_fc", _on_output),
+    "mlp.hook_pre_linear": ("mlp.c_fc", _on_output),
+    "mlp.hook_post": ("mlp.c_proj", _on_input),
+    "hook_mlp_out": ("mlp", _on_output),
+    "hook_resid_post": ("", _on_output),
+}
+"""The modules in a block and the sides of them where activations are; hooks on one module are called in this order."""
+BY_HEAD = ("hook_q", "hook_k", "hook_v", "hook_z")

@@ -19,49 +19,29 @@ PACKAGE = Path(__file__).parents[2]
 
 @dataclass
 class Operation:
-    """One call that created a tensor or wrote into one.
+    """One call that created a tensor or wrote into one."""
 
-    Attributes:
-        module: path of the module it was called in, "" for the model itself.
-        function: its name in torch.
-        caller: qualified name of the Python function that called it.
-        source: file, relative to the package's parent, and line.
-        result: shape of the tensor.
-        dtype: type of the tensor, such as float32.
-        nbytes: size of the tensor's elements.
-        is_view: whether it shares the memory of an input.
-        flops: FLOPs, by torch's counter.
-        parameters: names of the parameters it reads.
-        inputs: indices of the recorded operations it reads from.
-        observed: what the recorder's `observe` returned for the tensor.
-    """
-
-    module: str
-    function: str
-    caller: str
-    source: str
-    result: tuple[int, ...]
+    module: str  # path of the module it was called in, "" for the model itself
+    function: str  # its name in torch
+    caller: str  # qualified name of the Python function that called it
+    source: str  # file, relative to the package's parent, and line
+    result: tuple[int, ...]  # shape of the tensor
     dtype: str
-    nbytes: int
-    is_view: bool
+    nbytes: int  # size of the tensor's elements
+    is_view: bool  # whether it shares the memory of an input
     flops: int
-    parameters: tuple[str, ...] = ()
-    inputs: tuple[int, ...] = ()
-    observed: Any = None
+    parameters: tuple[str, ...] = ()  # names of the parameters it reads
+    inputs: tuple[int, ...] = ()  # indices of the recorded operations it reads from
+    observed: Any = None  # what the recorder's `observe` returned for the tensor
 
 
 @dataclass
 class Recorder(TorchFunctionMode):
-    """Records torch's operations inside the context `recording()`, and counts their FLOPs.
-
-    Attributes:
-        model: names come from its modules and parameters.
-        observe: called with each tensor as soon as it is made; None: not.
-        operations: all so far, in order; `leading_to` selects those that lead to a tensor.
-    """
+    """Records torch's operations inside the context `recording()`, and counts their FLOPs."""
 
     model: nn.Module
-    observe: Callable[[Tensor], Any] | None = None
+    observe: Callable[[Tensor], Any] | None = None  # called with each tensor as soon as it is made; None: not
+    # all so far, in order; `leading_to` selects those that lead to a tensor
     operations: list[Operation] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from gpt.cache import KVCache
 from gpt.data.token_ids import TextOrIds, to_batch
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
-from gpt.inspection.tracing.model_copy import unfused_copy
+from gpt.inspection.tracing.hooks import unfused_copy
 from gpt.inspection.tracing.operation_descriptions import describe
 from gpt.inspection.tracing.recorder import Operation, Recorder
 from gpt.model import GPT
@@ -36,64 +36,39 @@ CACHE_DIMENSIONS = 5
 
 @dataclass(frozen=True)
 class ParameterUse:
-    """A parameter that an operation reads.
+    """A parameter that an operation reads."""
 
-    Attributes:
-        name: its path in the model; `.T` after it where a linear layer multiplies by its transpose.
-        symbols: its symbolic shape, as used.
-        shape: its shape, as used.
-    """
-
-    name: str
-    symbols: str
+    name: str  # its path in the model; `.T` after it where a linear layer multiplies by its transpose
+    symbols: str  # its symbolic shape, as used
     shape: tuple[int, ...]
 
     @property
     def count(self) -> int:
-        """Return the number of elements."""
         return torch.Size(self.shape).numel()
 
 
 @dataclass(frozen=True)
 class TensorRow:
-    """One tensor of the pass.
+    """One tensor of the pass."""
 
-    Attributes:
-        name: module path and function.
-        about: description for the reader.
-        symbols: symbolic shape, such as `B H T S`; a size that is not a dimension of the model stays a number.
-        shape: actual shape.
-        dtype: type, such as float32.
-        nbytes: size of its elements.
-        is_view: whether it shares its memory with another tensor.
-        parameters: parameters that the operation reads.
-        flops: FLOPs of the operation, a multiply-add counted as two; matmuls only.
-        source: file and line of the operation.
-        layer: number of its block, or None.
-        inputs: numbers of the rows that the operation reads.
-    """
-
-    name: str
-    about: str
-    symbols: str
+    name: str  # module path and function
+    about: str  # description for the reader
+    symbols: str  # symbolic shape, such as `B H T S`; a size that is not a dimension of the model stays a number
     shape: tuple[int, ...]
     dtype: str
-    nbytes: int
-    is_view: bool
+    nbytes: int  # size of its elements
+    is_view: bool  # whether it shares its memory with another tensor
     parameters: tuple[ParameterUse, ...]
-    flops: int
-    source: str
-    layer: int | None
-    inputs: tuple[int, ...]
+    flops: int  # FLOPs of the operation, a multiply-add counted as two; matmuls only
+    source: str  # file and line of the operation
+    layer: int | None  # number of its block, or None
+    inputs: tuple[int, ...]  # numbers of the rows that the operation reads
 
 
 def trace_shapes(model: GPT, idx: TextOrIds, tokenizer: Tokenizer | None = None) -> list[TensorRow]:
-    """Trace one forward pass, with attention written out.
+    """Trace one forward pass, with attention written out, of ids (B, T) or (T,), or of a text by its tokenizer.
 
-    Args:
-        model: on any device, meta included; its mode is kept.
-        idx: token ids (B, T), or (T,), or a text: one text is a batch of 1.
-        tokenizer: for a text.
+    The model may be on any device, meta included, and keeps its mode.
 
     Returns:
         A row for each tensor that leads to the logits, in order of computation: the ids first, the
@@ -106,29 +81,16 @@ def trace_shapes(model: GPT, idx: TextOrIds, tokenizer: Tokenizer | None = None)
 
 
 def trace_values(model: GPT, idx: Tensor, observe: Callable[[Tensor], Any]) -> tuple[list[TensorRow], list[Any]]:
-    """Trace one forward pass and look at every tensor of it.
-
-    Args:
-        model: with weights, in any mode, which is kept.
-        idx: token ids (B, T) int64, on the model's device.
-        observe: called with each tensor as soon as it is made.
+    """Trace one forward pass of ids (B, T), and call `observe` with each tensor as soon as it is made.
 
     Returns:
         The rows of `trace_shapes`, and what `observe` returned for each.
-
-    Raises:
-        InputError: the ids do not fit the model.
     """
     return _trace(model, idx, None, observe=observe)
 
 
 def trace_cached(model: GPT, idx: Tensor, kv_dtype: str = "fp32") -> tuple[list[TensorRow], list[TensorRow]]:
-    """Trace the prefill of a cache with all ids but the last, and the decode step for the last one.
-
-    Args:
-        model: on any device, meta included.
-        idx: token ids (B, T) int64, T at least 2, on the model's device.
-        kv_dtype: type of the cache.
+    """Trace the prefill of a cache with all ids (B, T) but the last, and the decode step for the last one.
 
     Returns:
         The rows of the prefill, (B, T - 1) ids, and those of the decode step, (B, 1), each as in
@@ -187,13 +149,7 @@ def _trace(
 
 
 class Probe:
-    """A model of the same kind on the meta device, whose sizes tell dimensions apart.
-
-    Args:
-        model: the model to trace.
-        queries: number of tokens in the pass; one token is a dimension of size 1.
-        past: number of positions in the cache.
-    """
+    """A model of the same kind on the meta device, whose sizes tell dimensions apart; a single query stays 1."""
 
     def __init__(self, model: GPT, queries: int, past: int) -> None:
         group = model.config.n_head // model.config.kv_heads
@@ -215,7 +171,6 @@ class Probe:
         self._letters = self._name_sizes()
 
     def call(self, cached: bool, kv_dtype: str) -> tuple[GPT, Tensor, KVCache | None]:
-        """Return model, ids and cache for a pass like the traced one."""
         idx = torch.zeros(BATCH, self._queries, dtype=torch.long, device="meta")
         cache = KVCache(self.config, BATCH, kv_dtype=kv_dtype, device="meta") if cached else None
         if cache is not None:

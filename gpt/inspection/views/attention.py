@@ -21,21 +21,13 @@ HEAD_OUTPUT = "blocks.{}.attn.hook_z"
 
 @dataclass(frozen=True)
 class HeadSummary:
-    """What one head attends to, averaged over the queries that have more than one key.
+    """What one head attends to, averaged over the queries that have more than one key."""
 
-    Attributes:
-        itself: weight on the query's own position.
-        previous: weight on the position before it.
-        first: weight on the first position.
-        distance: mean distance to the attended position.
-        entropy: entropy of the weights, in bits; 0 if all weight is on one key.
-    """
-
-    itself: float
-    previous: float
-    first: float
-    distance: float
-    entropy: float
+    itself: float  # weight on the query's own position
+    previous: float  # weight on the position before it
+    first: float  # weight on the first position
+    distance: float  # mean distance to the attended position
+    entropy: float  # entropy of the weights, in bits; 0 if all weight is on one key
 
 
 @with_own_defaults
@@ -50,11 +42,9 @@ def attention_patterns(
     """Compute the attention weights of one text.
 
     Args:
-        model: in eval mode.
         idx: one text: token ids (T,) or (1, T), or the text.
         edits: see `run_with_cache`.
         memory_limit: most bytes of the result.
-        tokenizer: for a text.
 
     Returns:
         (n_layer, H, T, T): `[layer, h, i, j]` is the weight of query i on key j, 0 for every later key;
@@ -77,9 +67,6 @@ def attention_view(
 
     Returns:
         `labels` (T,), and `weights`, a tensor (n_layer, H, T, T) float32 on the CPU.
-
-    Raises:
-        InputError: as `attention_patterns`, or the values are not finite.
     """
     weights = attention_patterns(model, idx, edits, memory_limit).float().cpu()
     require_finite(weights)
@@ -110,7 +97,6 @@ def ablate_heads(model: GPT, idx: Tensor, edits: Edits | None = None, layers: Se
     """Compute how much worse the model predicts a text without each head.
 
     Args:
-        model: in eval mode.
         idx: token ids (T,) int64, at least two.
         edits: applied both with and without the head; see `run_with_cache`.
         layers: layers of the heads, counted from 0; None: all.
@@ -129,26 +115,20 @@ def ablate_heads(model: GPT, idx: Tensor, edits: Edits | None = None, layers: Se
         logits, _ = run_with_cache(model, inputs, names=[], edits=edits)
         return torch.nn.functional.cross_entropy(logits[0], targets)
 
-    given = edits or {}
-    whole = loss(given)
+    whole = loss(edits or {})
     changes = [
-        torch.stack([loss(_and_zero(given, layer, head)) - whole for head in range(model.config.n_head)])
+        torch.stack([loss(without_heads([(layer, head)], edits)) - whole for head in range(model.config.n_head)])
         for layer in (range(model.config.n_layer) if layers is None else layers)
     ]
     return torch.stack(changes)
 
 
-def without_heads(heads: Iterable[tuple[int, int]]) -> Edits:
-    """Return the edits that zero the outputs of these heads, each a layer and a head, counted from 0."""
-    edits: dict[str, list[Change]] = {}
+def without_heads(heads: Iterable[tuple[int, int]], edits: Edits | None = None) -> Edits:
+    """Return edits with those that zero the outputs of these heads, each a layer and a head, counted from 0."""
+    changes = dict(edits or {})
     for layer, head in heads:
-        edits.setdefault(HEAD_OUTPUT.format(layer), []).append(zero(head))
-    return edits
-
-
-def _and_zero(edits: Edits, layer: int, head: int) -> Edits:
-    name = HEAD_OUTPUT.format(layer)
-    given = edits.get(name, [])
-    before: list[Change] = list(given) if isinstance(given, Sequence) else [given]
-    others = {pattern: changes for pattern, changes in edits.items() if pattern != name}
-    return {**others, name: [*before, zero(head)]}  # last, so that no other edit undoes it
+        name = HEAD_OUTPUT.format(layer)
+        given = changes.pop(name, [])
+        before: list[Change] = list(given) if isinstance(given, Sequence) else [given]
+        changes[name] = [*before, zero(head)]  # last, so that no other edit undoes it
+    return changes

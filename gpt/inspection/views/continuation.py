@@ -14,13 +14,9 @@ from gpt.torch_defaults import with_own_defaults
 @with_own_defaults
 @torch.no_grad()
 def greedy_continuation(model: GPT, idx: Tensor, count: int, edits: Edits | None = None) -> tuple[Tensor, Tensor]:
-    """Continue a text by the most likely token, again and again; the model sees the last `block_size` tokens.
+    """Continue ids (T,) by the most likely token, again and again; the model sees the last `block_size` tokens.
 
-    Args:
-        model: in eval mode.
-        idx: token ids (T,) int64, of any length.
-        count: number of new tokens.
-        edits: see `run_with_cache`; made in every step.
+    Edits are made in every step.
 
     Returns:
         The new ids (count,) int64, and their probabilities (count,) float32, both on the CPU.
@@ -49,9 +45,6 @@ def continuation_view(model: GPT, tokenizer: Tokenizer, idx: Tensor, count: int,
 
     Returns:
         `ids` (count,) of the new tokens, their `labels` and `probabilities`.
-
-    Raises:
-        InputError: as `greedy_continuation`.
     """
     ids, probabilities = greedy_continuation(model, idx, count, edits)
     return {

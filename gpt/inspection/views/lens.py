@@ -26,11 +26,9 @@ def logit_lens(
     """Apply the final norm and the head to every residual stream.
 
     Args:
-        model: in eval mode.
         idx: token ids (B, T), or (T,), or a text: one text is a batch of 1.
         edits: see `run_with_cache`; edits of the streams and of what comes before them.
         memory_limit: most bytes of the result.
-        tokenizer: for a text.
 
     Returns:
         Logits (n_layer + 1, B, T, V) float32: row 0 from the embeddings, row i from the stream after
@@ -65,7 +63,6 @@ def _refuse_late(model: GPT, edits: Edits) -> None:
 
 
 def lens_rows(n_layer: int) -> list[str]:
-    """Name the rows of `logit_lens`."""
     return ["embeddings", *(f"block {layer}" for layer in range(n_layer))]
 
 
@@ -83,9 +80,6 @@ def lens_view(
         `labels` (T,); `rows`, their names; `top[row][position]`, the `count` most likely next tokens
         with their probabilities; `next` (T,), the actual next tokens, null after the last;
         `next_probability[row][position]`, their probabilities.
-
-    Raises:
-        InputError: as `logit_lens`, or the values are not finite.
     """
     labels = labels_of(tokenizer, idx.tolist())
     names = labels_of(tokenizer, range(model.vocab_size))

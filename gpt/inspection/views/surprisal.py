@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.config.filter_fields import all_filters
+from gpt.config.fields import all_filters
 from gpt.data.token_ids import TextOrIds
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation.sampling import next_token_probabilities
@@ -19,17 +19,11 @@ from gpt.torch_defaults import with_own_defaults
 
 @dataclass(frozen=True)
 class Surprisal:
-    """The surprisal of one text of T tokens; entry i is about token i + 1, given the tokens before it.
+    """The surprisal of one text of T tokens; entry i is about token i + 1, given the tokens before it."""
 
-    Attributes:
-        bits: `-log2 p` of the tokens in the text, (T - 1,) float32.
-        before: the model's own distribution, (T - 1, V).
-        after: the distribution after sampling's filters, (T - 1, V).
-    """
-
-    bits: Tensor
-    before: Tensor
-    after: Tensor
+    bits: Tensor  # `-log2 p` of the tokens in the text, (T - 1,) float32
+    before: Tensor  # the model's own distribution, (T - 1, V)
+    after: Tensor  # the distribution after sampling's filters, (T - 1, V)
 
     @property
     def mean_bits(self) -> float:
@@ -56,11 +50,9 @@ def surprisal(
     limit.
 
     Args:
-        model: in eval mode.
         idx: one text of at least two tokens: ids (T,) or (1, T), or the text.
         params: how sampling would change the distribution; None: the defaults.
         edits: see `run_with_cache`.
-        tokenizer: for a text.
 
     Raises:
         InputError: the ids are not those of one text, are fewer than two or more than the window, or an
@@ -94,9 +86,6 @@ def surprisal_view(
     Returns:
         `labels` (T,); `bits` (T,), null for the first; `before[i]` and `after[i]`, the `count` most likely
         tokens at position i with their probabilities, empty for the first; `mean_bits`; `settings`.
-
-    Raises:
-        InputError: as `surprisal`, or the values are not finite.
     """
     result = surprisal(model, idx, params.limited_to(tokenizer.vocab_size), edits)
     require_finite(result.bits)

@@ -56,12 +56,7 @@ def one_character(label: str) -> str:
 
 
 def most_likely(probabilities: Tensor, count: int) -> list[list[Alternative]]:
-    """Return the most likely tokens of each row, the most likely first.
-
-    Args:
-        probabilities: (N, V).
-        count: number of tokens per row, at most V.
-    """
+    """Return the most likely tokens of each row of probabilities (N, V), at most V, the most likely first."""
     values, ids = probabilities.topk(min(count, probabilities.size(-1)))
     return [list(zip(*row, strict=True)) for row in zip(ids.tolist(), values.tolist(), strict=True)]
 

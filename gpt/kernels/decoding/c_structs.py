@@ -9,17 +9,12 @@ from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.kernels.contract import fields, floats, pointer
-from gpt.kernels.decoding.layout import LayerWeights, Matrix, Weights
 from gpt.kernels.kinds import Activation
 
 SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 LARGEST_INT32 = 2**31 - 1
 SAMPLING = frozenset({"temperature", "top_k", "top_p", "min_p", "repetition_penalty"})
 """Fields of `SamplingParams` by which C samples."""
-AROUND_SAMPLING = frozenset(
-    {"max_new_tokens", "seed", "stop", "end_id", "logprobs", "overflow", "slide_chunk", "empty_prompt", "long_prompt"}
-)
-"""Those that say where a text begins and ends, which is not C's concern."""
 ACTIVATIONS = {
     "gelu": Activation.GELU,
     "gelu_tanh": Activation.GELU_TANH,
@@ -72,21 +67,7 @@ STRUCTURES = (CMatrix, CLayer, CModel, CCacheOptions, CBatch, CSampling, CSample
 
 
 def integers(values: Sequence[int]) -> ctypes.Array[c_int32]:
-    """Return the values as an array of int32."""
     return (c_int32 * len(values))(*values)
-
-
-def batch_in_c(tokens: Sequence[int], sequences: Sequence[int], positions: Sequence[int]) -> CBatch:
-    """Return the tokens of a pass, which keeps its arrays alive."""
-    return CBatch(integers(tokens), integers(sequences), integers(positions), len(tokens))
-
-
-def unknown_sampling(params: SamplingParams) -> str | None:
-    """Return the first field by which C cannot sample, and which has not its default; None if there is none."""
-    for name, field in type(params).model_fields.items():
-        if name not in SAMPLING | AROUND_SAMPLING and getattr(params, name) != field.default:
-            return name
-    return None
 
 
 def sampling_in_c(params: SamplingParams) -> CSampling:
@@ -100,27 +81,3 @@ def sampling_in_c(params: SamplingParams) -> CSampling:
 def sample_in_c(sampling: CSampling, uniform: float, seen: Tensor | None, logits: Tensor | None) -> CSample:
     """Return the arguments for sampling a token; the caller keeps the tensors (V,) alive."""
     return CSample(sampling, uniform, pointer(seen, torch.uint8), floats(logits))
-
-
-def matrix_in_c(matrix: Matrix | None) -> CMatrix:
-    """Return a matrix for C; None becomes one without outputs."""
-    if matrix is None:
-        return CMatrix()
-    pointers = pointer(matrix.weights, matrix.weights_dtype), floats(matrix.scales), floats(matrix.bias)
-    return CMatrix(*pointers, matrix.kind, matrix.outputs, matrix.inputs, matrix.group)
-
-
-def layer_in_c(layer: LayerWeights) -> CLayer:
-    """Return the weights of a block for C."""
-    matrices = map(matrix_in_c, (layer.qkv, layer.projection, layer.gate, layer.up, layer.down))
-    return CLayer(*matrices, *map(floats, (*layer.norms, *(layer.head_norms or (None, None)), layer.conv)))
-
-
-def model_in_c(weights: Weights) -> CModel:
-    """Return a model for C, without its layers; the caller keeps the weights alive."""
-    config = weights.config
-    tensors = (weights.tokens, weights.positions, *(weights.rotation or (None, None)), *weights.norm)
-    sizes = (config.n_layer, config.n_head, config.kv_heads, config.head_dim, config.n_embd, config.mlp_hidden)
-    choices = (config.norm == "layernorm", ACTIVATIONS[config.mlp], config.mlp_conv or 0)
-    numbers = (config.norm_eps, config.logit_softcap or 0.0, *sizes, config.vocab_size, config.block_size, *choices)
-    return CModel(matrix_in_c(weights.head), *map(floats, tensors), *numbers)

@@ -12,22 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpt.cache.paged import BLOCK
 from gpt.config import SamplingParams
 from gpt.errors import DeviceError
 from gpt.kernels.build import load_library
 from gpt.kernels.contract import check_facts, floats, pointer
 from gpt.kernels.decoding.c_structs import (
     STRUCTURES,
+    CBatch,
     CCacheOptions,
-    CLayer,
     CSample,
-    batch_in_c,
     integers,
-    layer_in_c,
-    model_in_c,
     sampling_in_c,
 )
-from gpt.kernels.decoding.layout import BLOCK, Weights
+from gpt.kernels.decoding.weights import Weights
 from gpt.kernels.kinds import Kind
 from gpt.processor import Processor, supported_processors
 from gpt.progress import Report, silent
@@ -102,14 +100,16 @@ class Engine:
     ) -> None:
         self._library = library
         self.sequences, self.max_tokens = sequences, max(MAX_TOKENS, sequences * tokens_per_sequence)
-        self.blocks_per_sequence = -(-weights.config.block_size // BLOCK)
+        self.blocks_per_sequence = -(-weights.model.block_size // BLOCK)
         self.blocks = sequences * self.blocks_per_sequence if blocks is None else blocks
         entries = sequences * self.blocks_per_sequence
         self._tables = (ctypes.c_int32 * entries)(*range(min(entries, self.blocks)))
         self._weights = weights  # the engine reads them where they lie
-        model, layers = model_in_c(weights), (CLayer * len(weights.layers))(*map(layer_in_c, weights.layers))
         cache = CCacheOptions(ctypes.addressof(self._tables), KV_KINDS[kv_dtype], self.blocks)
-        error, structures = ctypes.create_string_buffer(200), (ctypes.byref(model), layers, ctypes.byref(cache))
+        error, structures = (
+            ctypes.create_string_buffer(200),
+            (ctypes.byref(weights.model), weights.layers, ctypes.byref(cache)),
+        )
         sizes = (self.max_tokens, torch.get_num_threads())
         address = self._library.gpt_decoder_create(*structures, *sizes, error, len(error))
         if not address:
@@ -154,7 +154,7 @@ class Engine:
         Returns:
             (wanted, V) float32.
         """
-        logits = torch.empty(len(wanted), self._vocab_size, dtype=torch.float32)
+        logits = torch.empty(len(wanted), self._weights.model.vocab_size, dtype=torch.float32)
         batch = self._batch(tokens, sequences, positions)
         self._library.gpt_decoder_forward(self._decoder, batch, len(wanted), integers(wanted), floats(logits))
         return logits
@@ -172,9 +172,9 @@ class Engine:
         """Sample several tokens for every sequence, each from the logits after the one before.
 
         Args:
-            sequences: B different sequences.
-            tokens: the newest token of each, not stored yet.
-            positions: positions of these tokens; the last sampled token may lie outside the window.
+            sequences: B different ones.
+            tokens: the newest of each, not stored yet.
+            positions: of these tokens; the last sampled token may lie outside the window.
             uniforms: (B, steps) float32 in [0, 1), one for each token.
             params: how to sample.
             seen: (B, V) uint8, 1 for tokens to which the repetition penalty applies; kept up to date.
@@ -189,9 +189,9 @@ class Engine:
         batch, steps = uniforms.shape
         in_c = self._batch(tokens, sequences, positions)
         assert batch == len(tokens)
-        assert max(positions) + steps <= self._weights.config.block_size
-        assert seen is None or seen.shape == (batch, self._vocab_size)
-        logits = torch.empty(steps, batch, self._vocab_size, dtype=torch.float32) if keep_logits else None
+        assert max(positions) + steps <= self._weights.model.block_size
+        assert seen is None or seen.shape == (batch, self._weights.model.vocab_size)
+        logits = torch.empty(steps, batch, self._weights.model.vocab_size, dtype=torch.float32) if keep_logits else None
         sampled, sampling = (ctypes.c_int32 * (batch * steps))(), ctypes.byref(sampling_in_c(params))
         pointers = (floats(uniforms), pointer(seen, torch.uint8), sampled, floats(logits))
         failed = self._library.gpt_decoder_generate(self._decoder, in_c, steps, sampling, *pointers)
@@ -210,15 +210,7 @@ class Engine:
     ) -> list[int]:
         """Store some tokens' keys and values, as `forward` does, and sample after those at the indices `wanted`.
 
-        Args:
-            tokens: ids.
-            sequences: the sequence of each.
-            positions: the position of each.
-            wanted: indices of the tokens after which to sample.
-            samples: parameters for each of these.
-
-        Returns:
-            The token sampled after each, -1 where the logits are not finite.
+        Return the token sampled after each by its `samples`, -1 where the logits are not finite.
         """
         assert len(wanted) == len(samples)
         batch, sampled = self._batch(tokens, sequences, positions), (ctypes.c_int32 * len(wanted))()
@@ -226,12 +218,7 @@ class Engine:
         self._library.gpt_decoder_step(self._decoder, batch, *arguments)
         return list(sampled)
 
-    @property
-    def _vocab_size(self) -> int:
-        size = self._weights.config.vocab_size
-        assert size is not None
-        return size
-
     def _batch(self, tokens: Sequence[int], sequences: Sequence[int], positions: Sequence[int]) -> Any:
         assert len(tokens) == len(sequences) == len(positions) <= self.max_tokens
-        return ctypes.byref(batch_in_c(tokens, sequences, positions))
+        # it keeps its arrays alive
+        return ctypes.byref(CBatch(integers(tokens), integers(sequences), integers(positions), len(tokens)))

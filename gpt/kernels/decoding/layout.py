@@ -1,25 +1,21 @@
-"""The memory layout of a model's weights in the engine of `src/decoding`."""
+"""The memory layout of a matrix in the engine of `src/decoding`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpt.config import ModelConfig
+from gpt.cache.paged import BLOCK
 from gpt.kernels.kinds import Kind
 
-BLOCK = 64
-"""Outputs of a matrix that are stored side by side, as in model.h."""
 DTYPES = {Kind.FLOAT32: torch.float32, Kind.BFLOAT16: torch.bfloat16}
 """Element types in memory, by kind; those of integers are int8."""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A linear layer, laid out in blocks of outputs; a matrix without outputs stands for none.
+    """A linear layer, laid out in blocks of 64 outputs; a matrix without outputs stands for none.
 
     Attributes:
         weights: (outputs / 64, inputs, 64); for int4 (outputs / 64, inputs / 2, 64), two in a byte; for int8 in tiles
@@ -40,7 +36,6 @@ class Matrix:
 
     @property
     def weights_dtype(self) -> torch.dtype:
-        """Return the element type in memory."""
         return DTYPES.get(self.kind, torch.int8)
 
     @classmethod
@@ -80,55 +75,3 @@ def _blocks(weight: Tensor) -> Tensor:
 def padded(vector: Tensor | None) -> Tensor | None:
     """Return a copy in float32, whose last dimension is padded with zeros to a multiple of 64."""
     return None if vector is None else F.pad(vector.detach().float(), (0, -vector.size(-1) % BLOCK)).clone()
-
-
-@dataclass(frozen=True)
-class LayerWeights:
-    """The weights of one block; gains and biases of its norms are padded to a multiple of 64, those of heads are not.
-
-    Attributes:
-        qkv: queries, keys and values in one matrix.
-        gate: of a gated feed-forward network; None elsewhere.
-        norms: gains and biases of both norms; biases may be None.
-        head_norms: gains of the norms on query and key heads, or None.
-        conv: (taps, C) weights of the convolution before the feed-forward network, C padded as gains are, or None.
-    """
-
-    qkv: Matrix
-    projection: Matrix
-    gate: Matrix | None
-    up: Matrix
-    down: Matrix
-    norms: tuple[Tensor, Tensor | None, Tensor, Tensor | None]
-    head_norms: tuple[Tensor, Tensor] | None
-    conv: Tensor | None
-
-    def in_tiles(self) -> "LayerWeights":
-        """Return the block with its matrices `in_tiles`."""
-        matrices: Any = {name: matrix for name, matrix in vars(self).items() if isinstance(matrix, Matrix)}
-        return replace(self, **{name: matrix.in_tiles() for name, matrix in matrices.items()})
-
-
-@dataclass(frozen=True)
-class Weights:
-    """The weights of a whole model, float32 except the matrices.
-
-    Attributes:
-        tokens: (V, C) token embedding.
-        positions: (T, C) position vectors added to it, or None.
-        rotation: cos and sin, (T, D) each, or None.
-        norm: gain and bias of the final norm, padded.
-        head: projection to V logits.
-    """
-
-    config: ModelConfig
-    tokens: Tensor
-    positions: Tensor | None
-    rotation: tuple[Tensor, Tensor] | None
-    layers: Sequence[LayerWeights]
-    norm: tuple[Tensor, Tensor | None]
-    head: Matrix
-
-    def in_tiles(self) -> "Weights":
-        """Return the model with its matrices `in_tiles`."""
-        return replace(self, layers=[layer.in_tiles() for layer in self.layers], head=self.head.in_tiles())

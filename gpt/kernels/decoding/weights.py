@@ -1,5 +1,8 @@
-"""Lay out a model's weights for the C++ engine of `gpt.kernels`."""
+"""Lay out a model's weights for the engine of `src/decoding`."""
 
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -8,13 +11,13 @@ from torch import Tensor, nn
 
 from gpt.config import ModelConfig
 from gpt.errors import DeviceError
+from gpt.kernels.contract import pointer
 from gpt.kernels.coverage import uncovered, unknown_parameter
-from gpt.kernels.decoding.c_structs import ACTIVATIONS
-from gpt.kernels.decoding.layout import LayerWeights, Matrix, Weights, padded
+from gpt.kernels.decoding.c_structs import ACTIVATIONS, CLayer, CMatrix, CModel
+from gpt.kernels.decoding.layout import Matrix, padded
 from gpt.model import GPT
-from gpt.model.gpt import Block
 from gpt.model.meta import meta_device
-from gpt.model.positions import LearnedPositions, Rotary, SinusoidalPositions
+from gpt.model.positions import LearnedPositions, Rotary
 from gpt.model.quantized import BFloat16Linear, QuantizedLinear
 from gpt.processor import Processor
 
@@ -24,6 +27,15 @@ IRRELEVANT = {"training", "p", "dropout"}
 """Attributes of modules that have no effect in eval mode."""
 
 
+@dataclass(frozen=True)
+class Weights:
+    """A copy of a model's weights, as C reads them where they lie: in `tensors`."""
+
+    model: CModel
+    layers: ctypes.Array[CLayer]
+    tensors: Sequence[Tensor]
+
+
 def lay_out_weights(model: GPT, processor: Processor | None = None) -> Weights:
     """Return a copy of the weights of a model in eval mode, in the layout that a processor wants; None: the common one.
 
@@ -31,17 +43,9 @@ def lay_out_weights(model: GPT, processor: Processor | None = None) -> Weights:
         DeviceError: the model is not on the CPU, or differs from what its configuration builds.
     """
     check_native_support(model)
-    rotation: Any = model.rotation
-    weights = Weights(
-        model.config,
-        _floats(model.wte.weight),
-        _added_positions(model.wpe),
-        (_floats(rotation.cos), _floats(rotation.sin)) if isinstance(rotation, Rotary) else None,
-        [_layer(block) for block in model.h],  # type: ignore[arg-type]
-        _norm(model.ln_f),
-        _matrix(model.lm_head),
-    )
-    return weights.in_tiles() if processor is not None and TILES in processor.flags else weights
+    copies = _Copies(processor is not None and TILES in processor.flags)
+    layers = (CLayer * len(model.h))(*map(copies.layer, model.h))
+    return Weights(copies.model(model), layers, copies.tensors)
 
 
 def check_native_support(model: GPT) -> None:
@@ -102,48 +106,63 @@ def _is_made_alike(module: nn.Module, expected: nn.Module) -> bool:
     return all(vars(module)[name] == vars(expected)[name] for name in names if not name.startswith("_"))
 
 
-def _layer(block: Block) -> LayerWeights:
-    attn: Any = block.attn
-    mlp: Any = block.mlp
-    has_head_norms = not isinstance(attn.q_norm, nn.Identity)
-    return LayerWeights(
-        qkv=_matrix(attn.c_q, attn.c_k, attn.c_v),
-        projection=_matrix(attn.c_proj),
-        gate=_matrix(mlp.c_gate) if hasattr(mlp, "c_gate") else None,
-        up=_matrix(mlp.c_fc),
-        down=_matrix(mlp.c_proj),
-        norms=(*_norm(block.ln_1), *_norm(block.ln_2)),
-        head_norms=(_floats(attn.q_norm.weight), _floats(attn.k_norm.weight)) if has_head_norms else None,
-        conv=None if block.mlp_conv is None else padded(block.mlp_conv.weight[:, 0].T.contiguous()),
-    )
+class _Copies:
+    """Makes structures for C, and keeps the copies that they point to; gains and biases of norms are padded."""
 
+    def __init__(self, in_tiles: bool) -> None:
+        self._in_tiles, self.tensors = in_tiles, list[Tensor]()
 
-def _matrix(*layers: Any) -> Matrix:
-    """Return linear layers that share their input as one matrix."""
-    if len({type(layer) for layer in layers}) > 1:
-        raise DeviceError("the native backend needs queries, keys and values in the same format")
-    biases = [layer.bias.detach().float() for layer in layers if layer.bias is not None]
-    bias = torch.cat(biases) if biases else None
-    if isinstance(layers[0], QuantizedLinear):
-        integers, scales = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("unpacked", "scales"))
-        return Matrix.from_integers(integers, scales, bias, layers[0].bits)
-    if isinstance(layers[0], BFloat16Linear):
-        return Matrix.from_floats(torch.cat([layer.rounded for layer in layers]), bias)
-    return Matrix.from_floats(torch.cat([layer.weight.detach().float() for layer in layers]), bias)
+    def model(self, model: GPT) -> CModel:
+        """Return all but the blocks."""
+        config, rotation, positions = model.config, model.rotation, model.wpe
+        table = getattr(positions, "weight" if isinstance(positions, LearnedPositions) else "table", None)
+        tables = (rotation.cos, rotation.sin) if isinstance(rotation, Rotary) else (None, None)
+        tensors = *map(self._floats, (model.wte.weight, table, *tables)), *self._norm(model.ln_f)
+        sizes = (config.n_layer, config.n_head, config.kv_heads, config.head_dim, config.n_embd, config.mlp_hidden)
+        choices = (config.norm == "layernorm", ACTIVATIONS[config.mlp], config.mlp_conv or 0)
+        numbers = (config.norm_eps, config.logit_softcap or 0.0, *sizes, config.vocab_size, config.block_size, *choices)
+        return CModel(self._matrix(model.lm_head), *tensors, *numbers)
 
+    def layer(self, block: Any) -> CLayer:
+        attn, mlp = block.attn, block.mlp
+        matrices = (
+            self._matrix(attn.c_q, attn.c_k, attn.c_v),
+            self._matrix(attn.c_proj),
+            self._matrix(mlp.c_gate) if hasattr(mlp, "c_gate") else CMatrix(),  # without outputs: none
+            self._matrix(mlp.c_fc),
+            self._matrix(mlp.c_proj),
+        )
+        head_norms = (self._floats(getattr(norm, "weight", None)) for norm in (attn.q_norm, attn.k_norm))
+        taps = None if block.mlp_conv is None else block.mlp_conv.weight[:, 0].T.contiguous()
+        return CLayer(
+            *matrices, *self._norm(block.ln_1), *self._norm(block.ln_2), *head_norms, self._keep(padded(taps))
+        )
 
-def _norm(norm: nn.Module) -> tuple[Tensor, Tensor | None]:
-    parts: Any = norm
-    gain = padded(parts.weight)
-    assert gain is not None
-    return gain, padded(getattr(parts, "bias", None))
+    def _matrix(self, *layers: Any) -> CMatrix:
+        """Return linear layers that share their input as one matrix."""
+        if len({type(layer) for layer in layers}) > 1:
+            raise DeviceError("the native backend needs queries, keys and values in the same format")
 
+        def joined(name: str) -> Tensor:
+            return torch.cat([getattr(layer, name) for layer in layers])
 
-def _added_positions(module: nn.Module | None) -> Tensor | None:
-    if isinstance(module, LearnedPositions):
-        return _floats(module.weight)
-    return _floats(module.table) if isinstance(module, SinusoidalPositions) else None
+        bias = None if layers[0].bias is None else joined("bias")
+        if isinstance(layers[0], QuantizedLinear):
+            matrix = Matrix.from_integers(joined("unpacked"), joined("scales"), bias, layers[0].bits)
+        else:
+            rounded = isinstance(layers[0], BFloat16Linear)
+            matrix = Matrix.from_floats(joined("rounded") if rounded else joined("weight").float(), bias)
+        matrix = matrix.in_tiles() if self._in_tiles else matrix
+        pointers = self._keep(matrix.weights, matrix.weights_dtype), self._keep(matrix.scales), self._keep(matrix.bias)
+        return CMatrix(*pointers, matrix.kind, matrix.outputs, matrix.inputs, matrix.group)
 
+    def _norm(self, norm: Any) -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
+        return self._keep(padded(norm.weight)), self._keep(padded(getattr(norm, "bias", None)))
 
-def _floats(x: Tensor) -> Tensor:
-    return x.detach().to(torch.float32, copy=True).contiguous()
+    def _floats(self, x: Any) -> ctypes.c_void_p:
+        return self._keep(None if x is None else x.detach().to(torch.float32, copy=True).contiguous())
+
+    def _keep(self, x: Tensor | None, dtype: torch.dtype = torch.float32) -> ctypes.c_void_p:
+        if x is not None:
+            self.tensors.append(x)
+        return pointer(x, dtype)

@@ -22,8 +22,8 @@ from gpt.kernels.training.functions import (
     attention,
     drop_out,
     linear,
+    short_conv,
 )
-from gpt.kernels.training.short_conv import short_conv
 from gpt.model import GPT
 from gpt.model.attention import LayerCache
 from gpt.model.gpt import Block
@@ -77,7 +77,6 @@ class NativeBlock(Block):
         return self.ln_1, self.attn, self.ln_2, self.mlp
 
     def _sample_dropout(self) -> list[Dropout]:
-        """Return the dropout of the attention weights and of both sublayers' outputs."""
         if not self.training:
             return [Dropout()] * 3
         config = self._config
@@ -99,7 +98,6 @@ class NativeDropout(nn.Dropout):
         self._kernels = kernels
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute (B, T, C) float32 -> (B, T, C) float32."""
         if not self.training or self.p == 0:
             return x
         return drop_out(self._kernels, x, Dropout(self.p, _random_seed()))

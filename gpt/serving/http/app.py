@@ -17,7 +17,7 @@ from gpt.serving.http.playground.training_api import BODY_BYTES, START, add_trai
 from gpt.serving.http.playground.trainings import Trainings
 from gpt.serving.http.protocol import APIError, ErrorAnswer, Model, ModelList, Responses, add_error_handlers
 from gpt.serving.http.reference import reference_page
-from gpt.serving.http.registry import ResponseRegistry, Services
+from gpt.serving.http.responses import ResponseRegistry, Services
 
 DESCRIPTION = "Text from character-level GPTs, by the OpenAI completions protocol."
 ERROR = {"model": ErrorAnswer, "description": "Error"}
@@ -34,10 +34,8 @@ def create_app(
 ) -> FastAPI:
     """Return the application, whose `state.responses` is the registry of what it answers.
 
-    Args:
-        hosts: names of the server besides localhost, see `Guard`.
-        api_key: key that requests must have; None: none is required.
-        trainings: starts trainings from the page; None: it cannot.
+    Requests must name one of `hosts` or localhost, see `Guard`, and have the `api_key`, if there is one. Without
+    `trainings` none can be started from the page.
     """
     app = FastAPI(title="gpt", description=DESCRIPTION, docs_url=None, redoc_url=None, responses={"default": ERROR})
     app.add_middleware(Guard, body_bytes=limits.body_bytes, hosts=hosts, api_key=api_key, larger=LARGER)

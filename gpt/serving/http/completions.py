@@ -16,8 +16,7 @@ from gpt.data.tokenizers import Tokenizer
 from gpt.generation import SampledToken
 from gpt.serving.http.prompts import LogprobsStream, Prompt, read_prompts
 from gpt.serving.http.protocol import APIError, Completion, CompletionRequest, Responses
-from gpt.serving.http.registry import CLIENT_GONE, Services, until_answered
-from gpt.serving.http.responses import Choice, Response
+from gpt.serving.http.responses import CLIENT_GONE, Choice, Response, Services, until_answered
 
 CHUNK_SECONDS = 0.03
 """Least time between two chunks of a stream: a reader sees no difference, and fewer take less from the computation.
@@ -32,8 +31,6 @@ HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 def add_completions(app: FastAPI, services: Services) -> None:
-    """Add `POST /v1/completions`."""
-
     async def create(
         request: Request, body: CompletionRequest, cleanup: Annotated[AsyncExitStack, Depends(until_answered)]
     ) -> HTTPResponse:
@@ -71,11 +68,7 @@ def add_completions(app: FastAPI, services: Services) -> None:
 def _start(
     response: Response, prompt: Prompt, body: CompletionRequest, tokenizer: Tokenizer, scored: list[SampledToken]
 ) -> None:
-    """Request the completions of a prompt from the engine.
-
-    Raises:
-        APIError: it accepts no more.
-    """
+    """Request the completions of a prompt from the engine, see `Response.start`."""
     for params in prompt.params:
         logprobs = None if params.logprobs is None else LogprobsStream(tokenizer, () if body.echo else prompt.ids)
         choice = Choice(len(response.choices), params.seed, logprobs)
@@ -104,7 +97,6 @@ async def _wait_until_gone(request: Request) -> None:
 
 
 async def _bodies(head: dict[str, Any], response: Response, include_usage: bool) -> AsyncIterator[dict[str, Any]]:
-    """Yield the chunks of a response."""
     usage = {"usage": None} if include_usage else {}
     async for part in parts(response):
         yield {**head, "choices": [part], **usage}
@@ -113,11 +105,7 @@ async def _bodies(head: dict[str, Any], response: Response, include_usage: bool)
 
 
 async def parts(response: Response) -> AsyncIterator[dict[str, Any]]:
-    """Yield the new parts of a response's choices, see `Choice.take`.
-
-    Raises:
-        APIError: a choice ended early.
-    """
+    """Yield the new parts of a response's choices, see `Choice.take`; raise APIError where one ended early."""
     clock = asyncio.get_running_loop().time
     next_time = clock()  # the first token is sent at once
     while True:

@@ -44,8 +44,6 @@ class Limits:
         running: sequences computed at a time.
         waiting: sequences that wait besides.
         connections: open connections.
-        request_seconds: from the opening of a connection, or the last answer on it, to the end of a request.
-        stall_seconds: in which a client reads at least 16 KiB of what waits for it, or all of it.
         view_tokens: tokens of a text to be inspected.
         view_bytes: bytes of a view of it.
         views: texts that are looked into or wait for it; one at a time is.
@@ -62,18 +60,12 @@ class Limits:
     running: int = 64
     waiting: int = 256
     connections: int = 1024
-    request_seconds: float = 20.0
-    stall_seconds: float = 15.0
     view_tokens: int = 1024
     view_bytes: int = 32 << 20
     views: int = 8
 
     def check(self, request: CompletionRequest, prompts: int) -> None:
-        """Make sure that a request stays within them.
-
-        Raises:
-            APIError: it does not, or asks for something that this server does not support.
-        """
+        """Raise APIError if a request exceeds them, or asks for something that this server does not support."""
         _at_most("max_tokens", request.max_tokens or 0, self.max_tokens)
         choices = prompts * (request.n or 1)
         _at_most("n", choices, self.choices, "completions, of all prompts")
@@ -112,36 +104,32 @@ class Guard:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        body_bytes: int,
-        hosts: Collection[str] = (),
-        api_key: str | None = None,
-        larger: Mapping[str, int] | None = None,
+        self, app: ASGIApp, body_bytes: int, larger: Mapping[str, int], hosts: Collection[str], api_key: str | None
     ) -> None:
-        self._app, self._body_bytes, self._larger, self._key = app, body_bytes, larger or {}, api_key
+        self._app, self._body_bytes, self._larger, self._key = app, body_bytes, larger, api_key
         self._hosts = {host.lower() for host in hosts} | {"localhost"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request, see ASGI."""
-        if scope["type"] == "http":
-            scope = _as_to_an_origin(scope)
-            headers = Headers(scope=scope)
-            wrong = _framing_problem(scope, headers)
-            error = wrong or self._problem(scope["method"], scope["path"], headers)
-            if error is not None:
-                response = error.response()
-                if wrong is not None:  # where the next request begins is not certain
-                    response.headers["Connection"] = "close"
-                await response(scope, receive, send)
-                return
-            if scope["method"] == "HEAD":
-                scope = {**scope, "method": "GET"}
-            receive = self._limited(receive, self._most_bytes(scope["path"]))
-        await self._app(scope, receive, send)
+        scope = _as_to_an_origin(scope)
+        headers = Headers(scope=scope)
+        wrong = _framing_problem(scope, headers)
+        error = wrong or self._problem(scope["method"], scope["path"], headers)
+        if error is not None:
+            response = error.response()
+            # where the next request begins is not certain, or too far away
+            if wrong is not None or error.status == 413:
+                response.headers["Connection"] = "close"
+            await response(scope, receive, send)
+            return
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self._app(scope, self._limited(receive, self._most_bytes(scope["path"])), send)
 
     def _problem(self, method: str, path: str, headers: Headers) -> APIError | None:
         """Return why a request is refused, or None."""
+        length, most = headers.get("content-length", "0"), self._most_bytes(path)
+        if not length.isdecimal() or int(length) > most:
+            return APIError(413, _too_large(most))
         host = headers.get("host", "")
         if not self._is_ours(host):
             return APIError(403, f"this server is not known as {host[:100]!r}; --allow-host adds a name")
@@ -153,9 +141,6 @@ class Guard:
             if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key.encode()):
                 message = "the API key is missing or wrong; send it as Authorization: Bearer KEY"
                 return APIError(401, message, code="invalid_api_key")
-        length, most = headers.get("content-length", "0"), self._most_bytes(path)
-        if not length.isdecimal() or int(length) > most:
-            return APIError(413, _too_large(most))
         return None
 
     def _most_bytes(self, path: str) -> int:
@@ -170,7 +155,7 @@ class Guard:
             message = await receive()
             received += len(message.get("body", b""))
             if received > most:
-                raise HTTPException(413, _too_large(most))
+                raise HTTPException(413, _too_large(most), {"Connection": "close"})
             return message
 
         return limited

@@ -52,7 +52,6 @@ class Metrics:
         self._duration.observe(time.monotonic() - begun)
 
     def count_answer(self, status: int) -> None:
-        """Count an answer to a request of any kind by its HTTP status."""
         self._answers.labels(status).inc()
 
     def collect(self) -> Iterator[Metric]:
@@ -77,8 +76,7 @@ class CountAnswers:
         self._app, self._count = app, count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request, see ASGI."""
-        is_counted = scope["type"] != "http"
+        is_counted = False
 
         async def counted(message: Message) -> None:
             nonlocal is_counted

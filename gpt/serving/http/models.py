@@ -116,11 +116,7 @@ class Models:
         return Served(loaded, self._make_engine(loaded))
 
     async def _make_room(self, needed: int) -> None:
-        """Unload unused models, least recently used first, until this many bytes can be allocated.
-
-        Raises:
-            APIError: those in use leave no room.
-        """
+        """Unload unused models, least recently used first, until this many bytes can be allocated."""
         while (available := self._available()) is not None and available < needed:
             idle = [name for name, served in self.loaded.items() if served.users == 0]
             if not idle:

@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from gpt.config import SamplingParams
-from gpt.config.filter_fields import all_filters
+from gpt.config.fields import all_filters
 from gpt.config.sections import SEEDS
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import DataError, GenerationError
@@ -59,11 +59,7 @@ class Prompt(NamedTuple):
 def read_prompts(
     request: CompletionRequest, limits: Limits, model: GPT, tokenizer: Tokenizer, defaults: SamplingParams
 ) -> list[Prompt]:
-    """Return the prompts of a request; fields that it leaves out are as in `defaults`.
-
-    Raises:
-        APIError: the request cannot be answered.
-    """
+    """Return the prompts of a request, or raise APIError; fields that it leaves out are as in `defaults`."""
     prompt = request.prompt
     is_one = isinstance(prompt, str) or isinstance(prompt[0], int)
     prompts = cast("Sequence[str | Ids]", [prompt] if is_one else prompt)
@@ -88,7 +84,6 @@ def read_prompts(
 
 
 def _params(request: CompletionRequest, defaults: SamplingParams) -> SamplingParams:
-    """Return the sampling parameters of a request, which its completions share but for the seed."""
     given = {name: value for name in (*SAMPLING, *all_filters()) if (value := getattr(request, name)) is not None}
     if isinstance(request.stop, str):
         given["stop"] = (request.stop,)
@@ -103,11 +98,7 @@ def _params(request: CompletionRequest, defaults: SamplingParams) -> SamplingPar
 
 
 def _seeds(request: CompletionRequest) -> range:
-    """Return one seed per completion of a prompt.
-
-    Raises:
-        APIError: the last one is out of range.
-    """
+    """Return one seed per completion of a prompt."""
     count = request.n or 1
     most = SEEDS - count
     first = secrets.randbelow(most + 1) if request.seed is None else request.seed
@@ -155,7 +146,6 @@ class LogprobsStream:
         self._length = 0
 
     def feed(self, tokens: Iterable[SampledToken]) -> None:
-        """Add tokens in the order of the text."""
         for token in tokens:
             self._held.append((token, self._length))
             self._length += len(self._text.feed(token.id))

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 from starlette.exceptions import HTTPException
 
-from gpt.config.filter_fields import with_filter_fields
+from gpt.config.fields import with_filter_fields
 from gpt.config.sections import Seed
 
 # a body can have a million wrong values: the first one is enough

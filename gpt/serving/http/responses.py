@@ -1,8 +1,10 @@
-"""Responses while they are generated: from the engine's thread to the event loop."""
+"""Responses in progress: from the engine's thread to the event loop, and to the end of the server."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Protocol
@@ -12,10 +14,16 @@ from gpt.errors import explained
 from gpt.generation import SampledToken, TextChunk
 from gpt.generation.request import EngineClosedError, OnChunks, QueueFullError, Request
 from gpt.serving.engine import ServingEngine
+from gpt.serving.http.limits import Limits
+from gpt.serving.http.metrics import Metrics
+from gpt.serving.http.models import Models
 from gpt.serving.http.protocol import APIError
 
 REASONS = {"length": "length", "window": "length", "stop": "stop", "end": "stop"}
 """The protocol's `finish_reason` for each reason why a sequence ended."""
+CLIENT_GONE = 499
+"""The status counted if the client disconnected; nobody receives it."""
+POLL_SECONDS = 0.05
 Receiver = Callable[[list[TextChunk]], None]
 
 
@@ -68,7 +76,6 @@ class Choice:
         logprobs: None if they are not asked for.
         tokens: number of tokens sampled so far.
         finish: why it ended; None until then.
-        request: the engine's request.
     """
 
     index: int
@@ -88,7 +95,6 @@ class Choice:
             self.logprobs.feed(tokens)
 
     def add(self, chunks: Sequence[TextChunk]) -> None:
-        """Receive chunks from the engine."""
         sampled = [chunk.token for chunk in chunks if chunk.token is not None]
         self.tokens += len(sampled)
         if self.logprobs is not None:
@@ -161,17 +167,12 @@ class Response:
         return self._engine.stats().running
 
     def cancel(self) -> None:
-        """Cancel the choices that have not ended."""
         for choice in self.choices:
             if choice.finish is None and choice.request is not None:
                 self._engine.cancel(choice.request)
 
     def check(self) -> None:
-        """Raise if a choice ended early.
-
-        Raises:
-            APIError: one failed or was cancelled, for example because the server is being stopped.
-        """
+        """Raise APIError if a choice has failed, or was cancelled because the server is being stopped."""
         for choice in self.choices:
             if choice.finish == "cancelled":
                 raise APIError(503, "the server is being stopped; the answer is not complete")
@@ -194,3 +195,92 @@ class Response:
             "completion_tokens": completion,
             "total_tokens": self.prompt_tokens + completion,
         }
+
+
+class Background(Protocol):
+    """Work that goes on beside the requests: `close` asks it to end, it is `running` until it has."""
+
+    @property
+    def running(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class ResponseRegistry:
+    """All responses in progress, until their resources are freed; refuses new ones once it is `stopping`.
+
+    Args:
+        max_values: most tokens and log-probabilities that all hold together, see `Limits.values`.
+        background: is asked to end too, and waited for; it is not ended by force.
+    """
+
+    def __init__(self, metrics: Metrics, max_values: int, background: Background | None = None) -> None:
+        self.metrics, self._max_values, self._background = metrics, max_values, background
+        self.stopping = False
+        self.active: set[Response] = set()
+        self._admitted = 0
+        self._bridge = EventLoopBridge()
+
+    def check(self) -> None:
+        """Raise APIError if the server is being stopped."""
+        if self.stopping:
+            raise APIError(503, "the server is being stopped; ask another one, or later")
+
+    @contextmanager
+    def admit(self) -> Iterator[None]:
+        """Let a request in, for whose end a shutdown waits; see `check`."""
+        self.check()
+        self._admitted += 1
+        try:
+            yield
+        finally:
+            self._admitted -= 1
+
+    def open(self, engine: ServingEngine, prompt_tokens: int, values: int, cleanup: AsyncExitStack) -> Response:
+        """Return a response without choices, whose resources `cleanup` frees.
+
+        Raises:
+            APIError: there would be too many tokens and log-probabilities in all responses.
+        """
+        if values + sum(other.values for other in self.active) > self._max_values:
+            raise APIError(429, "the server is busy: it holds as many answers as it accepts", code="queue_full")
+        response = Response(engine, self._bridge, prompt_tokens, values)
+        cleanup.callback(self._close, response)
+        self.active.add(response)
+        return response
+
+    def _close(self, response: Response) -> None:
+        """Free a response's resources, whether it was sent or not."""
+        failed = any(choice.finish in ("error", "cancelled") for choice in response.choices)
+        status = CLIENT_GONE if not (response.choices and response.finished) else 500 if failed else 200
+        self.metrics.count(status, response.prompt_tokens, response.begun, response.first)
+        response.cancel()
+        self.active.discard(response)
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse new requests, and return when all have ended; after this many seconds they are cancelled."""
+        self.stopping = True
+        if self._background is not None:
+            self._background.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._admitted or self.active or (self._background is not None and self._background.running):
+                    await asyncio.sleep(POLL_SECONDS)
+        for response in self.active:
+            response.cancel()
+
+
+@dataclass(frozen=True)
+class Services:
+    """What the endpoints share; `executor` has one thread, whose work competes with the engine for cores."""
+
+    models: Models
+    limits: Limits
+    responses: ResponseRegistry
+    executor: Executor
+
+
+async def until_answered() -> AsyncIterator[AsyncExitStack]:
+    """Yield a stack whose callbacks run once the response was sent, or can no longer be."""
+    async with AsyncExitStack() as stack:
+        yield stack

@@ -1,25 +1,28 @@
 """A server that runs until a signal ends it: the first lets it drain, a later one stops it at once."""
 
 import asyncio
+import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpt.errors import GPTError
 from gpt.progress import Report
-from gpt.serving.http.connections import build_config
-from gpt.serving.http.limits import Limits
-from gpt.serving.http.registry import ResponseRegistry
+from gpt.serving.http.limits import HEADER_BYTES, Limits
+from gpt.serving.http.protocol import APIError
+from gpt.serving.http.responses import ResponseRegistry
 from gpt.signals import WATCHED, Requests
 
 CLOSE_SECONDS = 3
 """Seconds a client gets to read a finished response."""
-SEND_BYTES = 128 << 10
-"""Socket send buffer per client; the Linux default is megabytes."""
 BACKLOG = 2048
 """Connections that wait to be accepted; uvicorn's number."""
 FILES = 512
@@ -42,7 +45,6 @@ def bind(host: str, port: int) -> socket.socket:
         with ExitStack() as stack:
             bound = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, protocol))
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)  # also of connections that it accepts
             bound.bind(address)
             bound.listen(BACKLOG)
             stack.pop_all()
@@ -62,6 +64,66 @@ def allow_files(count: int) -> None:
     most = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def build_config(app: Any, limits: Limits, log_level: str = "error", **options: Any) -> uvicorn.Config:
+    """Return how uvicorn serves an application of `create_app`; `options` are more of uvicorn's.
+
+    At uvicorn's default `log_level` any client can cause warnings, as often as it likes.
+    """
+    config = uvicorn.Config(
+        app,
+        http=partial(Connection, limits.connections, app.state.responses.metrics.count_answer),  # type: ignore[arg-type]  # called like the class that uvicorn expects
+        h11_max_incomplete_event_size=HEADER_BYTES,
+        ws="none",
+        lifespan="off",  # the application has none, and its task would be cancelled with a traceback
+        log_level=log_level,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # whose address a request has is what its connection says
+        **options,
+    )
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
+    return config
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """Keep out of the log what the end of the server cancels: that is no error."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
+
+
+class Connection(H11Protocol):
+    """One client's connection.
+
+    One too many, and what is no HTTP, are answered in the shape of all errors, and counted. uvicorn's own limit counts
+    requests only: connections without one would take all files that may be open.
+    """
+
+    def __init__(self, most: int, count: Callable[[int], None], **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._most, self._count = most, count
+
+    def connection_made(self, transport: Any) -> None:
+        """Accept a connection, or refuse it where there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > self._most:
+            self._refuse(APIError(503, "this server has as many connections as it accepts; try again later"))
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer the error that is being handled."""
+        self._refuse(APIError(431 if getattr(sys.exception(), "error_status_hint", 400) == 431 else 400, msg))
+
+    def _refuse(self, error: APIError) -> None:
+        """Answer with an error, unless an answer has begun, and close the connection."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # whatever the application would still send
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._count(error.status)
+            answer = error.response()
+            response = h11.Response(status_code=error.status, headers=[*answer.raw_headers, (b"connection", b"close")])
+            for event in (response, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
 
 class Server:

@@ -3,10 +3,12 @@
 import re
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from cli.conftest import Call
 from gpt.cli import explain, train
 
 ROOT = Path(__file__).parents[3]
@@ -55,17 +57,12 @@ def test_the_formulas_are_those_of_the_code(made: Path) -> None:
     assert (made / "mathematics.md").read_bytes() == (ROOT / "docs/mathematics.md").read_bytes()
 
 
-def test_a_walk_goes_to_standard_output_or_a_file(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["walk", "--checkpoint", str(trained / "runs/tiny"), "--prompt", "It was"]
-    assert explain.main(options) == 0
-    page = capsys.readouterr().out
-    assert explain.main([*options, "--output", str(tmp_path / "walk.md")]) == 0
+def test_a_walk_goes_to_standard_output_or_a_file(here: Path, tmp_path: Path, run: Call) -> None:
+    page = run("explain walk --checkpoint runs/tiny --prompt 'It was'").out
+    run(f"explain walk --checkpoint runs/tiny --prompt 'It was' --output {tmp_path}/walk.md")
     assert (tmp_path / "walk.md").read_text(encoding="utf-8") == page
     assert "| character | `I` | `t` | `␣` | `w` | `a` | `s` |" in page
 
 
-def test_a_page_that_cannot_be_written_is_one_line(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert explain.main(["mathematics", "--output", str(trained / "missing/page.md")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+def test_a_page_that_cannot_be_written_is_one_line(here: Path, refuse: Callable[..., str]) -> None:
+    assert "cannot write missing/page.md" in refuse("explain mathematics --output missing/page.md")

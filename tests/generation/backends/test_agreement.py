@@ -10,8 +10,9 @@ from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.filters import FILTERS
-from gpt.generation import Batch, DecodeOptions, Runtime, build_runtime, generate_tokens
+from gpt.generation import Batch, generate_tokens
 from gpt.generation.backends.agreement import ROWS
+from gpt.generation.backends.selection import DecodeOptions, Runtime, build_runtime
 from gpt.generation.reference import reference_tokens
 from gpt.kernels.decoding.c_structs import SAMPLING
 from gpt.model import GPT
@@ -81,7 +82,7 @@ def test_an_edited_filter_is_applied_by_pytorch(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_parameter_that_the_engine_does_not_know_is_applied_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpt.kernels.decoding.c_structs.SAMPLING", SAMPLING - {"min_p"})
+    monkeypatch.setattr("gpt.generation.backends.native.SAMPLING", SAMPLING - {"min_p"})
     assert said_by(SamplingParams()) == []
     assert said_by(SamplingParams(min_p=0.2)) == [
         "sampling with PyTorch's operators: the native engine does not know min_p"

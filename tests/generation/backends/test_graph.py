@@ -10,9 +10,10 @@ from torch import Tensor
 import recorded_graph
 from fake_cuda.install import Stream, on_stream
 from gpt.config import SamplingParams
-from gpt.generation import Batch, DecodeOptions, EagerRuntime
+from gpt.generation import Batch
 from gpt.generation.backends.compiled import CompiledBackend, captured
 from gpt.generation.backends.eager import UncachedBackend
+from gpt.generation.backends.selection import DecodeOptions, EagerRuntime
 from gpt.model import GPT
 from recorded_graph import RecordedGraph
 from tiny import sharp_model
@@ -59,7 +60,7 @@ def test_replays_give_the_logits_without_a_cache(modes: list[Any], changes: dict
     assert modes == [{"capture_error_mode": "thread_local"}]  # other threads may use the device meanwhile
 
 
-@pytest.mark.parametrize(("rows", "captures"), [([2, 0], 1), ([0, 1, 2, 1], 2)])
+@pytest.mark.parametrize(("rows", "captures"), [([2, 0], 1), ([1], 1), ([0, 0, 1], 1), ([0, 1, 2, 1], 2)])
 def test_rows_leave_and_multiply(modes: list[Any], rows: list[int], captures: int) -> None:
     model = sharp_model(std=0.25)
     backend = CompiledBackend(model)

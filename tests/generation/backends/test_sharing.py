@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from generation.support import LETTERS
+from generation.support import LETTERS, random_ids
 from native_support import needs_compiler
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.generation import DecodeOptions, build_runtime
 from gpt.generation.backends.native import NativeBackend
+from gpt.generation.backends.selection import DecodeOptions, build_runtime
 from gpt.generation.request import Request
 from gpt.generation.runners import Sampled
 from gpt.generation.runners.native import MAX_STEPS, NativeRunner
@@ -49,10 +49,6 @@ def backend_of(model: GPT) -> NativeBackend:
     return backend
 
 
-def random_ids(count: int) -> list[int]:
-    return torch.randint(23, (count,)).tolist()
-
-
 def test_blocks_that_prompts_begin_with_are_computed_and_held_once(computed: list[int]) -> None:
     common = random_ids(130)
     prompts = [common + random_ids(20) for _ in range(5)] + [random_ids(70)]
@@ -62,6 +58,8 @@ def test_blocks_that_prompts_begin_with_are_computed_and_held_once(computed: lis
     assert backend.cache_bytes == (2 + 5 + 2) * BLOCK_BYTES
     alone = [backend_of(model()).next_logits([prompt]) for prompt in prompts]
     assert torch.equal(found, torch.cat(alone))
+    backend.select([5])
+    assert backend.cache_bytes == 2 * BLOCK_BYTES  # the others' are given back
 
 
 def test_rows_that_multiply_write_blocks_of_their_own(computed: list[int]) -> None:
@@ -78,14 +76,6 @@ def test_rows_that_multiply_write_blocks_of_their_own(computed: list[int]) -> No
     again = backend_of(model()).next_logits(contexts)
     assert torch.equal(found, again)
     assert torch.equal(found[0], found[2])
-
-
-def test_rows_that_leave_give_their_blocks_back() -> None:
-    backend = backend_of(model())
-    backend.next_logits([random_ids(150), random_ids(10)])
-    assert backend.cache_bytes == 4 * BLOCK_BYTES
-    backend.select([1])
-    assert backend.cache_bytes == BLOCK_BYTES
 
 
 def test_a_block_is_copied_before_the_row_that_had_it_computes_something_else(computed: list[int]) -> None:

@@ -3,19 +3,16 @@
 from typing import Any
 
 import pytest
-import torch
+from generation.support import LETTERS
 from native_support import needs_compiler
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.data import CharTokenizer
-from gpt.generation import Batch, DecodeOptions, EagerRuntime, build_runtime, complete, generate_tokens
-from gpt.generation.backends.eager import CachedBackend
+from gpt.generation import Batch, complete, generate_tokens
+from gpt.generation.backends.selection import DecodeOptions, EagerRuntime, build_runtime
 from gpt.kernels.decoding.engine import Engine
 from gpt.model import GPT
 from tiny import tiny_config
-
-LETTERS = CharTokenizer("\nabcdefghijklmnopqrstuv")  # 23 ids
 
 
 def count_calls(model: GPT) -> list[tuple[int, int]]:
@@ -29,8 +26,8 @@ def count_calls(model: GPT) -> list[tuple[int, int]]:
     return calls
 
 
-def eager_batch(model: GPT, prompts: list[list[int]]) -> Batch:
-    runtime = EagerRuntime(model, DecodeOptions())
+def eager_batch(model: GPT, prompts: list[list[int]], prefill_chunk: int | None = None) -> Batch:
+    runtime = EagerRuntime(model, DecodeOptions(prefill_chunk=prefill_chunk))
     return Batch(runtime, prompts, SamplingParams(), seeds=range(len(prompts)))
 
 
@@ -43,35 +40,22 @@ def positions(calls: list[tuple[int, int]]) -> int:
 def test_a_text_that_fits_the_window_costs_each_position_once(prompt: int, new: int, prefill_chunk: int | None) -> None:
     model = GPT(tiny_config()).eval()
     calls = count_calls(model)
-    runtime = EagerRuntime(model, DecodeOptions("eager", prefill_chunk=prefill_chunk))
-    batch = Batch(runtime, [[1] * prompt], SamplingParams(), seeds=[1])
+    batch = eager_batch(model, [[1] * prompt], prefill_chunk)
     for _ in range(new):
         batch.step()
     assert positions(calls) == prompt + new - 1
     assert max(time for _, time in calls) <= (prefill_chunk or 16)
 
 
-@pytest.mark.parametrize("prompt", [2, 16])
-def test_many_samples_of_one_prompt_compute_it_once(prompt: int, tiny_model: GPT) -> None:
+def test_prompts_are_computed_together_and_equal_ones_once(tiny_model: GPT) -> None:
     calls = count_calls(tiny_model)
-    batch = eager_batch(tiny_model, [[3] * prompt] * 64)
-    batch.step()
-    assert calls == [(1, prompt - 1), (64, 1)]
-
-
-def test_prompts_of_different_lengths_are_computed_together(tiny_model: GPT) -> None:
-    calls = count_calls(tiny_model)
-    batch = Batch(
-        EagerRuntime(tiny_model, DecodeOptions()), [[1] * 5, [2] * 9, [1] * 5], SamplingParams(), seeds=[1, 2, 3]
-    )
-    batch.step()
+    eager_batch(tiny_model, [[1] * 5, [2] * 9, [1] * 5]).step()
     assert calls == [(2, 8), (3, 1)]
 
 
 @pytest.mark.parametrize("slide_chunk", [1, 3, 4, 8, 16])
-@pytest.mark.parametrize("new", [50, 100, 200])
-def test_past_the_edge_a_window_is_computed_once_per_slide(slide_chunk: int, new: int) -> None:
-    model = GPT(tiny_config(n_layer=1)).eval()
+def test_past_the_edge_a_window_is_computed_once_per_slide(slide_chunk: int) -> None:
+    model, new = GPT(tiny_config(n_layer=1)).eval(), 100
     calls = count_calls(model)
     params = SamplingParams(max_new_tokens=new, slide_chunk=slide_chunk)
     assert len(list(generate_tokens(model, [1] * 16, params))) == new
@@ -82,9 +66,7 @@ def test_past_the_edge_a_window_is_computed_once_per_slide(slide_chunk: int, new
 
 def test_only_the_rows_whose_window_moved_are_computed_anew(tiny_model: GPT) -> None:
     calls = count_calls(tiny_model)
-    batch = Batch(
-        EagerRuntime(tiny_model, DecodeOptions()), [[1] * 16, [2] * 4, [3] * 2], SamplingParams(), seeds=[1, 2, 3]
-    )
+    batch = eager_batch(tiny_model, [[1] * 16, [2] * 4, [3] * 2])
     batch.step()
     calls.clear()
     batch.step()
@@ -104,15 +86,6 @@ def test_no_new_tokens_are_no_work(tiny_model: GPT) -> None:
     (completion,) = complete(tiny_model, LETTERS, ["hi"], SamplingParams(max_new_tokens=0))
     assert (completion.text, completion.tokens, completion.finish) == ("", [], "length")
     assert calls == []
-
-
-@torch.inference_mode()
-def test_asking_twice_about_one_text_computes_its_last_token_only(tiny_model: GPT) -> None:
-    calls, backend = count_calls(tiny_model), CachedBackend(tiny_model)
-    backend.next_logits([[1, 2, 3, 4]])
-    backend.next_logits([[1, 2, 3, 4, 5]])
-    assert calls == [(1, 3), (1, 1), (1, 1)]
-    assert backend.cache_bytes > 0
 
 
 @needs_compiler

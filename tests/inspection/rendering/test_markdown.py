@@ -2,29 +2,17 @@ import pytest
 
 from gpt.inspection.rendering.markdown import code, markdown_table, times
 
-ROWS = [("apple", "1"), ("  fig", "1,000")]
 
-
-def test_the_alignment_is_said_and_the_indentation_kept() -> None:
-    assert markdown_table(("kind", "count"), ROWS, "<>").splitlines() == [
+def test_the_alignment_is_said_the_indentation_kept_and_a_bar_does_not_end_a_cell() -> None:
+    rows = [("apple", "1"), ("  fig", "1,000"), ("a|b", code("|"))]
+    assert markdown_table(("kind", "count"), rows, "<>").splitlines() == [
         "| kind | count |",
         "| --- | ---: |",
         "| apple | 1 |",
         "| &nbsp;&nbsp;fig | 1,000 |",
+        r"| a\|b | `\|` |",
     ]
-
-
-def test_without_an_alignment_there_is_none() -> None:
-    assert markdown_table(("a", "b", "c"), []).splitlines() == ["| a | b | c |", "| --- | --- | --- |"]
-
-
-def test_a_bar_does_not_end_a_cell() -> None:
-    assert markdown_table(("|",), [("a|b",), (code("|"),)]).splitlines() == [
-        r"| \| |",
-        "| --- |",
-        r"| a\|b |",
-        r"| `\|` |",
-    ]
+    assert markdown_table(("a", "|", "c"), []).splitlines() == [r"| a | \| | c |", "| --- | --- | --- |"]
 
 
 @pytest.mark.parametrize(("label", "written"), [("a", "`a`"), ("*", "`*`"), ("`", "`` ` ``")])

@@ -31,11 +31,6 @@ def test_every_public_function_is_on_the_page_once_in_the_order_of_the_module() 
     assert not re.search(r"^{\w+}$", page, re.MULTILINE)
 
 
-def test_headings_differ() -> None:
-    headings = [line for line in mathematics_page().splitlines() if re.match("#+ ", line)]
-    assert len(headings) == len(set(headings))
-
-
 def test_formulas_survive_markdown() -> None:
     formulas = re.findall(r"^\$\$\n(.*)\n\$\$$", mathematics_page(), re.MULTILINE)
     assert len(formulas) > 30
@@ -46,25 +41,18 @@ def test_formulas_survive_markdown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("logits", "params", "expected", "printed"),
+    ("logits", "params", "digits"),
     [
-        ([1, 2, 3], {"temperature": 0.5}, [0.016, 0.117, 0.867], "[0.016, 0.117, 0.867]"),
-        ([1, 5, 3, 2, 4], {"top_k": 3}, [0, 0.665, 0.090, 0, 0.245], "[0, 0.665, 0.090, 0, 0.245]"),
-        (
-            [0, 1, 2, 3, 4],
-            {},
-            [0.0117, 0.0317, 0.0861, 0.2341, 0.6364],
-            "[0.0117, 0.0317, 0.0861, 0.2341, 0.6364]",
-        ),
+        ([1, 2, 3], {"temperature": 0.5}, 3),
+        ([1, 5, 3, 2, 4], {"top_k": 3}, 3),
+        ([0, 1, 2, 3, 4], {}, 4),
     ],
 )
-def test_worked_numbers_are_those_of_sampling(
-    logits: list[float], params: dict[str, object], expected: list[float], printed: str
-) -> None:
+def test_worked_numbers_are_those_of_sampling(logits: list[float], params: dict[str, object], digits: int) -> None:
     sampling = SamplingParams.model_validate({"temperature": 1.0} | params)
-    probabilities = next_token_probabilities(torch.tensor(logits, dtype=torch.float64), sampling)
-    assert probabilities.tolist() == pytest.approx(expected, abs=5e-4)
-    assert f"| {printed} |" in mathematics_page()
+    probabilities = next_token_probabilities(torch.tensor(logits, dtype=torch.float64), sampling).tolist()
+    printed = ", ".join(f"{p:.{digits}f}" if p else "0" for p in probabilities)
+    assert f"| [{printed}] |" in mathematics_page()
 
 
 def test_the_nucleus_is_that_of_sampling() -> None:
@@ -72,8 +60,5 @@ def test_the_nucleus_is_that_of_sampling() -> None:
     kept = int((next_token_probabilities(torch.arange(5.0), sampling) > 0).sum())
     assert f"the smallest set that reaches p | {kept} tokens |" in mathematics_page()
     assert "the tokens whose sum is at most 0.9 | 2 tokens |" in mathematics_page()
-
-
-def test_the_sums_of_the_most_likely_tokens_are_those_of_softmax() -> None:
     sums = torch.arange(5, dtype=torch.float64).softmax(-1).flip(-1).cumsum(-1).tolist()
     assert f"| [{', '.join(f'{value:.4f}' for value in sums)}] |" in mathematics_page()

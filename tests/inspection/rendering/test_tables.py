@@ -3,15 +3,6 @@ from gpt.inspection.rendering.tables import Table, render_table
 TABLE = Table("Fruit", ("kind", "count"), [("apple", "1"), ("  fig", "1,000")], "<>", "Eat them.")
 
 
-def test_columns_line_up() -> None:
-    assert render_table(TABLE.header, TABLE.rows, TABLE.align).splitlines() == [
-        "kind   count",
-        "-----  -----",
-        "apple      1",
-        "  fig  1,000",
-    ]
-
-
 def test_no_line_ends_in_spaces() -> None:
     assert render_table(("a", "b"), [("wide cell", ""), ("x", "y")], "<<").splitlines()[2] == "wide cell"
 

@@ -12,30 +12,18 @@ def operation(module: str, function: str, *inputs: int, caller: str = "") -> Ope
 
 
 def test_a_subject_is_handed_on_until_a_new_one_begins() -> None:
-    words = describe(
-        [
-            operation("", "idx", caller="GPT.forward"),
-            operation("wte", "embedding", 0),
-            operation("h.0.attn.c_q", "linear", 1),
-            operation("h.0.attn", "view", 2, caller="_split_heads"),
-            operation("h.0.attn.c_proj", "linear", 3),
-            operation("h.0", "add", 1, 4, caller="Block.forward"),
-            operation("h.0.ln_2", "layer_norm", 5),
-            operation("h.0.mlp.c_proj", "linear", 6),
-            operation("lm_head", "linear", 7),
-        ]
-    )
-    assert words == [
-        "token ids",
-        "token embeddings: one row of the table per id",
-        "queries, projected",
-        "queries, cut into heads",
-        "attention's output, projected back to the stream's width",
-        "attention's output added to the residual stream",
-        "residual stream, normalized",
-        "feed-forward output, projected back to the stream's width",
-        "logits: a score for every id",
+    steps = [
+        (operation("", "idx", caller="GPT.forward"), "token ids"),
+        (operation("wte", "embedding", 0), "token embeddings: one row of the table per id"),
+        (operation("h.0.attn.c_q", "linear", 1), "queries, projected"),
+        (operation("h.0.attn", "view", 2, caller="_split_heads"), "queries, cut into heads"),
+        (operation("h.0.attn.c_proj", "linear", 3), "attention's output, projected back to the stream's width"),
+        (operation("h.0", "add", 1, 4, caller="Block.forward"), "attention's output added to the residual stream"),
+        (operation("h.0.ln_2", "layer_norm", 5), "residual stream, normalized"),
+        (operation("h.0.mlp.c_proj", "linear", 6), "feed-forward output, projected back to the stream's width"),
+        (operation("lm_head", "linear", 7), "logits: a score for every id"),
     ]
+    assert describe([step for step, _ in steps]) == [words for _, words in steps]
 
 
 def test_an_operation_without_words_is_named() -> None:
@@ -45,7 +33,7 @@ def test_an_operation_without_words_is_named() -> None:
 
 def test_what_is_written_into_a_cache_is_the_value() -> None:
     keys, store = operation("h.0.attn.c_k", "linear"), operation("", "zeros")
-    written = operation("h.0.attn", "setitem", 1, 0, caller="FloatStore.write")
+    written = operation("h.0.attn", "setitem", 1, 0, caller="Store.write")
     assert describe([keys, store, written])[2] == "keys, written into the cache"
 
 
@@ -65,8 +53,13 @@ def test_every_tensor_of_every_model_has_words(variant: dict[str, object], lengt
     assert bare(trace_shapes(sharp_model(**variant), some_ids(2, length))) == []
 
 
-@pytest.mark.parametrize("variant", [VARIANTS["gpt2"], VARIANTS["llama"]], ids=["gpt2", "llama"])
-@pytest.mark.parametrize("kv_dtype", ["fp32", "bf16", "fp16", "int8"])
+@pytest.mark.parametrize(
+    ("variant", "kv_dtype"),
+    [
+        *((variant, "fp32") for variant in VARIANTS.values()),
+        *((VARIANTS[name], kind) for name in ("gpt2", "llama") for kind in ("bf16", "fp16", "int8")),
+    ],
+)
 def test_every_tensor_of_a_cached_pass_has_words(variant: dict[str, object], kv_dtype: str) -> None:
     prefill, decode = trace_cached(sharp_model(**variant), some_ids(), kv_dtype)
     assert bare(prefill) == bare(decode) == []

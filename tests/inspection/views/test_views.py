@@ -9,8 +9,9 @@ import torch
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import CharTokenizer
 from gpt.errors import InputError
+from gpt.inspection.tracing.activation_cache import run_with_cache
 from gpt.inspection.tracing.edits import zero
-from gpt.inspection.views.attention import attention_patterns, attention_view
+from gpt.inspection.views.attention import ablate_heads, attention_patterns, attention_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.surprisal import describe_sampling, surprisal, surprisal_view
 from gpt.inspection.views.tokens import View
@@ -34,8 +35,6 @@ def test_attention() -> None:
     q, k = (linear(x).view(14, 4, 8).transpose(0, 1) for linear in (block.attn.c_q, block.attn.c_k))
     scores = (q @ k.mT / 8**0.5).masked_fill(positions[:, None] < positions, float("-inf"))
     torch.testing.assert_close(view["weights"][0], scores.softmax(-1))
-    with pytest.raises(InputError, match="more than the limit of 100"):
-        attention_view(model, TOKENIZER, IDS, memory_limit=100)
 
 
 @torch.no_grad()
@@ -94,19 +93,33 @@ def test_values_that_are_not_finite_are_told(look: Callable[..., View], factor: 
 
 
 def test_ids_may_be_int32() -> None:
-    assert lens_view(sharp_model(), TOKENIZER, IDS.int()) == lens_view(sharp_model(), TOKENIZER, IDS)
+    model = sharp_model()
+    assert lens_view(model, TOKENIZER, IDS.int()) == lens_view(model, TOKENIZER, IDS)
+    assert torch.equal(surprisal(model, IDS.int()).bits, surprisal(model, IDS).bits)
+    torch.testing.assert_close(ablate_heads(model, IDS.int()), ablate_heads(model, IDS))
+
+
+@pytest.mark.parametrize(
+    ("look", "fewest"), [(attention_patterns, "1 token"), (ablate_heads, "2 tokens"), (surprisal, "2 tokens")]
+)
+def test_anything_but_one_text_of_enough_tokens_is_refused(look: Callable[..., object], fewest: str) -> None:
+    with pytest.raises(InputError, match=rf"{look.__name__} takes one text, ids of shape \(T,\), not \(2, 14\)"):
+        look(sharp_model(), IDS[None].repeat(2, 1))
+    with pytest.raises(InputError, match=f"{look.__name__} needs a text of at least {fewest}, got 0"):
+        look(sharp_model(), IDS[:0])
 
 
 def test_edits_and_limits_are_handed_on() -> None:
     model, edits = sharp_model(), {"blocks.1.attn.hook_z": zero()}
     assert lens_view(model, TOKENIZER, IDS, edits=edits)["top"][2] != lens_view(model, TOKENIZER, IDS)["top"][2]
-    late = {"blocks.0.attn.hook_z": zero()}
-    weights = attention_view(model, TOKENIZER, IDS, late)["weights"]
-    assert torch.equal(weights, attention_patterns(model, IDS, late))
+    early = {"blocks.0.attn.hook_z": zero()}
+    _, cache = run_with_cache(model, IDS[None], "blocks.*.attn.hook_pattern", early)
+    assert torch.equal(attention_view(model, TOKENIZER, IDS, early)["weights"], torch.cat(list(cache.values())))
     edited = surprisal_view(model, TOKENIZER, IDS, SamplingParams(), edits=edits)
     assert edited["mean_bits"] == surprisal(model, IDS, edits=edits).mean_bits
-    with pytest.raises(InputError, match="more than the limit of 100"):
-        lens_view(model, TOKENIZER, IDS, memory_limit=100)
+    for look in (attention_view, lens_view):
+        with pytest.raises(InputError, match="more than the limit of 100"):
+            look(model, TOKENIZER, IDS, memory_limit=100)
 
 
 def test_more_alternatives_than_ids_are_all_of_them() -> None:

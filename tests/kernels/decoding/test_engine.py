@@ -18,7 +18,7 @@ from gpt.errors import DeviceError
 from gpt.generation.sampling import next_token_probabilities
 from gpt.generation.sampling import sample as reference_sample
 from gpt.kernels.decoding.c_structs import sample_in_c, sampling_in_c
-from gpt.kernels.decoding.engine import KV_KINDS, Engine, NotFiniteError, load_engine
+from gpt.kernels.decoding.engine import KV_KINDS, Engine, NotFiniteError, load_engine, sample_rows
 from gpt.kernels.decoding.weights import lay_out_weights
 from gpt.model import GPT
 from gpt.model.quantized import quantize
@@ -69,6 +69,14 @@ def prefill(engine: Engine, texts: Sequence[Sequence[int]]) -> Tensor:
     return engine.forward(tokens, rows, positions, range(len(tokens)))
 
 
+def in_pieces(engine: Engine, text: Sequence[int], size: int) -> Tensor:
+    """Logits after each token of a text, of which so many are computed in a pass."""
+    parts = [range(start, min(start + size, len(text))) for start in range(0, len(text), size)]
+    return torch.cat(
+        [engine.forward([text[i] for i in part], [0] * len(part), part, range(len(part))) for part in parts]
+    )
+
+
 def texts_of(*lengths: int) -> list[list[int]]:
     return [torch.randint(23, (length,)).tolist() for length in lengths]
 
@@ -97,10 +105,7 @@ def test_logits_of_long_texts_and_wide_heads_are_those_of_the_model(
     model = sharp_model(std=0.1, n_layer=1, n_head=2, n_embd=2 * head_dim, block_size=block_size, position="rope")
     (text,) = texts_of(block_size)
     engine = engine_of(model, 1, processor)
-    whole = block_size // 64 * 64
-    parts = [*(range(i, i + 64) for i in range(0, whole, 64)), *(range(i, i + 1) for i in range(whole, block_size))]
-    found = [engine.forward([text[i] for i in part], [0] * len(part), part, range(len(part))) for part in parts]
-    torch.testing.assert_close(torch.cat(found), model(torch.tensor([text]))[0], rtol=1e-5, atol=5e-5)
+    torch.testing.assert_close(in_pieces(engine, text, 64), model(torch.tensor([text]))[0], rtol=1e-5, atol=5e-5)
     half, other = block_size // 2, (text[-1] + 1) % 23
     again = engine.forward([other], [0], [half], [0])  # a position may be written over
     expected = model(torch.tensor([[*text[:half], other]]))[0, -1:]
@@ -144,8 +149,7 @@ def test_logits_are_the_same_to_the_bit_whatever_else_is_in_the_pass(
             assert torch.equal(prefill(engine, [text]), expected)
             if threads > 1 and len(text) not in (1, 11):
                 continue  # threads that wait for each other at every token take long
-            one_by_one = [engine.forward([token], [0], [position], [0]) for position, token in enumerate(text)]
-            assert torch.equal(torch.cat(one_by_one), expected)
+            assert torch.equal(in_pieces(engine, text, 1), expected)
 
 
 @torch.inference_mode()
@@ -153,13 +157,9 @@ def test_logits_are_the_same_to_the_bit_whatever_else_is_in_the_pass(
 def test_long_texts_are_the_same_to_the_bit_in_pieces_of_any_size(kv_dtype: str, processor: Processor) -> None:
     model = sharp_model(std=0.1, n_layer=1, n_head=4, n_kv_head=2, n_embd=96, block_size=160, position="rope")
     (text,) = texts_of(150)
-    expected = None
-    for size in (1, 3, 5, 11, 64):  # fewer rows than a tile, some tiles, more than a panel
-        engine = engine_of(model, 1, processor, kv_dtype)
-        parts = [range(start, min(start + size, 150)) for start in range(0, 150, size)]
-        logits = [engine.forward([text[i] for i in part], [0] * len(part), part, range(len(part))) for part in parts]
-        expected = torch.cat(logits) if expected is None else expected
-        assert torch.equal(torch.cat(logits), expected)
+    expected = in_pieces(engine_of(model, 1, processor, kv_dtype), text, 1)
+    for size in (3, 5, 11, 64):  # fewer rows than a tile, some tiles, more than a panel
+        assert torch.equal(in_pieces(engine_of(model, 1, processor, kv_dtype), text, size), expected)
 
 
 @torch.inference_mode()
@@ -193,8 +193,7 @@ def test_sequences_that_share_blocks_or_have_copies_go_on_alike(kv_dtype: str) -
     model = sharp_model(std=0.25, position="rope", n_kv_head=2, block_size=128)
     engine = engine_of(model, sequences=4, kv_dtype=kv_dtype)
     (text,) = texts_of(64 + 9)
-    for part in (range(64), range(64, 73)):
-        engine.forward([text[i] for i in part], [0] * len(part), part, [])
+    in_pieces(engine, text, 64)
     engine.copy_blocks([(7, 1), (4, 0), (5, 1)])
     engine.set_blocks(1, [0, 7])  # one block shared, one copied
     engine.set_blocks(2, [4, 5])  # both copied
@@ -222,15 +221,6 @@ def generate(
     return engine_of(model, len(rows)).generate(rows, [1] * len(rows), [0] * len(rows), uniforms, params, **options)
 
 
-@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-24])
-def test_the_ends_of_the_range_draw_tokens_that_have_a_share(uniform: float) -> None:
-    uniforms, params = torch.full((1, 8), uniform), SamplingParams(top_k=3)
-    sampled, logits = generate(sharp_model(std=0.25), uniforms, params, keep_logits=True)
-    assert logits is not None
-    for token, row in zip(sampled[0], logits[:, 0], strict=True):
-        assert token in row.topk(3).indices.tolist()
-
-
 def test_a_step_over_given_tokens_samples_what_generating_sampled() -> None:
     model, params = sharp_model(std=0.25), SamplingParams(temperature=1.2, repetition_penalty=1.7)
     uniforms = torch.rand(1, 10)
@@ -250,30 +240,27 @@ def test_a_step_over_given_tokens_samples_what_generating_sampled() -> None:
     "sampling",
     [
         {"temperature": 1.3, "top_k": 5},
+        {"top_k": 2**32 + 1},
         {"top_p": 0.7},
         {"min_p": 0.08},
-        {"repetition_penalty": 1.8},
         {"temperature": 0.9, "top_k": 15, "top_p": 0.95, "min_p": 0.02, "repetition_penalty": 0.7},
-        {"temperature": 0.0, "repetition_penalty": 1.5},
+        *({"temperature": t, "repetition_penalty": p} for t in (0.0, 0.8) for p in (1e-46, 1e-39, 1.8, 1e39)),
     ],
     ids=str,
 )
 def test_tokens_are_drawn_as_the_reference_samples_them(sampling: dict[str, Any]) -> None:
-    model, params, uniforms = sharp_model(std=0.15, block_size=150), SamplingParams(**sampling), torch.rand(4, 100)
-    seen = torch.zeros(4, 23, dtype=torch.uint8)
-    seen[:, 1] = 1
-    penalized = None if params.repetition_penalty == 1.0 else seen
-    rows, logits = generate(model, uniforms, params, seen=penalized, keep_logits=True)
-    assert logits is not None
-    contexts = [[1] for _ in rows]
-    for step in range(100):
-        probabilities = next_token_probabilities(logits[step], params, contexts)
-        expected = reference_sample(probabilities, uniforms[:, step]).tolist()
-        borders = probabilities.double().cumsum(dim=-1)
-        for row, token in enumerate(expected):
-            near = float((borders[row] - float(uniforms[row, step])).abs().min()) < 1e-5
-            assert rows[row][step] == token or near
-            contexts[row].append(rows[row][step])
+    params, logits, uniforms = SamplingParams(**sampling), 2 * torch.randn(400, 23), torch.rand(400)
+    logits[::3, 5] = 0.0  # stays, whatever the penalty
+    uniforms[:40], uniforms[40:80] = 0.0, 1 - 2**-24
+    seen = torch.rand(400, 23) < 0.3
+    penalized = None if params.repetition_penalty == 1.0 else seen.to(torch.uint8)
+    found = sample_rows(load_engine(read_settings().cache_dir), logits, params, uniforms, penalized)
+    probabilities = next_token_probabilities(logits, params, [row.nonzero().flatten().tolist() for row in seen])
+    borders = probabilities.double().cumsum(dim=-1)
+    for row, right in enumerate(reference_sample(probabilities, uniforms).tolist()):
+        near = float((borders[row] - float(uniforms[row])).abs().min()) < 1e-5
+        assert probabilities[row, found[row]] > 0
+        assert found[row] == right or near
 
 
 DAMAGED = [
@@ -333,47 +320,6 @@ def test_decoding_takes_no_memory() -> None:
     after = library.mallinfo2()
     assert after.hblkhd == before.hblkhd
     assert after.uordblks - before.uordblks < 20_000  # of Python
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_torchs_default_type_does_not_reach_the_engine(dtype: torch.dtype) -> None:
-    model, uniforms = sharp_model(std=0.25), torch.rand(2, 8)
-    expected = generate(model, uniforms, SamplingParams(), keep_logits=True)
-    torch.set_default_dtype(dtype)
-    try:
-        found = generate(model, uniforms, SamplingParams(), keep_logits=True)
-        again = engine_of(model).forward([1], [0], [0], [0])
-        with pytest.raises(TypeError, match=r"^C reads contiguous torch\.float32"):
-            generate(model, uniforms.double(), SamplingParams())
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert found[0] == expected[0]
-    assert found[1] is not None
-    assert expected[1] is not None
-    assert torch.equal(found[1], expected[1])
-    assert again.dtype == torch.float32
-
-
-@pytest.mark.parametrize("penalty", [1e-39, 1e-46, 1e39])
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_a_penalty_of_any_size_picks_tokens_of_the_vocabulary(penalty: float, temperature: float) -> None:
-    params = SamplingParams(temperature=temperature, repetition_penalty=penalty, top_p=0.9, min_p=0.01)
-    seen = torch.ones(2, 23, dtype=torch.uint8)
-    sampled, _ = generate(sharp_model(std=0.25), torch.rand(2, 8), params, seen=seen)
-    assert all(0 <= token < 23 for tokens in sampled for token in tokens)
-
-
-def test_top_k_beyond_32_bits_keeps_all_tokens() -> None:
-    model, uniforms = sharp_model(std=0.25), torch.rand(2, 8)
-    assert generate(model, uniforms, SamplingParams(top_k=2**32 + 1)) == generate(model, uniforms, SamplingParams())
-
-
-def test_a_logit_of_zero_stays_zero_under_a_penalty_beyond_float32() -> None:
-    model, uniforms = sharp_model(std=0.25), torch.arange(23).unsqueeze(1) / 23 + 0.01
-    torch.nn.init.zeros_(model.lm_head.weight)
-    params = SamplingParams(temperature=1.0, repetition_penalty=1e39)
-    sampled, _ = generate(model, uniforms, params, seen=torch.eye(23, dtype=torch.uint8))
-    assert sampled == [[token] for token in range(23)]
 
 
 def test_caches_that_do_not_fit_into_memory_are_an_error_of_one_line() -> None:

@@ -6,6 +6,9 @@ two matmuls of bfloat16 by a few times as much. In float32 all is within a few r
 """
 
 import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +18,22 @@ from torch import Tensor
 
 from gpt.environment import read_settings
 from gpt.kernels.training.bindings import Kernels
-from gpt.kernels.training.functions import Dropout, NormOptions, activate, add, add_norm, attention, drop_out, linear
+from gpt.kernels.training.functions import (
+    ACTIVATIONS,
+    Dropout,
+    NormOptions,
+    activate,
+    add,
+    add_norm,
+    attention,
+    drop_out,
+    linear,
+    short_conv,
+)
 
 pytestmark = needs_compiler
 
+Function = Callable[..., Tensor | tuple[Tensor, ...]]
 EXACT = 2e-6
 """Of sums in float32."""
 NONE = Dropout()
@@ -51,8 +66,21 @@ def wide(*shape: int, scale: float = 1.0, mean: float = 0.0) -> Tensor:
     return (mean + scale * torch.randn(shape)).requires_grad_()
 
 
-def gradients(outputs: list[Tensor], inputs: list[Tensor], of: list[Tensor]) -> tuple[Tensor, ...]:
-    return torch.autograd.grad(outputs, inputs, [g.to(y.dtype) for g, y in zip(of, outputs, strict=True)])
+def gradients(outputs: Sequence[Tensor], inputs: Sequence[Tensor], of: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    of = [g.to(y.dtype) for g, y in zip(of, outputs, strict=True)]
+    return torch.autograd.grad(outputs, inputs, of, materialize_grads=True)
+
+
+def check(native: Function, right: Function, inputs: Sequence[Tensor], limits: Sequence[float]) -> None:
+    """Compare results, and their gradients by the inputs, with those in float64; `limits` are their largest errors."""
+    exact = [double(x) for x in inputs]
+    found, expected = (y if isinstance(y, tuple) else (y,) for y in (native(*inputs), right(*exact)))
+    of = [torch.randn(y.shape).to(y.dtype) for y in found]
+    grads = gradients(found, inputs, of)
+    assert [grad.dtype for grad in grads] == [x.dtype for x in inputs]
+    pairs = zip((*found, *grads), (*expected, *gradients(expected, exact, of)), strict=True)
+    errors = [error(one, other) for one, other in pairs]
+    assert all(off < limit for off, limit in zip(errors, limits, strict=True)), errors
 
 
 def norm_of(x: Tensor, gain: Tensor, options: NormOptions) -> Tensor:
@@ -64,36 +92,22 @@ def norm_of(x: Tensor, gain: Tensor, options: NormOptions) -> Tensor:
 # --- products ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 32), (3, 7, 32), (2, 33, 80)])
-def test_linear(kernels: Kernels, shape: tuple[int, ...]) -> None:
-    x, weight = narrow(kernels, *shape), wide(48, shape[-1])
-    dy = torch.randn(*shape[:-1], 48).to(kernels.dtype)
-    weight64 = double(weight.to(kernels.dtype))
-    y = linear(kernels, x, weight)
-    dx, dw = gradients([y], [x, weight], [dy])
-    assert (y.dtype, dx.dtype, dw.dtype) == (kernels.dtype, kernels.dtype, torch.float32)
-    assert error(y, F.linear(double(x), weight64)) < rounded(kernels)
-    assert error(dx, dy.double() @ weight64) < rounded(kernels)
-
-
 @pytest.mark.parametrize(("outputs", "inputs"), [(16, 16), (48, 16), (16, 48), (64, 96), (112, 80), (32, 272)])
-def test_gradients_of_weights_of_every_shape(kernels: Kernels, outputs: int, inputs: int) -> None:
-    for rows in (1, 31, 32, 33, 512, 513, 1100):
-        x, weight, dy = narrow(kernels, rows, inputs), wide(outputs, inputs), narrow(kernels, rows, outputs).detach()
-        (dw,) = gradients([linear(kernels, x, weight)], [weight], [dy])
-        assert error(dw, dy.double().T @ x.double()) < EXACT, rows
+def test_linear(kernels: Kernels, outputs: int, inputs: int) -> None:
+    """Weights beside each other too, as one product of which each weight gets its own gradient."""
+    for shape in ((1, 1), (31,), (32,), (3, 11), (512,), (513,), (2, 550)):
+        off = (one_rounded if shape == (1, 1) else rounded)(kernels)  # of few numbers some may be off by more
+        limits = [off, off, EXACT, EXACT]
+        weights = [narrow(kernels, width, inputs).detach().float().requires_grad_() for width in (outputs, 32)]
+        given = [narrow(kernels, *shape, inputs), *weights]
+        check(partial(linear, kernels), lambda x, *weights: F.linear(x, torch.cat(weights)), given, limits)
+        check(partial(linear, kernels), F.linear, given[:2], limits[:3])
 
 
-def test_products_with_several_weights_lie_side_by_side(kernels: Kernels) -> None:
-    """As one product, and each weight gets its own gradient."""
-    x, weights = narrow(kernels, 3, 7, 32), [wide(width, 32) for width in (16, 48, 32)]
-    dy = torch.randn(3, 7, 96).to(kernels.dtype)
-    y, apart = linear(kernels, x, *weights), [linear(kernels, x, weight) for weight in weights]
-    assert torch.equal(y, torch.cat(apart, dim=-1))
-    dx, *dw = gradients([y], [x, *weights], [dy])
-    right_dx, *right_dw = gradients(apart, [x, *weights], list(dy.split([16, 48, 32], dim=-1)))
-    assert error(dx, right_dx.double()) < 2 * rounded(kernels)
-    assert all(error(one, other.double()) < rounded(kernels) for one, other in zip(dw, right_dw, strict=True))
+def test_weights_are_rounded_to_the_nearest_number_of_the_kernels_type(kernels: Kernels) -> None:
+    x, weight = narrow(kernels, 7, 32), wide(48, 32)
+    nearest = weight.detach().to(kernels.dtype).float()
+    assert torch.equal(linear(kernels, x, weight), linear(kernels, x, nearest))
 
 
 # --- residual sums and norms ---------------------------------------------------------------------
@@ -101,37 +115,21 @@ def test_products_with_several_weights_lie_side_by_side(kernels: Kernels) -> Non
 
 @pytest.mark.parametrize("options", [LAYER, RMS], ids=["layernorm", "rmsnorm"])
 @pytest.mark.parametrize("adds", [True, False], ids=["sum", "alone"])
-@pytest.mark.parametrize("shape", [(1, 1, 16), (3, 7, 32), (2, 16, 400)])
-def test_add_norm(kernels: Kernels, options: NormOptions, adds: bool, shape: tuple[int, ...]) -> None:
-    x, gain = wide(*shape, scale=2.0, mean=0.5), wide(shape[-1], scale=0.3, mean=1.0)
-    y = narrow(kernels, *shape) if adds else None
-    stream, normed = add_norm(kernels, x, y, gain, options, NONE)
-    x64, gain64, y64 = double(x), double(gain), double(y) if y is not None else None
-    stream64 = x64 + y64 if y64 is not None else x64 * 1
-    normed64 = norm_of(stream64, gain64, options)
-    assert (stream.dtype, normed.dtype) == (torch.float32, kernels.dtype)
-    torch.testing.assert_close(stream.double(), stream64, rtol=EXACT, atol=EXACT)
-    assert error(normed, normed64) < rounded(kernels)
-    dstream, dnormed = torch.randn(shape), torch.randn(shape).to(kernels.dtype)
-    found = gradients([stream, normed], [x, gain, *([y] if y is not None else [])], [dstream, dnormed])
-    right = gradients([stream64, normed64], [x64, gain64, *([y64] if y64 is not None else [])], [dstream, dnormed])
-    assert error(found[0], right[0]) < EXACT
-    assert error(found[1], right[1]) < EXACT
-    if adds:
-        assert found[2].dtype == kernels.dtype
-        assert error(found[2], right[2]) < rounded(kernels)
+@pytest.mark.parametrize("used", [slice(2), slice(1), slice(1, 2)], ids=["both", "stream", "normed"])
+def test_add_norm(kernels: Kernels, options: NormOptions, adds: bool, used: slice) -> None:
+    """Also where only one of its results is used."""
 
+    def native(x: Tensor, gain: Tensor, y: Tensor | None = None) -> Any:
+        return add_norm(kernels, x, y, gain, options, NONE)[used]
 
-@pytest.mark.parametrize("used", [0, 1], ids=["stream", "normed"])
-@pytest.mark.parametrize("adds", [True, False], ids=["sum", "alone"])
-def test_add_norm_where_only_one_of_its_results_is_used(kernels: Kernels, used: int, adds: bool) -> None:
-    x, gain, y = wide(3, 32), wide(32), narrow(kernels, 3, 32) if adds else None
-    dy = torch.randn(3, 32).to(kernels.dtype)
-    (dx,) = gradients([add_norm(kernels, x, y, gain, LAYER, NONE)[used]], [x], [dy])
-    x64 = double(x)
-    stream = x64 if y is None else x64 + y.detach().double()
-    right = (stream, norm_of(stream, gain.detach().double(), LAYER))[used]
-    assert error(dx, gradients([right], [x64], [dy])[0]) < EXACT
+    def right(x: Tensor, gain: Tensor, y: Tensor | float = 0.0) -> Any:
+        return (x + y, norm_of(x + y, gain, options))[used]
+
+    for shape in ((1, 1, 16), (3, 7, 32), (2, 16, 400)):
+        inputs = [wide(*shape, scale=2.0, mean=0.5), wide(shape[-1], scale=0.3, mean=1.0)]
+        inputs += [narrow(kernels, *shape)] * adds
+        of_results = [EXACT, rounded(kernels)][used]
+        check(native, right, inputs, [*of_results, EXACT, EXACT, *[rounded(kernels)] * adds])
 
 
 def test_a_norm_far_from_zero_loses_nothing_to_cancellation(kernels: Kernels) -> None:
@@ -142,9 +140,8 @@ def test_a_norm_far_from_zero_loses_nothing_to_cancellation(kernels: Kernels) ->
     assert error(normed, right) < 2**-8  # of the mean, which is a thousand times the deviation
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 16), (3, 7, 48)])
-def test_add(kernels: Kernels, shape: tuple[int, ...]) -> None:
-    x, y, dout = wide(*shape), narrow(kernels, *shape), torch.randn(shape)
+def test_add(kernels: Kernels) -> None:
+    x, y, dout = wide(3, 7, 48), narrow(kernels, 3, 7, 48), torch.randn(3, 7, 48)
     out = add(kernels, x, y, NONE)
     assert torch.equal(out, x + y.float())
     dx, dy = gradients([out], [x, y], [dout])
@@ -153,12 +150,14 @@ def test_add(kernels: Kernels, shape: tuple[int, ...]) -> None:
 
 
 def test_gradients_that_do_not_lie_in_order_are_taken_as_they_are_meant(kernels: Kernels) -> None:
-    x, y, gain = wide(32, 32), narrow(kernels, 32, 32), wide(32)
+    x, y, gain, taps = wide(32, 32), narrow(kernels, 32, 32), wide(32), wide(32, 1, 4)
     turned = torch.randn(32, 32).t()
-    plain = turned.contiguous()
-    for outputs in ([add(kernels, x, y, NONE)], [add_norm(kernels, x, y, gain, RMS, NONE)[0]]):
-        one = torch.autograd.grad(outputs, [x, y], turned, retain_graph=True)
-        other = torch.autograd.grad(outputs, [x, y], plain)
+    convolved = short_conv(kernels, y.unsqueeze(0), taps)[0]
+    for output in (add(kernels, x, y, NONE), add_norm(kernels, x, y, gain, RMS, NONE)[0], convolved):
+        one, other = (
+            torch.autograd.grad(output, [x, y], of.to(output.dtype), retain_graph=True, materialize_grads=True)
+            for of in (turned, turned.contiguous())
+        )
         assert all(map(torch.equal, one, other))
 
 
@@ -182,16 +181,10 @@ def test_activations_at_every_number_up_to_a_thousand(kernels: Kernels, name: st
     torch.testing.assert_close(dx.double(), right_dx, rtol=one_rounded(kernels), atol=1e-6)
 
 
-# --- the gate of SwiGLU --------------------------------------------------------------------------
-
-
-def test_the_gate_is_silu_times_the_other_half(kernels: Kernels) -> None:
-    x, dy = narrow(kernels, 3, 5, 96, scale=3.0), torch.randn(3, 5, 48).to(kernels.dtype)
-    x64 = double(x)
-    right = F.silu(x64[..., :48]) * x64[..., 48:]
-    y = activate(kernels, x, "swiglu")
-    assert error(y, right) < rounded(kernels)
-    assert error(*gradients([y], [x], [dy]), *gradients([right], [x64], [dy])) < rounded(kernels)
+def test_the_gate_of_swiglu_is_silu_times_the_other_half(kernels: Kernels) -> None:
+    x = narrow(kernels, 3, 5, 96, scale=3.0)
+    right = lambda x: F.silu(x[..., :48]) * x[..., 48:]  # noqa: E731
+    check(lambda x: activate(kernels, x, "swiglu"), right, [x], [rounded(kernels)] * 2)
 
 
 @pytest.mark.parametrize("size", [90.0, 1e30])
@@ -206,23 +199,9 @@ def test_the_gate_of_numbers_however_large_is_open_or_shut(kernels: Kernels, siz
     assert dx.isfinite().all()
 
 
-# --- dropout alone -------------------------------------------------------------------------------
-
-
-def test_dropout_alone_keeps_and_scales_and_its_gradient_does_the_same(kernels: Kernels) -> None:
-    x, dy = wide(40, 64), torch.randn(40, 64)
-    y = drop_out(kernels, x, Dropout(0.25, seed=5))
-    kept = y != 0
-    assert float(kept.float().mean()) == pytest.approx(0.75, abs=0.03)
-    torch.testing.assert_close(y[kept], x[kept] / 0.75)
-    (dx,) = gradients([y], [x], [dy])
-    torch.testing.assert_close(dx, torch.where(kept, dy / 0.75, 0.0))
-    assert torch.equal(drop_out(kernels, x, NONE), x)
-
-
 # --- attention -----------------------------------------------------------------------------------
 
-Tensors = list[Tensor]
+Tensors = Sequence[Tensor]
 
 
 def rotation(length: int, width: int) -> tuple[Tensor, Tensor]:
@@ -267,11 +246,22 @@ def attend(
     return attention(kernels, torch.cat(inputs[:3], dim=-1), heads, gains, turning, RMS.eps, dropout)
 
 
-def check_attention(kernels: Kernels, found: Tensors, right: Tensors) -> None:
+def check_attention(
+    kernels: Kernels,
+    inputs: Tensors,
+    heads: int,
+    turning: tuple[Tensor, Tensor] | None,
+    dropout: Dropout = NONE,
+    keep: Tensor | None = None,
+) -> None:
     """Result, gradients of q, k and v, and of the gains."""
-    errors = [error(one, other) for one, other in zip(found, right, strict=True)]
     limits = [6e-3, 1.2e-2, 1.2e-2, 6e-3, 1.2e-2, 1.2e-2] if kernels.dtype == torch.bfloat16 else [5e-6] * 6
-    assert all(off < limit for off, limit in zip(errors, limits, strict=False)), errors
+    check(
+        lambda *given: attend(kernels, given, heads, turning, dropout),
+        lambda *given: written_out(given, heads, turning, keep),
+        inputs,
+        limits[: 1 + len(inputs)],
+    )
 
 
 LENGTHS, WIDTHS, PREPARED = (
@@ -292,17 +282,16 @@ def test_attention(kernels: Kernels, width: int, length: int, prepared: str) -> 
     batch, heads = (1, 1) if (length + width // 32) % 2 else (3, 4)
     turning = rotation(length, width) if prepared in ("rotated", "both") else None
     inputs = attention_inputs(kernels, batch, length, heads, width, gains=prepared in ("gains", "both"))
-    exact = [double(x) for x in inputs]
-    y, right = attend(kernels, inputs, heads, turning), written_out(exact, heads, turning)
+    if length > 1:
+        return check_attention(kernels, inputs, heads, turning)
+    # one key: weights do not depend on queries and keys
+    y = attend(kernels, inputs, heads, turning)
     dy = torch.randn_like(y)
-    grads, right_grads = gradients([y], inputs, [dy]), gradients([right], exact, [dy])
-    assert [grad.dtype for grad in grads] == [x.dtype for x in inputs]
-    if length == 1:  # one key: weights do not depend on queries and keys
-        assert torch.equal(y, inputs[2])
-        assert error(grads[2], right_grads[2]) < rounded(kernels)
-        assert all(grad.abs().max() < 0.1 for grad in (*grads[:2], *grads[3:]))
-        return
-    check_attention(kernels, [y, *grads], [right, *right_grads])
+    dq, dk, dv, *dgains = gradients([y], inputs, [dy])
+    assert torch.equal(y, inputs[2])
+    assert error(dv, dy.double()) < rounded(kernels)
+    assert all(grad.abs().max() < 0.1 for grad in (dq, dk, *dgains))
+    return None
 
 
 @pytest.mark.parametrize("cut", [1, 16, 17, 63])
@@ -358,10 +347,11 @@ def weights_mask(kernels: Kernels, batch: int, length: int, heads: int, width: i
 
 
 def stream_mask(kernels: Kernels, rows: int, width: int, dropout: Dropout) -> Tensor:
-    """What dropout multiplies the second term of a sum by, (rows, width)."""
+    """What dropout multiplies its input, or the second term of a sum, by: (rows, width)."""
     ones = torch.ones(rows, width, dtype=kernels.dtype)
     stream, _ = add_norm(kernels, torch.zeros(rows, width), ones, torch.ones(width), LAYER, dropout)
     assert torch.equal(add(kernels, torch.zeros(rows, width), ones, dropout), stream)
+    assert torch.equal(drop_out(kernels, torch.ones(rows, width), dropout), stream)
     return stream
 
 
@@ -418,10 +408,7 @@ def test_attention_drops_the_same_weights_on_the_way_back(
     keep = weights_mask(kernels, 2, length, 2, width, dropout)
     turning = rotation(length, width) if prepared else None
     inputs = attention_inputs(kernels, 2, length, 2, width, gains=prepared)
-    exact = [double(x) for x in inputs]
-    y, right = attend(kernels, inputs, 2, turning, dropout), written_out(exact, 2, turning, keep)
-    dy = torch.randn_like(y)
-    check_attention(kernels, [y, *gradients([y], inputs, [dy])], [right, *gradients([right], exact, [dy])])
+    check_attention(kernels, inputs, 2, turning, dropout, keep)
 
 
 @pytest.mark.parametrize("options", [LAYER, RMS], ids=["layernorm", "rmsnorm"])
@@ -429,18 +416,48 @@ def test_sums_drop_the_same_elements_on_the_way_back(kernels: Kernels, options: 
     dropout = Dropout(0.3, 11)
     mask = stream_mask(kernels, 21, 48, dropout).double()
     x, y, gain = wide(21, 48), narrow(kernels, 21, 48), wide(48, scale=0.3, mean=1.0)
-    exact = [double(tensor) for tensor in (x, y, gain)]
-    stream64 = exact[0] + mask * exact[1]
-    right = [stream64, norm_of(stream64, exact[2], options)]
-    dstream, dnormed = torch.randn(21, 48), torch.randn(21, 48).to(kernels.dtype)
-    found = gradients([*add_norm(kernels, x, y, gain, options, dropout)], [x, y, gain], [dstream, dnormed])
-    for one, other, limit in zip(
-        found, gradients(right, exact, [dstream, dnormed]), (EXACT, rounded(kernels), EXACT), strict=True
-    ):
-        assert error(one, other) < limit
-    dx, dy = gradients([add(kernels, x, y, dropout)], [x, y], [dstream])
-    assert torch.equal(dx, dstream)
-    assert error(dy, mask * dstream.double()) < rounded(kernels)
+
+    def right(x: Tensor, y: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+        return x + mask * y, norm_of(x + mask * y, gain, options)
+
+    limits = [EXACT, rounded(kernels), EXACT, rounded(kernels), EXACT]
+    check(lambda x, y, gain: add_norm(kernels, x, y, gain, options, dropout), right, [x, y, gain], limits)
+    dout = torch.randn(21, 48)
+    dx, dy = gradients([add(kernels, x, y, dropout)], [x, y], [dout])
+    (alone,) = gradients([drop_out(kernels, x, dropout)], [x], [dout])
+    assert torch.equal(dx, dout)
+    assert error(dy, mask * dout.double()) < rounded(kernels)
+    assert error(alone, mask * dout.double()) < EXACT
+
+
+# --- short convolutions --------------------------------------------------------------------------
+
+SHAPES = [(1, 1, 16), (3, 2, 48), (2, 7, 32), (2, 8, 16), (3, 64, 32), (2, 65, 80), (1, 200, 128), (5, 129, 16)]
+"""Sequences shorter than a filter, of whole and broken blocks and pieces; widths of odd numbers of vectors."""
+
+
+def convolved(h: Tensor, weight: Tensor) -> Tensor:
+    """Return `h[t] + sum_j weight[:, 0, j] h[t - j]`; torch's filters begin with the earliest position."""
+    padded = F.pad(h.mT, (weight.size(-1) - 1, 0))
+    return h + F.conv1d(padded, weight.flip(-1), groups=h.size(-1)).mT
+
+
+@pytest.mark.parametrize("taps", range(2, 9))
+def test_short_convolutions(kernels: Kernels, taps: int) -> None:
+    limit = 2 * rounded(kernels)
+    for shape in SHAPES:
+        inputs = [narrow(kernels, *shape), wide(shape[-1], 1, taps)]
+        check(partial(short_conv, kernels), convolved, inputs, [limit, limit, EXACT])
+
+
+@pytest.mark.parametrize("cut", [1, 8, 65])
+def test_what_comes_later_is_not_even_read_by_a_convolution(kernels: Kernels, cut: int) -> None:
+    h, weight = narrow(kernels, 2, 70, 32).detach(), wide(32, 1, 4)
+    changed = h.clone()
+    changed[:, cut:] = torch.nan
+    y, other = short_conv(kernels, h, weight), short_conv(kernels, changed, weight)
+    assert torch.equal(other[:, :cut], y[:, :cut])
+    assert other[:, cut:].isnan().any()
 
 
 # --- the same again ------------------------------------------------------------------------------
@@ -450,15 +467,16 @@ def everything(kernels: Kernels, dropout: Dropout) -> tuple[Tensors, Tensors]:
     """Results and gradients of all kernels; and gradients of gains, which are sums over rows."""
     torch.manual_seed(0)
     inputs = attention_inputs(kernels, 3, 45, 3, 32, gains=True)
-    x, y, gain = wide(3, 45, 96), narrow(kernels, 3, 45, 96), wide(96)
+    x, y, gain, taps = wide(3, 45, 96), narrow(kernels, 3, 45, 96), wide(96), wide(96, 1, 4)
     results = [
         attend(kernels, inputs, 3, rotation(45, 32), dropout),
         *add_norm(kernels, x, y, gain, LAYER, dropout),
         add(kernels, x, y, dropout),
         activate(kernels, y, "gelu"),
+        short_conv(kernels, y, taps),
     ]
     of = [torch.randn_like(result) for result in results]
-    *plain, one, two, three = gradients(results, [*inputs[:3], x, y, *inputs[3:], gain], of)
+    *plain, one, two, three = gradients(results, [*inputs[:3], x, y, taps, *inputs[3:], gain], of)
     return [*results, *plain], [one, two, three]
 
 
@@ -466,7 +484,7 @@ def everything(kernels: Kernels, dropout: Dropout) -> tuple[Tensors, Tensors]:
 def test_results_do_not_depend_on_the_call_nor_on_the_number_of_threads(kernels: Kernels, dropout: Dropout) -> None:
     """But for the sums over rows, which are added up in another order."""
     once, sums = everything(kernels, dropout)
-    for threads in (1, 2, 2, 3):
+    for threads in (1, 2, 2, 7):
         torch.set_num_threads(threads)
         again, other_sums = everything(kernels, dropout)
         assert all(map(torch.equal, once, again))
@@ -488,17 +506,11 @@ def test_attention_to_what_is_not_finite_is_not_finite(kernels: Kernels, which: 
     assert which == 0 or spoiled[20:].all()
 
 
-@pytest.mark.parametrize("name", ["gelu", "relu", "relu2", "swiglu"])
-def test_an_activation_of_nan_is_nan(kernels: Kernels, name: str) -> None:
-    x = torch.zeros(32).to(kernels.dtype)
-    x[3] = math.nan
-    assert [index for index, is_nan in enumerate(activate(kernels, x, name).isnan()) if is_nan] == [3]
-
-
-def test_a_sum_or_norm_of_nan_is_nan(kernels: Kernels) -> None:
-    x, y = torch.randn(2, 32), torch.randn(2, 32).to(kernels.dtype)
+def test_an_activation_sum_or_norm_of_nan_is_nan(kernels: Kernels) -> None:
+    x, y = torch.randn(2, 32), torch.zeros(2, 32).to(kernels.dtype)
     y[0, 3] = math.nan
+    for name in ACTIVATIONS:
+        assert activate(kernels, y, name).isnan().nonzero().tolist() == [[0, 3]]
     stream, normed = add_norm(kernels, x, y, torch.ones(32), LAYER, NONE)
-    assert stream.isnan().sum() == 1
+    assert stream.isnan().sum() == add(kernels, x, y, NONE).isnan().sum() == 1
     assert normed.isnan().all(dim=-1).tolist() == [True, False]
-    assert add(kernels, x, y, NONE).isnan().sum() == 1

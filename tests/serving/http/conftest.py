@@ -9,12 +9,12 @@ import pytest
 from gpt.checkpoint import Loaded
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from gpt.model import GPT
-from http_server import ManualEngine, Serve, Served, add_run, make_loaded, real_engine, serve_models
+from http_server import CharModel, ManualEngine, Serve, Served, add_run, make_loaded, real_engine, serve_models
 from tiny import CORPUS, sharp_model
 
 
 @pytest.fixture(scope="session")
-def char_model() -> tuple[GPT, CharTokenizer]:
+def char_model() -> CharModel:
     """A model with sharp probabilities whose vocabulary is that of the corpus."""
     tokenizer = CharTokenizer(CORPUS)
     return sharp_model(vocab_size=tokenizer.vocab_size, block_size=64), tokenizer
@@ -36,7 +36,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def serve(runs: Path, char_model: tuple[GPT, CharTokenizer]) -> Serve:
+def serve(runs: Path, char_model: CharModel) -> Serve:
     """Start a server with an engine that the test moves by hand, or with another one."""
 
     def start(make_engine: Callable[[Loaded], Any] = lambda loaded: ManualEngine(), **options: Any) -> Any:
@@ -47,7 +47,7 @@ def serve(runs: Path, char_model: tuple[GPT, CharTokenizer]) -> Serve:
 
 
 @pytest.fixture(scope="session")
-def server(runs: Path, char_model: tuple[GPT, CharTokenizer]) -> Iterator[Served]:
+def server(runs: Path, char_model: CharModel) -> Iterator[Served]:
     """A server of `char_model` with the real engine."""
     with serve_models(runs, make_loaded(*char_model), real_engine) as served:
         yield served

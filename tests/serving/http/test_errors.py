@@ -1,13 +1,14 @@
 """What the server refuses: every answer has OpenAI's shape, and the next honest request is answered."""
 
-import http.client
 import json
 import threading
+from contextlib import closing
+from http.client import HTTPConnection
 from typing import Any
 
 import openai
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -16,8 +17,6 @@ from http_server import ManualEngine, Serve, Served, assert_is_error
 from patience import PATIENCE
 
 OK = {"prompt": "It was", "max_tokens": 3}
-
-
 WRONG: dict[str, tuple[Any, ...]] = {
     "prompt": (7, [], None, ["a", 1], "Zürich", "\ud800", [[1], [-1]], [29], [10**30], "a" * 65),
     "n": (0, 65, 5_000_000, "2", True),
@@ -31,7 +30,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "seed": ("x", -1, 2**32, 2**70),
     "stop": ("", [""], ["a"] * 17, "a" * 257, 5),
     "stream": ("yes",),
-    "stream_options": ({"include_usage": True},),
+    "stream_options": ({"include_usage": True}, {}),
     "best_of": (2,),
     "suffix": ("x",),
     "logit_bias": ({"5": 1},),
@@ -42,32 +41,21 @@ WRONG: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize(("param", "value"), [(param, value) for param, values in WRONG.items() for value in values])
 def test_a_wrong_field_is_named(server: Served, param: str, value: Any) -> None:
-    body = json.dumps({**OK, param: value})
-    with server.http() as client:
-        answer = client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
-    message = assert_is_error(answer, 400, param)
+    message = assert_is_error(server.post(**{**OK, param: value}), 400, param)
     assert message.startswith(param)
     assert "\n" not in message
-
-
-def test_a_misspelled_field_is_answered_with_the_right_one(server: Served) -> None:
-    assert "did you mean temperature?" in server.post(**OK, temprature=1).json()["error"]["message"]
+    assert param != "temprature" or "did you mean temperature?" in message
 
 
 @pytest.mark.parametrize(
     "field",
-    [{"logit_bias": {}}, {"presence_penalty": 0}, {"best_of": 1}, {"suffix": None}, {"stop": None}, {"user": "me"}],
+    [
+        *({"logit_bias": {}}, {"presence_penalty": 0}, {"best_of": 1}, {"user": "me"}),
+        *({"seed": 2**32 - 2, "n": 2}, {"seed": 2**32 - 1}),
+    ],
 )
 def test_fields_that_change_nothing_are_accepted(server: Served, field: dict) -> None:
     assert server.post(**OK, **field).status_code == 200
-
-
-@pytest.mark.parametrize(("seed", "count"), [(0, 2), (2**32 - 2, 2), (2**32 - 1, 1)])
-def test_the_seeds_of_an_answer_are_those_that_were_used(server: Served, seed: int, count: int) -> None:
-    choices = server.post(**OK, n=count, seed=seed).json()["choices"]
-    assert [choice["seed"] for choice in choices] == list(range(seed, seed + count))
-    for choice in choices:
-        assert server.post(**OK, seed=choice["seed"]).json()["choices"][0]["text"] == choice["text"]
 
 
 def test_a_seed_that_repeats_another_is_refused(server: Served) -> None:
@@ -80,8 +68,7 @@ NO_REQUESTS = (b"", b"{", b"[]", b"null", b"7", b'{"prompt": NaN}', b'{"prompt":
 
 @pytest.mark.parametrize("content", [*NO_REQUESTS, b"[" * 100_000])
 def test_a_body_that_is_no_request_is_refused(server: Served, content: bytes) -> None:
-    with server.http() as client:
-        answer = client.post("/v1/completions", content=content, headers={"Content-Type": "application/json"})
+    answer = server.send(content)
     assert answer.status_code == 400
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
@@ -102,24 +89,10 @@ def test_an_error_quotes_no_more_of_a_request_than_a_person_reads(server: Served
         assert len(answer.content) < 1000
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", None])
-def test_a_body_that_does_not_say_it_is_json_is_refused(server: Served, kind: str | None) -> None:
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_body_that_does_not_say_it_is_json_is_refused(server: Served, kind: str) -> None:
     """Browsers send these for pages of other sites without asking first."""
-    with server.http() as client:
-        answer = client.post(
-            "/v1/completions", content=json.dumps(OK).encode(), headers={"Content-Type": kind} if kind else {}
-        )
-    assert_is_error(answer, 400)
-
-
-def send(server: Served, content: bytes) -> int:
-    """Send a body by the simplest client, since the others take longer to make than to use; return the status."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
-    try:
-        connection.request("POST", "/v1/completions", content, {"Content-Type": "application/json"})
-        return connection.getresponse().status
-    finally:
-        connection.close()
+    assert_is_error(server.send(json.dumps(OK), **{"Content-Type": kind}), 400)
 
 
 json_values = st.recursive(
@@ -130,29 +103,33 @@ json_values = st.recursive(
 names = st.sampled_from(
     ["prompt", "max_tokens", "n", "logprobs", "stop", "seed", "temperature", "stream_options", "echo", "logit_bias"]
 )
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@QUICK
-@given(body=st.dictionaries(names, json_values, max_size=4))
-def test_no_body_makes_the_server_fail(server: Served, body: dict) -> None:
-    assert send(server, json.dumps({"prompt": "It", "max_tokens": 1, **body}).encode()) in (200, 400)
-
-
-@QUICK
-@given(content=st.binary(max_size=200))
-def test_no_bytes_make_the_server_fail(server: Served, content: bytes) -> None:
-    assert send(server, content) == 400
+@settings(max_examples=80, deadline=None)
+@given(content=st.binary(max_size=200) | st.dictionaries(names, json_values, max_size=4))
+def test_no_body_makes_the_server_fail(server: Served, content: bytes | dict) -> None:
+    body = content if isinstance(content, bytes) else json.dumps({"prompt": "It", "max_tokens": 1, **content}).encode()
+    # by the simplest client, since the others take longer to make than to use
+    with closing(HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)) as connection:
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        assert connection.getresponse().status in ((400,) if isinstance(content, bytes) else (200, 400))
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", "/v1/completions", 405), ("POST", "/health", 405)]
+    ("method", "path", "status", "allowed"),
+    [
+        ("GET", "/nowhere", 404, None),
+        ("GET", "/v1/completions", 405, "POST"),
+        ("POST", "/health", 405, "GET, HEAD"),
+    ],
 )
 def test_an_unknown_path_or_method_is_an_error_of_the_same_shape(
-    server: Served, method: str, path: str, status: int
+    server: Served, method: str, path: str, status: int, allowed: str | None
 ) -> None:
     with server.http() as client:
-        assert_is_error(client.request(method, path), status)
+        answer = client.request(method, path)
+    assert_is_error(answer, status)
+    assert answer.headers.get("Allow") == allowed
 
 
 def test_a_model_that_is_not_there_is_not_found(server: Served) -> None:
@@ -168,19 +145,14 @@ def test_an_empty_name_is_no_model(server: Served, path: str, body: dict) -> Non
     assert_is_error(server.post(path, **body, model=""), 404, "model")
 
 
-def test_a_full_queue_is_429_and_says_when_to_come_back(serve: Serve) -> None:
-    with serve(lambda loaded: ManualEngine(room=0)) as served:
-        answer = served.post(**OK)
+def test_a_full_queue_is_429_and_what_was_submitted_before_is_cancelled(serve: Serve) -> None:
+    with serve(lambda loaded: ManualEngine(room=2)) as served:
+        answer = served.post(**OK, n=3)
         assert_is_error(answer, 429)
         assert int(answer.headers["Retry-After"]) >= 1
-        with pytest.raises(openai.RateLimitError):
-            served.client().completions.create(model="second", prompt="It")
-
-
-def test_what_was_submitted_before_the_queue_was_full_is_cancelled(serve: Serve) -> None:
-    with serve(lambda loaded: ManualEngine(room=2)) as served:
-        assert_is_error(served.post(**OK, n=3), 429)
         assert served.engine.cancelled == served.engine.requests
+        with pytest.raises(openai.RateLimitError):
+            served.client().completions.create(model=served.models.first, prompt="It", n=3)
 
 
 def test_an_engine_that_fails_is_an_error_of_the_server(manual: Served) -> None:

@@ -1,6 +1,6 @@
 """Who may ask and for how much: pages of other sites, requests without the key, and what is too large."""
 
-import socket
+import json
 import threading
 
 import openai
@@ -25,11 +25,10 @@ OK = {"prompt": "It was", "max_tokens": 3}
 )
 def test_a_name_that_was_made_to_resolve_to_this_machine_is_refused(server: Served, host: str, status: int) -> None:
     assert server.get("/v1/models", Host=host).status_code == status
-    with server.http() as client:
-        answer = client.post("/v1/completions", json=OK, headers={"Host": host})
+    answer = server.send(json.dumps(OK), Host=host)
+    if status == 403:
+        assert_is_error(answer, 403)
     assert answer.status_code == status
-    if status != 200:
-        assert_is_error(answer, status)
 
 
 def test_a_name_that_was_allowed_is_accepted(serve: Serve) -> None:
@@ -105,14 +104,4 @@ def test_answers_under_way_hold_a_limited_number_of_tokens_and_logprobs(serve: S
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(server: Served) -> None:
     with server.connect(HEAD + b"Content-Length: 104857600\r\n\r\n") as connection:
         assert connection.recv(100).startswith(b"HTTP/1.1 413")
-    with server.http() as client:
-        parts = (b" " * 65536 for _ in range(20))
-        answer = client.post("/v1/completions", content=parts, headers={"Content-Type": "application/json"})
-    assert_is_error(answer, 413)
-
-
-def test_a_flood_of_headers_is_refused(server: Served) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X: " + b"a" * 200_000)
-        assert connection.recv(100).startswith(b"HTTP/1.1 431")
-    assert server.post(**OK).status_code == 200
+    assert_is_error(server.send(b" " * 65536 for _ in range(20)), 413)  # without a Content-Length

@@ -10,17 +10,19 @@ from typing import Any
 import pytest
 
 from gpt.checkpoint import RunFolder
-from gpt.config import load_config
+from gpt.config.loading import load_config
 from gpt.errors import CheckpointError
 from gpt.progress import silent
 from gpt.training.signals import Interrupted
 from gpt.training.sweeps import sweep as sweeps
-from gpt.training.sweeps.outcomes import Outcome, load_outcomes
-from gpt.training.sweeps.sweep import Sweep
+from gpt.training.sweeps.sweep import Outcome, Sweep
 from gpt.training.sweeps.trials import Trial
+from training.sweeps.in_process import Ended
 
 FOLDER = Path("runs/sweep")
 QUICK = ("run.name=null", "train.max_steps=2", "train.eval_interval=2", "train.sample_tokens=0", "train.ngrams=false")
+RATES = tuple({"optim.learning_rate": rate} for rate in (1e-4, 1e-2))
+Commands = list[list[str]]
 
 
 def make(*values: dict[str, Any], overrides: Sequence[str] = (), report: Any = silent) -> Sweep:
@@ -28,13 +30,14 @@ def make(*values: dict[str, Any], overrides: Sequence[str] = (), report: Any = s
     return Sweep(FOLDER, [Trial(each) for each in values], base, [], report)
 
 
-RATES = tuple({"optim.learning_rate": rate} for rate in (1e-4, 1e-2))
+def results() -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((FOLDER / "results.json").read_text())["trials"]
+    return rows
 
 
-def test_every_trial_is_trained_and_its_loss_recorded(workplace: Path, trained_here: Any) -> None:
-    sweep = make(*RATES)
-    sweep.run()
-    rows = json.loads((FOLDER / "results.json").read_text())["trials"]
+def test_every_trial_is_trained_once_and_its_loss_recorded(workplace: Path, trained_here: Commands) -> None:
+    make(*RATES).run()
+    rows = results()
     assert [row["values"]["optim.learning_rate"] for row in rows] == [1e-2, 1e-4]  # sorted by loss
     assert rows[0]["best_val_loss"] < rows[1]["best_val_loss"]
     with (FOLDER / "results.csv").open(newline="") as file:
@@ -49,86 +52,61 @@ def test_every_trial_is_trained_and_its_loss_recorded(workplace: Path, trained_h
         assert config is not None
         assert config.optim.learning_rate == row["values"]["optim.learning_rate"]
         assert config.train.max_steps == 2
-
-
-def test_finished_trials_are_not_run_again_and_a_larger_grid_adds_to_them(workplace: Path, trained_here: Any) -> None:
+    (FOLDER / "results.json").write_bytes(b"{")  # what became of the trials is read from their runs
     make(*RATES).run()
-    again = make(*RATES)
-    again.run()
-    assert len(trained_here.commands) == 2
-    assert {outcome.status for outcome in again.outcomes.values()} == {"finished"}
-    make({"optim.learning_rate": 1e-3}, *RATES).run()
-    assert len(trained_here.commands) == 3
-    assert "optim.learning_rate=0.001" in trained_here.commands[-1]
+    assert results() == rows
+    assert len(trained_here) == 2
+    make({"optim.learning_rate": 1e-3}, *RATES).run()  # a larger grid
+    assert len(trained_here) == 3
+    assert "optim.learning_rate=0.001" in trained_here[-1]
 
 
-def test_a_failed_trial_is_reported_the_rest_go_on_and_it_is_tried_again(workplace: Path, trained_here: Any) -> None:
+def test_a_failed_trial_is_reported_the_rest_go_on_and_it_is_tried_again(
+    workplace: Path, trained_here: Commands
+) -> None:
     lines: list[str] = []
     sweep = make({"optim.learning_rate": 1e30}, RATES[0], report=lines.append)
     sweep.run()
     assert [outcome.status for outcome in sweep.outcomes.values()] == ["failed", "finished"]
     assert "trial 1 of 2: failed (error: its last line); see runs/sweep/" in lines[1]
     assert sweep.outcomes[sweep.trials[0].name].message == "error: its last line"
-    make({"optim.learning_rate": 1e30}, RATES[0]).run()
-    assert ["optim.learning_rate=1e+30" in command for command in trained_here.commands] == [True, False, True]
+    again = make({"optim.learning_rate": 1e30}, RATES[0])
+    assert again.outcomes == sweep.outcomes
+    again.run()
+    assert ["optim.learning_rate=1e+30" in command for command in trained_here] == [True, False, True]
 
 
-def test_a_trial_that_ended_well_without_a_loss_has_failed(
-    workplace: Path, trained_here: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("code", "status"), [(0, "failed"), (-15, "stopped"), (130, "stopped"), (3, "failed")])
+def test_a_trial_that_ended_without_a_loss_is_not_finished(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, code: int, status: str
 ) -> None:
-    monkeypatch.setattr(sweeps, "measure", lambda run, outcome: outcome)
+    monkeypatch.setattr(sweeps, "start_trial", lambda folder, arguments: Ended(code))
+    monkeypatch.setattr(sweeps, "POLL_SECONDS", 0)
     sweep = make(RATES[0])
     sweep.run()
-    assert [outcome.status for outcome in sweep.outcomes.values()] == ["failed"]
+    assert [outcome.status for outcome in sweep.outcomes.values()] == [status]
 
 
-@pytest.mark.parametrize(
-    "content", [b"{", b"[" * 100_000, b'{"trials": [{"name": 3}]}', b'{"trials": [{"name": "a"}]}', b"[]", b"\xff"]
-)
-def test_damaged_results_are_made_again(workplace: Path, trained_here: Any, content: bytes) -> None:
-    make(RATES[0]).run()
-    before = (FOLDER / "results.json").read_bytes()
-    said: list[str] = []
-    (FOLDER / "results.json").unlink()
-    assert load_outcomes(FOLDER, said.append) == {}
-    (FOLDER / "results.json").write_bytes(content)
-    assert load_outcomes(FOLDER, said.append) == {}
-    name = "runs/sweep/results.json"
-    assert said == [f"{name} is {what}; every trial is looked at again" for what in ("missing", "damaged")]
-    make(RATES[0]).run()
-    assert (FOLDER / "results.json").read_bytes() == before
-
-
-@pytest.mark.parametrize("damaged", ["results.json", "state.json"])
-def test_a_loss_that_is_not_that_of_the_run_is_not_believed(workplace: Path, trained_here: Any, damaged: str) -> None:
+@pytest.mark.parametrize("damaged", ["checkpoints/step-000002/state.json", "last.json"])
+def test_a_trial_whose_run_is_damaged_goes_on_from_its_last_good_checkpoint(
+    workplace: Path, trained_here: Commands, damaged: str
+) -> None:
     make(*RATES).run()
-    before = json.loads((FOLDER / "results.json").read_text())["trials"]
-    (file,) = (
-        (FOLDER / before[0]["name"]).glob(f"**/*-000002/{damaged}") if damaged == "state.json" else (FOLDER / damaged,)
-    )
+    before = results()
+    file = FOLDER / before[0]["name"] / damaged
     content = file.read_text()
     digits = str(before[0]["best_val_loss"])
     assert digits in content
-    file.write_text(content.replace(digits, f"1{digits}"))
-    said: list[str] = []
-    again = make(*RATES, report=said.append)
-    assert [line for line in said if f"and the run {before[0]['name']} do not agree" in line] == said[:1]
-    again.run()
-    after = json.loads((FOLDER / "results.json").read_text())["trials"]
-    for rows in (before, after):
-        for row in rows:
-            del row["seconds"]
+    file.write_text(content.replace(digits, f"1{digits}") if damaged != "last.json" else "")
+    make(*RATES).run()
+    assert len(trained_here) == 3
+    after = results()
+    for row in (*before, *after):
+        del row["seconds"]
     assert after == before
 
 
-def test_a_trial_whose_folder_is_gone_is_run_again(workplace: Path, trained_here: Any) -> None:
-    make(*RATES).run()
-    for file in (FOLDER / Trial(RATES[0]).name).glob("*.json"):
-        file.unlink()
-    assert set(load_outcomes(FOLDER)) == {Trial(RATES[1]).name}
-
-
-def test_another_configuration_is_refused_unless_it_learns_the_same(workplace: Path, trained_here: Any) -> None:
+def test_another_configuration_is_refused_unless_it_learns_the_same(workplace: Path, trained_here: Commands) -> None:
     make(RATES[0]).run()
     make(RATES[0], overrides=["train.log_interval=2"]).run()
     with pytest.raises(CheckpointError, match=r"another configuration \(optim.weight_decay: 0.1 -> 0.5\)"):
@@ -159,38 +137,35 @@ def test_a_folder_that_cannot_be_written_is_named(workplace: Path) -> None:
         make(RATES[0]).run()
 
 
-class Scripted:
-    """Stands in for `TrialProcess`: ends after some looks at it."""
-
-    running: list[str]
-    most: int
-
-    def __init__(self, device: str) -> None:
-        self.folder, self.process, self._device, self._looks = FOLDER, self, device, 0
-
-    @classmethod
-    def start(cls, folder: Path, arguments: Sequence[str]) -> "Scripted":
-        (device,) = (text for text in arguments if text.startswith("run.device="))
-        assert device not in cls.running
-        cls.running.append(device)
-        cls.most = max(cls.most, len(cls.running))
-        return cls(device)
-
-    @property
-    def exit_code(self) -> int | None:
-        self._looks += 1
-        if self._looks == 3:
-            self.running.remove(self._device)
-        return -9 if self._looks >= 3 else None
-
-
 def test_each_device_runs_one_trial_at_a_time(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeps, "TrialProcess", Scripted)
+    running: list[str] = []
+    most = 0
+
+    class Slow(Ended):
+        """Ends at the third look at it."""
+
+        def __init__(self, device: str) -> None:
+            self.looks, self.device = 0, device
+
+        def poll(self) -> int | None:  # type: ignore[override]
+            self.looks += 1
+            if self.looks == 3:
+                running.remove(self.device)
+            return -9 if self.looks >= 3 else None
+
+    def start(folder: Path, arguments: Sequence[str]) -> Slow:
+        nonlocal most
+        (device,) = (text for text in arguments if text.startswith("run.device="))
+        assert device not in running
+        running.append(device)
+        most = max(most, len(running))
+        return Slow(device)
+
+    monkeypatch.setattr(sweeps, "start_trial", start)
     monkeypatch.setattr(sweeps, "POLL_SECONDS", 0)
-    Scripted.running, Scripted.most = [], 0
     sweep = make(*({"optim.learning_rate": 0.1 + rate} for rate in range(5)))
     sweep.run(["cuda:0", "cuda:1"])
-    assert Scripted.most == 2
+    assert most == 2
     assert {outcome.message for outcome in sweep.outcomes.values()} == {"ended by SIGKILL"}
 
 

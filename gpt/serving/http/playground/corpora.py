@@ -61,13 +61,9 @@ class Corpora:
         return None if path is None else _count_distinct(path, path.stat().st_mtime_ns, path.stat().st_size)
 
     def overrides(self, corpus: str) -> list[str]:
-        """Return the overrides of a configuration that choose a corpus.
+        """Return the overrides of a configuration that choose a corpus, or raise DataError.
 
-        Args:
-            corpus: one of `NAMED`, or the name of a file as `available` gives it: no other file is ever looked for.
-
-        Raises:
-            DataError: there is no such corpus.
+        It is one of `NAMED`, or the name of a file as `available` gives it: no other file is ever looked for.
         """
         if corpus in NAMED:
             return [f"data.source={corpus}", "data.path=null", "data.url=null", "data.sha256=null"]

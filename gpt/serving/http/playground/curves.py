@@ -44,40 +44,33 @@ class Curves:
 
 
 def read_curves(file: Path, after: int = -1, most: int = MAX_POINTS) -> Curves:
-    """Read the points after the step `after` from a metrics.jsonl, at most so many; a missing file is empty.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Read the points after the step `after` from a metrics.jsonl, at most so many; a missing file is empty."""
     if not file.is_file():
         return Curves(_columns([], TRAINING), _columns([], VALIDATION), 1, None)
+    lines: dict[bool, list[bytes]] = {False: [], True: []}  # by whether they are of the validation
+    last_step = None
     with file.open("rb") as opened:
-        begin = _seek(opened, after)
-        counts, last_step = {False: 0, True: 0}, None
+        _seek(opened, after)
         for step, line in _lines(opened):
             last_step = step
             if step > after:
-                counts[_is_validation(line)] += 1
-        strides = {kind: max(1, -(-count // most)) for kind, count in counts.items()}
-        opened.seek(begin)
-        rows: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
-        seen = {False: 0, True: 0}
-        for step, line in _lines(opened):
-            kind = _is_validation(line)
-            if step <= after or seen[kind] == counts[kind]:  # what has come since it was counted is for the next time
-                continue
-            seen[kind] += 1
-            if (seen[kind] - 1) % strides[kind] == 0 or seen[kind] == counts[kind]:
-                rows[kind] += _parse(line)
-    return Curves(_columns(rows[False], TRAINING), _columns(rows[True], VALIDATION), strides[False], last_step)
+                lines[b'"val/loss"' in line].append(line)
+    every = max(1, -(-len(lines[False]) // most))
+    training, validation = _thinned(lines[False], most), _thinned(lines[True], most)
+    return Curves(_columns(training, TRAINING), _columns(validation, VALIDATION), every, last_step)
+
+
+def _thinned(lines: list[bytes], most: int) -> list[dict[str, Any]]:
+    """Return the rows of at most so many lines and of the last one."""
+    stride = max(1, -(-len(lines) // most))
+    kept = lines[::stride]
+    if (len(lines) - 1) % stride:
+        kept.append(lines[-1])
+    return [row for line in kept for row in _parse(line)]
 
 
 def last_progress(file: Path) -> tuple[int, float] | None:
-    """Return the last step of the training curve and the seconds of the run until then; None: there is none.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Return the last step of the training curve and the seconds of the run until then; None: there is none."""
     if not file.is_file():
         return None
     with file.open("rb") as opened:
@@ -87,16 +80,17 @@ def last_progress(file: Path) -> tuple[int, float] | None:
     return (found[-1]["step"], float(found[-1]["speed/seconds"])) if found else None
 
 
-def _seek(file: BinaryIO, after: int) -> int:
-    """Go to a place in a file before all steps after `after`, not far before them, and return it."""
+def _seek(file: BinaryIO, after: int) -> None:
+    """Go to a place in a file before all steps after `after`, and not far before them."""
     size, block = file.seek(0, os.SEEK_END), TAIL_BYTES
     while after >= 0 and block < size:
         begin = file.seek(size - block)
         first = next(iter(_lines(file)), None)
         if first is not None and first[0] <= after:
-            return file.seek(begin)
+            file.seek(begin)
+            return
         block *= 2
-    return file.seek(0)
+    file.seek(0)
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -105,10 +99,6 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         match = _STEP.match(line)
         if match and line.endswith(b"\n"):
             yield int(match[1]), line
-
-
-def _is_validation(line: bytes) -> bool:
-    return b'"val/loss"' in line
 
 
 def _parse(line: bytes) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from gpt.config import SamplingParams
-from gpt.config.filter_fields import with_filter_fields
+from gpt.config.fields import with_filter_fields
 from gpt.config.sections import Seed
 from gpt.data.tokenizers import Tokenizer
 from gpt.generation import SampledToken
@@ -23,14 +23,13 @@ from gpt.serving.http import responses
 from gpt.serving.http.completions import EVENTS, parts, stream
 from gpt.serving.http.prompts import read_prompts
 from gpt.serving.http.protocol import CompletionRequest, Ids, Responses
-from gpt.serving.http.registry import Services, until_answered
+from gpt.serving.http.responses import Services, until_answered
 
 FIXED: dict[str, Any] = {"n": 1, "stop": [], "repetition_penalty": 1.0, "overflow": "slide", "long_prompt": "crop"}
 """What the page does not let its reader choose, so that nothing but the fields of a request decides about the text."""
 MAX_LOGPROBS = 4096
 """Tokens from which alternatives are found; what a larger vocabulary has beyond them counts as impossible."""
 ALTERNATIVES = 10
-"""Alternatives to each token."""
 MAX_FED = 64
 """Tokens that are described at a time; until then, each holds the log-probabilities of the whole vocabulary."""
 
@@ -50,8 +49,6 @@ class GenerateRequest(BaseModel):
 
 
 def add_generate(app: FastAPI, services: Services) -> None:
-    """Add `POST /api/generate`."""
-
     async def create(body: GenerateRequest, cleanup: Annotated[AsyncExitStack, Depends(until_answered)]) -> Response:
         """Continue a prompt, and send each token with the most likely ones in its place.
 
@@ -80,7 +77,6 @@ def add_generate(app: FastAPI, services: Services) -> None:
 
 
 async def _bodies(response: responses.Response) -> AsyncIterator[dict[str, Any]]:
-    """Yield what is sent in events."""
     async for part in parts(response):
         yield {"tokens": part["logprobs"], "finish_reason": part["finish_reason"]}
 
@@ -103,7 +99,6 @@ class DetailStream:
         self._described: list[dict[str, Any]] = []
 
     def feed(self, tokens: Iterable[SampledToken]) -> None:
-        """Add tokens in the order of the text."""
         self._fed += tokens
         if len(self._fed) >= MAX_FED:
             self._describe()

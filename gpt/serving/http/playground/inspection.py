@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from fastapi import FastAPI, Request, Response
@@ -26,7 +26,7 @@ from gpt.inspection.views.operations import trace_view
 from gpt.inspection.views.surprisal import surprisal_view
 from gpt.inspection.views.tokens import View
 from gpt.serving.http.protocol import APIError
-from gpt.serving.http.registry import CLIENT_GONE, Services
+from gpt.serving.http.responses import CLIENT_GONE, Services
 
 ALTERNATIVES = 10
 """Most likely tokens that are shown."""
@@ -53,9 +53,6 @@ class ContinueRequest(ReadingRequest):
     count: int = Field(64, ge=1, le=128, description="Tokens to write.")
 
 
-Compute = Callable[[Loaded, Tensor, Edits], View]
-
-
 class InspectionAPI:
     """Answers requests for views, which are computed one after another, beside the event loop and the engine."""
 
@@ -68,54 +65,53 @@ class InspectionAPI:
     async def attention(self, request: Request, body: ReadingRequest) -> Response:
         """Show where every head attends."""
 
-        def compute(loaded: Loaded, idx: Tensor, edits: Edits) -> View:
-            config = loaded.model.config
+        def view(loaded: Loaded) -> View:
+            idx, edits, config = self._encode(body, loaded), _edits(body, loaded), loaded.model.config
             self._check_bytes(packed_bytes(config.n_layer, config.n_head, len(idx)))
             return page_data("attention", attention_view(loaded.model, loaded.tokenizer, idx, edits, self._memory))
 
-        return await self._answer(request, body, compute)
+        return await self._answer(request, body, view)
 
     async def lens(self, request: Request, body: ReadingRequest) -> Response:
         """Show what the model would predict after each block."""
 
-        def compute(loaded: Loaded, idx: Tensor, edits: Edits) -> View:
+        def view(loaded: Loaded) -> View:
+            idx, edits = self._encode(body, loaded), _edits(body, loaded)
             self._check_bytes((loaded.model.config.n_layer + 1) * len(idx) * ALTERNATIVES * ALTERNATIVE_BYTES)
-            view = lens_view(loaded.model, loaded.tokenizer, idx, ALTERNATIVES, edits, self._memory)
-            return page_data("lens", view)
+            of = (loaded.model, loaded.tokenizer, idx)
+            return page_data("lens", lens_view(*of, ALTERNATIVES, edits, self._memory))
 
-        return await self._answer(request, body, compute)
+        return await self._answer(request, body, view)
 
     async def surprisal(self, request: Request, body: ReadingRequest) -> Response:
         """Show how unlikely each token was, and what was likelier."""
 
-        def compute(loaded: Loaded, idx: Tensor, edits: Edits) -> View:
+        def view(loaded: Loaded) -> View:
+            idx, edits = self._encode(body, loaded, least=2), _edits(body, loaded)
             self._check_bytes(2 * len(idx) * ALTERNATIVES * ALTERNATIVE_BYTES)
-            params = loaded.config.sample
-            view = surprisal_view(loaded.model, loaded.tokenizer, idx, params, ALTERNATIVES, edits)
-            return page_data("surprisal", view)
+            of = (loaded.model, loaded.tokenizer, idx)
+            return page_data("surprisal", surprisal_view(*of, loaded.config.sample, ALTERNATIVES, edits))
 
-        return await self._answer(request, body, compute, fewest=2)
+        return await self._answer(request, body, view)
 
     async def trace(self, request: Request, body: ReadingRequest) -> Response:
         """Show every operation of the forward pass."""
         if body.ablate:
             raise APIError(400, "ablate: a trace is of the whole model; leave it out", "ablate")
-        return await self._answer(
-            request,
-            body,
-            lambda loaded, idx, edits: page_data("trace", trace_view(loaded.model, loaded.tokenizer, idx)),
-        )
+
+        def view(loaded: Loaded) -> View:
+            return page_data("trace", trace_view(loaded.model, loaded.tokenizer, self._encode(body, loaded)))
+
+        return await self._answer(request, body, view)
 
     async def continuation(self, request: Request, body: ContinueRequest) -> Response:
         """Continue the text by the most likely tokens."""
-        return await self._answer(
-            request,
-            body,
-            lambda loaded, idx, edits: page_data(
-                "continuation", continuation_view(loaded.model, loaded.tokenizer, idx, body.count, edits)
-            ),
-            cropped=True,
-        )
+
+        def view(loaded: Loaded) -> View:
+            idx, edits = self._encode(body, loaded, is_cropped=True), _edits(body, loaded)
+            return page_data("continuation", continuation_view(loaded.model, loaded.tokenizer, idx, body.count, edits))
+
+        return await self._answer(request, body, view)
 
     def _check_bytes(self, needed: int) -> None:
         if needed > self._limits.view_bytes:
@@ -124,16 +120,8 @@ class InspectionAPI:
                 f"{self._limits.view_bytes:,}; shorten the text"
             )
 
-    async def _answer(
-        self, request: Request, body: ReadingRequest, compute: Compute, fewest: int = 1, cropped: bool = False
-    ) -> Response:
-        """Return the view of a request's text, unless its client disconnects while it waits.
-
-        It has at least `fewest` tokens, and may be longer than the window if it is `cropped`.
-
-        Raises:
-            APIError: there is no such model, the text or heads do not fit it, or too many wait.
-        """
+    async def _answer(self, request: Request, body: ReadingRequest, view: Callable[[Loaded], View]) -> Response:
+        """Return a view of a request's text as JSON, unless its client disconnects while it waits."""
         with self._services.responses.admit():
             if self._count >= self._limits.views:
                 message = f"{self._count} texts wait to be looked into; try again in a moment"
@@ -143,30 +131,19 @@ class InspectionAPI:
                 async with self._services.models.use(body.model) as served, self._turn:
                     if await request.is_disconnected():
                         return Response(status_code=CLIENT_GONE)
-                    read = partial(self._read, body, served.loaded, compute, fewest, cropped)
                     name = self._services.models.first if body.model is None else body.model
-                    content = await asyncio.get_running_loop().run_in_executor(self._services.executor, read, name)
+                    head = {"model": name, "text": body.text, "ablate": body.ablate or []}
+                    write = partial(_to_json, head, view, served.loaded)
+                    content = await asyncio.get_running_loop().run_in_executor(self._services.executor, write)
                     return Response(content, media_type="application/json")
             finally:
                 self._count -= 1
 
-    def _read(
-        self, body: ReadingRequest, loaded: Loaded, compute: Compute, fewest: int, cropped: bool, name: str
-    ) -> bytes:
-        """Compute a view, and write it as JSON."""
-        idx = self._encode(body.text, loaded, fewest, cropped)
-        edits = without_heads(_heads(body.ablate or [], loaded))
-        try:
-            view = compute(loaded, idx, edits)
-        except InputError as error:
-            raise APIError(400, f"text: {error}", "text") from None
-        content = {"model": name, "text": body.text, "ablate": body.ablate or [], **view}
-        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
-
-    def _encode(self, text: str, loaded: Loaded, fewest: int, cropped: bool) -> Tensor:
-        """Return the ids (T,) of a text."""
-        window = loaded.model.config.block_size
-        most = self._limits.view_tokens if cropped else min(window, self._limits.view_tokens)
+    def _encode(self, body: ReadingRequest, loaded: Loaded, least: int = 1, is_cropped: bool = False) -> Tensor:
+        """Return the ids (T,) of a text; one that is cropped may be longer than the window."""
+        text, most = body.text, self._limits.view_tokens
+        if not is_cropped:
+            most = min(loaded.model.config.block_size, most)
         if len(text) > most:  # nothing of a megabyte is encoded; a character is at least one token
             raise APIError(400, f"text: it has {len(text)} characters, more than the {most} allowed", "text")
         try:
@@ -175,24 +152,31 @@ class InspectionAPI:
             raise APIError(400, f"text: {error}", "text") from None
         if len(ids) > most:
             raise APIError(400, f"text: it has {len(ids)} tokens, more than the {most} allowed", "text")
-        if len(ids) < fewest:
-            raise APIError(400, f"text: it has {len(ids)} tokens; this view needs at least {fewest}", "text")
+        if len(ids) < least:
+            raise APIError(400, f"text: it has {len(ids)} tokens; this view needs at least {least}", "text")
         return torch.tensor(ids, dtype=torch.long, device=loaded.model.wte.weight.device)
 
 
-def _heads(wanted: list[list[int]], loaded: Loaded) -> list[tuple[int, int]]:
-    """Return the heads to ablate, each once."""
+def _to_json(head: dict[str, Any], view: Callable[[Loaded], View], loaded: Loaded) -> bytes:
+    try:
+        content = {**head, **view(loaded)}
+    except InputError as error:
+        raise APIError(400, f"text: {error}", "text") from None
+    return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _edits(body: ReadingRequest, loaded: Loaded) -> Edits:
+    """Return the edits that ablate the heads of a request, each once."""
     layers, heads = loaded.model.config.n_layer, loaded.model.config.n_head
-    for layer, head in wanted:
+    for layer, head in body.ablate or []:
         if layer >= layers or head >= heads:
             raise APIError(
                 400, f"ablate: there is no head {head} of layer {layer}; there are {layers} layers of {heads}", "ablate"
             )
-    return list(dict.fromkeys((layer, head) for layer, head in wanted))
+    return without_heads(list(dict.fromkeys((layer, head) for layer, head in body.ablate or [])))
 
 
 def add_inspection(app: FastAPI, services: Services) -> None:
-    """Add `POST /api/attention` and its siblings."""
     api = InspectionAPI(services)
     views = {"attention": api.attention, "lens": api.lens, "surprisal": api.surprisal, "trace": api.trace}
     for path, answer in {**views, "continue": api.continuation}.items():

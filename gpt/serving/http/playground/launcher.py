@@ -95,7 +95,6 @@ class Launcher:
         return pid is not None
 
     def lines(self, name: str) -> list[str]:
-        """Return the last lines of a run's console."""
         folder = self._runs / name
         lines = last_lines(folder / CONSOLE)
         if name == self.name and self._process is not None and not self.running:

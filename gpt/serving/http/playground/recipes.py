@@ -12,7 +12,8 @@ from gpt.accounting.flops import forward_flops, run_flops
 from gpt.accounting.machine import measure_matmul_rate
 from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder
-from gpt.config import Config, ModelConfig, RunConfig, load_config
+from gpt.config import Config, ModelConfig, RunConfig
+from gpt.config.loading import load_config
 from gpt.device import choose_compute
 from gpt.errors import GPTError
 from gpt.progress import silent

@@ -11,7 +11,8 @@ from fastapi import FastAPI, Query
 
 from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder
-from gpt.config import Config, ModelConfig, load_saved_config
+from gpt.config import Config, ModelConfig
+from gpt.config.loading import load_saved_config
 from gpt.errors import ConfigError
 from gpt.files import parse_json
 from gpt.serving.http.playground.curves import Columns, last_progress, read_curves
@@ -102,11 +103,7 @@ class Runs:
         return [path.name for path in sorted(found, key=_changed, reverse=True)]
 
     def get(self, name: str) -> RunFolder:
-        """Return the folder of a run, which is one of `names`: nothing else that a path could say is looked for.
-
-        Raises:
-            APIError: there is no such run.
-        """
+        """Return the folder of a run, or raise APIError: nothing else that a path could say is looked for."""
         names = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
         if name not in names or not _is_run(self.folder / name):
             raise APIError(404, f"there is no run {name[:100]!r}; /api/runs lists them")
@@ -117,11 +114,7 @@ class Runs:
         return next((name for name in self.names() if RunFolder(self.folder / name).is_being_trained()), None)
 
     def summary(self, name: str) -> Run:
-        """Describe a run.
-
-        Raises:
-            APIError: there is no such run.
-        """
+        """Describe a run, see `get`."""
         folder = self.get(name)
         try:
             config, progress = read_config(folder), last_progress(folder.metrics)
@@ -147,11 +140,7 @@ class Runs:
         )
 
     def details(self, name: str, after: int = -1) -> RunDetails:
-        """Describe a run with its curves, of which only the points after the step `after` are returned.
-
-        Raises:
-            APIError: there is no such run.
-        """
+        """Describe a run with its curves, of which only the points after the step `after` are returned."""
         summary, folder = self.summary(name), self.get(name)
         try:
             curves = read_curves(folder.metrics, after)
@@ -167,11 +156,7 @@ class Runs:
         )
 
     def sample(self, name: str, step: int) -> Sample:
-        """Return the sample of a step.
-
-        Raises:
-            APIError: there is no such run, or no sample of that step.
-        """
+        """Return the sample of a step; raise APIError if there is none."""
         file = self.get(name).samples / f"step-{step:06d}.txt"
         try:
             text = file.read_bytes()[: 4 * SAMPLE_CHARACTERS + 4].decode("utf-8", errors="replace")
@@ -181,12 +166,7 @@ class Runs:
 
 
 def read_config(folder: RunFolder) -> Config:
-    """Return the configuration of a run; while the file stays as it is, it is read once.
-
-    Raises:
-        ConfigError: it is damaged.
-        OSError: it is gone.
-    """
+    """Return the configuration of a run, or raise ConfigError or OSError; while the file stays, it is read once."""
     file = folder.path / "config.yaml"
     status = file.stat()
     return _read_config(file, status.st_mtime_ns, status.st_size)
@@ -240,8 +220,6 @@ def _sample_steps(folder: RunFolder) -> list[int]:
 
 
 def add_runs(app: FastAPI, runs: Runs) -> None:
-    """Add the endpoints of the runs to an application."""
-
     def list_runs() -> RunList:
         """List the runs, those that changed last first."""
         return RunList([runs.summary(name) for name in runs.names()])

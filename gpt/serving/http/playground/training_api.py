@@ -25,7 +25,7 @@ from gpt.serving.http.playground.launcher import BusyError
 from gpt.serving.http.playground.recipes import UTILIZATION, Recipe
 from gpt.serving.http.playground.trainings import Training, Trainings
 from gpt.serving.http.protocol import APIError
-from gpt.serving.http.registry import Services
+from gpt.serving.http.responses import Services
 
 START = "/api/training/start"
 """Takes a text, so its body may be larger than others'."""
@@ -83,11 +83,7 @@ class Loopback:
         self.token = secrets.token_urlsafe(32)
 
     def check(self, request: HTTPConnection) -> None:
-        """Make sure that a request comes from this machine and was meant for it.
-
-        Raises:
-            APIError: it does not, or was not.
-        """
+        """Raise APIError if a request comes from another machine, or was not meant for this one."""
         if request.client is None or not is_loopback(request.client.host):
             raise APIError(403, "training can only be seen and started from the machine that the server runs on")
         if any(name in request.headers for name in PROXY_HEADERS):
@@ -100,11 +96,7 @@ class Loopback:
             raise APIError(403, "training can only be seen and started from this server's own page")
 
     def check_change(self, request: HTTPConnection) -> None:
-        """Make sure that a request that changes something comes from the page, see `check`.
-
-        Raises:
-            APIError: it does not.
-        """
+        """Raise APIError if a request that changes something does not come from the page, see `check`."""
         self.check(request)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
@@ -134,35 +126,18 @@ def _names_loopback(url: str) -> bool:
 
 def add_training(app: FastAPI, trainings: Trainings | None, services: Services) -> None:
     """Add the endpoints of training, which the OpenAPI document leaves out; without `trainings` each says it is off."""
-    api = TrainingAPI(trainings, services)
+    loopback = Loopback()
 
-    async def start(request: Request) -> Status:
-        return await api.change(request, StartRequest, _start)
+    def allowed(request: Request) -> Trainings:
+        loopback.check(request)
+        if trainings is None:
+            raise APIError(403, "this server was started with --no-training")
+        return trainings
 
-    async def stop(request: Request) -> Status:
-        return await api.change(request, NameRequest, lambda trainings, body: trainings.stop(body.name))
-
-    async def resume(request: Request) -> Status:
-        return await api.change(request, NameRequest, lambda trainings, body: trainings.resume(body.name))
-
-    app.add_api_route("/api/training", api.status, include_in_schema=False)
-    app.add_api_route("/api/training/choices", api.choices, include_in_schema=False)
-    for path, change in {START: start, "/api/training/stop": stop, "/api/training/resume": resume}.items():
-        app.add_api_route(path, change, methods=["POST"], include_in_schema=False)
-
-
-class TrainingAPI:
-    """Answers requests about trainings."""
-
-    def __init__(self, trainings: Trainings | None, services: Services) -> None:
-        self._trainings, self._services, self._loopback = trainings, services, Loopback()
-
-    def status(self, request: Request) -> Status:
-        """Return what runs."""
-        return Status(self._loopback.token, self._allowed(request).status())
+    def status(request: Request) -> Status:
+        return Status(loopback.token, allowed(request).status())
 
     async def choices(
-        self,
         request: Request,
         characters: Annotated[int, Query(ge=0, le=2**40)] = 0,
         vocabulary: Annotated[int, Query(ge=1, le=2**21)] | None = None,
@@ -172,26 +147,18 @@ class TrainingAPI:
 
         These are counted where a corpus is named.
         """
-        trainings = self._allowed(request)
-        loop = asyncio.get_running_loop()
+        known = allowed(request)
         if corpus is not None:
-            vocabulary = await asyncio.to_thread(trainings.corpora.vocabulary, corpus)
-        describe = partial(trainings.recipes.describe, characters, vocabulary)
-        recipes = await loop.run_in_executor(self._services.executor, describe)  # measures once
-        corpora = await asyncio.to_thread(trainings.corpora.available)
-        return Choices(recipes, corpora, TEXT_BYTES, UTILIZATION)
+            vocabulary = await asyncio.to_thread(known.corpora.vocabulary, corpus)
+        describe = partial(known.recipes.describe, characters, vocabulary)
+        recipes = await asyncio.get_running_loop().run_in_executor(services.executor, describe)  # measures once
+        return Choices(recipes, await asyncio.to_thread(known.corpora.available), TEXT_BYTES, UTILIZATION)
 
-    def _allowed(self, request: Request) -> Trainings:
-        self._loopback.check(request)
-        if self._trainings is None:
-            raise APIError(403, "this server was started with --no-training")
-        return self._trainings
-
-    async def change(self, request: Request, kind: type[Body], act: Callable[[Trainings, Body], object]) -> Status:
+    async def change(request: Request, kind: type[Body], act: Callable[[Trainings, Body], object]) -> Status:
         """Do what a body asks for, which is read only when the request may ask for it."""
-        trainings = self._allowed(request)
-        self._loopback.check_change(request)
-        self._services.responses.check()
+        known = allowed(request)
+        loopback.check_change(request)
+        services.responses.check()
         try:
             body = kind.model_validate_json(await request.body())
         except ValidationError as error:
@@ -199,12 +166,26 @@ class TrainingAPI:
             place = ".".join(map(str, first["loc"])) or "the body"
             raise APIError(400, f"{place}: {first['msg']}"[:300], place[:100]) from None
         try:
-            await asyncio.to_thread(act, trainings, body)
+            await asyncio.to_thread(act, known, body)
         except BusyError as error:
             raise APIError(409, str(error)) from None
         except GPTError as error:
             raise APIError(400, str(error)) from None
-        return await asyncio.to_thread(self.status, request)
+        return await asyncio.to_thread(status, request)
+
+    async def start(request: Request) -> Status:
+        return await change(request, StartRequest, _start)
+
+    async def stop(request: Request) -> Status:
+        return await change(request, NameRequest, lambda trainings, body: trainings.stop(body.name))
+
+    async def resume(request: Request) -> Status:
+        return await change(request, NameRequest, lambda trainings, body: trainings.resume(body.name))
+
+    app.add_api_route("/api/training", status, include_in_schema=False)
+    app.add_api_route("/api/training/choices", choices, include_in_schema=False)
+    for path, endpoint in {START: start, "/api/training/stop": stop, "/api/training/resume": resume}.items():
+        app.add_api_route(path, endpoint, methods=["POST"], include_in_schema=False)
 
 
 def _start(trainings: Trainings, body: StartRequest) -> None:

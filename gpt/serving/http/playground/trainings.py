@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gpt.config import load_config
-from gpt.config.loading import TEACHER_SUFFIX
+from gpt.config.loading import TEACHER_SUFFIX, load_config
 from gpt.errors import ConfigError, DataError
 from gpt.plugins import plugin_options
 from gpt.progress import Report
@@ -77,8 +76,7 @@ class Trainings:
 
         Raises:
             BusyError: a training runs, or the name is taken.
-            DataError: the corpus is not there, or the text cannot be used.
-            ConfigError: there is no such recipe, or the name cannot be one.
+            GPTError: recipe, corpus, text or name cannot be used.
         """
         self._check_idle()
         path = self.recipes.path(recipe)
@@ -99,13 +97,7 @@ class Trainings:
         return name
 
     def resume(self, name: str) -> None:
-        """Go on with a run that has not made all its steps.
-
-        Raises:
-            APIError: there is no such run.
-            BusyError: a training runs, or the run is finished.
-            ConfigError: its configuration is damaged.
-        """
+        """Go on with a run; raise BusyError if a training runs, or the run has made all its steps."""
         self._check_idle()
         config = self._runs.get(name).path / "config.yaml"
         run, target = self._runs.summary(name), _target(self._runs.folder, name)
@@ -115,11 +107,7 @@ class Trainings:
         self._launcher.start(name, ["--config", str(config), *target, "--resume", "auto"], is_new=False)
 
     def stop(self, name: str) -> None:
-        """Let a training save a checkpoint and end.
-
-        Raises:
-            BusyError: it does not run, or it was not started by a server.
-        """
+        """Let a training save a checkpoint and end; raise BusyError if it does not run, or no server started it."""
         if self._launcher.running and self._launcher.name == name:
             self._launcher.stop()
         elif self._runs.being_trained() != name:

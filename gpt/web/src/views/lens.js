@@ -35,8 +35,10 @@ export function showLens(root, { labels, rows, top: candidates, next, next_proba
         : `The next token is ${quoted(came)}; here its probability is ${decimals(nextProbability[row][position])}.`;
     parts.topTitle.textContent = `The ${entries.length} most likely`;
     drawBars(parts.top, entries, (entry) => (entries[entry][0] === came ? "came" : ""));
-    parts.rowsTitle.textContent = came === null ? "" : `Probability of ${quoted(came)}, row by row`;
-    const byRow = came === null ? [] : rows.map((name, entry) => [name, nextProbability[entry][position]]);
+    parts.rowByRow.hidden = came === null;
+    if (came === null) return;
+    parts.rowsTitle.textContent = `Probability of ${quoted(came)}, row by row`;
+    const byRow = rows.map((name, entry) => [name, nextProbability[entry][position]]);
     drawBars(parts.rows, byRow, (entry) => (entry === row ? "chosen" : ""));
   }
 

@@ -8,16 +8,15 @@ import pytest
 
 from browser import Page
 from gpt.checkpoint import Loaded
-from gpt.data.tokenizers import CharTokenizer
-from gpt.model import GPT
-from http_server import Served, make_loaded, real_engine, serve_models
+from http_server import CharModel, Serve, Served, make_loaded, real_engine, serve_models
+from serving.http.playground.training import Site, make_place, training_site
 from tiny import sharp_model
 
 Open = Callable[..., Page]
 
 
 @pytest.fixture(scope="session")
-def two_models(runs: Path, char_model: tuple[GPT, CharTokenizer]) -> Iterator[Served]:
+def two_models(runs: Path, char_model: CharModel) -> Iterator[Served]:
     """A server whose run `first` has another model than `second`."""
     model, tokenizer = char_model
     other = sharp_model(std=0.15, vocab_size=tokenizer.vocab_size, block_size=64)
@@ -27,6 +26,19 @@ def two_models(runs: Path, char_model: tuple[GPT, CharTokenizer]) -> Iterator[Se
 
     with serve_models(runs, load, real_engine) as served:
         yield served
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with recipes and a text, see `make_place`."""
+    return make_place(tmp_path)
+
+
+@pytest.fixture
+def site(place: Path, serve: Serve) -> Iterator[Site]:
+    """A server whose page may start trainings there."""
+    with training_site(serve, place) as site:
+        yield site
 
 
 @pytest.fixture

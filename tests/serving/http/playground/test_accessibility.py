@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from browser import CONTROL, Page
-from gpt.data.tokenizers import CharTokenizer
-from gpt.model import GPT
-from http_server import make_loaded
-from serving.http.playground.training import Site, make_place, training_site
+from http_server import Serve, real_engine
+from serving.http.playground.training import Site, training_site
 from tiny import CORPUS
 
 Open = Callable[..., Page]
@@ -27,24 +25,27 @@ VIEWS = {
     "training": "document.querySelectorAll('.recipe').length > 0",
 }
 """What is true of a view that has something to show."""
-SIZES = {"desk": (1280, 800), "phone": (400, 800), "desk at 200 %": (640, 400)}
 
 
 @pytest.fixture
-def site(trained: Path, tmp_path: Path, runs: Path, char_model: tuple[GPT, CharTokenizer]) -> Iterator[Site]:
+def site(trained: Path, place: Path, runs: Path, serve: Serve) -> Iterator[Site]:
     """A server with a finished run, and with a recipe."""
-    place = make_place(tmp_path)
     shutil.copytree(trained / "runs", place / "runs")
     shutil.copytree(runs / "first", place / "runs" / "first")
-    with training_site(place, make_loaded(*char_model), place / "runs") as site:
+    with training_site(serve, place, make_engine=real_engine, folder=place / "runs") as site:
         yield site
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dark", [False, True])
-def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(site: Site, visit: Open, size: str, dark: bool) -> None:
-    width, height = SIZES[size]
+@pytest.mark.parametrize(
+    ("width", "height", "dark"),
+    [(1280, 800, False), (400, 800, True), (640, 400, False)],
+    ids=["desk", "phone", "200 %"],
+)
+def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(
+    site: Site, visit: Open, width: int, height: int, dark: bool
+) -> None:
+    """Colors do not depend on the size of the window."""
     page = visit(site.served.url, width=width, height=height, dark=dark)
     for view, is_shown in VIEWS.items():
         page.run(f"location.hash = '{view}'")

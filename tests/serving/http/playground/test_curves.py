@@ -61,14 +61,10 @@ def test_only_later_points_come_where_they_are_asked_for(file: Path, lines: int,
 
 def test_what_is_followed_piece_by_piece_is_the_whole(file: Path) -> None:
     steps: list[Any] = []
-    for step in range(0, 60, 3):
-        with file.open("a") as opened:
-            opened.write(training_line(step) + training_line(step + 1) + training_line(step + 2)[:-9])
-        curves = read_curves(file, steps[-1] if steps else -1)
-        steps += curves.training["step"]
-        with file.open("a") as opened:
-            opened.write(training_line(step + 2)[-9:])
-    steps += read_curves(file, steps[-1]).training["step"]
+    content = "".join(map(training_line, range(60)))
+    for end in range(0, len(content) + 500, 500):
+        file.write_text(content[:end])
+        steps += read_curves(file, steps[-1] if steps else -1).training["step"]
     assert steps == list(range(60))
 
 

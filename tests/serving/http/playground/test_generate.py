@@ -14,7 +14,7 @@ from gpt.generation.sampling import next_token_probabilities
 from gpt.inspection.views.tokens import labels_of
 from gpt.model import GPT
 from gpt.serving.http.playground.generate import MAX_FED, DetailStream
-from http_server import Served, assert_is_error, post_bytes
+from http_server import CharModel, Served, assert_is_error
 
 SETTINGS = {"temperature": 0.7, "top_k": 6, "top_p": 0.9}
 FIXED = {"min_p": 0.0, "repetition_penalty": 1.0, "overflow": "slide", "long_prompt": "crop"}
@@ -40,7 +40,7 @@ def text_of(found: list[dict[str, Any]]) -> str:
 @pytest.mark.parametrize("settings", [{}, SETTINGS, {"temperature": 0.0}])
 @pytest.mark.parametrize("prompt", ["It was", "", "x" * 100])
 def test_the_text_is_that_of_the_completions_endpoint(
-    server: Served, prompt: str, settings: dict[str, Any], char_model: tuple[GPT, CharTokenizer]
+    server: Served, prompt: str, settings: dict[str, Any], char_model: CharModel
 ) -> None:
     prompt = prompt.replace("x", char_model[1].decode([5]))
     found = tokens(server, prompt=prompt, max_tokens=90, seed=5, **settings)
@@ -50,9 +50,7 @@ def test_the_text_is_that_of_the_completions_endpoint(
     assert text_of([token for token in found if token["isGiven"]]) == (prompt or "\n")
 
 
-def test_the_probabilities_are_those_of_the_model_and_of_sampling(
-    server: Served, char_model: tuple[GPT, CharTokenizer]
-) -> None:
+def test_the_probabilities_are_those_of_the_model_and_of_sampling(server: Served, char_model: CharModel) -> None:
     model, tokenizer = char_model
     found = tokens(server, prompt="It was", max_tokens=40, seed=3, **SETTINGS)
     ids = [token["id"] for token in found]
@@ -79,14 +77,14 @@ def test_the_probabilities_are_those_of_the_model_and_of_sampling(
     assert sampled_ids == ids[6:]
 
 
-def test_a_prompt_may_be_token_ids_and_known(server: Served, char_model: tuple[GPT, CharTokenizer]) -> None:
+def test_a_prompt_may_be_token_ids_and_known(server: Served, char_model: CharModel) -> None:
     whole = tokens(server, prompt="It was", max_tokens=8)
     assert tokens(server, prompt=char_model[1].encode("It was").tolist(), max_tokens=8) == whole
     assert tokens(server, prompt="It was", max_tokens=8, known=4) == whole[4:]
     assert tokens(server, prompt="It was", max_tokens=0, known=5) == whole[5:6]
 
 
-def test_what_lies_before_the_window_has_no_probability(server: Served, char_model: tuple[GPT, CharTokenizer]) -> None:
+def test_what_lies_before_the_window_has_no_probability(server: Served, char_model: CharModel) -> None:
     window = char_model[0].config.block_size
     found = tokens(server, prompt="It was\n" * 10, max_tokens=2)
     unknown = [index for index, token in enumerate(found) if token["probability"] is None]
@@ -120,9 +118,7 @@ def test_what_is_wrong_is_named(server: Served, wrong: dict[str, Any]) -> None:
     assert_is_error(answer, 404 if param == "model" else 400, param)
 
 
-def test_a_slow_reader_holds_ten_alternatives_a_token_and_no_vocabulary(
-    char_model: tuple[GPT, CharTokenizer],
-) -> None:
+def test_a_slow_reader_holds_ten_alternatives_a_token_and_no_vocabulary(char_model: CharModel) -> None:
     model, tokenizer = char_model
     params = SamplingParams(top_k=5)
     details = DetailStream(tokenizer, model.vocab_size, params, given=0, known=0)
@@ -136,18 +132,24 @@ def test_a_slow_reader_holds_ten_alternatives_a_token_and_no_vocabulary(
     assert details.take(0) == []
 
 
-def test_a_token_that_is_not_among_the_likeliest_has_its_chance_too() -> None:
-    details = DetailStream(CharTokenizer("abc"), 3, SamplingParams(temperature=0.5), given=0, known=0)
-    details.feed([SampledToken(2, math.log(0.1), ((0, math.log(0.7)), (1, math.log(0.2))))])
+def described(size: int, params: SamplingParams, *top: tuple[int, float], sampled: int = 0) -> dict[str, Any]:
+    """Describe a token of a vocabulary of this size that comes with these probabilities of ids."""
+    tokenizer = CharTokenizer("".join(map(chr, range(0x4E00, 0x4E00 + size))))
+    details = DetailStream(tokenizer, size, params, given=0, known=0)
+    logprobs = tuple((index, math.log(p)) for index, p in top)
+    own = dict(logprobs).get(sampled, math.log(0.1))
+    details.feed([SampledToken(sampled, own, logprobs)])
     (token,) = details.take(0)
+    return token
+
+
+def test_a_token_that_is_not_among_the_likeliest_has_its_chance_too() -> None:
+    token = described(3, SamplingParams(temperature=0.5), (0, 0.7), (1, 0.2), sampled=2)
     assert token["chance"] == pytest.approx(0.1**2 / (0.7**2 + 0.2**2 + 0.1**2), rel=1e-4)
 
 
 def test_a_large_vocabulary_is_described_by_its_likeliest_tokens() -> None:
-    tokenizer = CharTokenizer("".join(map(chr, range(0x4E00, 0x4E00 + 50))))
-    details = DetailStream(tokenizer, 50, SamplingParams(temperature=2.0), given=0, known=0)
-    details.feed([SampledToken(3, math.log(0.5), ((3, math.log(0.5)), (7, math.log(0.3))))])
-    (token,) = details.take(0)
+    token = described(50, SamplingParams(temperature=2.0), (3, 0.5), (7, 0.3), sampled=3)
     assert [(index, p) for index, _, p in token["own"]] == [(3, pytest.approx(0.5)), (7, pytest.approx(0.3))]
     share = 0.5**0.5 / (0.5**0.5 + 0.3**0.5)
     assert [p for _, _, p in token["sampled"]] == pytest.approx([share, 1 - share], rel=1e-4)
@@ -155,18 +157,5 @@ def test_a_large_vocabulary_is_described_by_its_likeliest_tokens() -> None:
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_vocabulary_may_be_smaller_than_the_list(size: int) -> None:
-    details = DetailStream(CharTokenizer("abc"[:size]), size, SamplingParams(), given=0, known=0)
-    logprob = -math.log(size)
-    details.feed([SampledToken(0, logprob, tuple((index, logprob) for index in range(size)))])
-    (token,) = details.take(0)
+    token = described(size, SamplingParams(), *((index, 1 / size) for index in range(size)))
     assert len(token["own"]) == len(token["sampled"]) == size
-
-
-def test_the_engine_is_asked_for_what_the_request_says(manual: Served) -> None:
-    with manual.connect(post_bytes("/api/generate", prompt="It was", max_tokens=30)) as connection:
-        manual.engine.wait_for_request()
-        params = manual.engine.requests[0].params
-        manual.engine.say("a", "length")
-        connection.recv(1)
-    assert (params.max_new_tokens, params.temperature, params.top_k, params.top_p) == (30, 1.0, 0, 1.0)
-    assert (params.stop, params.min_p, params.repetition_penalty, params.seed) == ((), 0.0, 1.0, 0)

@@ -1,14 +1,14 @@
-"""The document at `/`: who gets it, and what it may do; and what it says of a model."""
+"""The document at `/`: what it may do, what it says of a model, and where its views are found."""
 
 import base64
 import hashlib
 import re
+from collections.abc import Callable
 
 import pytest
 
-from gpt.data.tokenizers import CharTokenizer
-from gpt.model import GPT
-from http_server import Served, assert_is_error
+from browser import Page
+from http_server import CharModel, Served, assert_is_error
 
 
 def test_the_page_asks_nobody_else_and_runs_no_other_script(server: Served) -> None:
@@ -23,7 +23,7 @@ def test_the_page_asks_nobody_else_and_runs_no_other_script(server: Served) -> N
     assert not re.search(r"(src|href|url)\s*[=(]\s*[\"']?(https?:)?//", answer.text)
 
 
-def test_a_model_is_described(server: Served, byte_server: Served, char_model: tuple[GPT, CharTokenizer]) -> None:
+def test_a_model_is_described(server: Served, byte_server: Served, char_model: CharModel) -> None:
     model, tokenizer = char_model
     assert server.get("/api/models/second").json() == {
         "model": "second",
@@ -44,3 +44,32 @@ def test_a_model_that_is_not_there_is_an_error(server: Served, name: str) -> Non
     answer = server.get(f"/api/models/{name}")
     assert_is_error(answer, 404, "model", "/v1/models")
     assert answer.json()["error"]["code"] == "model_not_found"
+
+
+TITLES = {
+    "write": "Write",
+    "compare": "Compare",
+    "attention": "Attention",
+    "lens": "Logit lens",
+    "logit-lens": "Logit lens",
+    "surprisal": "Surprisal",
+    "trace": "Shapes",
+    "shapes": "Shapes",
+    "runs": "Runs",
+    "training": "Train",
+    "Train": "Train",
+}
+
+
+def test_an_address_opens_its_view_at_the_top(open_page: Callable[..., Page]) -> None:
+    """Not where an element of the same id is, which a browser scrolls to."""
+    page = open_page("shapes", width=400, height=300)
+    for address, title in TITLES.items():
+        page.run(f"location.hash = ''; location.hash = '{address}'")
+        page.wait_for(f"document.querySelector('h1').textContent === '{title}'")
+        assert page.run(f"document.getElementById('{address}')") is None
+        assert page.run("scrollY") == 0
+    page.wait_for("document.querySelector('[data-part=status]').textContent !== ''")
+    assert page.text("[data-part=status]") == "This server was started with --no-training."
+    assert page.run("document.querySelector('[data-part=allowed]').hidden")
+    page.console.clear()  # the browser notes that the server refuses to train

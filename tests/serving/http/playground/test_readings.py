@@ -18,7 +18,7 @@ from gpt.inspection.views.tokens import View
 from gpt.model import GPT
 from gpt.serving.http.limits import Limits
 from gpt.serving.http.playground import inspection
-from http_server import ManualEngine, Serve, Served, assert_is_error, make_loaded
+from http_server import CharModel, ManualEngine, Serve, Served, assert_is_error, make_loaded
 from patience import PATIENCE
 
 TEXT = "It was the best"
@@ -46,25 +46,19 @@ def expected(name: str, model: GPT, tokenizer: CharTokenizer, ablate: list[list[
 
 def assert_close(found: Any, wanted: Any) -> None:
     """Equal, but for the last digits of numbers."""
-    if isinstance(wanted, dict):
-        assert found.keys() == wanted.keys()
-        for key in wanted:
-            assert_close(found[key], wanted[key])
-    elif isinstance(wanted, (list, tuple)):
+    if isinstance(wanted, dict | list | tuple):
         assert len(found) == len(wanted)
-        for one, other in zip(found, wanted, strict=True):
-            assert_close(one, other)
-    elif isinstance(wanted, float):
-        assert found == pytest.approx(wanted, rel=1e-3, abs=1e-6)
+        for key in wanted if isinstance(wanted, dict) else range(len(wanted)):
+            assert_close(found[key], wanted[key])
     else:
-        assert found == wanted
+        assert found == (pytest.approx(wanted, rel=1e-3, abs=1e-6) if isinstance(wanted, float) else wanted)
 
 
 @pytest.mark.parametrize(
     ("name", "ablate"), [*((name, []) for name in NAMES), *((name, HEADS) for name in NAMES if name != "trace")]
 )
 def test_the_numbers_are_those_of_the_views(
-    server: Served, char_model: tuple[GPT, CharTokenizer], name: str, ablate: list[list[int]]
+    server: Served, char_model: CharModel, name: str, ablate: list[list[int]]
 ) -> None:
     options = {"count": 5} if name == "continue" else {}
     answer = ask(server, name, model="second", ablate=ablate, **options)
@@ -72,13 +66,6 @@ def test_the_numbers_are_those_of_the_views(
     found = answer.json()
     assert [found.pop(key) for key in ("model", "text", "ablate")] == ["second", TEXT, ablate]
     assert_close(found, expected(name, *char_model, ablate))
-
-
-@pytest.mark.parametrize("name", ["attention", "lens", "surprisal", "continue"])
-def test_ablated_heads_change_what_is_shown(server: Served, name: str) -> None:
-    whole, without = (ask(server, name, ablate=ablate).json() for ablate in (None, [[0, 1], [1, 3]]))
-    keys = whole.keys() - {"ablate"}
-    assert any(whole[key] != without[key] for key in keys)
 
 
 @every_view
@@ -178,7 +165,7 @@ def test_one_is_computed_at_a_time_and_few_wait(serve: Serve, monkeypatch: pytes
         assert most == [True, True]
 
 
-def test_a_weak_point_of_the_model_is_said(serve: Serve, char_model: tuple[GPT, CharTokenizer]) -> None:
+def test_a_weak_point_of_the_model_is_said(serve: Serve, char_model: CharModel) -> None:
     model, tokenizer = char_model
     broken = GPT(model.config).eval()
     with torch.no_grad():

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpt.accounting.flops import forward_flops, training_flops
-from gpt.config import load_config
+from gpt.config.loading import load_config
 from gpt.serving.http.playground import recipes
 from gpt.serving.http.playground.recipes import START_SECONDS, UTILIZATION, VOCABULARY, Recipes, whole_flops
 from gpt.serving.http.playground.runs import Runs
-from serving.http.playground.training import make_place
 
 CONFIGS = Path(__file__).resolve().parents[4] / "configs"
 
@@ -28,14 +27,13 @@ def test_the_shipped_recipes_are_those_that_fit_any_text(tmp_path: Path) -> None
     assert all(recipe.about for recipe in recipes_of(CONFIGS, tmp_path).describe(10**6))
 
 
-def test_time_is_flops_by_the_rate_of_this_machine(tmp_path: Path) -> None:
-    place = make_place(tmp_path)
+def test_time_is_flops_by_the_rate_of_this_machine(place: Path) -> None:
     config = load_config(place / "configs" / "tiny.yaml").config
     model = config.model.model_copy(update={"vocab_size": VOCABULARY})
     steps = 6 * training_flops(model, 4, 16)
     evaluations = 3 * 100_000 / 16 * forward_flops(model, 1, 16)  # before the first step, after 3 and after 6
     assert whole_flops(config, 1_000_000) == pytest.approx(steps + evaluations)
-    recipe = recipes_of(place / "configs", tmp_path / "runs", rate=1e9).describe(1_000_000)[0]
+    recipe = recipes_of(place / "configs", place / "runs", rate=1e9).describe(1_000_000)[0]
     expected = [START_SECONDS + (steps + evaluations) / (share * 1e9) for share in reversed(UTILIZATION)]
     assert recipe.seconds == pytest.approx(expected)
     assert recipe.like is None
@@ -63,13 +61,12 @@ def test_the_pace_of_a_run_of_the_same_work_says_more_than_flops(trained: Path, 
     assert recipes_of(tmp_path, tmp_path / "runs").describe(1)[0].like is None
 
 
-def test_a_recipe_with_a_mistake_is_left_out(tmp_path: Path) -> None:
-    place = make_place(tmp_path)
+def test_a_recipe_with_a_mistake_is_left_out(place: Path) -> None:
     (place / "configs" / "tiny.yaml").write_text("modle: {}")
-    found = recipes_of(place / "configs", tmp_path / "runs")
+    found = recipes_of(place / "configs", place / "runs")
     assert [recipe.name for recipe in found.describe(1)] == ["endless"]
     assert found.path("tiny") is None
-    assert recipes_of(tmp_path / "none", tmp_path / "runs").describe(1) == []
+    assert recipes_of(place / "none", place / "runs").describe(1) == []
 
 
 def test_runs_that_compute_alike_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,9 @@ import pytest
 
 from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder
-from gpt.config import load_config
-from gpt.data.tokenizers import CharTokenizer
-from gpt.model import GPT
-from http_server import Served, make_loaded, real_engine, serve_models
+from gpt.config.loading import load_config
+from gpt.serving.http.playground.curves import read_curves
+from http_server import Serve, Served
 from patience import PATIENCE
 
 
@@ -26,8 +26,8 @@ def folder(trained: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def site(folder: Path, char_model: tuple[GPT, CharTokenizer]) -> Iterator[Served]:
-    with serve_models(folder, make_loaded(*char_model), real_engine) as served:
+def site(folder: Path, serve: Serve) -> Iterator[Served]:
+    with serve(folder=folder) as served:
         yield served
 
 
@@ -59,17 +59,12 @@ def test_a_checkpoint_without_a_run_has_no_curves_to_show(site: Served, folder: 
 
 def test_the_curves_are_the_metrics_of_the_run(site: Served, folder: Path) -> None:
     run = get(site, "/api/runs/tiny")
-    rows = [json.loads(line) for line in (folder / "tiny" / "metrics.jsonl").read_text().splitlines()]
-    training = [row for row in rows if "train/loss" in row]
-    assert run["training_curve"]["step"] == [1, 2, 3, 4, 5, 6]
-    assert run["training_curve"]["loss"] == [row["train/loss"] for row in training]
-    assert run["training_curve"]["learning_rate"] == [row["train/learning_rate"] for row in training]
-    assert run["training_curve"]["tokens_per_second"] == [row["speed/tokens_per_second"] for row in training]
-    assert run["validation_curve"]["step"] == [0, 3, 6]
-    assert run["validation_curve"]["loss"] == [row["val/loss"] for row in rows if "val/loss" in row]
+    curves = read_curves(folder / "tiny" / "metrics.jsonl")
+    assert (run["training_curve"], run["validation_curve"]) == (curves.training, curves.validation)
+    assert (run["training_curve"]["step"], run["validation_curve"]["step"]) == ([1, 2, 3, 4, 5, 6], [0, 3, 6])
     assert (run["every"], run["last_step"]) == (1, 6)
-    assert get(site, "/api/runs/tiny?after=3")["training_curve"]["step"] == [4, 5, 6]
-    assert get(site, "/api/runs/tiny?after=3")["validation_curve"]["step"] == [6]
+    later = get(site, "/api/runs/tiny?after=3")
+    assert (later["training_curve"]["step"], later["validation_curve"]["step"]) == ([4, 5, 6], [6])
 
 
 def test_samples_are_listed_and_read_by_step(site: Served, folder: Path) -> None:
@@ -116,12 +111,12 @@ def test_no_other_folder_can_be_named(site: Served, folder: Path, name: str) -> 
     (folder / ".hidden").mkdir()
     (folder / ".hidden" / "config.yaml").touch()
     for path in (f"/api/runs/{name}", f"/api/runs/{name}/samples/0"):
-        connection = HTTPConnection("127.0.0.1", site.port, timeout=PATIENCE)  # which sends the path as it is
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        assert answer.status == 404
-        assert "model.n_embd" not in answer.read().decode()
-        connection.close()
+        # which sends the path as it is
+        with closing(HTTPConnection("127.0.0.1", site.port, timeout=PATIENCE)) as connection:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            assert answer.status == 404
+            assert b"model.n_embd" not in answer.read()
 
 
 @pytest.mark.parametrize("query", ["after=x", "after=-2", "after=1e3", f"after={2**62}"])

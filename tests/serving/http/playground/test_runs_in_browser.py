@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from browser import Browser, Page
+from browser import Page
 from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder
 from gpt.config import ModelConfig
-from gpt.data.tokenizers import CharTokenizer
-from gpt.model import GPT
-from http_server import make_loaded, real_engine, serve_models
+from http_server import Serve
 from patience import PATIENCE
-from serving.http.playground.training import TEXT, make_place, training_site
+from serving.http.playground.training import TEXT, training_site
 
 PART = "document.querySelector('[data-part={}]')"
 LINE = "(document.querySelector('[data-part=loss] .series.{}')?.getAttribute('d') ?? '').split(/[ML]/).length - 1"
@@ -45,10 +43,8 @@ def two_runs(trained: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_runs_are_plotted_over_each_other_and_read_by_mouse_and_keys(
-    two_runs: Path, char_model: tuple[GPT, CharTokenizer], visit: Open
-) -> None:
-    with serve_models(two_runs, make_loaded(*char_model), real_engine) as served:
+def test_runs_are_plotted_over_each_other_and_read_by_mouse_and_keys(two_runs: Path, serve: Serve, visit: Open) -> None:
+    with serve(folder=two_runs) as served:
         page = visit(f"{served.url}/#runs")
         page.wait_for(f"{PART.format('list')}?.children.length === 2")
         page.run("[...document.querySelectorAll('.run')].find((run) => run.textContent.includes('other')).id = 'other'")
@@ -86,16 +82,14 @@ def test_runs_are_plotted_over_each_other_and_read_by_mouse_and_keys(
         )
 
 
-def test_a_run_is_followed_while_it_trains_and_from_where_it_went_on(
-    two_runs: Path, char_model: tuple[GPT, CharTokenizer], visit: Open
-) -> None:
+def test_a_run_is_followed_while_it_trains_and_from_where_it_went_on(two_runs: Path, serve: Serve, visit: Open) -> None:
     run = RunFolder(two_runs / "tiny")
     lines = run.metrics.read_text().splitlines(keepends=True)
     kept = [line for line in lines if json.loads(line)["step"] <= 2]
     run.metrics.write_text("".join(kept))
     run.lock()
     try:
-        with serve_models(two_runs, make_loaded(*char_model), real_engine) as served:
+        with serve(folder=two_runs) as served:
             page = visit(f"{served.url}/#runs", width=400, dark=True, hurry=25)
             page.wait_for(f"{LINE.format('training')} === 2")  # the one that trains is chosen
             assert "training: step" in page.run("document.querySelector('.run-facts.live').textContent")
@@ -108,35 +102,31 @@ def test_a_run_is_followed_while_it_trains_and_from_where_it_went_on(
         run.unlock()
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_no_two_runs_are_drawn_alike(
-    dark: bool, trained: Path, tmp_path: Path, char_model: tuple[GPT, CharTokenizer], visit: Open
-) -> None:
+def test_no_two_runs_are_drawn_alike(trained: Path, tmp_path: Path, serve: Serve, visit: Open) -> None:
     for number in range(20):
         shutil.copytree(trained / "runs" / "tiny", tmp_path / f"run {number}")
-    with serve_models(tmp_path, make_loaded(*char_model), real_engine) as served:
-        page = visit(f"{served.url}/#runs", dark=dark)
+    lines = "[...document.querySelectorAll('{}')].map((item) => getComputedStyle(item)).map((style) => {})"
+    with serve(folder=tmp_path) as served:
+        page = visit(f"{served.url}/#runs")
         page.wait_for("document.querySelectorAll('.run').length === 20")
         page.run("document.querySelectorAll('.run input:not(:checked)').forEach((box) => box.click())")
         page.wait_for("document.querySelectorAll('[data-part=loss] .series.validation').length === 20")
-        for of, look in (
-            (".series.validation", "style.stroke + style.strokeDasharray"),
-            (".run .swatch", "style.backgroundColor + style.backgroundImage"),
-        ):
-            looks = page.run(
-                f"[...document.querySelectorAll('{of}')].map((item) => getComputedStyle(item)).map((style) => {look})"
-            )
-            assert len(set(looks)) == 20
-        strokes = "[...document.querySelectorAll('.series.validation')].map((line) => getComputedStyle(line).stroke)"
-        assert len(set(page.run(strokes))) >= 8
+        for theme in ("light", "dark"):
+            features = [{"name": "prefers-color-scheme", "value": theme}]
+            page.send("Emulation.setEmulatedMedia", {"features": features})
+            for of, look in (
+                (".series.validation", "style.stroke + style.strokeDasharray"),
+                (".run .swatch", "style.backgroundColor + style.backgroundImage"),
+            ):
+                assert len(set(page.run(lines.format(of, look)))) == 20
+            assert len(set(page.run(lines.format(".series.validation", "style.stroke")))) >= 8
 
 
 def test_a_text_is_pasted_trained_on_stopped_and_gone_on_with(
-    tmp_path: Path, runs: Path, char_model: tuple[GPT, CharTokenizer], visit: Open
+    place: Path, runs: Path, serve: Serve, visit: Open
 ) -> None:
-    place = make_place(tmp_path)
     shutil.copytree(runs, place / "runs")
-    with training_site(place, make_loaded(*char_model), place / "runs") as site:
+    with training_site(serve, place, folder=place / "runs") as site:
         page = visit(f"{site.served.url}/#training", hurry=25)
         page.wait_for("document.querySelectorAll('.recipe').length === 2")
         page.run(CHANGE.format(PART.format("corpus"), "pasted"))
@@ -165,35 +155,25 @@ def test_a_text_is_pasted_trained_on_stopped_and_gone_on_with(
         assert count in page.text(".run-facts")
 
 
-def test_nothing_can_be_started_before_there_is_something_to_choose(
-    tmp_path: Path, runs: Path, char_model: tuple[GPT, CharTokenizer], visit: Open
-) -> None:
+def test_a_recipe_comes_with_its_text_and_days_of_work_come_last(place: Path, serve: Serve, visit: Open) -> None:
+    """Before there is something to choose, nothing can be started."""
     measured = threading.Event()
 
     def measure(run: object) -> float:
         assert measured.wait(PATIENCE)
         return 1e9
 
-    with training_site(make_place(tmp_path), make_loaded(*char_model), runs, measure) as site:
+    recipe = (place / "configs" / "tiny.yaml").read_text()
+    (place / "configs" / "quickstart.yaml").write_text(f"{recipe}data: {{source: pydocs}}\n")
+    with training_site(serve, place, measure) as site:
         page = visit(f"{site.served.url}/#training", hurry=25)
         page.wait_for(f"{PART.format('allowed')}?.hidden === false")
         assert part(page, "measuring") == "Measuring how fast this machine computes…"
         assert page.run(f"{PART.format('start')}.disabled && {PART.format('corpus')}.disabled")
         measured.set()
-        page.wait_for("document.querySelectorAll('.recipe').length === 2")
+        page.wait_for("document.querySelectorAll('.recipe').length === 3")
         assert page.run(f"{PART.format('measuring')}.hidden")
         assert not page.run(f"{PART.format('start')}.disabled || {PART.format('corpus')}.disabled")
-
-
-def test_a_recipe_comes_with_its_text_and_days_of_work_come_last(
-    tmp_path: Path, runs: Path, char_model: tuple[GPT, CharTokenizer], visit: Open
-) -> None:
-    place = make_place(tmp_path)
-    recipe = (place / "configs" / "tiny.yaml").read_text()
-    (place / "configs" / "quickstart.yaml").write_text(f"{recipe}data: {{source: pydocs}}\n")
-    with training_site(place, make_loaded(*char_model), runs) as site:
-        page = visit(f"{site.served.url}/#training", hurry=25)
-        page.wait_for("document.querySelectorAll('.recipe').length === 3")
         names = "[...document.querySelectorAll('{} .recipe-name')].map((name) => name.textContent)"
         assert page.run(names.format(".recipe-list > .recipe")) == ["quickstart", "tiny"]
         assert page.run(names.format(".slow-recipes:not([open])")) == ["endless"]
@@ -203,23 +183,8 @@ def test_a_recipe_comes_with_its_text_and_days_of_work_come_last(
         page.press("ArrowDown")
         page.wait_for(f"{chosen} === 'tiny,shakespeare'")
         page.run(CHANGE.format(PART.format("corpus"), "books/keys.txt"))
-        page.wait_for(f"document.querySelector('.recipe-about').textContent.includes('{parameters_of(TEXT)}')")
+        shape = ModelConfig(n_layer=1, n_head=2, n_embd=16, block_size=16, vocab_size=len(set(TEXT)))
+        count = f"{count_parameters(shape).total:,} parameters"
+        page.wait_for(f"document.querySelector('.recipe-about').textContent.includes('{count}')")
         page.point("document.querySelector('.recipe input[value=quickstart]')", click=True)
         assert page.run(chosen) == "quickstart,books/keys.txt"
-
-
-def parameters_of(text: str) -> str:
-    """The number of parameters of the recipe `tiny` on a text."""
-    model = ModelConfig(n_layer=1, n_head=2, n_embd=16, block_size=16, vocab_size=len(set(text)))
-    return f"{count_parameters(model).total:,} parameters"
-
-
-def test_where_training_is_not_allowed_the_view_says_why(
-    two_runs: Path, char_model: tuple[GPT, CharTokenizer], browser: Browser
-) -> None:
-    with (
-        serve_models(two_runs, make_loaded(*char_model), real_engine) as served,
-        browser.open(f"{served.url}/#training") as page,  # whose console has the 403
-    ):
-        page.wait_for(f"{PART.format('status')}?.textContent === 'This server was started with --no-training.'")
-        assert page.run(f"{PART.format('allowed')}.hidden")

@@ -7,19 +7,11 @@ from pathlib import Path
 import pytest
 
 from browser import CONTROL, Page
-from gpt.checkpoint import Loaded
-from gpt.data.tokenizers import CharTokenizer
-from gpt.model import GPT
-from http_server import Serve, Served, add_run, make_loaded, real_engine, serve_models
+from http_server import Serve, Served, add_run, real_engine
 from interop.node import run_page
-from tiny import CORPUS, sharp_model
 
 Open = Callable[..., Page]
 ITEM = "document.querySelectorAll('.written .token')[{}]"
-
-
-def text_of(page: Page, selector: str) -> str:
-    return page.run(f"document.querySelector({selector!r}).textContent")
 
 
 def written(page: Page, pane: int = 0) -> str:
@@ -53,45 +45,47 @@ def complete(served: Served, model: str, prompt: str, **settings: object) -> str
     return answer.json()["choices"][0]["text"]
 
 
-@pytest.mark.parametrize("settings", [{"temperature": 0.0}, {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "seed": 11}])
-def test_it_writes_what_the_completions_endpoint_writes(open_page: Open, two_models: Served, settings: dict) -> None:
-    text = write(open_page(), prompt="It was", count=150, **settings)
-    first = two_models.models.first
-    assert text == "It was" + complete(two_models, first, "It was", max_tokens=150, **{"seed": 1337, **settings})
-
-
-def test_another_model_is_chosen_for_all_views(open_page: Open, two_models: Served) -> None:
+def test_it_writes_what_the_completions_endpoint_writes_by_any_model(open_page: Open, two_models: Served) -> None:
+    """And a reload keeps the form, as another view does."""
     page = open_page()
-    names = page.run("[...document.getElementById('model').options].map((option) => option.value)")
-    assert sorted(names) == ["first", "second"]
-    assert names[0] == two_models.models.first
+    first, second = page.run("[...document.getElementById('model').options].map((option) => option.value)")
+    assert {first, second} == {"first", "second"}
+    assert first == two_models.models.first
+    text = write(page, prompt="It was", count=150, temperature=0)
+    assert text == "It was" + complete(two_models, first, "It was", max_tokens=150, temperature=0.0)
     page.run("document.getElementById('model').focus()")
     page.press("ArrowDown")
     page.wait_for("document.getElementById('facts').textContent.includes('in 2 layers of 4 heads')")
-    text = write(page, prompt="It was", count=40, temperature=0)
-    assert text == "It was" + complete(two_models, names[1], "It was", max_tokens=40, temperature=0.0)
+    settings = {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "seed": 11}
+    text = write(page, count=40, **settings)
+    assert text == "It was" + complete(two_models, second, "It was", max_tokens=40, **settings)
+    page.send("Page.reload")
+    page.wait_for("document.readyState === 'complete' && document.getElementById('prompt')?.value === 'It was'")
+    assert page.run("document.getElementById('temperature').value") == "0.8"
+    page.run("location.hash = '#compare'")
+    page.wait_for("document.querySelector('.view-compare') !== null")
+    assert page.run("document.getElementById('seed').value") == "11"
 
 
-def test_a_model_that_was_trained_meanwhile_can_be_chosen(open_page: Open, serve: Serve, tmp_path: Path) -> None:
+def test_a_model_that_was_trained_meanwhile_can_be_chosen_and_may_have_any_name(
+    open_page: Open, serve: Serve, tmp_path: Path
+) -> None:
     add_run(tmp_path, "old")
-    with serve(folder=tmp_path) as served:
+    with serve(real_engine, folder=tmp_path) as served:
         page = open_page("compare", served=served)
         assert "one model only" in page.run("document.querySelector('.view-compare').textContent")
-        add_run(tmp_path, "new")
+        add_run(tmp_path, "50% of what? #1")
         page.run("location.hash = '#write'")
         page.wait_for("document.getElementById('model').options.length === 2")
         assert page.run("document.getElementById('model').value") == "old"
-
-
-def test_a_model_may_have_any_name(open_page: Open, serve: Serve, tmp_path: Path) -> None:
-    add_run(tmp_path, "50% of what? #1")
-    with serve(real_engine, folder=tmp_path) as served:
-        page = open_page(served=served)
+        page.run("document.getElementById('model').focus()")
+        page.press("ArrowDown")
+        page.wait_for("document.getElementById('model').value !== 'old'")
         page.wait_for("document.getElementById('facts').textContent.includes('parameters')")
         assert len(write(page, prompt="It", count=5)) == 7
 
 
-def test_text_streams_and_stops_at_once(open_page: Open, serve: Serve) -> None:
+def test_text_streams_stops_at_once_and_gives_way_to_another(open_page: Open, serve: Serve) -> None:
     with serve() as manual:
         page = open_page(served=manual)
         fill(page, prompt="It")
@@ -105,48 +99,41 @@ def test_text_streams_and_stops_at_once(open_page: Open, serve: Serve) -> None:
         page.press("Escape")
         manual.engine.wait_for_cancel()
         assert page.run("document.getElementById('stop').disabled") is True
-        assert text_of(page, ".pane .status").startswith("3 characters written with seed 1337")
-
-
-def test_a_second_text_takes_the_place_of_one_that_is_being_written(open_page: Open, serve: Serve) -> None:
-    with serve() as manual:
-        page = open_page(served=manual)
+        assert page.text(".pane .status").startswith("3 characters written with seed 1337")
         page.press("Enter", CONTROL)
         manual.engine.wait_for_request()
-        page.point("document.getElementById('another')", click=True)
+        page.point("document.getElementById('another')", click=True)  # takes the place of the one before
         manual.engine.wait_for_request()
         manual.engine.wait_for_cancel()
-        assert manual.engine.cancelled == manual.engine.requests[:1]
-        assert [request.params.seed for request in manual.engine.requests] == [1337, 1338]
-        manual.engine.say("ab", "length", request=1)
+        assert manual.engine.cancelled == manual.engine.requests[:2]
+        assert [request.params.seed for request in manual.engine.requests] == [1337, 1337, 1338]
+        manual.engine.say("ab", "length", request=2)
         wait_until_written(page)
-        assert text_of(page, ".pane .status").startswith("1 character written with seed 1338")
+        assert page.text(".pane .status").startswith("1 character written with seed 1338")
 
 
 def test_a_character_shows_its_alternatives_and_branches(open_page: Open, two_models: Served) -> None:
+    """An unlikely one stands below the ten likeliest."""
     page = open_page()
     text = write(page, prompt="It was", count=40, temperature=0.9, top_k=5)
     page.point(ITEM.format(12))
-    assert text_of(page, ".choice-title").endswith(" (12)")
+    assert page.text(".choice-title").endswith(" (12)")
     assert page.run("document.querySelectorAll('.pairs li').length") == 10
     assert page.run("document.querySelectorAll('.pairs li:not(.dropped)').length") <= 5
-    assert text_of(page, ".sampling") == "temperature 0.9, top-k 5"
+    assert page.text(".sampling") == "temperature 0.9, top-k 5"
     came = page.run("document.querySelector('.pairs .came').textContent")
     assert came.startswith(text[12].replace(" ", "␣").replace("\n", "⏎"))
     page.point(ITEM.format(12), click=True)
-    other = text_of(page, ".pairs li:not(.came) button").replace("␣", " ").replace("⏎", "\n")
+    other = page.text(".pairs li:not(.came) button").replace("␣", " ").replace("⏎", "\n")
     page.point("document.querySelector('.pairs li:not(.came) button')", click=True)
     page.wait_for("document.querySelector('.picked') !== null")
     wait_until_written(page)
     branch = text[:12] + other
     settings = {"max_tokens": 46 - len(branch), "temperature": 0.9, "top_k": 5, "seed": 1337}
     assert written(page) == branch + complete(two_models, two_models.models.first, branch, **settings)
-    assert text_of(page, ".choice").endswith("; you chose it.")
+    assert page.text(".choice").endswith("; you chose it.")
 
-
-def test_an_unlikely_character_stands_below_the_ten_likeliest(open_page: Open) -> None:
-    page = open_page()
-    write(page, prompt="It was", count=200, temperature=2)
+    write(page, prompt="It was", count=200, temperature=2, top_k=0)
     tokens = "[...document.querySelectorAll('.written .token')]"
     least = page.run(
         f"{tokens}.map((item) => Number(item.ariaLabel.split(', probability ')[1]?.replace('<', '') ?? 1))"
@@ -173,7 +160,7 @@ def test_it_is_used_by_keyboard_alone(open_page: Open) -> None:
     assert page.run("document.activeElement.closest('.written') !== null")
     page.press("ArrowRight")
     page.press("ArrowRight")
-    assert text_of(page, ".choice-title").endswith("(8)")
+    assert page.text(".choice-title").endswith("(8)")
     page.press("Tab")
     assert page.run("document.activeElement.closest('.pairs') !== null")
     page.press("Enter")
@@ -196,29 +183,11 @@ def test_two_models_write_side_by_side_with_one_seed(open_page: Open, two_models
     assert marked == [parting, parting]
 
 
-def test_texts_part_where_their_characters_do_whatever_their_tokens_are(
-    open_page: Open, runs: Path, char_model: tuple[GPT, CharTokenizer]
-) -> None:
-    tokenizer = CharTokenizer(CORPUS + "\t#")  # all ids are others
-    wider = make_loaded(sharp_model(vocab_size=tokenizer.vocab_size, block_size=64), tokenizer)
-
-    def load(folder: Path) -> Loaded:
-        return wider(folder) if "second" in folder.parts else make_loaded(*char_model)(folder)
-
-    with serve_models(runs, load, real_engine) as served:
-        page = open_page("compare", served=served)
-        texts = write(page, prompt="It was", count=60), written(page, 1)
-        marked = page.run("[...document.querySelectorAll('.parting')].map((item) => Number(item.dataset.index))")
-        parting = next(index for index, (one, other) in enumerate(zip(*texts, strict=True)) if one != other)
-        assert marked == [parting, parting]
-        assert parting >= len("It was")
-
-
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [(["It", " was"], ["", "I", "t", " ", "wa", "r"], [1, 5]), (["It", " was"], ["I", "t"], [None, None])],
 )
-def test_texts_of_tokens_of_any_length_part_where_their_characters_do(
+def test_texts_part_where_their_characters_do_whatever_their_tokens_are(
     first: list[str], second: list[str], expected: list[int | None]
 ) -> None:
     passages = [{"tokens": [{"text": text} for text in texts]} for texts in (first, second)]
@@ -226,23 +195,12 @@ def test_texts_of_tokens_of_any_length_part_where_their_characters_do(
     assert run_page("", f"const found = []; markParting({marks}); return found;") == expected
 
 
-def test_a_reload_keeps_the_prompt_and_the_settings(open_page: Open) -> None:
-    page = open_page()
-    fill(page, prompt="It was", temperature=0.3, seed=99)
-    page.send("Page.reload")
-    page.wait_for("document.readyState === 'complete' && document.getElementById('prompt')?.value === 'It was'")
-    assert page.run("document.getElementById('temperature').value") == "0.3"
-    page.run("location.hash = '#compare'")
-    page.wait_for("document.querySelector('.view-compare') !== null")
-    assert page.run("document.getElementById('seed').value") == "99"
-
-
 def test_a_character_that_the_model_does_not_know_is_named(open_page: Open) -> None:
     page = open_page()
     fill(page, prompt="It \u0416")
     page.press("Enter", CONTROL)
     page.wait_for("document.querySelector('.pane .status.wrong') !== null")
-    assert "\u0416" in text_of(page, ".pane .status")
+    assert "\u0416" in page.text(".pane .status")
     assert ["400" in line for line in page.console] == [True]  # the browser itself notes every refused request
     page.console.clear()
 

@@ -4,17 +4,17 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
-from gpt.checkpoint import Loaded
 from gpt.serving.http.playground.corpora import Corpora
 from gpt.serving.http.playground.recipes import Recipes
 from gpt.serving.http.playground.runs import Runs
 from gpt.serving.http.playground.trainings import Trainings
-from http_server import Served, real_engine, serve_models
+from http_server import Serve, Served
 from patience import PATIENCE
 from tiny import CORPUS
 
@@ -40,28 +40,21 @@ def make_place(folder: Path) -> Path:
     return folder
 
 
+@dataclass
 class Site:
-    """A server, and requests to it as its page makes them.
+    """A server, and requests to it as its page makes them; `place` is a folder with configs, data and runs."""
 
-    Attributes:
-        served: see `Served`.
-        trainings: of the server.
-        place: folder with configs, data and runs.
-    """
-
-    def __init__(self, served: Served, trainings: Trainings, place: Path) -> None:
-        self.served, self.trainings, self.place = served, trainings, place
+    served: Served
+    place: Path
 
     def get(self, path: str = "", **options: Any) -> httpx2.Response:
         with self.served.http() as client:
             return client.get(f"/api/training{path}", **options)
 
-    def post(self, path: str, body: Any = None, **options: Any) -> httpx2.Response:
-        """Post as the page does; `options` replace what it sends."""
-        headers = {"X-Training-Token": self.get().json()["token"], "Origin": self.served.url}
-        headers |= {"Content-Type": "application/json", **options.pop("headers", {})}
-        with self.served.http() as client:
-            return client.post(f"/api/training{path}", content=json.dumps(body), headers=headers, **options)
+    def post(self, path: str, body: Any = None, **headers: Any) -> httpx2.Response:
+        """Post as the page does; `headers` replace what it sends."""
+        own = {"X-Training-Token": self.get().json()["token"], "Origin": self.served.url}
+        return self.served.send(json.dumps(body), f"/api/training{path}", **{**own, **headers})
 
     def wait_for(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Return the training once it is as it should be."""
@@ -80,22 +73,20 @@ class Site:
 
 @contextmanager
 def training_site(
-    place: Path, loaded: Callable[[Path], Loaded], models: Path, measure: Callable[[object], float] = lambda run: 1e9
+    serve: Serve, place: Path, measure: Callable[[object], float] = lambda run: 1e9, **options: Any
 ) -> Iterator[Site]:
-    """Run a server in a thread; a training that still runs at the end is stopped.
+    """Run a server in a thread, see `serve`; a training that still runs at the end is stopped.
 
     Args:
         place: see `make_place`.
-        loaded: the model that is served.
-        models: a runs folder that has one, which the server needs.
         measure: see `Recipes`.
     """
     runs = Runs(place / "runs")
     recipes = Recipes(place / "configs", runs, measure)
     trainings = Trainings(runs, recipes, Corpora(place / "data"), lambda line: None)
-    with serve_models(models, loaded, real_engine, trainings=trainings) as served:
+    with serve(trainings=trainings, **options) as served:
         try:
-            yield Site(served, trainings, place)
+            yield Site(served, place)
         finally:
             trainings.close()
             until = time.monotonic() + PATIENCE

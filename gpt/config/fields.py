@@ -1,18 +1,40 @@
-"""Classes of settings with a field for each sampling filter, a plugin's included."""
+"""Fields of settings: the name of a part of a table, and one for each sampling filter, a plugin's included."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from gpt.errors import ConfigError
 from gpt.filters import FILTERS, Filter
-from gpt.parts import with_plugins
+from gpt.parts import names_of, with_plugins
 
 Model = TypeVar("Model", bound=BaseModel)
 
 _CLASSES: list[tuple[type[BaseModel], str, bool]] = []
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Annotates a key of `gpt.parts.TABLES` that takes the names of parts, and of plugins, as `Literal` some words."""
+
+    key: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._check)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"enum": names_of(self.key), "type": "string"}
+
+    def _check(self, value: Any) -> str:
+        names = names_of(self.key)
+        if not isinstance(value, str) or value not in names:
+            *first, last = map(repr, names)
+            raise PydanticKnownError("literal_error", {"expected": f"{', '.join(first)} or {last}"})
+        return value
 
 
 def all_filters() -> dict[str, Filter]:

@@ -3,8 +3,8 @@
 import pytest
 
 from gpt.config import Config
-from gpt.config.own_text import LEAST, TIERS, recipe_for
 from gpt.config.without_effect import options_without_effect
+from gpt.corpora.own_text import LEAST, TIERS, recipe_for
 
 AMOUNTS = (LEAST, 2_777, 30_000, 100_000, 180_001, 300_000, 300_001, 1_000_000, 50_000_000)
 
