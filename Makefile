@@ -5,7 +5,7 @@ BIN := .venv/bin
 EXTRAS ?= dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format web schema docs licenses bench bench-check cuda clean
+.PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format web schema docs licenses bench bench-check cuda wheels clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -38,7 +38,7 @@ serve: setup ## serve the newest run: a playground and the OpenAI protocol at ht
 tensorboard: setup ## show the curves of all runs in a browser
 	$(BIN)/tensorboard --logdir runs
 
-test: setup ## run the quick tests in some 4 minutes, a worker on each core; they need no browser, compiler or network
+test: setup ## run the quick tests in some 3 minutes, a worker on each core; they need no browser, compiler or network
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --hypothesis-profile quick -m "not slow and not browser and not compiler"
 
 test-all: setup ## run all tests; what is missing here, such as Chromium, is skipped with the reason
@@ -47,7 +47,7 @@ test-all: setup ## run all tests; what is missing here, such as Chromium, is ski
 browser: setup ## install Chromium, in which the tests open pages (Debian; says what to install elsewhere)
 	@tests/install_browser.sh $(CURDIR)/$(BIN)/python
 
-drills: setup ## attack what docs/reliability.md promises, in some 20 minutes: make drills [DRILLS=kill,rot] [COUNT=9] [SELF_TEST=1]
+drills: setup ## attack what docs/reliability.md promises, in some 20 minutes: make drills [DRILLS=kill,disk] [COUNT=9] [SELF_TEST=1]
 	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m drills $(if $(DRILLS),--drills $(DRILLS)) $(if $(COUNT),--count $(COUNT)) $(if $(SELF_TEST),--self-test)
 
 test-native: setup ## run the kernels' tests under the address and undefined behavior sanitizers (g++, Linux)
@@ -102,6 +102,10 @@ bench-check: setup ## fail if a kernel is ten times slower than it should be on 
 
 cuda: ## measure and test on a GPU, in 40 minutes: make cuda PYTHON=python3 NANOGPT=path/to/checkout [STAGES=] [OUTPUT=]
 	@$(PYTHON) -m benchmarks.cuda $(if $(NANOGPT),--nanogpt "$(NANOGPT)") $(if $(STAGES),--stages "$(STAGES)") $(if $(OUTPUT),--output "$(OUTPUT)")
+
+wheels: setup ## build dist/*.whl with kernels for Linux, macOS and Windows, which need no compiler (installs ziglang)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[compiler]"
+	$(BIN)/python packaging/wheels.py
 
 clean: ## remove build products and caches; runs and data stay
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
