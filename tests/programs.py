@@ -22,7 +22,7 @@ def find_browser() -> str:
 
 def find_firefox() -> str:
     """Return the path of Firefox."""
-    return shutil.which("firefox") or give_up("this test needs Firefox")
+    return shutil.which("firefox") or give_up("this test needs Firefox: make browser")
 
 
 def find_axe() -> Path:
