@@ -1,5 +1,6 @@
 """The scripts as a person starts them: another process, another folder."""
 
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -26,9 +27,13 @@ def shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_help_works_from_any_folder_and_ends_with_an_example(script: Path, tmp_path: Path) -> None:
-    result = run("-I", str(script), "--help", cwd=tmp_path)
+def script(name: str) -> str:
+    return shlex.join([sys.executable, str(ROOT / "scripts" / f"{name}.py")])
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_help_works_from_any_folder_and_ends_with_an_example(path: Path, tmp_path: Path) -> None:
+    result = run("-I", str(path), "--help", cwd=tmp_path)
     assert result.returncode == 0
     assert "example:" in result.stdout
 
@@ -36,23 +41,24 @@ def test_help_works_from_any_folder_and_ends_with_an_example(script: Path, tmp_p
 def test_help_and_mistakes_wait_neither_for_torch_nor_for_matplotlib(tmp_path: Path) -> None:
     """Its OpenMP library reads the environment when it is loaded, which the command sets first."""
     views = ("shapes", "attention", "lens", "surprisal", "params", "flops", "memory", "scaling")
+    configs = shlex.quote(str(ROOT / "configs"))
     commands = [
-        *(f"gpt.cli.{script.stem} --help" for script in SCRIPTS if script.stem != "bench"),
+        *(f"gpt.cli.{path.stem} --help" for path in SCRIPTS if path.stem != "bench"),
         *(f"gpt.cli.explain {view} --help" for view in views),
-        f"gpt.cli.train --config {ROOT}/configs/quickstart.yaml --print-config",
+        f"gpt.cli.train --config {configs}/quickstart.yaml --print-config",
         "gpt.cli.explain attention --prompt It --head 1",
         "gpt.cli.explain lens --prompt It --top 0",
         "gpt.cli.explain surprisal --prompt It --top-p 2",
         "gpt.cli.explain shapes --batch 0",
         *(f"gpt.cli.explain {view} --published gpt2 --config a.yaml" for view in ("params", "flops", "memory")),
-        f"gpt.cli.explain flops --config {ROOT}/configs/shakespeare.yaml --batch 0",
-        f"gpt.cli.explain memory --config {ROOT}/configs/shakespeare.yaml --seq 0",
+        f"gpt.cli.explain flops --config {configs}/shakespeare.yaml --batch 0",
+        f"gpt.cli.explain memory --config {configs}/shakespeare.yaml --seq 0",
     ]
     code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        f"import shlex, sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from importlib import import_module\n"
         "for command in sys.argv[1:]:\n"
-        "    module, *arguments = command.split()\n"
+        "    module, *arguments = shlex.split(command)\n"
         "    try: import_module(module).main(arguments)\n"
         "    except SystemExit: pass\n"
         "    assert not {'torch', 'matplotlib'} & sys.modules.keys(), command\n"
@@ -64,11 +70,11 @@ def test_help_and_mistakes_wait_neither_for_torch_nor_for_matplotlib(tmp_path: P
 def test_every_script_but_the_benchmarks_is_a_console_script_too() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     modules = {target.removeprefix("gpt.cli.").removesuffix(":main") for target in project["scripts"].values()}
-    assert modules == {script.stem for script in SCRIPTS} - {"bench"}
+    assert modules == {path.stem for path in SCRIPTS} - {"bench"}
 
 
 def test_a_closed_pipe_ends_quietly(trained: Path) -> None:
-    command = f"{sys.executable} {ROOT / 'scripts/sample.py'} --max-new-tokens 400 --prompt It | head -c 5"
+    command = f"{script('sample')} --max-new-tokens 400 --prompt It | head -c 5"
     result = shell(f"set -o pipefail; {command}", trained)
     assert result.returncode == 0, result.stderr
     assert len(result.stdout) == 5
@@ -77,7 +83,7 @@ def test_a_closed_pipe_ends_quietly(trained: Path) -> None:
 
 
 def test_a_reader_who_went_away_does_not_end_a_training_run(workplace: Path) -> None:
-    command = f"{sys.executable} {ROOT / 'scripts/train.py'} --config tiny.yaml 2>&1 | head -n 1"
+    command = f"{script('train')} --config tiny.yaml 2>&1 | head -n 1"
     assert shell(command, workplace).returncode == 0
     assert (workplace / "runs/tiny/checkpoints/step-000006").is_dir()
 
@@ -91,32 +97,32 @@ def test_a_wrong_option_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["--output /dev/full", "> /dev/full"])
 def test_a_full_disk_is_one_line(where: str, trained: Path) -> None:
-    result = shell(f"{sys.executable} {ROOT / 'scripts/sample.py'} --checkpoint runs/tiny --prompt It {where}", trained)
+    result = shell(f"{script('sample')} --checkpoint runs/tiny --prompt It {where}", trained)
     assert result.returncode == 2
     said = result.stderr.removeprefix("loading torch\n")  # which a busy machine says
     assert said == "error: cannot write the output: No space left on device\n"
 
 
 def test_a_run_goes_on_where_every_standard_stream_is_closed(trained: Path, workplace: Path) -> None:
-    result = shell(f"{sys.executable} {ROOT / 'scripts/train.py'} --config tiny.yaml <&- >&- 2>&-", workplace)
+    result = shell(f"{script('train')} --config tiny.yaml <&- >&- 2>&-", workplace)
     assert result.returncode == 0
     verify_checkpoint(workplace / "runs/tiny/checkpoints/step-000006")
     assert (workplace / "runs/tiny/config.yaml").read_bytes() == (trained / "runs/tiny/config.yaml").read_bytes()
 
 
 def test_a_closed_output_is_said(trained: Path) -> None:
-    result = shell(f"{sys.executable} {ROOT / 'scripts/train.py'} --config tiny.yaml --print-config >&-", trained)
+    result = shell(f"{script('train')} --config tiny.yaml --print-config >&-", trained)
     assert (result.returncode, result.stdout) == (0, "")
     assert result.stderr == "warning: standard output is closed; the output is lost\n"
 
 
 def test_a_closed_input_is_one_line(trained: Path) -> None:
-    result = shell(f"{sys.executable} {ROOT / 'scripts/sample.py'} --prompt - <&-", trained)
+    result = shell(f"{script('sample')} --prompt - <&-", trained)
     assert result.returncode == 2
     assert result.stderr == "error: standard input is closed; there is nothing to read\n"
 
 
 @pytest.mark.parametrize("stream", ["2>/dev/full", "2>&-"])
 def test_a_mistake_that_cannot_be_said_exits_with_2_all_the_same(stream: str, trained: Path) -> None:
-    result = shell(f"{sys.executable} {ROOT / 'scripts/train.py'} --config gone.yaml {stream}", trained)
+    result = shell(f"{script('train')} --config gone.yaml {stream}", trained)
     assert (result.returncode, result.stdout) == (2, "")

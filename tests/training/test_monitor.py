@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock, call, create_autospec
 
 import numpy as np
@@ -152,7 +153,7 @@ class Terminal(io.StringIO):
 def test_in_a_pipe_there_is_a_line_for_each_report_and_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     """After 20 of 80 steps in 40 seconds, 60 steps take 120 more; steps before the resume do not count."""
     clock = iter([1000.0, 1040.0])
-    monkeypatch.setattr("gpt.training.monitor.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("gpt.training.monitor.time", SimpleNamespace(monotonic=lambda: next(clock)))
     pipe = io.StringIO()
     console = Console(max_steps=180, file=pipe)
     console.start(100)

@@ -1,3 +1,4 @@
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from gpt.config.loading import load_config
 from gpt.model import GPT
 
 REFERENCE = Path(__file__).resolve().parents[3] / "configs" / "reference_shapes.yaml"
-CONFIG = f"explain shapes --config {REFERENCE}"
+CONFIG = f"explain shapes --config {shlex.quote(str(REFERENCE))}"
 PROMPT = "explain shapes --prompt 'It was'"
 pytestmark = pytest.mark.usefixtures("here")
 

@@ -202,7 +202,7 @@ def test_lens_shows_its_table_and_the_candidates(open_page: Browse) -> None:
     press("ArrowUp"); press("ArrowLeft"); press("ArrowLeft");
     found.moved = read("details-title");
     hover(cells[5]);
-    found.last = [read("details-title"), read("readout"), entries("rows")];
+    found.last = [read("details-title"), read("readout"), document.getElementById("rows").checkVisibility()];
     document.getElementById("lens-table").dispatchEvent(new PointerEvent("pointerleave"));
     found.left = read("details-title");
     """
@@ -223,7 +223,7 @@ def test_lens_shows_its_table_and_the_candidates(open_page: Browse) -> None:
     assert top == [["<b>", "0.500", "came"], ["q2", "0.125", ""]]
     assert rows == [["embeddings", "0.250", ""], ["block 0", "0.375", ""], ["block 1", "0.500", "chosen"]]
     assert found["moved"] == "block 0, after 'a' (0)"
-    assert found["last"] == ["embeddings, after 'z' (5)", "The text ends here, so there is no next token.", []]
+    assert found["last"] == ["embeddings, after 'z' (5)", "The text ends here, so there is no next token.", False]
     assert found["left"] == found["moved"]
 
 
