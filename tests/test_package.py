@@ -14,7 +14,7 @@ import gpt
 PACKAGE = Path(gpt.__file__).parent
 
 FLOORS = [
-    {"errors", "progress", "signals", "files", "filters", "parts", "torch_defaults"},
+    {"errors", "invocation", "progress", "signals", "files", "filters", "parts", "torch_defaults"},
     {"environment", "config", "processor", "web"},
     {"device", "model", "data", "cache", "distributed", "plugins"},
     {"kernels", "evaluation", "checkpoint", "corpora"},
