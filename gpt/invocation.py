@@ -14,6 +14,11 @@ _SCRIPT_OF = {"new": "make_config"}
 """The scripts that are not called like their command."""
 
 
+def program() -> str:
+    """Return what stands before the name of a command, `gpt` or `python -m gpt`."""
+    return _joined(*_program("")[:-1])
+
+
 def command(name: str, *options: str | Path) -> str:
     """Return a command line as the user would write it who called this process: by a script, by `gpt` or by `-m gpt`.
 
