@@ -29,7 +29,11 @@ def command(name: str, *options: str | Path) -> str:
 
 def extra(name: str) -> str:
     """Return the command that installs an extra of the package for the Python that runs, quoted for the shell."""
-    return _joined(_python(), "-m", "pip", "install", f"{DISTRIBUTION}[{name}]")
+    from importlib.metadata import Distribution
+
+    is_installed = any(Distribution.discover(name=DISTRIBUTION))
+    what = [DISTRIBUTION] if is_installed else ["-e", str(SCRIPTS.parent)]  # a clone that is run as it is
+    return _joined(_python(), "-m", "pip", "install", *what[:-1], f"{what[-1]}[{name}]")
 
 
 def _program(name: str) -> list[str]:

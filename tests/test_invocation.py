@@ -60,7 +60,10 @@ def test_in_another_program(monkeypatch: pytest.MonkeyPatch, installed: Path) ->
 
 
 def test_extras_are_installed_for_the_python_that_runs(monkeypatch: pytest.MonkeyPatch, installed: Path) -> None:
+    monkeypatch.setattr("importlib.metadata.Distribution.discover", lambda name: [name])
     called(monkeypatch, f"{installed}/gpt", f"{installed}/gpt")
     assert invocation.extra("onnx") == f"{installed}/python -m pip install 'glassgpt[onnx]'"
     called(monkeypatch, "scripts/train.py", "python", "scripts/train.py")
     assert invocation.extra("onnx") == "python -m pip install 'glassgpt[onnx]'"
+    monkeypatch.setattr("importlib.metadata.Distribution.discover", lambda name: [])
+    assert invocation.extra("onnx") == f"python -m pip install -e '{ROOT}[onnx]'"

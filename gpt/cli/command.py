@@ -142,7 +142,7 @@ def load_torch() -> None:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parses a command line; the help ends with an example of options, and a mistake is reported in one line."""
+    """Parses a command line; the help ends with examples, one per line; a mistake is reported in one line."""
 
     def __init__(self, description: str, example: str, **kwargs: Any) -> None:
         super().__init__(
@@ -151,7 +151,8 @@ class CommandParser(argparse.ArgumentParser):
             allow_abbrev=False,
             **kwargs,
         )
-        self.epilog = f"example:\n  {self.prog} {example}".rstrip()
+        examples = (f"  {self.prog} {line}".rstrip() for line in example.split("\n"))
+        self.epilog = "\n".join(["example:", *examples])
 
     def parse_intermixed_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None

@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 import gpt
@@ -55,11 +54,11 @@ def _run(words: list[str]) -> int:
         "A text file in, a trained character-level GPT out.", "train --config quickstart", prog=invocation.program()
     )
     parser.add_argument("--version", action="store_true", help="print the versions of gpt, torch and Python, and exit")
-    parser.add_argument(
-        "command", nargs="?", choices=COMMANDS, metavar="COMMAND", help="see below; each has its --help"
-    )
-    commands = "\n".join(f"  {name:14}{command.summary}" for name, command in COMMANDS.items())
-    parser.epilog = f"commands:\n{commands}\n\n{parser.epilog}"
+    command = parser.add_argument("command", nargs="?", metavar="COMMAND", help="see below; each has its own --help")
+    summaries = {name: command.summary for name, command in COMMANDS.items()}
+    command.completer = lambda **context: summaries  # type: ignore[attr-defined]
+    listed = "\n".join(f"  {name:14}{summary}" for name, summary in summaries.items())
+    parser.epilog = f"commands:\n{listed}\n\n{parser.epilog}"
     complete(parser)
     if words and not words[0].startswith("-"):
         from gpt.config.suggestions import nearest
@@ -73,6 +72,8 @@ def _run(words: list[str]) -> int:
 
 
 def _torch_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("torch")  # without importing it
     except PackageNotFoundError:

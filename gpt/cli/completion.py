@@ -79,12 +79,13 @@ def _runs(prefix: str, parsed_args: argparse.Namespace, **context: Any) -> list[
     return sorted(found | set(DirectoriesCompleter()(prefix)))
 
 
-def _overrides(prefix: str, **context: Any) -> list[str]:
-    """Return `section.key=` for every key, or the values of one that has been written."""
+def _overrides(prefix: str, parsed_args: argparse.Namespace, **context: Any) -> list[str]:
+    """Return `section.key=` for every key, or the values of one that is written; and files without `--config`."""
     key, equals, _ = prefix.partition("=")
     if equals:
         return [f"{key}={value}" for value in choices_of(tuple(key.split(".")))]
-    return [f"{section}.{name}=" for section in Config.model_fields for name in section_class(section).model_fields]
+    keys = [f"{section}.{name}=" for section in Config.model_fields for name in section_class(section).model_fields]
+    return keys if getattr(parsed_args, "config", None) else [*keys, *FilesCompleter()(prefix)]
 
 
 _COMPLETERS = {"config": _configs, "checkpoint": _runs, "overrides": _overrides}

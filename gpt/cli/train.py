@@ -96,10 +96,11 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
             try:
                 state = trainer.run()
             except Interrupted as stopped:
-                again = f"--config {folder / 'config.yaml'}" if folder.name == loaded.name else "the same command and"
-                where = f"at step {trainer.state.step}, saved in {folder}"
-                options = " ".join([*plugin_options(), "--resume auto"])
-                tell(f"stopped by {stopped} {where}; continue with {again} {options}")
+                again = "the same command and --resume auto"
+                if folder.name == loaded.name and world.size == 1:
+                    options = ("--config", folder / "config.yaml", *plugin_options(), "--resume", "auto")
+                    again = invocation.command("train", *options)
+                tell(f"stopped by {stopped} at step {trainer.state.step}, saved in {folder}; continue with: {again}")
                 return stopped.exit_code
     flops = run_flops(trainer.config, len(trainer.dataset.train))
     taught = " with the teacher's" if trainer.config.train.teacher_share else ""
