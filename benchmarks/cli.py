@@ -17,7 +17,7 @@ from benchmarks import (
 from gpt.cli.command import CommandParser, add_command, run_command
 from gpt.cli.shared_options import load_given_plugins
 
-EXAMPLE = "python scripts/bench.py train step --config configs/shakespeare.yaml --variants native,torch"
+EXAMPLE = "step --config configs/shakespeare.yaml --variants native,torch"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     load_given_plugins(argv)
-    parser = CommandParser("Measure speed. Each measurement ends with one line of JSON.", EXAMPLE)
+    parser = CommandParser(
+        "Measure speed. Each measurement ends with one line of JSON.",
+        f"train {EXAMPLE}",
+        prog="python scripts/bench.py",
+    )
     kinds = parser.add_subparsers(required=True, metavar="WHAT", title="what to measure (each has its own --help)")
     train = add_command(kinds, "train", "Measure training.", EXAMPLE)
     trainings = train.add_subparsers(required=True, metavar="MEASUREMENT", title="each has its own --help")

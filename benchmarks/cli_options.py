@@ -13,7 +13,7 @@ from gpt.errors import ConfigError
 
 def add_measurement(subparsers: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:
     """Add a subcommand with `--json` and `--plugin`; those of `train` also get `--config` and overrides."""
-    parser = add_command(subparsers, name.split()[-1], summary, f"python scripts/bench.py {name} {example}".rstrip())
+    parser = add_command(subparsers, name.split()[-1], summary, example)
     parser.add_argument("--json", type=json_file, metavar="FILE", help="also write the line of JSON to this file")
     add_plugin_option(parser)
     if name.startswith("train"):

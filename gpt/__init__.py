@@ -43,6 +43,8 @@ if TYPE_CHECKING:  # `as` makes a name public for type checkers
     from gpt.training.callbacks import Callback as Callback
     from gpt.training.trainer import Trainer as Trainer
 
+__version__ = "0.1.0"
+
 _NAMES = {
     "gpt.api.models": "load save",
     "gpt.api.plotting": "plot",

@@ -97,7 +97,7 @@ class Run:
 
     @with_own_defaults
     def evaluate(self, split: str = "val") -> dict[str, Any]:
-        """Compute the loss of the model over a split of its corpus, as `scripts/evaluate.py` does.
+        """Compute the loss of the model over a split of its corpus, as `gpt evaluate` does.
 
         Args:
             split: train, val or test.

@@ -45,13 +45,13 @@ def train(
     report: Report | None = print_line,
     **keywords: Any,
 ) -> Run:
-    """Train a model and return its run; the result is that of `scripts/train.py`, down to the last bit.
+    """Train a model and return its run; the result is that of `gpt train`, down to the last bit.
 
     Args:
         path: a text to learn from: a file, a folder, or a glob pattern, as `data.path`.
         text: the text itself, in place of `path`.
         config: a YAML file, the name of a recipe such as `shakespeare`, a `Config`, or a dict of sections. None: the
-            recipe that fits the text, as `scripts/make_config.py` writes it.
+            recipe that fits the text, as `gpt new` writes it.
         resume: auto: continue this run from its newest readable checkpoint, or start it; a path: continue from there.
         allow_config_change: resume even though the configuration differs from the checkpoint's.
         callbacks: `gpt.Callback` objects, or functions that are called after each step with a `StepEvent`; not called

@@ -12,6 +12,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from gpt import invocation
 from gpt.checkpoint.folder import MANIFEST, Checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
 from gpt.config import Config
 from gpt.config.loading import dump_config, load_saved_config
@@ -45,7 +46,7 @@ class RunFolder:
 
     @property
     def is_checkpoint(self) -> bool:
-        """Return whether the folder is itself a checkpoint, as `scripts/quantize.py` writes one."""
+        """Return whether the folder is itself a checkpoint, as `gpt quantize` writes one."""
         return (self.path / MANIFEST).is_file()
 
     def lock(self) -> None:
@@ -265,7 +266,7 @@ def find_checkpoint(path: Path | None, runs: Path, prefer: str = "best") -> Path
         pointers = sorted(runs.glob("*/last.json"), key=lambda file: file.stat().st_mtime)
         if not pointers:
             raise CheckpointError(
-                f"no trained run below {runs}; train first: python scripts/train.py --config configs/quickstart.yaml"
+                f"no trained run below {runs}; train first: {invocation.command('train', '--config', 'quickstart')}"
             )
         path = pointers[-1].parent
     if (path / MANIFEST).is_file():

@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -142,16 +142,24 @@ def load_torch() -> None:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parses a command line; the help ends with an example, and a mistake is reported in one line."""
+    """Parses a command line; the help ends with examples, one per line; a mistake is reported in one line."""
 
     def __init__(self, description: str, example: str, **kwargs: Any) -> None:
         super().__init__(
             description=description,
-            epilog=f"example:\n  {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
             **kwargs,
         )
+        examples = (f"  {self.prog} {line}".rstrip() for line in example.split("\n"))
+        self.epilog = "\n".join(["example:", *examples])
+
+    def parse_intermixed_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """Parse a command line, or answer a shell that asks how it can go on."""
+        complete(self)
+        return super().parse_intermixed_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with 2."""
@@ -162,6 +170,12 @@ class CommandParser(argparse.ArgumentParser):
             message += f" (keys of the configuration have no dashes{did_you_mean(tuple(key[1].split('.')))})"
         print(f"error: {_on_its_lines(message)}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Answer a shell that completes a command line, and exit; do nothing in an ordinary call."""
+    if "_ARGCOMPLETE" in os.environ:
+        import_module("gpt.cli.completion").answer(parser)
 
 
 def add_command(subparsers: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:

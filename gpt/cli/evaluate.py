@@ -1,4 +1,4 @@
-"""`scripts/evaluate.py`: the loss of a trained model on held-out text."""
+"""`gpt evaluate`: the loss of a trained model on held-out text."""
 
 import argparse
 import json
@@ -40,8 +40,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 @command(
+    "evaluate",
     "Evaluate a trained model on its corpus, or on your own text. The last line is one JSON object.",
-    "python scripts/evaluate.py --checkpoint runs/shakespeare --protocol full",
+    "--checkpoint runs/shakespeare --protocol full",
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`scripts/export.py`: write a trained model in a format that other programs read."""
+"""`gpt export`: write a trained model in a format that other programs read."""
 
 import argparse
 from collections.abc import Callable
@@ -45,10 +45,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 @command(
+    "export",
     "Write a trained model in another format. html: one file that runs the model in any browser, offline. "
     "hf: a folder that transformers, vLLM and SGLang load. gguf: one file that llama.cpp runs. onnx: one file that "
     "onnxruntime runs.",
-    'python scripts/export.py --to html --checkpoint runs/shakespeare --prompt "ROMEO:" --output shakespeare.html',
+    '--to html --checkpoint runs/shakespeare --prompt "ROMEO:" --output shakespeare.html',
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`scripts/import_model.py`: a model that another program has trained, as a checkpoint."""
+"""`gpt import-model`: a model that another program has trained, as a checkpoint."""
 
 import argparse
 from pathlib import Path
@@ -19,9 +19,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 @command(
+    "import-model",
     "Make a checkpoint of a model that another program has trained. hf: a folder of transformers, with safetensors "
     "and a tokenizer.json; nanogpt: a ckpt.pt with the meta.pkl of its data beside it. No code in them is run.",
-    "python scripts/import_model.py --from hf --input gpt2 --output runs/gpt2",
+    "--from hf --input gpt2 --output runs/gpt2",
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`scripts/sample.py --interactive`: read prompts and continue each."""
+"""`gpt sample --interactive`: read prompts and continue each."""
 
 import contextlib
 import io

@@ -1,10 +1,10 @@
-"""`scripts/make_config.py`: write a configuration for one's own text."""
+"""`gpt new`: write a configuration for one's own text."""
 
 import argparse
 import json
-import shlex
 from pathlib import Path
 
+from gpt import invocation
 from gpt.cli.command import report
 from gpt.cli.shared_options import check_overrides, command, not_empty, to_path, write_output
 from gpt.config.loading import dump_config, parse_config, to_name
@@ -22,8 +22,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 @command(
+    "new",
     "Write a YAML file that trains on your own text: size, regularization and steps follow from its amount.",
-    "python scripts/make_config.py my.txt --output my.yaml",
+    "my.txt --output my.yaml",
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
@@ -45,5 +46,5 @@ def main(arguments: argparse.Namespace) -> int:
     train = config.train
     read = (train.max_steps + train.teacher_steps) * train.batch_size * config.model.block_size
     report(f"{length:,} {unit}, each read {read / len(dataset.train):,.1f} times; train with:")
-    print(f"python scripts/train.py --config {shlex.quote(str(output))}")
+    print(invocation.command("train", "--config", output))
     return 0

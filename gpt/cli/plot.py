@@ -1,4 +1,4 @@
-"""`scripts/plot.py`: plot the loss curves of runs."""
+"""`gpt plot`: plot the loss curves of runs."""
 
 import argparse
 
@@ -13,8 +13,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 @command(
+    "plot",
     "Plot the training and validation loss of one or more runs.",
-    "python scripts/plot.py runs/shakespeare --output loss.png",
+    "runs/shakespeare --output loss.png",
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`scripts/prepare_data.py`: download and encode a corpus, without training."""
+"""`gpt prepare-data`: download and encode a corpus, without training."""
 
 import argparse
 
@@ -14,9 +14,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 @command(
+    "prepare-data",
     "Download and encode the corpus of a configuration. train.py does this itself if necessary. Started again, it "
     "keeps what is finished.",
-    "python scripts/prepare_data.py --config configs/quickstart.yaml data.source=file data.path='my/*.jsonl.zst'",
+    "--config quickstart data.source=file data.path='my/*.jsonl.zst'",
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`scripts/quantize.py`: write a copy of a checkpoint with quantized weights."""
+"""`gpt quantize`: write a copy of a checkpoint with quantized weights."""
 
 import argparse
 from dataclasses import replace
@@ -20,9 +20,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 @command(
+    "quantize",
     "Write a copy of a checkpoint with the weights of its blocks quantized. It can be sampled and evaluated like "
     "any other, but not trained.",
-    "python scripts/quantize.py --checkpoint runs/shakespeare --weights int8 --output runs/shakespeare-int8",
+    "--checkpoint runs/shakespeare --weights int8 --output runs/shakespeare-int8",
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:

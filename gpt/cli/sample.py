@@ -1,4 +1,4 @@
-"""`scripts/sample.py`: generate text from a trained model, shown as it is generated."""
+"""`gpt sample`: generate text from a trained model, shown as it is generated."""
 
 import argparse
 import json
@@ -65,8 +65,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 @command(
+    "sample",
     "Generate text from a trained model. Sampling parameters default to those of the run's configuration.",
-    'python scripts/sample.py --prompt "ROMEO:" --temperature 0.8 --top-k 40 --seed 7',
+    '--prompt "ROMEO:" --temperature 0.8 --top-k 40 --seed 7',
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`scripts/serve.py`: serve trained models over HTTP, by a playground and by the OpenAI completions protocol."""
+"""`gpt serve`: serve trained models over HTTP, by a playground and by the OpenAI completions protocol."""
 
 import argparse
 import asyncio
@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt import invocation
 from gpt.cli.command import load_torch, report
 from gpt.cli.shared_options import (
     add_device_option,
@@ -20,6 +21,7 @@ from gpt.cli.shared_options import (
     number,
     to_path,
 )
+from gpt.config.recipes import RECIPES
 from gpt.environment import read_settings
 from gpt.errors import GPTError
 from gpt.progress import announced
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
     from gpt.serving.http.models import Models
     from gpt.serving.http.playground.trainings import Trainings
 
-RECIPES, DATA = Path("configs"), Path("data")
-"""Where the page finds configuration files and texts to train from, and keeps what is pasted into it."""
+CONFIGS, DATA = Path("configs"), Path("data")
+"""Where the page finds configuration files, or else the recipes, and texts to train from, and keeps pasted ones."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -78,15 +80,16 @@ def _host_name(text: str) -> str:
 
 
 @command(
+    "serve",
     "Serve trained models: a playground at http://127.0.0.1:8000 and the OpenAI completions protocol below /v1.",
-    "python scripts/serve.py --port 8000",
+    "--port 8000",
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
     """Exit codes: 2 a user's mistake, 130 stopped by Ctrl-C, 143 by SIGTERM."""
     missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if missing:
-        raise GPTError(f"{missing[0]} is not installed; the server needs it: pip install -e '.[serve]'")
+        raise GPTError(f"{missing[0]} is not installed; the server needs it: {invocation.extra('serve')}")
     load_torch()
     from gpt.device import keep_freed_memory
     from gpt.serving.http.limits import Limits
@@ -131,7 +134,8 @@ def _trainings(models: "Models") -> "Trainings":
     from gpt.serving.http.playground.trainings import Trainings
 
     runs = Runs(models.runs)
-    return Trainings(runs, Recipes(RECIPES, runs), Corpora(DATA), report)
+    recipes = Recipes(CONFIGS if CONFIGS.is_dir() else RECIPES, runs)
+    return Trainings(runs, recipes, Corpora(DATA), report)
 
 
 async def _serve(arguments: argparse.Namespace, models: "Models", limits: "Limits", bound: "socket.socket") -> int:

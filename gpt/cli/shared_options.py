@@ -10,6 +10,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TextIO
 
+from gpt import invocation
 from gpt.cli.command import CommandParser, run_command
 from gpt.config.loading import LoadedConfig, load_config
 from gpt.config.sections import DEVICE_PATTERN
@@ -22,13 +23,14 @@ Run = Callable[[argparse.Namespace], int]
 
 
 def command(
-    description: str, example: str, add_options: Callable[[argparse.ArgumentParser], object]
+    name: str, description: str, example: str, add_options: Callable[[argparse.ArgumentParser], object]
 ) -> Callable[[Run], Callable[[Sequence[str] | None], int]]:
     """Make a command of a function of its options: it takes the command line, and ends as `run_command` says.
 
     Args:
+        name: what follows `gpt` on the command line.
         description: what the command does, as a sentence.
-        example: a complete command line.
+        example: options of a complete command line.
         add_options: adds the options to a parser.
     """
 
@@ -36,7 +38,7 @@ def command(
         @wraps(run)
         def main(argv: Sequence[str] | None = None) -> int:
             def new_parser() -> CommandParser:
-                parser = CommandParser(description, example)
+                parser = CommandParser(description, example, prog=invocation.command(name))
                 add_options(parser)
                 return parser
 
@@ -190,7 +192,11 @@ def load_given_plugins(argv: Sequence[str] | None) -> None:
 def add_config_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
     add_plugin_option(parser)
     parser.add_argument(
-        "--config", type=to_path, required=required, metavar="FILE", help="YAML file, such as configs/quickstart.yaml"
+        "--config",
+        type=to_path,
+        required=required,
+        metavar="FILE",
+        help="YAML file, or a recipe, such as quickstart",
     )
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
 

@@ -1,4 +1,4 @@
-"""`scripts/sweep.py`: train with every combination of some values, or with random ones, and compare the losses."""
+"""`gpt sweep`: train with every combination of some values, or with random ones, and compare the losses."""
 
 import argparse
 import sys
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpt import invocation
 from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import add_config_options, load_given_plugins, read_config, to_path
 from gpt.cli.tables import add_format_options, print_view
@@ -26,7 +27,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     load_given_plugins(argv)
     parser = CommandParser(
         "Train with every combination of the values in a grid file, or with random ones; the same command continues.",
-        "python scripts/sweep.py --config configs/quickstart.yaml grid.yaml train.max_steps=100",
+        "--config quickstart grid.yaml train.max_steps=100",
+        prog=invocation.command("sweep"),
     )
     parser.add_argument(
         "grid", type=to_path, metavar="GRID", help="YAML file: a list of values for each key that varies"

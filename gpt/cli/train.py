@@ -1,12 +1,12 @@
-"""`scripts/train.py`: train a model from a YAML file."""
+"""`gpt train`: train a model from a YAML file."""
 
 import argparse
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
 
+from gpt import invocation
 from gpt.cli.command import CommandParser, load_torch, report, run_command
 from gpt.cli.shared_options import add_config_options, load_given_plugins, not_empty, read_config
 from gpt.config import Config
@@ -29,7 +29,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     load_given_plugins(argv)
     parser = CommandParser(
         "Train a GPT. Any key of the configuration can be overridden as section.key=value.",
-        "python scripts/train.py --config configs/shakespeare.yaml run.name=slower optim.learning_rate=3e-3",
+        "--config shakespeare run.name=slower optim.learning_rate=3e-3",
+        prog=invocation.command("train"),
     )
     add_config_options(parser, required=False)
     parser.add_argument(
@@ -48,7 +49,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--print-schema", action="store_true", help="print the JSON schema of configurations and exit")
     arguments = parser.parse_intermixed_args(argv)
     if arguments.config is None and not arguments.print_schema:
-        parser.error("--config FILE is required, for example --config configs/quickstart.yaml")
+        parser.error("--config FILE is required, for example --config quickstart")
     return arguments
 
 
@@ -95,18 +96,19 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
             try:
                 state = trainer.run()
             except Interrupted as stopped:
-                again = f"--config {folder / 'config.yaml'}" if folder.name == loaded.name else "the same command and"
-                where = f"at step {trainer.state.step}, saved in {folder}"
-                options = " ".join([*plugin_options(), "--resume auto"])
-                tell(f"stopped by {stopped} {where}; continue with {again} {options}")
+                again = "the same command and --resume auto"
+                if folder.name == loaded.name and world.size == 1:
+                    options = ("--config", folder / "config.yaml", *plugin_options(), "--resume", "auto")
+                    again = invocation.command("train", *options)
+                tell(f"stopped by {stopped} at step {trainer.state.step}, saved in {folder}; continue with: {again}")
                 return stopped.exit_code
     flops = run_flops(trainer.config, len(trainer.dataset.train))
     taught = " with the teacher's" if trainer.config.train.teacher_share else ""
     cost = "" if state.step < trainer.config.train.max_steps else f", {flops / 1e12:,.3g} TFLOP{taught}"
     tell(
         f"done: {state.step} steps in {state.seconds:.1f} s{cost}; best validation loss {state.best_val_loss:.4f} nats "
-        f"per token at step {state.best_step}; sample with: python scripts/sample.py --checkpoint {folder}"
-        + "".join(f" {shlex.quote(word)}" for word in plugin_options())
+        f"per token at step {state.best_step}; sample with: "
+        + invocation.command("sample", "--checkpoint", folder, *plugin_options())
     )
     return 0
 

@@ -8,14 +8,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from gpt.config.loading import LoadedConfig, at_line, checked, line_of, parse_document, read_yaml, to_name, validated
+from gpt.config.recipes import find_config
 from gpt.config.sections import Config, Section
 from gpt.config.strict_yaml import Document
-from gpt.config.suggestions import did_you_mean, nearest, section_class
+from gpt.config.suggestions import did_you_mean, section_class
 from gpt.errors import ConfigError
 
 Source = str | Path | Config | Mapping[str, Any]
 """A YAML file, the name of a recipe, a configuration, or its sections as dicts."""
-RECIPES = Path(__file__).parents[2] / "configs"
 MEANT = {"name": "run"}
 """Sections of the keys that several sections have, where one of them is what everybody means."""
 
@@ -65,31 +65,12 @@ def problems_of(sections: Mapping[str, Any]) -> list[str]:
 def _read(source: Source | None) -> tuple[str, Document, list[str]]:
     """Return what messages call the source, its values, and a line for each key that is given twice."""
     if isinstance(source, str | Path):
-        path = _find(source)
-        return str(path), *parse_document(read_yaml(path, "configuration", "configs/quickstart.yaml"), str(path))
+        path = find_config(source)
+        return str(path), *parse_document(read_yaml(path, "configuration", "my.yaml"), str(path))
     if source is not None and not isinstance(source, Mapping | Config):
         raise ConfigError(f"config is a {type(source).__name__}, expected a file, a recipe's name, a Config or a dict")
     values = {} if source is None else plain(source)
     return "config", Document(values, {}, []), []
-
-
-def _find(source: str | Path) -> Path:
-    path = Path(source)
-    is_name = not path.suffix and path.name == str(source)
-    return shipped_recipe(path.name) if is_name and not path.is_file() else path
-
-
-def shipped_recipe(name: str) -> Path:
-    """Return the file of a recipe, such as `shakespeare`.
-
-    Raises:
-        ConfigError: there is no such recipe; the message names the nearest one.
-    """
-    known = sorted(path.stem for path in RECIPES.glob("*.yaml"))
-    if name not in known:
-        meant = nearest(name, known) or f"; expected a file or one of {', '.join(known)}"
-        raise ConfigError(f"{name!r} is neither a file nor a recipe{meant}")
-    return RECIPES / f"{name}.yaml"
 
 
 def _place(keywords: Mapping[str, Any], problems: list[str]) -> dict[tuple[str, str], Any]:

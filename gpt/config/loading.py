@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gpt.config.fields import all_filters
+from gpt.config.recipes import find_config
 from gpt.config.sections import SEEDS, Config, CrossCheckError
 from gpt.config.strict_yaml import MAX_CHARACTERS, Document, YAMLSyntaxError, dump, parse, parse_value
 from gpt.config.suggestions import did_you_mean, section_class
@@ -42,14 +43,14 @@ class LoadedConfig:
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """Read a configuration file and apply `section.key=value` overrides.
+    """Read a configuration file, or a recipe by its name, and apply `section.key=value` overrides.
 
     Raises:
         ConfigError: the file is missing or unreadable, or anything in it or the overrides is wrong;
             the message holds one line per problem.
     """
-    path = Path(path)
-    text = read_yaml(path, "configuration", "configs/quickstart.yaml")
+    path = find_config(path)
+    text = read_yaml(path, "configuration", "my.yaml")
     return LoadedConfig(parse_config(text, str(path), overrides), to_name(path.stem), path.parent)
 
 
@@ -116,7 +117,7 @@ def parse_config(text: str, origin: str, overrides: Sequence[str] = ()) -> Confi
 
 def load_saved_config(path: Path) -> Config:
     """Read the configuration of a run; see `parse_saved_config`."""
-    return parse_saved_config(read_yaml(path, "configuration", "configs/quickstart.yaml"), str(path))
+    return parse_saved_config(read_yaml(path, "configuration", "my.yaml"), str(path))
 
 
 def parse_saved_config(text: str, origin: str) -> Config:
@@ -255,8 +256,8 @@ def _sentence(key: tuple[str, ...], details: ErrorDetails) -> str:
             return f"unknown key{did_you_mean(key)}"
         case "model_type" | "model_attributes_type" | "dict_type":
             return f"expected keys below this section, got {value!r}"
-        case "literal_error" | "bool_type" if _choices(key):
-            return f"got {value!r}, expected one of {', '.join(_choices(key))}"
+        case "literal_error" | "bool_type" if choices_of(key):
+            return f"got {value!r}, expected one of {', '.join(choices_of(key))}"
         case "string_type":
             return f"got {value!r}, expected text; put it in quotes"
         case "tuple_type":
@@ -270,7 +271,8 @@ def _sentence(key: tuple[str, ...], details: ErrorDetails) -> str:
             return f"got {value!r}, {message[0].lower()}{message[1:]}"
 
 
-def _choices(key: tuple[str, ...]) -> list[str]:
+def choices_of(key: tuple[str, ...]) -> list[str]:
+    """Return the words that a key's value can be; none if it is free."""
     if len(key) != 2:
         return []
     schema = section_class(key[0]).model_json_schema()["properties"].get(key[1], {})

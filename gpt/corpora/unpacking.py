@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from gpt import invocation
 from gpt.corpora.source_files import SourceFile
 from gpt.errors import DataError, first_line
 
@@ -24,7 +25,7 @@ CHUNK = 2048
 def require_package(name: str, path: Path) -> None:
     """Raise DataError if a package that reads a file is not installed."""
     if find_spec(name) is None:
-        raise DataError(f"{path} needs the {name} package: pip install 'gpt[corpora]'")
+        raise DataError(f"{path} needs the {name} package: {invocation.extra('corpora')}")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt import invocation
 from gpt.data.token_bytes import byte_symbols, spelling_of
 from gpt.data.tokenizers import Ids, Tokenizer, require_characters, smallest_dtype
 from gpt.data.word_memo import WordMemo, applies_to
@@ -130,7 +131,7 @@ def load_bpe(path: Path) -> BPETokenizer:
 
 def _require_library() -> None:
     if find_spec("tokenizers") is None:
-        raise DataError("byte pair encoding needs the tokenizers package: pip install 'gpt[bpe]'")
+        raise DataError(f"byte pair encoding needs the tokenizers package: {invocation.extra('bpe')}")
 
 
 def _characters_begun(token: bytes) -> int:

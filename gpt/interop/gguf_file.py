@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpt import invocation
 from gpt.config import ModelConfig
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
@@ -44,7 +45,7 @@ def write_gguf(
     try:
         library: Any = import_module("gguf")
     except ModuleNotFoundError:
-        raise InputError("exporting to GGUF needs the gguf package: pip install 'gpt[gguf]'") from None
+        raise InputError(f"exporting to GGUF needs the gguf package: {invocation.extra('gguf')}") from None
     require_float32(model)
     config, kind = model.config, ARCHITECTURES[architecture_for(model.config).name]
     if kind == "gpt2" and config.mlp not in ("gelu", "gelu_tanh"):

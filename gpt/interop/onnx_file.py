@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from gpt import invocation
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError, first_line
 from gpt.interop.hugging_face import require_float32
@@ -35,7 +36,7 @@ def write_onnx(path: Path, model: GPT, tokenizer: Tokenizer) -> None:
         OSError: the file cannot be written.
     """
     if any(find_spec(package) is None for package in PACKAGES):
-        raise InputError("exporting to ONNX needs the onnx and onnxscript packages: pip install 'gpt[onnx]'")
+        raise InputError(f"exporting to ONNX needs the onnx and onnxscript packages: {invocation.extra('onnx')}")
     require_float32(model)
     size = 4 * sum(parameter.numel() for parameter in model.parameters())
     if size > MAX_BYTES:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from gpt import invocation
 from gpt.errors import DeviceError
 from gpt.files import temporary_file
 from gpt.kernels.compiler import Compiler, find_compiler
@@ -64,7 +65,7 @@ def _find_or_compile(
 ) -> Path:
     compiler = compiler or find_compiler()
     if compiler is None:
-        raise DeviceError("no C++ compiler was found; install g++ or clang++, or: pip install ziglang")
+        raise DeviceError(f"no C++ compiler was found; install g++ or clang++, or: {invocation.extra('compiler')}")
     command = compiler.arguments([*processor.compiler_flags, *flags])
     key = f"{Path(source).stem}-{_fingerprint([*command, source, compiler.version], SOURCES / source)}"
     folder = cache / "kernels"

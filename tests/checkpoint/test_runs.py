@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpt import invocation
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint
 from gpt.config import Config
 from gpt.errors import CheckpointError, ConfigError
@@ -223,7 +225,7 @@ def test_without_pointers_a_run_means_its_newest_checkpoint(trained: RunFolder) 
         ("runs", "runs holds no checkpoint"),
         ("runs/one/config.yaml", "holds no checkpoint"),
         ("nowhere/last", "nowhere is not a run; give last as .*runs/NAME/last"),
-        (None, "no trained run below .*runs; train first: python scripts/train.py"),
+        (None, f"no trained run below .*runs; train first: {re.escape(invocation.command('train'))}"),
     ],
 )
 def test_a_path_without_a_checkpoint_says_so(run: RunFolder, path: str | None, message: str) -> None:

@@ -3,12 +3,12 @@
 import shlex
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from gpt.checkpoint import verify_checkpoint
+from gpt.cli.commands import COMMANDS
 from patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,10 +67,9 @@ def test_help_and_mistakes_wait_neither_for_torch_nor_for_matplotlib(tmp_path: P
     assert result.returncode == 0, result.stderr
 
 
-def test_every_script_but_the_benchmarks_is_a_console_script_too() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    modules = {target.removeprefix("gpt.cli.").removesuffix(":main") for target in project["scripts"].values()}
-    assert modules == {path.stem for path in SCRIPTS} - {"bench"}
+def test_every_script_but_the_benchmarks_is_a_command_too() -> None:
+    scripts = {path.stem for path in SCRIPTS} - {"bench"}
+    assert {command.file for command in COMMANDS.values()} == scripts | {"recipes", "completion"}
 
 
 def test_a_closed_pipe_ends_quietly(trained: Path) -> None:

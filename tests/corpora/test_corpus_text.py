@@ -13,6 +13,7 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
+from gpt import invocation
 from gpt.config import DataConfig
 from gpt.corpora import corpus_text, tables, unpacking
 from gpt.corpora.corpus_text import CorpusText
@@ -137,7 +138,7 @@ def test_a_package_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: p
     for name, package in (("a.zst", "zstandard"), ("a.parquet", "pyarrow")):
         with pytest.raises(DataError) as caught:
             read(tmp_path, name, b"")
-        assert str(caught.value) == f"{tmp_path / name} needs the {package} package: pip install 'gpt[corpora]'"
+        assert str(caught.value) == f"{tmp_path / name} needs the {package} package: {invocation.extra('corpora')}"
 
 
 @pytest.mark.parametrize(("name", "pack"), [("a.gz", gzip.compress), ("a.zst", zstd), ("a.zip", zipped)])

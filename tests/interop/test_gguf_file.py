@@ -1,6 +1,7 @@
 """GGUF files: read back by the library of the format, and run by llama.cpp where it is installed."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from gpt import invocation
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer, learn_bpe
 from gpt.data.tokenizers import ByteTokenizer, CharTokenizer
@@ -101,7 +103,7 @@ def test_what_llama_cpp_cannot_run_is_refused(changes: dict[str, object], messag
 
 def test_the_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(InputError, match=r"pip install 'gpt\[gguf\]'"):
+    with pytest.raises(InputError, match=re.escape(invocation.extra("gguf"))):
         write_gguf(tmp_path / "x.gguf", sharp_model(), CHARS, "float32", "x")
 
 
@@ -119,7 +121,7 @@ def run_llama_cpp(file: Path, prompt: str) -> Any:
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
 
 
-@pytest.mark.skipif(find_spec("llama_cpp") is None, reason="needs llama-cpp-python: pip install 'gpt[llama]'")
+@pytest.mark.skipif(find_spec("llama_cpp") is None, reason="needs llama-cpp-python: pip install 'glassgpt[llama]'")
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
 def test_llama_cpp_writes_the_same_greedy_text(changes: dict[str, object], tmp_path: Path) -> None:
     model, prompt = sharp_model(block_size=256, **changes), "abadcabé#"
@@ -148,7 +150,7 @@ def test_the_words_are_recognized(name: str) -> None:
     assert gguf_tokens(BPE_TOKENIZERS[name]).words == name
 
 
-@pytest.mark.skipif(find_spec("llama_cpp") is None, reason="needs llama-cpp-python: pip install 'gpt[llama]'")
+@pytest.mark.skipif(find_spec("llama_cpp") is None, reason="needs llama-cpp-python: pip install 'glassgpt[llama]'")
 @pytest.mark.parametrize("name", BPE_TOKENIZERS)
 def test_llama_cpp_merges_as_we_do(name: str, tmp_path: Path) -> None:
     tokenizer = BPE_TOKENIZERS[name]

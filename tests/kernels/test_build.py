@@ -17,6 +17,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from gpt import invocation
 from gpt.errors import DeviceError
 from gpt.kernels import __main__ as setup
 from gpt.kernels import build
@@ -351,5 +352,5 @@ def test_setup_goes_on_without_a_compiler_and_says_what_to_install(
     assert setup.main() == 0
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("no compiled kernels: no C++ compiler was found; install ")
-    assert line.endswith("pip install ziglang")
+    assert line.endswith(invocation.extra("compiler"))
     assert list(tmp_path.iterdir()) == []

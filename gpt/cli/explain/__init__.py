@@ -1,8 +1,9 @@
-"""`scripts/explain.py`: look inside a model, with one module per view."""
+"""`gpt explain`: look inside a model, with one module per view."""
 
 from collections.abc import Sequence
 
-from gpt.cli.command import CommandParser, add_command, run_command
+from gpt import invocation
+from gpt.cli.command import CommandParser, add_command, complete, run_command
 from gpt.cli.explain import (
     attention,
     flops,
@@ -30,14 +31,16 @@ def _run(argv: Sequence[str] | None) -> int:
     load_given_plugins(argv)
     parser = CommandParser(
         "Look inside a model: its shapes, attention, predictions, parameters, FLOPs and memory.",
-        'python scripts/explain.py attention --prompt "To be, or not" --layer 2 --head 1',
+        'attention --prompt "To be, or not" --layer 2 --head 1',
+        prog=invocation.command("explain"),
     )
     subparsers = parser.add_subparsers(required=True, metavar="VIEW", title="views (each has its own --help)")
     for view in VIEWS:
         name = view.__name__.rpartition(".")[2]
-        options = add_command(subparsers, name, view.SUMMARY, f"python scripts/explain.py {name} {view.EXAMPLE}")
+        options = add_command(subparsers, name, view.SUMMARY, view.EXAMPLE)
         options.set_defaults(run=view.run)
         view.add_options(options)
+    complete(parser)
     arguments, unknown = parser.parse_known_args(argv)
     if "overrides" in arguments:
         arguments.overrides = [text for text in unknown if not text.startswith("-")]

@@ -1,4 +1,4 @@
-"""`scripts/explain.py attention`: where each head attends."""
+"""`gpt explain attention`: where each head attends."""
 
 import argparse
 import math

@@ -1,4 +1,4 @@
-"""`scripts/explain.py flops`: FLOPs of training and generation, and the highest decoding speed of this machine."""
+"""`gpt explain flops`: FLOPs of training and generation, and the highest decoding speed of this machine."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""`scripts/explain.py lens`: what the model would predict after each layer."""
+"""`gpt explain lens`: what the model would predict after each layer."""
 
 import argparse
 from collections.abc import Iterator

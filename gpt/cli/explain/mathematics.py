@@ -1,4 +1,4 @@
-"""`scripts/explain.py mathematics`: the formulas of a block, as a document in Markdown."""
+"""`gpt explain mathematics`: the formulas of a block, as a document in Markdown."""
 
 import argparse
 

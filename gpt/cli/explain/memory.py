@@ -1,4 +1,4 @@
-"""`scripts/explain.py memory`: the memory of training and of generation, predicted without allocating it."""
+"""`gpt explain memory`: the memory of training and of generation, predicted without allocating it."""
 
 import argparse
 from dataclasses import asdict

@@ -61,7 +61,7 @@ def find_config(arguments: argparse.Namespace) -> NamedConfig:
     overrides = arguments.overrides
     check_overrides(overrides)
     if arguments.config is not None:
-        config, source = _with_vocabulary(load_config(arguments.config, overrides).config, str(arguments.config))
+        config, source = with_vocabulary(load_config(arguments.config, overrides).config, str(arguments.config))
     else:
         config, source = _published(arguments.published) if arguments.published is not None else _trained(arguments)
         config = parse_config(dump_config(config), source, overrides) if overrides else config
@@ -119,7 +119,7 @@ def _trained(arguments: argparse.Namespace) -> NamedConfig:
     return NamedConfig(read_checkpoint(folder).config, str(folder))
 
 
-def _with_vocabulary(config: Config, path: str) -> NamedConfig:
+def with_vocabulary(config: Config, path: str) -> NamedConfig:
     """Fill in the vocabulary size, which the corpus would otherwise determine."""
     if config.model.vocab_size is not None:
         return NamedConfig(config, path)

@@ -1,4 +1,4 @@
-"""`scripts/explain.py params`: the parameters of a model, by component and by tensor."""
+"""`gpt explain params`: the parameters of a model, by component and by tensor."""
 
 import argparse
 from collections.abc import Iterator

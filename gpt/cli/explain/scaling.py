@@ -1,4 +1,4 @@
-"""`scripts/explain.py scaling`: the time and memory of training on many devices, on paper."""
+"""`gpt explain scaling`: the time and memory of training on many devices, on paper."""
 
 import argparse
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""`scripts/explain.py shapes`: every tensor of a forward pass."""
+"""`gpt explain shapes`: every tensor of a forward pass."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpt.model import GPT
 
 SUMMARY = "Show every tensor of a forward pass, in the order of computation."
-EXAMPLE = "--config configs/reference_shapes.yaml"
+EXAMPLE = "--config reference_shapes"
 
 LENGTH = 7
 """Number of tokens in a trace without a prompt: few enough to follow by hand."""

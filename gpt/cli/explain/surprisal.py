@@ -1,4 +1,4 @@
-"""`scripts/explain.py surprisal`: how likely each token was, and the alternatives to it."""
+"""`gpt explain surprisal`: how likely each token was, and the alternatives to it."""
 
 import argparse
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`scripts/explain.py walk`: how a text passes through a trained model, as a document in Markdown."""
+"""`gpt explain walk`: how a text passes through a trained model, as a document in Markdown."""
 
 import argparse
 import sys
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     vocabulary, known = loaded.model.vocab_size, loaded.tokenizer.vocab_size
     unused = f" It has {vocabulary:,} ids, of which the text it was trained on used {known}." * (vocabulary > known)
     steps = loaded.config.train.max_steps
-    made_of = f"\nMade by `scripts/explain.py walk` of `{loaded.folder}`, after {steps} steps.{unused}\n\n"
+    made_of = f"\nMade by `gpt explain walk` of `{loaded.folder}`, after {steps} steps.{unused}\n\n"
     write_page(arguments, HEAD + made_of + walk_page(loaded.model, loaded.tokenizer, idx))
 
 

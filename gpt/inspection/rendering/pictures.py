@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt import invocation
 from gpt.errors import GPTError, InputError
 from gpt.inspection.views.tokens import PLACEHOLDER, View, mostly_characters, shorten
 
@@ -115,7 +116,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib as mpl  # noqa: F401
     except ImportError:
-        raise GPTError('matplotlib is not installed; install it with: pip install "gpt[plot]"') from None
+        raise GPTError(f"matplotlib is not installed; install it with: {invocation.extra('plot')}") from None
 
 
 def _figure(width: float, height: float) -> Any:

@@ -15,7 +15,7 @@ COMMITTED = Path(__file__).resolve().parents[3] / "docs" / "mathematics.md"
 
 def test_the_committed_page_is_the_regenerated_one() -> None:
     same = COMMITTED.read_text(encoding="utf-8") == mathematics_page()
-    assert same, "regenerate it: python scripts/explain.py mathematics --output docs/mathematics.md"
+    assert same, "regenerate it: gpt explain mathematics --output docs/mathematics.md"
 
 
 def test_every_public_function_is_on_the_page_once_in_the_order_of_the_module() -> None:

@@ -1,6 +1,6 @@
 """Endpoints that look into a model while it reads a text: attention, logit lens, surprisal, shape trace.
 
-Their answers have the shape of the pages that `scripts/explain.py --html` writes, and are shown by the same code.
+Their answers have the shape of the pages that `gpt explain --html` writes, and are shown by the same code.
 """
 
 import asyncio

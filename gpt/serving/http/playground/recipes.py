@@ -14,6 +14,7 @@ from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder
 from gpt.config import Config, ModelConfig, RunConfig
 from gpt.config.loading import load_config
+from gpt.config.recipes import about
 from gpt.device import choose_compute
 from gpt.errors import GPTError
 from gpt.progress import silent
@@ -98,7 +99,7 @@ class Recipes:
             low = high = START_SECONDS + pace * (train.max_steps + train.teacher_steps)
         return Recipe(
             name=path.stem,
-            about=_about(path),
+            about=about(path),
             source=config.data.source,
             parameters=_parameters(model, {"byte": 256, "bpe": config.data.bpe_vocab_size}.get(tokenizer, vocabulary)),
             n_layer=model.n_layer,
@@ -155,12 +156,6 @@ def _work(config: Config) -> tuple[object, ...]:
         *(model, config.optim.name, config.optim.ema_decay, train.batch_size, train.grad_accum_steps),
         *(run.device, run.dtype, run.kernels, run.compile, run.threads),
     )
-
-
-def _about(path: Path) -> str:
-    """Return the first comment of a file that is for a person."""
-    lines = (line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#"))
-    return next((line for line in lines if not line.startswith("yaml-language-server")), "")
 
 
 @lru_cache

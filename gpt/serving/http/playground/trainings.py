@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gpt import invocation
 from gpt.config.loading import TEACHER_SUFFIX, load_config
 from gpt.errors import ConfigError, DataError
 from gpt.plugins import plugin_options
@@ -127,7 +128,7 @@ class Trainings:
             words = ["--config", str(config), *plugin_options(), "--resume", "auto"]
             self._report(
                 f"stopping the training of {self._launcher.name}, which saves a checkpoint; go on with: "
-                f"python scripts/train.py {shlex.join(words)}"
+                f"{invocation.command('train', *words)}"
             )
         self._launcher.stop(for_good=True)
 

@@ -1,0 +1,80 @@
+"""`gpt`: every command of the package by its name; none is imported but the one that runs."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+import gpt
+from gpt import invocation
+from gpt.cli.command import CommandParser, complete, run_command
+
+
+class Command(NamedTuple):
+    """A command: the file of `gpt.cli` with its `main`, and what it does, in a line."""
+
+    file: str
+    summary: str
+
+
+COMMANDS = {
+    "new": Command("make_config", "write a configuration that fits your own text"),
+    "train": Command("train", "train a model, or resume a run"),
+    "sample": Command("sample", "generate text from a trained model"),
+    "evaluate": Command("evaluate", "compute the loss of a trained model on held-out text"),
+    "explain": Command("explain", "look inside a model: shapes, attention, predictions, FLOPs, memory"),
+    "serve": Command("serve", "serve trained models: a playground, and completions over HTTP"),
+    "export": Command("export", "write a trained model in a format that other programs read"),
+    "import-model": Command("import_model", "convert a model that another program has trained"),
+    "quantize": Command("quantize", "write a copy of a checkpoint with quantized weights"),
+    "prepare-data": Command("prepare_data", "download and encode a corpus, without training"),
+    "sweep": Command("sweep", "train with every combination of some values, and compare"),
+    "plot": Command("plot", "plot the loss curves of runs"),
+    "recipes": Command("recipes", "list the configurations that ship with the package"),
+    "completion": Command("completion", "complete commands and options in bash, zsh and fish"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that the first word names, and return its exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    name = next(iter(words), "")
+    if "_ARGCOMPLETE" in os.environ:
+        name = import_module("gpt.cli.completion").enter_command(COMMANDS)
+    if name not in COMMANDS:
+        return run_command(lambda: _run(words))
+    code: int = import_module(f"gpt.cli.{COMMANDS[name].file}").main(words[1:])
+    return code
+
+
+def _run(words: list[str]) -> int:
+    """Print the help or the version, or say which command was probably meant."""
+    parser = CommandParser(
+        "A text file in, a trained character-level GPT out.", "train --config quickstart", prog=invocation.program()
+    )
+    parser.add_argument("--version", action="store_true", help="print the versions of gpt, torch and Python, and exit")
+    command = parser.add_argument("command", nargs="?", metavar="COMMAND", help="see below; each has its own --help")
+    summaries = {name: command.summary for name, command in COMMANDS.items()}
+    command.completer = lambda **context: summaries  # type: ignore[attr-defined]
+    listed = "\n".join(f"  {name:14}{summary}" for name, summary in summaries.items())
+    parser.epilog = f"commands:\n{listed}\n\n{parser.epilog}"
+    complete(parser)
+    if words and not words[0].startswith("-"):
+        from gpt.config.suggestions import nearest
+
+        parser.error(f"there is no command {words[0]!r}{nearest(words[0], COMMANDS)}")
+    if parser.parse_args(words).version:
+        print(f"gpt {gpt.__version__}, torch {_torch_version()}, Python {sys.version.split()[0]}")
+    else:
+        parser.print_help()
+    return 0
+
+
+def _torch_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("torch")  # without importing it
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,69 @@
+"""The spelling of commands, by how the process was called."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpt import invocation
+
+PYTHON = sys.executable
+ROOT = Path(invocation.__file__).parents[1]
+
+
+def called(monkeypatch: pytest.MonkeyPatch, argv: str, *typed: str) -> None:
+    monkeypatch.setattr(sys, "argv", [argv, "--seed", "1"])
+    monkeypatch.setattr(sys, "orig_argv", [*typed, "--seed", "1"])
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of programs with `python` and `gpt`, which PATH finds."""
+    for name in ("python", "gpt"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path
+
+
+def test_by_a_script(monkeypatch: pytest.MonkeyPatch, installed: Path) -> None:
+    monkeypatch.chdir(ROOT)
+    called(monkeypatch, "scripts/train.py", "python", "scripts/train.py")
+    assert invocation.command("sample", "--prompt", "It is") == "python scripts/sample.py --prompt 'It is'"
+    assert invocation.command("import-model", Path("ä b")) == "python scripts/import_model.py 'ä b'"
+    assert invocation.command("new") == "python scripts/make_config.py"
+    assert invocation.command("recipes") == "gpt recipes"  # has no script
+    monkeypatch.chdir(installed)
+    called(monkeypatch, f"{ROOT}/scripts/train.py", "./python", f"{ROOT}/scripts/train.py")
+    assert invocation.command("sample") == f"./python {ROOT}/scripts/sample.py"
+
+
+def test_by_the_installed_command(monkeypatch: pytest.MonkeyPatch, installed: Path) -> None:
+    called(monkeypatch, f"{installed}/gpt", f"{installed}/python", f"{installed}/gpt")
+    assert invocation.command("sample") == "gpt sample"
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert invocation.command("sample") == f"{installed}/gpt sample"
+
+
+def test_by_the_module(monkeypatch: pytest.MonkeyPatch, installed: Path) -> None:
+    called(monkeypatch, f"{ROOT}/gpt/__main__.py", "python", "-m", "gpt")
+    assert invocation.command("sample") == "python -m gpt sample"
+
+
+def test_in_another_program(monkeypatch: pytest.MonkeyPatch, installed: Path) -> None:
+    called(monkeypatch, "/site-packages/ipykernel_launcher.py", "/usr/bin/other", "-m", "ipykernel_launcher")
+    assert invocation.command("sample") == "gpt sample"
+    (installed / "gpt").unlink()
+    assert invocation.command("sample") == f"{installed}/python -m gpt sample"
+
+
+def test_extras_are_installed_for_the_python_that_runs(monkeypatch: pytest.MonkeyPatch, installed: Path) -> None:
+    monkeypatch.setattr("importlib.metadata.Distribution.discover", lambda name: [name])
+    called(monkeypatch, f"{installed}/gpt", f"{installed}/gpt")
+    assert invocation.extra("onnx") == f"{installed}/python -m pip install 'glassgpt[onnx]'"
+    called(monkeypatch, "scripts/train.py", "python", "scripts/train.py")
+    assert invocation.extra("onnx") == "python -m pip install 'glassgpt[onnx]'"
+    monkeypatch.setattr("importlib.metadata.Distribution.discover", lambda name: [])
+    assert invocation.extra("onnx") == f"python -m pip install -e '{ROOT}[onnx]'"
