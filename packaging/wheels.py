@@ -1,9 +1,11 @@
 """`make wheels`: a wheel per platform with the kernels of all its processor classes, so that users need no compiler.
 
 Zig is the compiler: it brings the C and C++ libraries of every platform. A wheel holds the sources too; what they are
-compiled for is chosen at run time, and whoever edits them compiles them again. Each wheel is checked by the tools of its
-platform (`checks.py`), and recorded calls of the kernels are repeated with its libraries wherever this machine can run
-them (`replaying.py`): natively, for Windows in Wine, for aarch64 in QEMU. Nothing has run on macOS or on real Windows.
+compiled for is chosen at run time, and whoever edits them compiles them again.
+
+Each wheel is checked by the tools of its platform (`checks.py`). Recorded calls of the kernels are repeated with its
+libraries wherever this machine can run them (`replaying.py`): natively, for Windows in Wine, for aarch64 in QEMU.
+Nothing of it has run on macOS, on a real Windows or on a real aarch64.
 """
 
 import argparse
@@ -16,50 +18,15 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 from checks import check_wheel
+from platforms import PLATFORMS, ROOT, SOURCES, ZIG, Platform
 from replaying import replay_wheel
 
-from gpt.kernels.build import prebuilt_key
 from gpt.kernels.compiler import FLAGS, system_flags
-from gpt.kernels.decoding.engine import FLAGS as ENGINE_FLAGS
-from gpt.kernels.library_cache import CachedLibrary
-from gpt.processor import AMX, AVX2, AVX512, AVX512_BF16, GENERIC, NEON, Processor
-
-ROOT = Path(__file__).parent.parent
-SOURCES = {"decoding/engine.cpp": ENGINE_FLAGS, "training/training.cpp": ()}
-"""Sources of the libraries, with the compiler flags of each."""
-ZIG = (sys.executable, "-m", "ziglang", "c++")
-
-
-@dataclass(frozen=True)
-class Platform:
-    """A platform by its name in a wheel, in Zig, and in `sys.platform`, and the processor classes found there."""
-
-    tag: str
-    target: str
-    system: str
-    processors: tuple[Processor, ...]
-
-    @property
-    def suffix(self) -> str:
-        return ".dll" if self.system == "win32" else ".so"
-
-
-PLATFORMS = {
-    "linux-x86_64": Platform(
-        "manylinux_2_17_x86_64",
-        "x86_64-linux-gnu.2.17",
-        "linux",
-        (AMX, AVX512_BF16, AVX512, AVX2, GENERIC),
-    ),
-    "linux-aarch64": Platform("manylinux_2_17_aarch64", "aarch64-linux-gnu.2.17", "linux", (NEON,)),
-    "macos-arm64": Platform("macosx_11_0_arm64", "aarch64-macos.11.0", "darwin", (NEON,)),
-    "windows-x64": Platform("win_amd64", "x86_64-windows-gnu", "win32", (AVX512_BF16, AVX512, AVX2, GENERIC)),
-}
+from gpt.processor import Processor
 
 
 def compiled_library(platform: Platform, source: str, processor: Processor) -> Path:
@@ -69,7 +36,7 @@ def compiled_library(platform: Platform, source: str, processor: Processor) -> P
         subprocess.CalledProcessError: the compiler fails.
     """
     folder = ROOT / "build/wheels" / f"{platform.target}-{importlib.metadata.version('ziglang')}"
-    cached = CachedLibrary(folder, prebuilt_key(source, processor, SOURCES[source]), platform.suffix)
+    cached = platform.library(folder, source, processor)
     if library := cached.find():
         return library
     own = [flag.replace("-march=x86-64", "-march=x86_64") for flag in processor.compiler_flags]
@@ -132,7 +99,7 @@ def main() -> int:
         wheel = build_wheel(platform, options.output)
         print(f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB in {time.monotonic() - start:.0f} s", flush=True)
         found = check_wheel(wheel, platform.tag)
-        found += replay_wheel(wheel, platform.target, ZIG)
+        found += replay_wheel(wheel, platform)
         problems += [f"{wheel.name}: {problem}" for problem in found]
     for problem in problems:
         print(problem, file=sys.stderr)

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 #ifdef _WIN32
-#define NOMINMAX
-#include <windows.h>
+// of <windows.h>, where INT8 and other names of ours are types
+extern "C" __declspec(dllimport) int __stdcall GetModuleHandleExA(unsigned long flags, const char* of, void** library);
 #else
 #include <dlfcn.h>
 #include <sched.h>
@@ -42,9 +42,9 @@ template <class Condition> void spin_until(Condition is_true) {
 // Keeps this library in memory if it is closed, since its threads wait in its code.
 inline void stay_loaded() {
 #ifdef _WIN32
-    HMODULE library;
-    const DWORD flags = GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_PIN;
-    GetModuleHandleExA(flags, (LPCSTR)&pause_spinning, &library);
+    const unsigned long from_address = 4, forever = 1;
+    void* library;
+    GetModuleHandleExA(from_address | forever, (const char*)&pause_spinning, &library);
 #else
     Dl_info library;
     if (dladdr((void*)&pause_spinning, &library)) dlopen(library.dli_fname, RTLD_NOW | RTLD_NODELETE);
