@@ -2,120 +2,108 @@
 
 Zig is the compiler: it brings the C and C++ libraries of every platform. A wheel holds the sources too; what they are
 compiled for is chosen at run time, and whoever edits them compiles them again.
+
+Each wheel is checked by the tools of its platform (`checks.py`). Recorded calls of the kernels are repeated with its
+libraries wherever this machine can run them (`replaying.py`): natively, for Windows in Wine, for aarch64 in QEMU.
+Nothing of it has run on macOS, on a real Windows or on a real aarch64.
 """
 
 import argparse
+import importlib.metadata
+import os
+import platform as machine
 import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
-from gpt.kernels.build import prebuilt_key
+from checks import check_wheel
+from platforms import PLATFORMS, ROOT, SOURCES, ZIG, Platform
+from replaying import replay_wheel
+
 from gpt.kernels.compiler import FLAGS, system_flags
-from gpt.kernels.decoding.engine import FLAGS as ENGINE_FLAGS
-from gpt.kernels.library_cache import CachedLibrary
-from gpt.processor import AMX, AVX2, AVX512, AVX512_BF16, GENERIC, NEON, Processor
-
-ROOT = Path(__file__).parent.parent
-SOURCES = {"decoding/engine.cpp": ENGINE_FLAGS, "training/training.cpp": ()}
-"""Sources of the libraries, with the compiler flags of each."""
-MAX_BYTES = 8_000_000
+from gpt.processor import Processor
 
 
-@dataclass(frozen=True)
-class Platform:
-    """A platform by its name in a wheel, in Zig, and in `sys.platform`, and the processor classes found there."""
-
-    tag: str
-    target: str
-    system: str
-    processors: tuple[Processor, ...]
-
-    @property
-    def suffix(self) -> str:
-        return ".dll" if self.system == "win32" else ".so"
-
-
-PLATFORMS = {
-    "linux-x86_64": Platform(
-        "manylinux_2_17_x86_64",
-        "x86_64-linux-gnu.2.17",
-        "linux",
-        (AMX, AVX512_BF16, AVX512, AVX2, GENERIC),
-    ),
-    "linux-aarch64": Platform("manylinux_2_17_aarch64", "aarch64-linux-gnu.2.17", "linux", (NEON,)),
-    "macos-arm64": Platform("macosx_11_0_arm64", "aarch64-macos.11.0", "darwin", (NEON,)),
-    "windows-x64": Platform("win_amd64", "x86_64-windows-gnu", "win32", (AVX512_BF16, AVX512, AVX2, GENERIC)),
-}
-
-
-def compile_library(platform: Platform, source: str, processor: Processor, folder: Path) -> Path:
-    """Compile a source for a processor class of a platform into a folder, and return the library.
+def compiled_library(platform: Platform, source: str, processor: Processor) -> Path:
+    """Return the library of a source for a processor class of a platform, compiled once, in `build/wheels`.
 
     Raises:
         subprocess.CalledProcessError: the compiler fails.
     """
-    zig = [sys.executable, "-m", "ziglang", "c++", "-target", platform.target]
+    folder = ROOT / "build/wheels" / f"{platform.target}-{importlib.metadata.version('ziglang')}"
+    cached = platform.library(folder, source, processor)
+    if library := cached.find():
+        return library
     own = [flag.replace("-march=x86-64", "-march=x86_64") for flag in processor.compiler_flags]
     with tempfile.TemporaryDirectory() as scratch:
         compiled, linked = Path(scratch, "object.o"), Path(scratch, f"library{platform.suffix}")
         system = system_flags(platform.system, is_zig=True)
-        flags = [flag for flag in FLAGS if flag != "-shared"]
-        subprocess.run(
-            [*zig, *flags, *system, *own, *SOURCES[source], "-c", ROOT / "gpt/kernels/src" / source, "-o", compiled],
-            check=True,
-        )
+        flags = [*(flag for flag in FLAGS if flag != "-shared"), *system, *own, *SOURCES[source]]
+        path = Path("gpt/kernels/src", source)
+        command = [*ZIG, "-target", platform.target, *flags, "-c", path, "-o", compiled]
+        subprocess.run(command, cwd=ROOT, check=True)
         # linked without the flags of the class: Zig would compile its C++ library anew for each
-        subprocess.run([*zig, "-O3", "-shared", "-s", compiled, "-o", linked], check=True)
+        command = [*ZIG, "-target", platform.target, "-O3", "-shared", "-s", compiled, "-o", linked]
+        subprocess.run(command, check=True)
         folder.mkdir(parents=True, exist_ok=True)
-        key = prebuilt_key(source, processor, SOURCES[source])
-        return CachedLibrary(folder, key, platform.suffix).store(linked)
+        return cached.store(linked)
 
 
 def build_wheel(platform: Platform, output: Path) -> Path:
-    """Build the wheel of a platform from the tracked files, and return it.
+    """Build the wheel of a platform from the tracked files, and return it; the same files make the same wheel.
 
     Raises:
         subprocess.CalledProcessError: git, the compiler or pip fails.
     """
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        libraries = list(pool.map(lambda job: compiled_library(platform, *job), product(SOURCES, platform.processors)))
     with tempfile.TemporaryDirectory() as scratch:
-        tree = Path(scratch, "tree")
+        tree, made = Path(scratch, "tree"), Path(scratch, "made")
         names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
         for name in filter(None, names.split("\0")):
             if name.startswith(("gpt/", "configs/")) or "/" not in name:
                 (tree / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, tree / name)
-        for source in SOURCES:
-            for processor in platform.processors:
-                library = compile_library(platform, source, processor, tree / "gpt/kernels/prebuilt")
-                print(f"  {library.name}: {library.stat().st_size / 1e3:,.0f} kB")
-        made = Path(scratch, "made")
+                shutil.copy(ROOT / name, tree / name)
+        (tree / "gpt/kernels/prebuilt").mkdir()
+        for library in libraries:
+            shutil.copy(library, tree / "gpt/kernels/prebuilt")
+            print(f"  {library.name}: {library.stat().st_size / 1e3:,.0f} kB")
         pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
         tag = f"--config-settings=--build-option=--plat-name={platform.tag}"
-        subprocess.run([*pip, tag, "--wheel-dir", made, tree], check=True)
+        dated = {**os.environ, "SOURCE_DATE_EPOCH": "315619200"}  # 1980, where the times of ZIP files begin
+        subprocess.run([*pip, tag, "--wheel-dir", made, tree], env=dated, check=True)
         (wheel,) = made.glob("*.whl")
         output.mkdir(parents=True, exist_ok=True)
         return Path(shutil.move(wheel, output / wheel.name))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Build and check wheels; return 1 if one is not fit to be published."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("platforms", nargs="*", default=list(PLATFORMS), help=f"{', '.join(PLATFORMS)}; all by default")
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="folder of the wheels (dist)")
     options = parser.parse_args()
     if unknown := set(options.platforms) - set(PLATFORMS):
         parser.error(f"unknown platform {unknown.pop()!r}; expected {', '.join(PLATFORMS)}")
+    if machine.machine() != "x86_64":
+        parser.error(f"wheels are built on x86-64, and this is {machine.machine()}")  # see gpt/processor.py
+    problems = []
     for name in options.platforms:
-        print(f"{name}:")
-        wheel = build_wheel(PLATFORMS[name], options.output)
-        size = wheel.stat().st_size
-        print(f"{wheel}: {size / 1e6:.1f} MB")
-        if size > MAX_BYTES:
-            print(f"{wheel.name} has more than {MAX_BYTES / 1e6:.0f} MB", file=sys.stderr)
-            return 1
-    return 0
+        platform, start = PLATFORMS[name], time.monotonic()
+        print(f"{name}:", flush=True)
+        wheel = build_wheel(platform, options.output)
+        print(f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB in {time.monotonic() - start:.0f} s", flush=True)
+        found = check_wheel(wheel, platform.tag)
+        found += replay_wheel(wheel, platform)
+        problems += [f"{wheel.name}: {problem}" for problem in found]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ from gpt.kernels.kinds import Kind
 from gpt.processor import Processor, supported_processors
 from gpt.progress import Report, silent
 
-RESULTS = {"create": ctypes.c_void_p, "free": None, "block_bytes": ctypes.c_int64, "generate": ctypes.c_int64}
+VOID = dict.fromkeys(("free", "forward", "step", "sample", "copy_blocks"))
+RESULTS = {**VOID, "create": ctypes.c_void_p, "block_bytes": ctypes.c_int64, "generate": ctypes.c_int64}
 """Return types of the library's functions."""
 FLAGS = ("-ffp-contract=off",)
 """The source says where to fuse a multiplication and an addition, so that every instantiation rounds alike."""

@@ -1,0 +1,133 @@
+// Threads that wait for calls, for want of an OpenMP library to share with torch: starting them for each call takes
+// longer than a small kernel.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+#ifdef _WIN32
+// of <windows.h>, where INT8 and other names of ours are types
+extern "C" __declspec(dllimport) int __stdcall GetModuleHandleExA(unsigned long flags, const char* of, void** library);
+#else
+#include <dlfcn.h>
+#include <sched.h>
+#include <unistd.h>
+#endif
+
+// Tells the processor that this is a spin loop.
+inline void pause_spinning() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+inline void yield_to_others() {
+#ifdef _WIN32
+    std::this_thread::yield();
+#else
+    sched_yield();
+#endif
+}
+
+template <class Condition> void spin_until(Condition is_true) {
+    for (int spins = 0; !is_true(); spins++)
+        if (spins > 100) yield_to_others();  // another process may need this core
+        else pause_spinning();
+}
+
+// Keeps this library in memory if it is closed, since its threads wait in its code.
+inline void stay_loaded() {
+#ifdef _WIN32
+    const unsigned long from_address = 4, forever = 1;
+    void* library;
+    GetModuleHandleExA(from_address | forever, (const char*)&pause_spinning, &library);
+#else
+    Dl_info library;
+    if (dladdr((void*)&pause_spinning, &library)) dlopen(library.dli_fname, RTLD_NOW | RTLD_NODELETE);
+#endif
+}
+
+inline int process_number() {
+#ifdef _WIN32
+    return 0;  // it cannot fork
+#else
+    return getpid();
+#endif
+}
+
+// What one of the `count` workers of a call does.
+using RunWorker = void (*)(void* data, int index, int count);
+
+// Is never destroyed, and its threads are detached, so that a process ends without waiting for them.
+class Pool {
+    const int process = process_number();
+    std::mutex mutex;
+    std::condition_variable called;
+    std::atomic<uint32_t> calls{0};
+    std::atomic<int> working{0};
+    std::atomic_flag busy = ATOMIC_FLAG_INIT;
+    int size = 1;  // the caller is a worker too
+
+    struct {
+        RunWorker run;
+        void* data;
+        int count;
+    } call;
+
+    void serve(int index, uint32_t seen) {
+        while (true) {
+            std::unique_lock<std::mutex> lock(mutex);
+            called.wait(lock, [&] { return calls != seen; });
+            seen = calls;
+            const auto current = call;
+            lock.unlock();
+            if (index >= current.count) continue;
+            current.run(current.data, index, current.count);
+            working--;
+        }
+    }
+
+  public:
+    Pool() { stay_loaded(); }
+
+    // A process forked from the one with the threads has none of them.
+    bool is_of_this_process() const { return process == process_number(); }
+
+    // Runs all workers of a call at the same time; returns whether it did: not if another call is running.
+    bool try_run(RunWorker run, void* data, int count) {
+        if (busy.test_and_set()) return false;
+        for (; size < count; size++) std::thread(&Pool::serve, this, size, calls.load()).detach();
+        {
+            std::lock_guard<std::mutex> lock(mutex);
+            call = {run, data, count};
+            working = count - 1;
+            calls++;
+        }
+        called.notify_all();
+        run(data, 0, count);
+        spin_until([&] { return working == 0; });
+        busy.clear();
+        return true;
+    }
+};
+
+// Runs all workers of a call at the same time.
+static void run_workers(RunWorker run, void* data, int count) {
+    if (count == 1) return run(data, 0, 1);
+    static std::atomic<Pool*> kept{nullptr};
+    Pool* pool = kept;
+    if (!pool || !pool->is_of_this_process()) {
+        Pool* made = new Pool;
+        if (kept.compare_exchange_strong(pool, made)) pool = made;
+        else delete made;
+    }
+    if (pool->try_run(run, data, count)) return;
+    std::vector<std::thread> others;
+    for (int i = 1; i < count; i++) others.emplace_back(run, data, i, count);
+    run(data, 0, count);
+    for (std::thread& other : others) other.join();
+}

@@ -1,0 +1,150 @@
+"""Record calls of the kernels on this machine, for `replay.cpp`, which repeats them where there is no Python.
+
+A recording holds the arguments of each call, and all memory that it reaches, before and after.
+"""
+
+import ctypes
+import gc
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gpt.config import ModelConfig, SamplingParams
+from gpt.environment import Settings
+from gpt.kernels.decoding.c_structs import sample_in_c, sampling_in_c
+from gpt.kernels.decoding.engine import Engine, load_engine, sample_rows
+from gpt.kernels.decoding.weights import lay_out_weights
+from gpt.kernels.training.bindings import KERNELS, Kernels
+from gpt.kernels.training.block import replace_blocks
+from gpt.model import GPT
+from gpt.model.quantized import quantize
+from gpt.processor import Processor
+
+WORDS, INTEGERS, BFLOAT16, FLOAT32 = range(4)
+KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
+ARGUMENTS = 8
+NO_RESULT = -1
+THREADS = 2
+SHAPE = {"n_layer": 2, "n_head": 2, "n_embd": 64, "block_size": 80, "vocab_size": 65, "norm_eps": 1e-5}
+VARIANTS = (
+    {"norm": "rmsnorm", "position": "rope", "mlp": "gelu", "mlp_conv": 3, "qk_norm": True, "dropout": 0.1},
+    {"norm": "layernorm", "position": "learned", "mlp": "swiglu", "dropout": 0.0},
+)
+"""Models that together call every kernel."""
+
+
+class Recorder:
+    """Stands in for a library: passes calls on, and writes them down."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library, self.names, self._calls = library, set[str](), list[bytes]()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return partial(self._call, name)
+
+    def write(self, path: Path) -> None:
+        path.write_bytes(struct.pack("<q", len(self._calls)) + b"".join(self._calls))
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        values = [_number(argument) for argument in arguments]
+        regions = _reachable(values)
+        before = {address: ctypes.string_at(address, size) for address, (size, _) in regions.items()}
+        result = getattr(self._library, name)(*arguments)
+        number = NO_RESULT if result is None else result
+        padded = values + [0] * (ARGUMENTS - len(values))
+        self._calls.append(name.encode().ljust(32, b"\0") + struct.pack("<10q", *padded, number, len(regions)))
+        for address, (size, kind) in regions.items():
+            after = ctypes.string_at(address, size)
+            self._calls[-1] += struct.pack("<3q", address, kind, size) + before[address] + after
+        self.names.add(name)
+        return result
+
+
+def _number(argument: Any) -> int:
+    """Return an argument as C receives it: a number, or an address."""
+    if argument is None or isinstance(argument, int | ctypes.c_void_p):
+        return getattr(argument, "value", argument) or 0
+    return ctypes.addressof(getattr(argument, "_obj", argument))  # that of `byref`
+
+
+def _reachable(values: list[int]) -> dict[int, tuple[int, int]]:
+    """Return the size in bytes and the kind of each region of memory that numbers and what they point to point to."""
+    known, values = _live_regions(), list(values)  # which grow
+    found: dict[int, tuple[int, int]] = {}
+    for address in values:
+        if address in known and address not in found:
+            size, kind = found[address] = known[address]
+            if kind == WORDS:
+                values += struct.unpack(f"<{size // 8}q", ctypes.string_at(address, size // 8 * 8))
+    return found
+
+
+def _live_regions() -> dict[int, tuple[int, int]]:
+    """Return the size and kind of all tensors, and arrays and structures of ctypes, by their addresses."""
+    regions: dict[int, tuple[int, int]] = {}
+    for thing in gc.get_objects():
+        if issubclass(type(thing), Tensor) and thing.device.type == "cpu":
+            region = thing.data_ptr(), (thing.nbytes, KINDS.get(thing.dtype, INTEGERS))
+        elif issubclass(type(thing), ctypes.Array | ctypes.Structure):
+            region = ctypes.addressof(thing), (ctypes.sizeof(thing), WORDS)
+        else:
+            continue
+        regions[region[0]] = max(region[1], regions.get(region[0], (0, 0)))
+    return regions
+
+
+@contextmanager
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    yield
+    torch.set_num_threads(before)
+
+
+def record_training(path: Path, processor: Processor, settings: Settings) -> None:
+    """Record a step of each of `VARIANTS` in the type of a processor's matmuls."""
+    kernels: Any = Kernels(processor.matmul_dtype, settings, processors=[processor])
+    kernels._library = recorder = Recorder(kernels._library)
+    torch.manual_seed(1)
+    with _threads():
+        for variant in VARIANTS:
+            model = GPT(ModelConfig(**SHAPE, **variant))
+            replace_blocks(model, kernels)
+            idx = torch.randint(65, (2, 41))
+            with torch.autocast("cpu", torch.bfloat16, enabled=processor.matmul_dtype == torch.bfloat16):
+                logits = model(idx[:, :-1])
+            F.cross_entropy(logits.flatten(0, 1).float(), idx[:, 1:].flatten()).backward()
+    missing = {f"gpt_{name}" for name in KERNELS} - recorder.names
+    assert missing <= ({"gpt_weight_gradient"} if processor.matmul_dtype == torch.float32 else set()), missing
+    recorder.write(path)
+
+
+def record_decoding(path: Path, processor: Processor, settings: Settings) -> None:
+    """Record passes and samples of each of `VARIANTS`, with weights and keys of all types."""
+    recorder: Any = Recorder(load_engine(settings.cache_dir, processor=processor))
+    torch.manual_seed(1)
+    params, uniforms = SamplingParams(temperature=0.9, top_k=20, repetition_penalty=1.1), torch.rand(2, 8)
+    formats = ((None, "fp32"), ("int8", "bf16"), ("int4", "int8"))
+    with _threads():
+        for variant in VARIANTS:
+            for weights, kv_dtype in formats:
+                model = GPT(ModelConfig(**SHAPE, **variant)).eval()
+                laid_out = lay_out_weights(quantize(model, weights) if weights else model, processor)
+                engine = Engine(recorder, laid_out, sequences=2, kv_dtype=kv_dtype, blocks=5)
+                prompt = torch.randint(65, (60,)).tolist()
+                logits = engine.forward(prompt, [0] * 60, range(60), [0, 59])
+                engine.copy_blocks([(2, 0), (3, 1)])
+                seen = torch.zeros(2, 65, dtype=torch.uint8)
+                engine.generate([0, 1], [3, 4], [60, 0], uniforms, params, seen, keep_logits=True)
+                sample = sample_in_c(sampling_in_c(params), 0.4, seen[0], None)
+                engine.step([5], [1], [8], [0], [sample])
+                sample_rows(recorder, logits, params, uniforms[:, 0].contiguous(), seen)
+                del engine
+    recorder.write(path)
