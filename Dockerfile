@@ -9,7 +9,8 @@ ARG TORCH=cpu
 RUN pip install --no-cache-dir --root-user-action ignore uv
 WORKDIR /build
 COPY pyproject.toml constraints.txt ./
-RUN uv pip install --system --no-cache --torch-backend "$TORCH" -c constraints.txt -r pyproject.toml --extra serve --extra plot
+RUN uv pip install --system --no-cache --torch-backend "$TORCH" -c constraints.txt torch
+RUN uv pip install --system --no-cache -c constraints.txt -r pyproject.toml --extra serve --extra plot
 
 FROM packages AS wheel
 RUN apt-get update && apt-get install --yes --no-install-recommends git && rm -rf /var/lib/apt/lists/*
