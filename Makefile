@@ -2,7 +2,8 @@ PYTHON ?= python3
 CONFIG ?= configs/shakespeare.yaml
 PROMPT ?= ROMEO:
 BIN := .venv/bin
-EXTRAS ?= dev
+EXTRAS ?=
+TORCH ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format web schema docs licenses bench bench-check cuda wheels clean
@@ -10,16 +11,32 @@ EXTRAS ?= dev
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-setup: .venv/compiled ## create .venv and compile the kernels; does nothing the second time
+comma := ,
+SERVE := .venv/with-serve
+DEV := .venv/with-dev
+
+setup: $(addprefix .venv/with-,$(subst $(comma), ,$(EXTRAS))) .venv/compiled ## create .venv and compile the kernels: make setup [EXTRAS=dev,onnx] [TORCH=cpu]; does nothing the second time
 
 .venv/compiled: .venv/installed $(shell find gpt/kernels gpt/processor.py -type f -not -name "*.pyc")
 	$(BIN)/python -m gpt.kernels
 	@touch $@
 
+# A progress bar for a person, nothing for a log.
+PIP = $(BIN)/python -m pip install $$([ -t 1 ] || echo --quiet) --disable-pip-version-check -c constraints.txt
+
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	@echo "installing the Python packages into .venv, a minute or more"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
+ifneq ($(TORCH),)
+	$(PIP) uv
+	$(BIN)/uv pip install --python $(BIN)/python --torch-backend $(TORCH) -c constraints.txt torch
+else ifeq ($(shell uname),Linux)
+	@$(BIN)/python -c "import torch" 2> /dev/null || echo "On Linux, PyTorch comes with CUDA: 2.8 GB to download, 5 GB on disk. Without a GPU from NVIDIA, press Ctrl-C and add TORCH=cpu: 0.3 GB, 1 GB."
+endif
+	$(PIP) -e .
+	@touch $@
+
+.venv/with-%: .venv/installed
+	$(PIP) -e ".[$*]"
 	@touch $@
 
 demo: setup ## train for a minute or two on Python's own documentation, then print a sample
@@ -32,25 +49,25 @@ train: setup ## train CONFIG (configs/shakespeare.yaml), or resume it
 sample: setup ## continue PROMPT with the newest run
 	$(BIN)/python scripts/sample.py --prompt "$(PROMPT)"
 
-serve: setup ## serve the newest run: a playground and the OpenAI protocol at http://127.0.0.1:8000
+serve: setup $(SERVE) ## serve the newest run: a playground and the OpenAI protocol at http://127.0.0.1:8000
 	$(BIN)/python scripts/serve.py
 
 tensorboard: setup ## show the curves of all runs in a browser
 	$(BIN)/tensorboard --logdir runs
 
-test: setup ## run the quick tests in some 3 minutes, a worker on each core; they need no browser, compiler or network
+test: setup $(DEV) ## run the quick tests in some 3 minutes, a worker on each core; they need no browser, compiler or network
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --hypothesis-profile quick -m "not slow and not browser and not compiler"
 
-test-all: setup ## run all tests; what is missing here, such as Chromium, is skipped with the reason
+test-all: setup $(DEV) ## run all tests; what is missing here, such as Chromium, is skipped with the reason
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
-browser: setup ## install Chromium and Firefox, in which the tests open pages (Debian; says what to install elsewhere)
+browser: setup $(DEV) ## install Chromium and Firefox, in which the tests open pages (Debian; says what to install elsewhere)
 	@tests/install_browsers.sh $(CURDIR)/$(BIN)/python
 
-drills: setup ## attack what docs/reliability.md promises, in some 20 minutes: make drills [DRILLS=kill,disk] [COUNT=9] [SELF_TEST=1]
+drills: setup $(DEV) ## attack what docs/reliability.md promises, in some 20 minutes: make drills [DRILLS=kill,disk] [COUNT=9] [SELF_TEST=1]
 	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m drills $(if $(DRILLS),--drills $(DRILLS)) $(if $(COUNT),--count $(COUNT)) $(if $(SELF_TEST),--self-test)
 
-test-native: setup ## run the kernels' tests under the address and undefined behavior sanitizers (g++, Linux)
+test-native: setup $(DEV) ## run the kernels' tests under the address and undefined behavior sanitizers (g++, Linux)
 	mkdir -p build/sanitized
 	printf '#!/bin/sh\nexec g++ -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer "$$@" -O1\n' > build/sanitized/c++
 	chmod +x build/sanitized/c++
@@ -63,7 +80,7 @@ test-arm: setup ## run the kernels' tests for aarch64 under emulation (Debian; s
 
 CPP = $(shell find gpt/kernels/src tests/kernels -name "*.h" -o -name "*.cpp")
 
-lint: setup ## check style and types
+lint: setup $(DEV) ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -71,7 +88,7 @@ lint: setup ## check style and types
 	@$(BIN)/clang-tidy --quiet $(filter gpt/%.cpp,$(CPP)) -- -std=c++17 -DGPT_LANES=16 -DGPT_BFLOAT16
 	@if [ -d node_modules ]; then npm run --silent lint; else echo "the JavaScript was not checked: make web installs what checks it"; fi
 
-format: setup ## fix style
+format: setup $(DEV) ## fix style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
@@ -91,7 +108,7 @@ docs: setup ## regenerate the pages of docs/ that a tiny run on the license text
 	$(BIN)/python scripts/explain.py walk --checkpoint runs/one_character --prompt Softwar --output docs/one_character.md
 	$(BIN)/python scripts/explain.py mathematics --output docs/mathematics.md
 
-licenses: setup ## regenerate docs/dependencies.md: every package, its version and its license
+licenses: setup $(DEV) ## regenerate docs/dependencies.md: every package, its version and its license
 	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m dependencies
 
 bench: setup ## measure a training run against nanoGPT: make bench NANOGPT=path/to/checkout

@@ -1,0 +1,30 @@
+# docker build --tag glassgpt .
+# docker run --rm -it --volume "$PWD:/work" --user "$(id -u):$(id -g)" glassgpt train my.txt
+# docker run --rm -it --volume "$PWD:/work" --publish 127.0.0.1:8000:8000 glassgpt serve --host 0.0.0.0
+# Runs, corpora and texts are in the folder that is mounted as /work. --build-arg TORCH=cu130, or another that uv knows
+# as --torch-backend, makes an image for GPUs.
+
+FROM python:3.13-slim AS packages
+ARG TORCH=cpu
+RUN pip install --no-cache-dir --root-user-action ignore uv
+WORKDIR /build
+COPY pyproject.toml constraints.txt ./
+RUN uv pip install --system --no-cache --torch-backend "$TORCH" -c constraints.txt torch
+RUN uv pip install --system --no-cache -c constraints.txt -r pyproject.toml --extra serve --extra plot
+
+FROM packages AS wheel
+RUN apt-get update && apt-get install --yes --no-install-recommends git && rm -rf /var/lib/apt/lists/*
+RUN uv pip install --system --no-cache -c constraints.txt -r pyproject.toml --extra compiler
+COPY . .
+RUN python packaging/wheels.py "linux-$(uname -m)"
+
+FROM packages
+RUN --mount=type=bind,from=wheel,source=/build/dist,target=/dist uv pip install --system --no-cache --no-deps /dist/*.whl
+RUN useradd --create-home gpt && mkdir /work && chown gpt /work
+USER gpt
+WORKDIR /work
+# The user of --user may have no home.
+ENV XDG_CACHE_HOME=/tmp/cache MPLCONFIGDIR=/tmp/matplotlib
+EXPOSE 8000
+ENTRYPOINT ["gpt"]
+CMD ["--help"]
