@@ -68,7 +68,7 @@ def run_flops(config: Config, tokens: int) -> int:
     The training split has so many tokens. Evaluations and samples are not counted.
     """
     model, train = config.model, config.train
-    step = training_flops(model, train.batch_size * train.grad_accum_steps, model.block_size)
+    step = training_flops(model, train.sequences, model.block_size)
     if train.teacher_share is None:
         return train.max_steps * step
     predictions = math.ceil(tokens / model.block_size) * forward_flops(model, 1, model.block_size)
