@@ -17,7 +17,7 @@ def checkpoint_activations(model: GPT) -> None:
     """
     for block in model.h:
         # a method of the block, not a closure, so that a copy of the block computes with its own weights
-        block.forward = MethodType(_forward, block)  # type: ignore[assignment]
+        block.forward = MethodType(_forward, block)
 
 
 def _forward(block: Any, *arguments: Any) -> Tensor:

@@ -2,7 +2,7 @@
 
 import argparse
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpt.cli.command import report
 from gpt.cli.explain.model_options import add_model_options, add_size_options, find_config, read_size
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "Predict the memory of training and of generation."
 EXAMPLE = "--published gpt2 --batch 8 --dtype bfloat16"
+FITTED = ("batch_size", "grad_accum_steps", "activation_checkpointing")
+"""Keys of `train` that `run.memory` chooses."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -59,9 +61,9 @@ def run(arguments: argparse.Namespace) -> None:
         "inference": {kind: asdict(memory) for kind, memory in inference.items()},
     }
     if parallel is None:
-        fitted = _fitted(config, batch, compute)
-        summary["fitted"] = fitted
-        table = _training_table(training, f"Training step of {size} on {compute.device}, {dtype}, eager", config, fitted)
+        summary["fitted"], choice = _fitted(config, batch, compute)
+        title = f"Training step of {size} on {compute.device}, {dtype}, eager"
+        table = _training_table(training, title, config, choice)
     else:
         title = f"One of {processes:,} processes ({method}): {size}, {dtype}, eager"
         table = _process_table(parallel, training, title)
@@ -69,21 +71,19 @@ def run(arguments: argparse.Namespace) -> None:
     print_view(arguments, source, lambda: [table, generating], summary)
 
 
-def _fitted(config: Config, batch: int, compute: "Compute") -> str:
-    """Return what `run.memory` chooses, or would."""
-    from gpt.training.fitting import fit_memory, memory_limit, split_of
+def _fitted(config: Config, batch: int, compute: "Compute") -> tuple[dict[str, Any] | None, str]:
+    """Return what `run.memory` chooses, or would, for sequences of `block_size` tokens, and a line about it."""
+    from gpt.training.fitting import fit_and_tell
 
     train = config.train.model_copy(update={"batch_size": batch})
-    name = f"run.memory={config.run.memory or 'auto'}"
     try:
-        limit = memory_limit(config, compute)
-        fitted = fit_memory(config.model_copy(update={"train": train}), limit, compute)
+        fitted, line = fit_and_tell(config.model_copy(update={"train": train}), compute)
     except DeviceError as error:
-        return f"{name}: {error}"
-    return f"{name}, {human_bytes(limit)}: {split_of(fitted)}"
+        return None, f"run.memory={config.run.memory or 'auto'}: {error}"
+    return {key: getattr(fitted.train, key) for key in FITTED}, line
 
 
-def _training_table(memory: "TrainingMemory", title: str, config: Config, fitted: str) -> Table:
+def _training_table(memory: "TrainingMemory", title: str, config: Config, choice: str) -> Table:
     entries = [
         ("weights, float32", memory.weights),
         ("position tables", memory.buffers),
@@ -99,7 +99,7 @@ def _training_table(memory: "TrainingMemory", title: str, config: Config, fitted
     )
     if config.train.grad_accum_steps > 1:
         note += f"\nOf {config.train.grad_accum_steps} micro-batches, all but the first start with gradients allocated."
-    note += f"\n{fitted}"
+    note += f"\n{choice}"
     return _parts(title, entries, memory.peak, "of the peak", note)
 
 
