@@ -65,8 +65,9 @@ def training_flops(config: ModelConfig, batch: int, length: int) -> int:
 def recomputed_flops(config: ModelConfig, batch: int, length: int) -> int:
     """Count the FLOPs that activation checkpointing adds to a training step: another forward pass of the blocks.
 
-    They are hardware FLOPs: they take time, but belong neither to `training_flops` nor to MFU, which count the model's
-    (Chowdhery et al. 2022, 2204.02311, appendix B), nor to `run_flops`, which compares recipes.
+    PyTorch's blocks without dropout leave out its last matmul, whose result nothing needs. They are hardware FLOPs:
+    they take time, but belong neither to `training_flops` nor to MFU, which count the model's (Chowdhery et al. 2022,
+    2204.02311, appendix B), nor to `run_flops`, which compares recipes.
     """
     parts = flops_by_part(config, batch, length, length)
     return parts["linear_layers"] + parts["attention"]

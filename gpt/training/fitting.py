@@ -49,10 +49,13 @@ def fit_memory(config: Config, limit: int, compute: Compute) -> Config:
     sizes = [size for size in range(1, min(sequences, LARGEST) + 1) if sequences % size == 0]
     # checkpointing that is asked for stays
     for checkpointing in sorted({config.train.activation_checkpointing, True}):
-        splits = [_split(config, size, checkpointing) for size in sizes]
-        if found := bisect_left(splits, True, key=lambda split: _peak(split, compute) > share * limit):
-            return splits[found - 1]
-    needs, has = (f"{size / 2**30:,.2f} GiB" for size in (_peak(splits[0], compute) / share, limit))
+        *smaller, whole = (_split(config, size, checkpointing) for size in sizes)
+        # most often nothing has to be split, and a prediction takes a second
+        if _peak(whole, compute) <= share * limit:
+            return whole
+        if found := bisect_left(smaller, True, key=lambda split: _peak(split, compute) > share * limit):
+            return smaller[found - 1]
+    needs, has = (f"{size / 2**30:,.2f} GiB" for size in (_peak(_split(config, 1, True), compute) / share, limit))
     raise DeviceError(
         f"a training step needs {needs} of memory as predicted, even for one sequence at a time and with activation "
         f"checkpointing, and has {has}; lower model.block_size or the size of the model, or raise run.memory"

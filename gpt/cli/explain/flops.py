@@ -122,7 +122,7 @@ def _training(model: ModelConfig, batch: int, length: int, recomputes: bool) -> 
     ]
     note = "Shares: of the forward pass for its three parts, of the training step for the passes."
     if recomputes:
-        note += "\nRecomputed, by activation checkpointing: it takes time, and counts neither as the model's FLOPs nor in MFU."
+        note += "\nRecomputed, by activation checkpointing, takes time, but is not counted as the model's, as in MFU."
     title = f"Training: matmuls of {batch:,} × {length:,} tokens; a multiply-add counts as 2 FLOPs"
     table = Table(title, ("part", "FLOPs", "FLOPs/token", "share"), rows, "<>>>", note)
     return table, {"batch": batch, "seq": length, "forward_parts": parts, **sums}
