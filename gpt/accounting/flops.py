@@ -62,13 +62,24 @@ def training_flops(config: ModelConfig, batch: int, length: int) -> int:
     return forward_flops(config, batch, length) + backward_flops(config, batch, length)
 
 
+def recomputed_flops(config: ModelConfig, batch: int, length: int) -> int:
+    """Count the FLOPs that activation checkpointing adds to a training step: another forward pass of the blocks.
+
+    PyTorch's blocks without dropout leave out its last matmul, whose result nothing needs. They are hardware FLOPs:
+    they take time, but belong neither to `training_flops` nor to MFU, which count the model's (Chowdhery et al. 2022,
+    2204.02311, appendix B), nor to `run_flops`, which compares recipes.
+    """
+    parts = flops_by_part(config, batch, length, length)
+    return parts["linear_layers"] + parts["attention"]
+
+
 def run_flops(config: Config, tokens: int) -> int:
     """Count the FLOPs of a whole training: of its steps, of its teacher's, and of the teacher's predictions.
 
     The training split has so many tokens. Evaluations and samples are not counted.
     """
     model, train = config.model, config.train
-    step = training_flops(model, train.batch_size * train.grad_accum_steps, model.block_size)
+    step = training_flops(model, train.sequences, model.block_size)
     if train.teacher_share is None:
         return train.max_steps * step
     predictions = math.ceil(tokens / model.block_size) * forward_flops(model, 1, model.block_size)

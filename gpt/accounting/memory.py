@@ -59,19 +59,19 @@ def training_memory(
     batch: int,
     length: int,
     compute: Compute,
-    build_optimizer: Callable[[GPT], Optimizer],
+    prepare: Callable[[GPT], Optimizer],
     micro_batches: int = 1,
 ) -> TrainingMemory:
     """Predict a training step over (batch, length) tokens, without allocating anything.
 
     Args:
-        build_optimizer: makes the optimizer of a model; it is stepped in the rehearsal too.
+        prepare: changes a model as its training does, and makes its optimizer, which is stepped in the rehearsal too.
         micro_batches: number in one step; from the second on, gradients exist during the forward pass.
     """
     with rehearsal() as allocations, compute.device:
         model = GPT(config)
         held, buffers = allocations.live, sum(buffer.nbytes for buffer in model.buffers())
-        optimizer = build_optimizer(model)
+        optimizer = prepare(model)
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()  # makes the optimizer's state

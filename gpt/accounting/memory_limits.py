@@ -39,13 +39,15 @@ def least_moments(optimizer: str) -> int:
 def training_bytes(config: Config, compute: Compute, processes: int = 1) -> int:
     """Return the least bytes of one process in a training step: weights, gradients, optimizer state and activations.
 
-    Of the activations only the inputs of the matmuls count, from which the gradients of the weights are computed.
+    Of the activations only the inputs of the matmuls count, from which the gradients of the weights are computed, or of
+    one block where the others keep nothing but their own inputs.
     """
     model, train = config.model, config.train
     tokens = train.batch_size * model.block_size // processes
     copies = 2 + least_moments(config.optim.name)  # weights, gradients, moments
     inputs = 3 * model.n_embd + 2 * model.kv_heads * model.head_dim + model.mlp_hidden
-    activations = tokens * model.n_layer * inputs * compute.dtype.itemsize
+    blocks = 1 if train.activation_checkpointing else model.n_layer
+    activations = tokens * (blocks * inputs * compute.dtype.itemsize + 4 * (model.n_layer - blocks) * model.n_embd)
     ids = 2 * torch.int64.itemsize * tokens * train.grad_accum_steps
     shards = processes if config.run.parallel == "fsdp" else 1
     return copies * model_bytes(model) // shards + table_bytes(model) + activations + ids
@@ -67,6 +69,8 @@ def require_countable(config: ModelConfig, batch: int = 1, length: int = 1) -> N
 def require_training_memory(config: Config, compute: Compute, processes: int = 1) -> None:
     """Raise DeviceError unless there is memory for a training step of one of several processes."""
     remedy = "train.batch_size, model.block_size or the size of the model"
+    if config.run.memory is None and processes == 1:
+        remedy += ", or set run.memory=auto"
     require_memory(training_bytes(config, compute, processes), "a training step", remedy, compute.device)
 
 

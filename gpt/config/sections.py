@@ -6,6 +6,7 @@ of them at once.
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -49,6 +50,21 @@ def _check_path(text: str) -> str:
     if "\0" in text:
         raise ValueError("expected a path, which has no NUL character")
     return text
+
+
+def _check_size(value: Any) -> Any:
+    if value is not None and value != "auto" and _bytes_of(value) is None:
+        raise ValueError("expected auto, or a size such as 8GB or 500MiB")
+    return value
+
+
+def _bytes_of(size: Any) -> int | None:
+    """Return the bytes of a size such as 8GB (8e9) or 8GiB (8 * 2^30), or None: it is none."""
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?) ?([MGT])(i?)B?", size, re.IGNORECASE) if isinstance(size, str) else None
+    if found is None:
+        return None
+    number, prefix, binary = found.groups()
+    return round(float(number) * (1024 if binary else 1000) ** "_KMGT".index(prefix.upper()))
 
 
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_check_path)]
@@ -128,6 +144,12 @@ class RunConfig(Section):
         description="With several processes (torchrun). ddp: each has the whole model; fsdp: weights, gradients and "
         "optimizer state are sharded among them.",
     )
+    memory: Annotated[str | None, BeforeValidator(_check_size)] = Field(
+        None,
+        description="Memory for a training step. A size such as 8GB, or auto: what is available on the device. "
+        "train.batch_size * train.grad_accum_steps sequences are split anew, into the largest micro-batches that are "
+        "predicted to fit; where not even one sequence does, with activation checkpointing. null: as given.",
+    )
     deterministic: bool = Field(
         False,
         description="Ask torch for deterministic kernels on CUDA. On a CPU runs are bitwise reproducible either way.",
@@ -136,6 +158,11 @@ class RunConfig(Section):
         None,
         description="CPU threads of a process; null: one per core, shared equally by the processes of a machine.",
     )
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Return the bytes of `memory`; None: it names none."""
+        return _bytes_of(self.memory)
 
 
 class DataConfig(Section):
@@ -337,6 +364,11 @@ class TrainConfig(Section):
     grad_accum_steps: PositiveInt = Field(
         1, description="Micro-batches per optimizer step; one step sees batch_size * grad_accum_steps sequences."
     )
+    activation_checkpointing: bool = Field(
+        False,
+        description="Keep only the inputs of blocks, and compute the rest again in the backward pass: far less memory, "
+        "about a third more time, the same results.",
+    )
     max_steps: PositiveInt = Field(5000, description="Optimizer steps.")
     init_from: PathText | None = Field(
         None,
@@ -385,6 +417,11 @@ class TrainConfig(Section):
         True, description="Keep a table of n-grams in each checkpoint, 0.5 MB, for sample.py --speculate ngram."
     )
     histograms: bool = Field(False, description="Weight and gradient histograms in TensorBoard at each evaluation.")
+
+    @property
+    def sequences(self) -> int:
+        """Return the sequences of an optimizer step."""
+        return self.batch_size * self.grad_accum_steps
 
     @property
     def teacher_steps(self) -> int:

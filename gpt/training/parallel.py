@@ -20,7 +20,9 @@ from gpt.training.step import NoSync
 
 
 def check_parallel(config: Config, world: World) -> None:
-    """Raise ConfigError if processes cannot share a micro-batch equally, or none has the whole model it needs."""
+    """Raise ConfigError if processes cannot share micro-batches equally, or none has the whole model it needs."""
+    if world.size > 1 and config.run.memory is not None:
+        raise ConfigError("run.memory is for one process; set it to null, and train.batch_size and grad_accum_steps")
     batch_size = config.train.batch_size
     if batch_size % world.size:
         raise ConfigError(
@@ -37,7 +39,7 @@ def rows_of_process(config: TrainConfig, world: World) -> Tensor | None:
     """Return which sequences of a step are this process's: an equal part of every micro-batch; None: all."""
     if world.size == 1:
         return None
-    rows = torch.arange(config.batch_size * config.grad_accum_steps)
+    rows = torch.arange(config.sequences)
     return rows.view(config.grad_accum_steps, world.size, -1)[:, world.rank].flatten()
 
 

@@ -18,6 +18,7 @@ from gpt.processor import supported_processors
 from gpt.progress import Report, announced
 from gpt.training.distillation import require_probabilities_memory
 from gpt.training.finetuning import resolve_init_from, with_architecture
+from gpt.training.fitting import fit_run
 from gpt.training.parallel import check_parallel
 from gpt.training.resume import ResumePoint, check_fits, find_resume_point, warn_of_copy
 from gpt.training.schedule import fit_schedule
@@ -48,7 +49,7 @@ class Plan:
     """A run that can begin, or continue.
 
     Attributes:
-        config: resolved: `model.vocab_size` and `run.name` are set, and the schedule fits.
+        config: resolved: `model.vocab_size` and `run.name` are set, the schedule fits, and so do micro-batches.
         run: its folder, locked.
         dataset: both splits are long enough.
         point: the checkpoint to resume from, if any; it fits `config` and `dataset`.
@@ -104,6 +105,7 @@ def _plan_locked(request: Request, run: RunFolder, notes: Report) -> Plan:
         config = resolve(loaded, data)
         if config.train.teacher_share is not None:
             require_probabilities_memory(data, config)
+        config = fit_run(config, compute, None if point is None else point.checkpoint.config, notes)
         require_training_memory(config, compute, world.size)
         if point is not None:
             check_fits(point, config, data, request.allow_config_change)

@@ -15,11 +15,11 @@ AUTO = "auto"
 
 HARMLESS = {
     *("run.name", "run.dir", "run.device", "run.compile", "run.kernels", "run.threads", "run.deterministic"),
-    "run.parallel",
+    *("run.parallel", "run.memory"),
     *("data.dir", "data.path", "data.url", "data.sha256", "data.max_bytes", "data.shard_tokens", "data.workers"),
     *("train.eval_interval", "train.eval_first", "train.eval_batch_size", "train.log_interval", "train.keep_last"),
     *("train.sample_tokens", "train.histograms", "train.attention_interval", "train.patience"),
-    *("train.on_nonfinite", "train.spike_deviations"),
+    *("train.on_nonfinite", "train.spike_deviations", "train.activation_checkpointing"),
 }
 """Keys that do not affect the result of training and so may change on a resume, like all keys of `sample`."""
 
@@ -129,10 +129,12 @@ def restore(trainer: Trainer, point: ResumePoint) -> None:
 def differences(old: Config, new: Config) -> list[str]:
     """Return `key: old -> new` for each changed key that affects the training result."""
     before, after = old.leaves(), new.leaves()
+    is_split_anew = new.run.memory is not None and old.train.sequences == new.train.sequences
+    harmless = HARMLESS | ({"train.batch_size", "train.grad_accum_steps"} if is_split_anew else set())
     return [
         f"{key}: {before[key]} -> {after[key]}"
         for key in before
-        if before[key] != after[key] and key not in HARMLESS and not key.startswith("sample.")
+        if before[key] != after[key] and key not in harmless and not key.startswith("sample.")
     ]
 
 

@@ -35,6 +35,7 @@ from gpt.training.objective import cross_entropy
 from gpt.training.optimizers import build_optimizer
 from gpt.training.parallel import evaluate_together, parallelize, rows_of_process
 from gpt.training.plan import Plan, Request, plan_run
+from gpt.training.recomputing import checkpoint_activations
 from gpt.training.resume import restore
 from gpt.training.saving import CheckpointWriter
 from gpt.training.signals import SignalWatch
@@ -88,6 +89,8 @@ def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback], 
         teacher = _load_teacher(plan, settings, report)
         model = _build_model(plan)
         _use_native_blocks(model, config, compute, settings, report)
+    if config.train.activation_checkpointing:
+        checkpoint_activations(model)
     forward, no_sync = parallelize(model, config.run.parallel, world, compute)
     optimizer = build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
     optimizer.check_restorable()
@@ -173,9 +176,9 @@ def _compile_blocks(stepper: Stepper, plan: Plan, request: Request, teacher: Tea
 def _build_batches(config: Config, dataset: Dataset, world: World, teacher: Teacher | None) -> MicroBatches:
     train = config.train
     sampler = build_sampler(config.data.order, dataset.train, config.model.block_size, config.run.seed)
-    sequences, size = train.batch_size * train.grad_accum_steps, train.batch_size // world.size
+    size = train.batch_size // world.size
     complete = None if teacher is None else teacher.with_soft_targets
-    return MicroBatches(sampler, sequences, size, rows_of_process(train, world), complete)
+    return MicroBatches(sampler, train.sequences, size, rows_of_process(train, world), complete)
 
 
 def _build_validation(plan: Plan, model: GPT, signals: SignalWatch, world: World, displays: Displays) -> Validation:
@@ -201,7 +204,7 @@ def _build_monitor(plan: Plan, displays: Displays, report: Report) -> Monitor:
 
 
 def _build_meter(config: Config, compute: Compute, world: World) -> SpeedMeter:
-    sequences, length = config.train.batch_size * config.train.grad_accum_steps, config.model.block_size
+    sequences, length = config.train.sequences, config.model.block_size
     return SpeedMeter(
         sequences * length,
         training_flops(config.model, sequences, length),
@@ -221,7 +224,7 @@ def _create_folder(plan: Plan) -> None:
 def _summary(trainer: Trainer, plan: Plan) -> str:
     config, dataset, world = trainer.config, trainer.dataset, trainer.world
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    tokens = config.train.batch_size * config.train.grad_accum_steps * config.model.block_size
+    tokens = config.train.sequences * config.model.block_size
     start = "new run"
     if plan.point is not None:
         start = f"resuming {plan.point.folder}"

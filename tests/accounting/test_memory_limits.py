@@ -4,13 +4,12 @@ import pytest
 import torch
 
 from gpt.accounting import memory_limits
-from gpt.accounting.memory import training_memory
 from gpt.accounting.memory_limits import model_bytes, training_bytes
 from gpt.config import Config, ModelConfig, OptimConfig, TrainConfig
 from gpt.device import Compute, available_bytes, require_memory
 from gpt.errors import DeviceError
 from gpt.model import GPT
-from gpt.training.optimizers import build_optimizer
+from gpt.training.fitting import predict_memory
 
 CPU = torch.device("cpu")
 SIZES = {"n_layer": 2, "n_head": 4, "n_embd": 256, "block_size": 64, "vocab_size": 65}
@@ -29,15 +28,16 @@ def test_weights_are_counted_without_building_a_model(changes: dict[str, object]
 @either
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("recomputing", [False, True])
 def test_a_training_step_needs_more_than_the_least(
-    changes: dict[str, object], optimizer: str, dtype: torch.dtype
+    changes: dict[str, object], optimizer: str, dtype: torch.dtype, recomputing: bool
 ) -> None:
     """A bound above what a step takes would refuse what works; one far below would refuse nothing."""
     compute = Compute(CPU, dtype)
-    model, train = ModelConfig(**(SIZES | changes)), TrainConfig(batch_size=32)
-    optim = OptimConfig(name=optimizer)
-    least = training_bytes(Config(model=model, train=train, optim=optim), compute)
-    peak = training_memory(model, 32, model.block_size, compute, lambda model: build_optimizer(model, optim, CPU)).peak
+    train = TrainConfig(batch_size=32, activation_checkpointing=recomputing)
+    config = Config(model=ModelConfig(**(SIZES | changes)), train=train, optim=OptimConfig(name=optimizer))
+    least = training_bytes(config, compute)
+    peak = predict_memory(config, 32, config.model.block_size, compute).peak
     assert peak / 6 < least < peak
 
 

@@ -57,7 +57,8 @@ def equal_runs(folder: Path, world: World) -> dict[str, Any]:
     for variant, overrides in VARIANTS.items():
         for method in METHODS:
             name = f"{variant}-{method}"
-            trainer = start_session(folder / name, *overrides, f"run.parallel={method}", world=world)
+            recomputing = f"train.activation_checkpointing={str(variant == 'muon').lower()}"
+            trainer = start_session(folder / name, *overrides, recomputing, f"run.parallel={method}", world=world)
             with patch.object(trainer.stepper, "step", wraps=trainer.stepper.step) as step:
                 trainer.run()
             config, tokens = trainer.config, trainer.dataset.train
@@ -69,9 +70,10 @@ def equal_runs(folder: Path, world: World) -> dict[str, Any]:
 
 
 def native_runs(folder: Path, world: World) -> None:
-    """Train with native kernels."""
+    """Train with native kernels; with FSDP2 they recompute activations."""
     for method in METHODS:
-        start_session(folder / f"native-{method}", *NATIVE, f"run.parallel={method}", world=world).run()
+        recipe = (*NATIVE, f"run.parallel={method}", f"train.activation_checkpointing={str(method == 'fsdp').lower()}")
+        start_session(folder / f"native-{method}", *recipe, world=world).run()
 
 
 def plugin_runs(folder: Path, world: World) -> None:

@@ -1,4 +1,4 @@
-"""Compilation itself is replaced: what matters here is how its failures end."""
+"""Compilation itself is replaced, but for one test: what matters here is how its failures end."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +11,7 @@ from gpt.model import GPT
 from gpt.model.gpt import Block
 from gpt.processor import AMX, AVX2, NEON
 from gpt.training.compiling import compile_blocks, is_compiled, should_compile, without_compilation
+from gpt.training.recomputing import checkpoint_activations
 from tiny import tiny_config
 
 CPU = torch.device("cpu")
@@ -69,6 +70,24 @@ def test_where_it_works_every_block_is_compiled_and_nothing_else_changes(
     assert list(model.state_dict()) == names
     assert torch.equal(torch.get_rng_state(), before)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_compiled_blocks_that_recompute_have_the_same_gradients() -> None:
+    """Dropout included: the compiler sees what is recomputed."""
+
+    def gradients(recomputing: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = GPT(tiny_config(dropout=0.3))
+        if recomputing:
+            checkpoint_activations(model)
+        compile_blocks(model, trial_of(model), required=True, report=lambda line: None)
+        torch.manual_seed(1)
+        model(IDX).square().mean().backward()
+        assert is_compiled(model)
+        return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+    for one, other in zip(gradients(False), gradients(True), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
 def test_auto_compiles_only_where_that_was_measured_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:

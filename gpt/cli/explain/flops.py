@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     generation = GenerationFlops(model, prompt, new) if new else None
     kind, keys = CACHE_KINDS[arguments.dtype], prompt + new
     bounds = decode_bounds(model, sorted({*BATCHES, batch}), keys, kind, _machine(arguments, model, kind))
-    training, summary = _training(model, batch, length)
+    training, summary = _training(model, batch, length, config.train.activation_checkpointing)
     tables = [training] if arguments.world_size == 1 else [training, _sent(arguments, config, summary)]
     summary["generation"] = None
     if generation:
@@ -104,8 +104,8 @@ def _machine(arguments: argparse.Namespace, model: ModelConfig, kind: str) -> "M
     return Machine(bandwidth, rate)
 
 
-def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[str, Any]]:
-    from gpt.accounting.flops import backward_flops, flops_by_part, forward_flops, training_flops
+def _training(model: ModelConfig, batch: int, length: int, recomputes: bool) -> tuple[Table, dict[str, Any]]:
+    from gpt.accounting.flops import backward_flops, flops_by_part, forward_flops, recomputed_flops, training_flops
 
     parts = flops_by_part(model, batch, length, length)
     sums = {
@@ -113,12 +113,16 @@ def _training(model: ModelConfig, batch: int, length: int) -> tuple[Table, dict[
         "backward": backward_flops(model, batch, length),
         "training_step": training_flops(model, batch, length),
     }
+    if recomputes:
+        sums["recomputed"] = recomputed_flops(model, batch, length)
     rows = [
         (name.replace("_", " "), f"{flops:,}", human_count(flops / (batch * length)), f"{100 * flops / whole:.1f} %")
         for entries, whole in ((parts, sums["forward"]), (sums, sums["training_step"]))
         for name, flops in entries.items()
     ]
     note = "Shares: of the forward pass for its three parts, of the training step for the passes."
+    if recomputes:
+        note += "\nRecomputed, by activation checkpointing, takes time, but is not counted as the model's, as in MFU."
     title = f"Training: matmuls of {batch:,} × {length:,} tokens; a multiply-add counts as 2 FLOPs"
     table = Table(title, ("part", "FLOPs", "FLOPs/token", "share"), rows, "<>>>", note)
     return table, {"batch": batch, "seq": length, "forward_parts": parts, **sums}

@@ -2,22 +2,24 @@
 
 import argparse
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpt.cli.command import report
 from gpt.cli.explain.model_options import add_model_options, add_size_options, find_config, read_size
 from gpt.cli.tables import human_bytes, print_view
 from gpt.config import Config, RunConfig
+from gpt.errors import DeviceError
 from gpt.inspection.rendering.tables import Table
 
 if TYPE_CHECKING:
-    from gpt.accounting.memory import InferenceMemory, Optimizer, TrainingMemory
+    from gpt.accounting.memory import InferenceMemory, TrainingMemory
     from gpt.accounting.parallel import ParallelStep
     from gpt.device import Compute
-    from gpt.model import GPT
 
 SUMMARY = "Predict the memory of training and of generation."
 EXAMPLE = "--published gpt2 --batch 8 --dtype bfloat16"
+FITTED = ("batch_size", "grad_accum_steps", "activation_checkpointing")
+"""Keys of `train` that `run.memory` chooses."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -35,11 +37,12 @@ def run(arguments: argparse.Namespace) -> None:
     from gpt.accounting.memory_limits import require_countable
     from gpt.accounting.parallel import parallel_step
     from gpt.device import choose_compute
+    from gpt.training.fitting import predict_memory
 
     require_countable(config.model, batch, length)
     compute = choose_compute(RunConfig(device=arguments.device, dtype=arguments.dtype or config.run.dtype), report)
     report("counting the bytes of a training step and of decoding: a few seconds")
-    training = predict_training(config, batch, length, compute)
+    training = predict_memory(config, batch, length, compute)
     inference = inference_memory(config.model, batch, length, compute.device)
     method, processes = arguments.parallel or config.run.parallel, arguments.world_size
     parallel = None
@@ -58,7 +61,9 @@ def run(arguments: argparse.Namespace) -> None:
         "inference": {kind: asdict(memory) for kind, memory in inference.items()},
     }
     if parallel is None:
-        table = _training_table(training, f"Training step of {size} on {compute.device}, {dtype}, eager", config)
+        summary["fitted"], choice = _fitted(config, batch, compute)
+        title = f"Training step of {size} on {compute.device}, {dtype}, eager"
+        table = _training_table(training, title, config, choice)
     else:
         title = f"One of {processes:,} processes ({method}): {size}, {dtype}, eager"
         table = _process_table(parallel, training, title)
@@ -66,17 +71,19 @@ def run(arguments: argparse.Namespace) -> None:
     print_view(arguments, source, lambda: [table, generating], summary)
 
 
-def predict_training(config: Config, batch: int, length: int, compute: "Compute") -> "TrainingMemory":
-    from gpt.accounting.memory import training_memory
-    from gpt.training.optimizers import build_optimizer
+def _fitted(config: Config, batch: int, compute: "Compute") -> tuple[dict[str, Any] | None, str]:
+    """Return what `run.memory` chooses, or would, for sequences of `block_size` tokens, and a line about it."""
+    from gpt.training.fitting import fit_and_tell
 
-    def build(model: "GPT") -> "Optimizer":
-        return build_optimizer(model, config.optim, compute.device, compute.fast_dtype)
+    train = config.train.model_copy(update={"batch_size": batch})
+    try:
+        fitted, line = fit_and_tell(config.model_copy(update={"train": train}), compute)
+    except DeviceError as error:
+        return None, f"run.memory={config.run.memory or 'auto'}: {error}"
+    return {key: getattr(fitted.train, key) for key in FITTED}, line
 
-    return training_memory(config.model, batch, length, compute, build, config.train.grad_accum_steps)
 
-
-def _training_table(memory: "TrainingMemory", title: str, config: Config) -> Table:
+def _training_table(memory: "TrainingMemory", title: str, config: Config, choice: str) -> Table:
     entries = [
         ("weights, float32", memory.weights),
         ("position tables", memory.buffers),
@@ -92,6 +99,7 @@ def _training_table(memory: "TrainingMemory", title: str, config: Config) -> Tab
     )
     if config.train.grad_accum_steps > 1:
         note += f"\nOf {config.train.grad_accum_steps} micro-batches, all but the first start with gradients allocated."
+    note += f"\n{choice}"
     return _parts(title, entries, memory.peak, "of the peak", note)
 
 

@@ -4,7 +4,6 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from gpt.cli.command import report
-from gpt.cli.explain.memory import predict_training
 from gpt.cli.explain.model_options import add_model_options, add_size_options, find_config, read_size
 from gpt.cli.shared_options import number
 from gpt.cli.tables import human_bytes, print_view
@@ -44,6 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     from gpt.accounting.clusters import CLUSTERS, hiding_batch, step_time
     from gpt.accounting.memory_limits import require_countable
     from gpt.device import Compute
+    from gpt.training.fitting import predict_memory
 
     if arguments.cluster not in CLUSTERS:
         raise ConfigError(f"--cluster {arguments.cluster}: expected one of {', '.join(CLUSTERS)}")
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
     report("counting the bytes of a training step: a few seconds")
     fused = {"attention": "sdpa", "attention_dropout": 0.0}  # on a CPU, dropout would keep whole matrices of weights
     config = config.model_copy(update={"model": config.model.model_copy(update=fused)})
-    memory = predict_training(config, batch, length, Compute(torch.device("cpu"), torch.bfloat16))
+    memory = predict_memory(config, batch, length, Compute(torch.device("cpu"), torch.bfloat16))
     reached = cluster.reaching(arguments.utilization, arguments.link_utilization)
     model, optimizer = config.model, config.optim.name
     rows: dict[str, list[dict[str, Any]]] = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from gpt.accounting.flops import forward_flops, run_flops
+from gpt.accounting.flops import forward_flops, recomputed_flops, run_flops
 from gpt.accounting.machine import measure_matmul_rate
 from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder
@@ -106,7 +106,7 @@ class Recipes:
             n_embd=model.n_embd,
             block_size=model.block_size,
             max_steps=train.max_steps,
-            tokens_per_step=train.batch_size * train.grad_accum_steps * model.block_size,
+            tokens_per_step=train.sequences * model.block_size,
             seconds=(low, high),
             like=like,
         )
@@ -125,9 +125,14 @@ class Recipes:
 
 
 def whole_flops(config: Config, characters: int) -> float:
-    """Count the FLOPs of a whole training: its steps, and its evaluations of what is held out of the corpus."""
+    """Count the FLOPs of a whole training: its steps, with what they recompute, and its evaluations.
+
+    The evaluations are of what is held out of the corpus.
+    """
     model, train = config.model.model_copy(update={"vocab_size": VOCABULARY}), config.train
     steps = run_flops(config.model_copy(update={"model": model}), characters)
+    if train.activation_checkpointing:
+        steps += (train.max_steps + train.teacher_steps) * recomputed_flops(model, train.sequences, model.block_size)
     evaluations = math.ceil(train.max_steps / train.eval_interval) + train.eval_first
     tokens = min(characters * config.data.val_fraction, train.eval_max_tokens or math.inf)
     passes = 1 if config.optim.ema_decay is None else 2  # with and without averaging
@@ -153,7 +158,8 @@ def _work(config: Config) -> tuple[object, ...]:
     """Return what decides how long a step takes."""
     model, train, run = config.model.model_copy(update={"vocab_size": None}), config.train, config.run
     return (
-        *(model, config.optim.name, config.optim.ema_decay, train.batch_size, train.grad_accum_steps),
+        *(model, config.optim.name, config.optim.ema_decay),
+        *(train.batch_size, train.grad_accum_steps, train.activation_checkpointing),
         *(run.device, run.dtype, run.kernels, run.compile, run.threads),
     )
 

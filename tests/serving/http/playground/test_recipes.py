@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt.accounting.flops import forward_flops, training_flops
+from gpt.accounting.flops import forward_flops, recomputed_flops, training_flops
 from gpt.config.loading import load_config
 from gpt.serving.http.playground import recipes
 from gpt.serving.http.playground.recipes import START_SECONDS, UTILIZATION, VOCABULARY, Recipes, whole_flops
@@ -37,6 +37,15 @@ def test_time_is_flops_by_the_rate_of_this_machine(place: Path) -> None:
     expected = [START_SECONDS + (steps + evaluations) / (share * 1e9) for share in reversed(UTILIZATION)]
     assert recipe.seconds == pytest.approx(expected)
     assert recipe.like is None
+
+
+def test_what_is_recomputed_takes_time_too(place: Path) -> None:
+    config, recomputing = (
+        load_config(place / "configs" / "tiny.yaml", [f"train.activation_checkpointing={value}"]).config
+        for value in ("false", "true")
+    )
+    model = config.model.model_copy(update={"vocab_size": VOCABULARY})
+    assert whole_flops(recomputing, 10**6) - whole_flops(config, 10**6) == 6 * recomputed_flops(model, 4, 16)
 
 
 def test_averaged_weights_are_evaluated_beside_the_others() -> None:
