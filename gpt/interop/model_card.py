@@ -7,8 +7,8 @@ from gpt.config import Config
 from gpt.interop.hugging_face import trust
 
 CODE = """
-`trust_remote_code=True` runs the Python in this folder, `modeling_glassgpt.py` and `decoder.py`, which transformers needs
-since it has no such architecture. Read them before you run them if you do not know where this folder comes from.
+`trust_remote_code=True` runs the Python in this folder, `modeling_glassgpt.py` and `decoder.py`, since transformers has
+no such architecture of its own. Read it first, if you do not trust whoever gave you the folder.
 """
 
 
