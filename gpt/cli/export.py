@@ -46,7 +46,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 @command(
     "Write a trained model in another format. html: one file that runs the model in any browser, offline. "
-    "hf: a folder that transformers, vLLM and SGLang load. gguf: one file that llama.cpp runs. onnx: one file that "
+    "hf: a folder that transformers loads. gguf: one file that llama.cpp runs. onnx: one file that "
     "onnxruntime runs.",
     'python scripts/export.py --to html --checkpoint runs/shakespeare --prompt "ROMEO:" --output shakespeare.html',
     _add_options,
