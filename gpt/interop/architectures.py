@@ -6,6 +6,7 @@ from typing import Any
 from gpt.config import ModelConfig
 from gpt.errors import InputError
 from gpt.interop.coverage import require_covered
+from gpt.interop.glassgpt import COVERED, NAMES, GlassGPT
 from gpt.interop.tensors import Entry, linear
 
 Fields = Mapping[str, Any]
@@ -14,8 +15,6 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu",
 """Values of `model.mlp` without a gate, and what transformers calls them."""
 ACTIVATIONS_IN = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"gelu_new": "gelu_tanh"}
 """The other way; gelu_new is the same function, written out."""
-COVERED = ("position", "norm", "mlp", "n_kv_head", "qk_norm", "bias", "tie_weights")
-"""Keys of `ModelConfig` that some architecture has, with the values that `requirements` allow."""
 
 
 class GPT2:
@@ -197,38 +196,47 @@ LLAMA_LINEAR = {
 }
 LLAMA_NORMS = {"input_layernorm": "ln_1", "post_attention_layernorm": "ln_2"}
 QK_NORMS = {"self_attn.q_norm": "attn.q_norm", "self_attn.k_norm": "attn.k_norm"}
-Architecture = GPT2 | Llama
-ARCHITECTURES: tuple[Architecture, ...] = (GPT2(), Llama(), Qwen3())
+
+
+Architecture = GPT2 | Llama | GlassGPT
+GLASSGPT = GlassGPT()
+ARCHITECTURES: tuple[GPT2 | Llama, ...] = (GPT2(), Llama(), Qwen3())
+"""Those that transformers itself has, and llama.cpp."""
 
 
 def architecture_for(config: ModelConfig) -> Architecture:
-    """Return the architecture that expresses a model exactly.
+    """Return the architecture that expresses a model exactly: one that transformers has, or else `GlassGPT`.
 
     Raises:
-        InputError: there is none; the message names the options to change for the nearest one.
+        InputError: the model has an option that none knows; the message names it.
     """
-    require_covered(config, "an architecture to export to", COVERED)
-    missing = {
-        architecture: {key: value for key, (fits, value) in architecture.requirements(config).items() if not fits}
-        for architecture in ARCHITECTURES
+    require_covered(config, "an architecture to export to", COVERED, NAMES)
+    return next((each for each in ARCHITECTURES if not _changes(each, config)), GLASSGPT)
+
+
+def changes_for(config: ModelConfig) -> str:
+    """Return the options, as KEY=VALUE, with which one of `ARCHITECTURES` would express a model: the fewest."""
+    changes = [_changes(each, config) for each in ARCHITECTURES]
+    fewest = min(map(len, changes))
+    return " or with ".join(" ".join(each) for each in changes if len(each) == fewest)
+
+
+def _changes(architecture: GPT2 | Llama, config: ModelConfig) -> list[str]:
+    requirements = {
+        **architecture.requirements(config),
+        "logit_softcap": (config.logit_softcap is None, "null"),
+        "mlp_conv": (config.mlp_conv is None, "null"),
     }
-    fewest = min(len(changes) for changes in missing.values())
-    nearest = [architecture for architecture, changes in missing.items() if len(changes) == fewest]
-    if fewest:
-        needs = ", ".join(
-            f"{each.name} needs {' '.join(f'model.{key}={value}' for key, value in missing[each].items())}"
-            for each in nearest
-        )
-        raise InputError(f"no architecture to export to has these options; {needs}")
-    return nearest[0]
+    return [f"model.{key}={value}" for key, (fits, value) in requirements.items() if not fits]
 
 
 def architecture_named(name: str) -> Architecture:
     """Return the architecture with the name that transformers gives it; raise InputError if it is not supported."""
-    for architecture in ARCHITECTURES:
+    known = (*ARCHITECTURES, GLASSGPT)
+    for architecture in known:
         if architecture.name == name:
             return architecture
-    raise InputError(f"{name} is not supported; {', '.join(each.name for each in ARCHITECTURES)} are")
+    raise InputError(f"{name} is not supported; {', '.join(each.name for each in known)} are")
 
 
 def require(fields: Fields, **values: Any) -> None:

@@ -11,7 +11,7 @@ from gpt import invocation
 from gpt.config import ModelConfig
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
-from gpt.interop.architectures import architecture_for, gpt2_entries
+from gpt.interop.architectures import architecture_for, changes_for, gpt2_entries
 from gpt.interop.coverage import require_as_configured
 from gpt.interop.gguf_tokenizer import UNUSED, GGUFTokens, gguf_tokens
 from gpt.interop.hugging_face import require_float32, weights_with_positions
@@ -47,7 +47,7 @@ def write_gguf(
     except ModuleNotFoundError:
         raise InputError(f"exporting to GGUF needs the gguf package: {invocation.extra('gguf')}") from None
     require_float32(model)
-    config, kind = model.config, ARCHITECTURES[architecture_for(model.config).name]
+    config, kind = model.config, _kind_of(model.config)
     if kind == "gpt2" and config.mlp not in ("gelu", "gelu_tanh"):
         raise InputError(f"llama.cpp has no {config.mlp} in GPT-2's layout; train with model.mlp=gelu_tanh")
     tokens = gguf_tokens(tokenizer, end_id)
@@ -68,6 +68,16 @@ def write_gguf(
         writer.write_tensors_to_file()
     finally:
         writer.close()
+
+
+def _kind_of(config: ModelConfig) -> str:
+    """Return GGUF's name of the architecture that expresses a model; raise InputError where there is none."""
+    if (kind := ARCHITECTURES.get(architecture_for(config).name)) is None:
+        raise InputError(
+            f"llama.cpp has no architecture that computes this model; train one with {changes_for(config)}, as "
+            "configs/shakespeare_portable.yaml does, or export it --to hf, onnx or html, which hold every option"
+        )
+    return kind
 
 
 def check_gguf(path: Path, model: GPT, weights: str) -> float:

@@ -1,4 +1,4 @@
-"""Folders for transformers: logits, texts and ids, as transformers itself computes them; and imports of its models."""
+"""Folders for transformers, of its own architectures: logits, texts and ids, as it computes them; and imports."""
 
 import json
 import os
@@ -19,6 +19,7 @@ from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.errors import InputError
 from gpt.generation import generate_tokens
 from gpt.interop import reference
+from gpt.interop.architectures import GLASSGPT, architecture_for, changes_for
 from gpt.interop.hugging_face import export_files, import_folder, read_end_id
 from gpt.model import GPT
 from gpt.model.quantized import quantize
@@ -109,7 +110,7 @@ def test_ids_of_a_whole_text_survive_the_way_there_and_back(kind: str, tmp_path:
 
 def test_sampling_defaults_travel_along(tmp_path: Path) -> None:
     defaults = {"temperature": 0.7, "top_k": 9, "top_p": 0.8, "max_new_tokens": 33}
-    save(sharp_model(), tmp_path, **defaults)
+    save(sharp_model(block_size=66), tmp_path, **defaults)
     config = transformers.GenerationConfig.from_pretrained(tmp_path)
     assert {name: getattr(config, name) for name in ("do_sample", *defaults)} == {"do_sample": True, **defaults}
 
@@ -245,22 +246,23 @@ def test_an_index_that_is_none_is_refused(index: object, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "remedy"),
     [
-        ({"logit_softcap": 15.0}, "train with model.logit_softcap=null"),
-        ({"mlp_conv": 4}, "train with model.mlp_conv=null"),
-        ({"position": "rope"}, r"GPT2LMHeadModel needs model\.position=learned"),
-        ({"n_kv_head": 2}, r"GPT2LMHeadModel needs model\.n_kv_head=null"),
-        (LLAMA | {"norm": "layernorm"}, r"LlamaForCausalLM needs model\.norm=rmsnorm"),
-        (
-            LLAMA | {"qk_norm": True, "bias": True},
-            r"Llama.* needs model\.qk_norm=false, Qwen3.* needs model\.bias=false$",
-        ),
+        ({"logit_softcap": 15.0}, "model.logit_softcap=null"),
+        ({"mlp_conv": 4, "norm": "rmsnorm"}, "model.norm=layernorm model.mlp_conv=null"),
+        ({"position": "rope"}, "model.position=learned"),
+        ({"n_kv_head": 2}, "model.n_kv_head=null"),
+        (LLAMA | {"norm": "layernorm"}, "model.norm=rmsnorm"),
+        (LLAMA | {"qk_norm": True, "bias": True}, "model.qk_norm=false or with model.bias=false"),
     ],
 )
-def test_what_no_architecture_has_is_refused_with_the_remedy(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        export_files(sharp_model(**changes), CHARS, SamplingParams(), "")
+def test_what_transformers_has_no_architecture_for_takes_code(changes: dict[str, object], remedy: str) -> None:
+    config = sharp_model(**changes).config
+    assert architecture_for(config) is GLASSGPT
+    assert changes_for(config) == remedy
+
+
+def test_quantized_weights_are_refused() -> None:
     with pytest.raises(InputError, match="the weights are int8"):
         export_files(quantize(sharp_model(), "int8"), CHARS, SamplingParams(), "")
 

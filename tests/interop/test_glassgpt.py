@@ -1,0 +1,150 @@
+"""Folders for transformers that carry their model's code, as transformers loads and runs them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor
+
+from gpt.config import SamplingParams
+from gpt.data.tokenizers import CharTokenizer
+from gpt.generation import generate_tokens
+from gpt.interop.hugging_face import check_folder, export_files, import_folder
+from gpt.model import GPT
+from tiny import sharp_model
+from variants import VARIANTS, keys_of, name_of
+
+CHARS = CharTokenizer("abcdefghijklmnopqrst \n?")
+SHAKESPEARE = {"position": "rope", "norm": "rmsnorm", "mlp_conv": 4, "qk_norm": True, "logit_softcap": 15.0}
+MODELS: dict[str, dict[str, object]] = {
+    "shakespeare": SHAKESPEARE,
+    "grouped-gated-tied-biases": {"n_kv_head": 2, "mlp": "swiglu", "mlp_conv": 2, "bias": True, "tie_weights": True},
+    "sinusoidal": {"position": "sinusoidal", "norm": "rmsnorm", "mlp": "relu2", "mlp_width": 40, "norm_eps": 1e-3},
+    "long": {"block_size": 700, "position": "rope", "rope_theta": 50.0, "n_kv_head": 1},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the copies of code that transformers makes out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        cache = str(tmp_path_factory.mktemp("modules"))
+        patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", cache)
+        patch.setattr(sys, "path", [*sys.path])
+        yield
+
+
+def save(model: GPT, folder: Path, **params: Any) -> Path:
+    for name, content in export_files(model, CHARS, SamplingParams(**params), "# card\n").items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def load(folder: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+
+
+def greedy(model: GPT, prompt: Tensor, count: int) -> list[int]:
+    return list(generate_tokens(model, prompt.tolist(), SamplingParams(max_new_tokens=count, temperature=0.0)))
+
+
+def some_ids(*shape: int) -> Tensor:
+    return torch.randint(23, shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS.keys())
+@torch.no_grad()
+def test_transformers_computes_the_same_and_so_does_what_it_saves(changes: dict[str, object], tmp_path: Path) -> None:
+    model = sharp_model(std=0.1, **changes)
+    theirs = load(save(model, tmp_path))
+    idx = some_ids(2, model.config.block_size)
+    expected = model(idx)
+    torch.testing.assert_close(theirs(idx).logits, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(theirs(idx, logits_to_keep=2).logits, expected[:, -2:], atol=1e-5, rtol=0)
+    loss = F.cross_entropy(expected[:, :-1].flatten(0, 1), idx[:, 1:].flatten())
+    torch.testing.assert_close(theirs(idx, labels=idx).loss, loss)
+    theirs.save_pretrained(tmp_path / "saved")
+    torch.testing.assert_close(load(tmp_path / "saved")(idx).logits, theirs(idx).logits, atol=0, rtol=0)
+    transformers.AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=True).save_pretrained(tmp_path / "saved")
+    for folder in (tmp_path, tmp_path / "saved"):
+        torch.testing.assert_close(import_folder(folder)[0](idx), expected, atol=0, rtol=0)
+
+
+def test_texts_are_equal_with_and_without_a_cache_in_padded_batches_and_in_beams(tmp_path: Path) -> None:
+    model = sharp_model(block_size=128, **SHAKESPEARE)
+    theirs = load(save(model, tmp_path, temperature=0, max_new_tokens=500))
+    prompts = [some_ids(2), some_ids(11)]
+    expected = [greedy(model, prompt, 100) for prompt in prompts]
+    calls = []
+    theirs.model.register_forward_pre_hook(lambda _, inputs: calls.append(inputs[0].size(1)))
+    assert theirs.generate(prompts[0][None], max_new_tokens=100)[0, 2:].tolist() == expected[0]
+    assert calls == [2] + [1] * 99
+    assert theirs.generate(prompts[0][None], max_new_tokens=30, use_cache=False)[0, 2:].tolist() == expected[0][:30]
+    assert theirs.generate(prompts[1][None]).size(1) == 11 + 64  # half of the window, and so not past its end
+    padded = torch.stack([F.pad(prompt, (11 - len(prompt), 0)) for prompt in prompts])
+    is_token = torch.stack([F.pad(torch.ones_like(prompt), (11 - len(prompt), 0)) for prompt in prompts])
+    texts = theirs.generate(padded, attention_mask=is_token, max_new_tokens=100)
+    assert texts[:, 11:].tolist() == expected
+    beams, slow = (theirs.generate(padded[1:], num_beams=3, max_new_tokens=20, use_cache=use) for use in (True, False))
+    assert beams.tolist() == slow.tolist()
+    assert beams[0, 11:].tolist() != expected[1][:20]  # so that beams are reordered
+
+
+@torch.no_grad()
+def test_padding_on_the_right_changes_nothing(tmp_path: Path) -> None:
+    model = sharp_model(**SHAKESPEARE)
+    theirs, idx = load(save(model, tmp_path)), some_ids(1, 9)
+    is_token = torch.tensor([[1] * 9 + [0] * 4])
+    found = theirs(F.pad(idx, (0, 4)), attention_mask=is_token).logits[:, :9]
+    torch.testing.assert_close(found, model(idx), atol=1e-5, rtol=0)
+
+
+def test_what_the_code_does_not_compute_is_refused(tmp_path: Path) -> None:
+    theirs, idx = load(save(sharp_model(**SHAKESPEARE), tmp_path)), some_ids(1, 9)
+    with pytest.raises(ValueError, match="17 tokens do not fit the window of 16; lower max_new_tokens, or give fewer"):
+        theirs.generate(idx, max_new_tokens=9)
+    with pytest.raises(ValueError, match="this model has no static cache"):
+        theirs.generate(idx, max_new_tokens=2, cache_implementation="static")
+    with pytest.raises(ValueError, match=r"attention_mask must be \(1, 9\), not \(1, 8\)"):
+        theirs(idx, attention_mask=torch.ones(1, 8))
+
+
+@pytest.mark.parametrize("mlp_conv", [None, 3])
+@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+def test_the_code_computes_every_variant(variant: tuple[Any, ...], mlp_conv: int | None, tmp_path: Path) -> None:
+    model = sharp_model(**keys_of(variant), mlp_conv=mlp_conv)
+    assert check_folder(save(model, tmp_path), model) < 1e-6
+
+
+@pytest.mark.slow
+def test_a_folder_loads_where_this_package_is_not(tmp_path: Path) -> None:
+    folder = tmp_path / "Träume 1.2-hf"
+    folder.mkdir()
+    model = sharp_model(**SHAKESPEARE)
+    code = """if True:
+        import sys
+        sys.modules["gpt"] = None  # whose import then fails
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
+        model = AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True)
+        ids = tokenizer("abc", return_tensors="pt").input_ids
+        print("text:", *model.generate(ids, max_new_tokens=12)[0, 3:].tolist())
+    """
+    where = {"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code, save(model, folder, temperature=0)],
+        cwd=tmp_path,
+        env={**os.environ, **where},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected = greedy(model, CHARS.encode("abc"), 12)
+    assert f"text: {' '.join(map(str, expected))}\n" in done.stdout
