@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from gpt.config import SamplingParams
-from gpt.config.composing import RECIPES
 from gpt.config.loading import load_config
+from gpt.config.recipes import RECIPES
 from gpt.data.tokenizers import CharTokenizer
 from gpt.errors import InputError
 from gpt.interop.gguf_file import write_gguf
