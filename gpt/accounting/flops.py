@@ -75,6 +75,16 @@ def run_flops(config: Config, tokens: int) -> int:
     return (train.max_steps + train.teacher_steps) * step + predictions
 
 
+def whole_flops(config: Config, tokens: int) -> float:
+    """Count the FLOPs of a whole training: see `run_flops`, and its evaluations of what is held out of the corpus."""
+    model, train = config.model, config.train
+    evaluations = math.ceil(train.max_steps / train.eval_interval) + train.eval_first
+    held_out = min(tokens * config.data.val_fraction, train.eval_max_tokens or math.inf)
+    passes = 1 if config.optim.ema_decay is None else 2  # with and without averaging
+    windows = passes * evaluations * held_out / model.block_size
+    return run_flops(config, tokens) + windows * forward_flops(model, 1, model.block_size)
+
+
 @dataclass(frozen=True)
 class GenerationFlops:
     """The FLOPs of `new` tokens after `prompt` tokens, with and without a cache, at batch size 1.

@@ -3,6 +3,7 @@
 import difflib
 import hashlib
 import itertools
+import json
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -58,6 +59,11 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
     path = Path(path)
     text = read_yaml(path, "configuration", "configs/quickstart.yaml")
     return LoadedConfig(parse_config(text, str(path), overrides), to_name(path.stem), path.parent)
+
+
+def override(key: str, text: str) -> str:
+    """Return the override of a key by a text, which YAML reads as it is, whatever is in it."""
+    return f"{key}={json.dumps(text, ensure_ascii=False)}"
 
 
 def to_name(text: str) -> str:
