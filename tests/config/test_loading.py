@@ -1,6 +1,5 @@
 """From a file and overrides to a configuration, or to a list of everything that is wrong."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpt.config import Config
-from gpt.config.loading import NAME_BYTES, dump_config, load_config, name_of_text, parse_config
+from gpt.config.loading import NAME_BYTES, dump_config, load_config, name_of_text, override, parse_config
 from gpt.errors import ConfigError
 
 
@@ -257,7 +256,7 @@ def test_a_run_is_named_after_its_file_unless_it_has_a_name(tmp_path: Path) -> N
 )
 def test_a_text_of_any_script_gives_a_name_that_a_run_can_have(text: str, name: str) -> None:
     assert name_of_text(text) == name
-    assert parse_config("", "some.yaml", [f"run.name={json.dumps(name)}"]).run.name == name
+    assert parse_config("", "some.yaml", [override("run.name", name)]).run.name == name
 
 
 def test_long_names_are_cut_at_a_character_and_stay_distinct() -> None:
