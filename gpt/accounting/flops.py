@@ -86,6 +86,19 @@ def run_flops(config: Config, tokens: int) -> int:
     return (train.max_steps + train.teacher_steps) * step + predictions
 
 
+def whole_flops(config: Config, tokens: int) -> float:
+    """Count the FLOPs of a whole training: see `run_flops`; what it recomputes; its evaluations of what is held out."""
+    model, train = config.model, config.train
+    flops = run_flops(config, tokens)
+    if train.activation_checkpointing:
+        flops += (train.max_steps + train.teacher_steps) * recomputed_flops(model, train.sequences, model.block_size)
+    evaluations = math.ceil(train.max_steps / train.eval_interval) + train.eval_first
+    held_out = min(tokens * config.data.val_fraction, train.eval_max_tokens or math.inf)
+    passes = 1 if config.optim.ema_decay is None else 2  # with and without averaging
+    windows = passes * evaluations * held_out / model.block_size
+    return flops + windows * forward_flops(model, 1, model.block_size)
+
+
 @dataclass(frozen=True)
 class GenerationFlops:
     """The FLOPs of `new` tokens after `prompt` tokens, with and without a cache, at batch size 1.

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from gpt.api.displays import build_displays
 from gpt.api.run import Run
 from gpt.config.composing import Source, compose_config
-from gpt.config.loading import LoadedConfig, to_name
+from gpt.config.loading import LoadedConfig, name_of_text
 from gpt.corpora.locating import store_text
 from gpt.corpora.own_text import fit_recipe
 from gpt.device import require_own_threads
@@ -106,7 +106,7 @@ def _configure(
     if source is None:
         source, _ = fit_recipe(compose_config(None, keywords).config.data, settings, report)
     loaded = compose_config(source, keywords)
-    name = "text" if text is not None else to_name(Path(str(path)).name.split(".")[0])
+    name = "text" if text is not None else name_of_text(str(path))
     return loaded if loaded.folder is not None else LoadedConfig(loaded.config, name)
 
 

@@ -1,16 +1,22 @@
 """`gpt new`: write a configuration for one's own text."""
 
 import argparse
-import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpt import invocation
 from gpt.cli.command import report
 from gpt.cli.shared_options import check_overrides, command, not_empty, to_path, write_output
-from gpt.config.loading import dump_config, parse_config, to_name
+from gpt.config import Config
+from gpt.config.loading import dump_config, name_of_text, override, parse_config
 from gpt.config.strict_yaml import dump
-from gpt.environment import read_settings
+from gpt.environment import Settings, read_settings
 from gpt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gpt.data.dataset import Dataset
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,23 +34,65 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     _add_options,
 )
 def main(arguments: argparse.Namespace) -> int:
-    from gpt.corpora.own_text import fit_recipe, unit_of
-
-    output: Path = arguments.output or Path(f"{to_name(Path(arguments.text).name.split('.')[0])}.yaml")
+    output: Path = arguments.output or default_output(arguments.text)
     if output.exists():
         raise ConfigError(f"{output} exists already; choose another --output, or remove it")
-    is_here = output.parent.resolve() == Path.cwd()
-    path = arguments.text if is_here else str(Path(arguments.text).absolute())
-    check_overrides(["data.source=file", "data.path=", *arguments.overrides])
-    given = ["data.source=file", f"data.path={json.dumps(path)}", *arguments.overrides]
-    sections, dataset = fit_recipe(parse_config("", "the recipe", given).data, read_settings(), report)
-    length, unit = len(dataset.train) + len(dataset.val), unit_of(dataset)
-    config = parse_config(dump(sections), "the recipe", given)
-    dataset.check_length(config.model.block_size)
-    comment = f"# {arguments.text!r}: {length:,} {unit}, {dataset.tokenizer.vocab_size:,} of them distinct.\n"
-    write_output(output, (comment + dump_config(config, only_given=True)).encode())
-    train = config.train
-    read = (train.max_steps + train.teacher_steps) * train.batch_size * config.model.block_size
-    report(f"{length:,} {unit}, each read {read / len(dataset.train):,.1f} times; train with:")
+    config, dataset, content = fit_text(arguments.text, output, arguments.overrides, read_settings())
+    write_output(output, content)
+    tell_expectation(config, dataset, read_settings())
+    report(f"{describe_reading(config, dataset)}; train with:")
     print(invocation.command("train", "--config", output))
     return 0
+
+
+def default_output(text: str) -> Path:
+    """Return where the configuration for a text is written: in this folder, named after the text."""
+    return Path(f"{name_of_text(text)}.yaml")
+
+
+def fit_text(text: str, output: Path, overrides: Sequence[str], settings: Settings) -> tuple[Config, "Dataset", bytes]:
+    """Return the configuration that fits a text, the text as a dataset, and the YAML file, which is not written.
+
+    Args:
+        text: a file, a folder or a glob pattern.
+        output: the file; where it is not in this folder, the text's path in it is absolute.
+        overrides: values that are written too.
+
+    Raises:
+        GPTError: the text or the overrides cannot be used.
+    """
+    from gpt.corpora.own_text import fit_recipe, unit_of
+
+    is_here = output.parent.resolve() == Path.cwd()
+    path = text if is_here else str(Path(text).absolute())
+    check_overrides(["data.source=file", "data.path=", *overrides])
+    given = ["data.source=file", override("data.path", path), *overrides]
+    sections, dataset = fit_recipe(parse_config("", "the recipe", given).data, settings, report)
+    config = parse_config(dump(sections), "the recipe", given)
+    dataset.check_length(config.model.block_size)
+    length, ids = len(dataset.train) + len(dataset.val), dataset.tokenizer.vocab_size
+    comment = f"# {text!r}: {length:,} {unit_of(dataset)}, {ids:,} of them distinct.\n"
+    return config, dataset, (comment + dump_config(config, only_given=True)).encode()
+
+
+def describe_reading(config: Config, dataset: "Dataset") -> str:
+    """Return how often a training reads its text, and what to change where that is less than once."""
+    from gpt.corpora.own_text import unit_of
+
+    train = config.train
+    step = train.sequences * config.model.block_size
+    times = (train.max_steps + train.teacher_steps) * step / len(dataset.train)
+    said = f"{len(dataset.train) + len(dataset.val):,} {unit_of(dataset)}, each read {times:,.1f} times"
+    if times >= 1:
+        return said
+    once = math.ceil(len(dataset.train) / step)
+    return f"{said}; train.max_steps={once} reads each once, in {once / train.max_steps:,.1f} times the time"
+
+
+def tell_expectation(config: Config, dataset: "Dataset", settings: Settings) -> None:
+    """Report the size of a training, and what it will take on this machine."""
+    from gpt.training.expectation import expect
+
+    size = config.model.vocab_size or dataset.tokenizer.vocab_size
+    sized = config.model_copy(update={"model": config.model.model_copy(update={"vocab_size": size})})
+    report(str(expect(sized, len(dataset.train) + len(dataset.val), settings, report)))

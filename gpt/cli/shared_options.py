@@ -189,16 +189,15 @@ def load_given_plugins(argv: Sequence[str] | None) -> None:
         load_plugins(parser.parse_known_args(words)[0].plugin)
 
 
-def add_config_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
+def add_config_options(parser: argparse.ArgumentParser, or_text: bool = False) -> None:
+    """Add `--config` and `overrides`, which with `or_text` may begin with a text in place of a configuration."""
     add_plugin_option(parser)
-    parser.add_argument(
-        "--config",
-        type=to_path,
-        required=required,
-        metavar="FILE",
-        help="YAML file, or a recipe, such as quickstart",
-    )
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
+    file = "YAML file, or a recipe, such as quickstart"
+    parser.add_argument("--config", type=to_path, required=not or_text, metavar="FILE", help=file)
+    metavar, values = "section.key=value", "values that replace the file's"
+    if or_text:
+        metavar, values = "TEXT or section.key=value", f"a file, a folder, or a glob pattern; {values}"
+    parser.add_argument("overrides", nargs="*", metavar=metavar, help=values)
 
 
 def read_config(arguments: argparse.Namespace) -> LoadedConfig:

@@ -5,14 +5,25 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 
 from gpt import invocation
 from gpt.cli.command import CommandParser, load_torch, report, run_command
-from gpt.cli.shared_options import add_config_options, load_given_plugins, not_empty, read_config
+from gpt.cli.make_config import default_output, describe_reading, fit_text, tell_expectation
+from gpt.cli.shared_options import (
+    add_config_options,
+    check_overrides,
+    load_given_plugins,
+    not_empty,
+    read_config,
+    write_output,
+)
 from gpt.config import Config
-from gpt.config.loading import LoadedConfig, dump_config
+from gpt.config.loading import LoadedConfig, dump_config, load_config, parse_config, to_name
+from gpt.config.recipes import recipe_names
 from gpt.distributed import World, joined
 from gpt.environment import read_launch, read_settings
+from gpt.errors import ConfigError
 from gpt.plugins import load_plugins, plugin_options
 from gpt.progress import silent
 
@@ -28,11 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     load_given_plugins(argv)
     parser = CommandParser(
-        "Train a GPT. Any key of the configuration can be overridden as section.key=value.",
-        "--config shakespeare run.name=slower optim.learning_rate=3e-3",
+        "Train a GPT: by a configuration, or on your own TEXT, whose configuration is written first, to TEXT.yaml. "
+        "Any key can be overridden as section.key=value.",
+        "my.txt\n--config shakespeare run.name=slower optim.learning_rate=3e-3",
         prog=invocation.command("train"),
     )
-    add_config_options(parser, required=False)
+    add_config_options(parser, or_text=True)
     parser.add_argument(
         "--resume",
         type=not_empty,
@@ -47,10 +59,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--offline", action="store_true", help="never use the network (also GPT_OFFLINE=1)")
     parser.add_argument("--print-config", action="store_true", help="print the whole configuration and exit")
     parser.add_argument("--print-schema", action="store_true", help="print the JSON schema of configurations and exit")
-    arguments = parser.parse_intermixed_args(argv)
-    if arguments.config is None and not arguments.print_schema:
-        parser.error("--config FILE is required, for example --config quickstart")
-    return arguments
+    return parser.parse_intermixed_args(argv)
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -71,11 +80,77 @@ def _read(argv: Sequence[str] | None) -> tuple[argparse.Namespace, LoadedConfig 
     if arguments.print_schema:
         print(json.dumps(Config.model_json_schema(), indent=2))
         return arguments, None
-    loaded = read_config(arguments)
+    text = _take_text(arguments)
+    loaded = read_config(arguments) if text is None else _read_text(text, arguments)
     if arguments.print_config:
         sys.stdout.write(dump_config(loaded.config))
         return arguments, None
     return arguments, loaded
+
+
+def _take_text(arguments: argparse.Namespace) -> str | None:
+    """Take the text out of the overrides; None: there is none, but a configuration.
+
+    Raises:
+        ConfigError: there is neither, or both, or several texts, or a configuration in the place of one.
+    """
+    texts = [word for word in arguments.overrides if "=" not in word and (Path(word).exists() or not _is_key(word))]
+    if arguments.config is not None:
+        both = next((word for word in texts if Path(word).exists()), None)
+        if both is not None:
+            raise ConfigError(f"--config and the text {both} are given; leave one of them out")
+        return None  # what is no override is refused among them
+    if not texts:
+        raise ConfigError("nothing to train on: give a text, such as my.txt, or --config FILE")
+    text = texts[0]
+    if len(texts) > 1:
+        raise ConfigError(
+            f"{len(texts)} texts are given; name their folder, or put a pattern in quotes, such as '*.txt'"
+        )
+    if Path(text).suffix in (".yaml", ".yml") or (not Path(text).exists() and text in recipe_names()):
+        again = invocation.command("train", "--config", text)
+        raise ConfigError(f"{text} is a configuration, not a text; train by it with: {again}")
+    arguments.overrides.remove(text)
+    return str(text)
+
+
+def _is_key(word: str) -> bool:
+    return word.partition(".")[0] in Config.model_fields
+
+
+def _read_text(text: str, arguments: argparse.Namespace) -> LoadedConfig:
+    """Return the configuration for a text; it is written first, with the overrides that say how the text is read.
+
+    Raises:
+        GPTError: the text or an override cannot be used, or there is another configuration of that name.
+    """
+    check_overrides(arguments.overrides)
+    output = default_output(text)
+    of_data = [word for word in arguments.overrides if word.partition(".")[0].strip() == "data"]
+    fitted, dataset, content = fit_text(text, output, of_data, read_settings(arguments.offline))
+    config = parse_config(content.decode(), str(output), arguments.overrides)
+    if output.exists():
+        _check_same(load_config(output).config, fitted, output)
+    elif not arguments.print_config:
+        write_output(output, content)
+    model, train = config.model, config.train
+    teacher = f", after a teacher of {train.teacher_steps:,}" if train.teacher_steps else ""
+    report(
+        f"{output}: {model.n_layer} layers of {model.n_embd}, {model.block_size} positions, {train.max_steps:,} steps "
+        f"of {train.batch_size} sequences{teacher}; {describe_reading(config, dataset)}"
+    )
+    return LoadedConfig(config, to_name(output.stem), output.parent)
+
+
+def _check_same(found: Config, fitted: Config, file: Path) -> None:
+    before, after = found.leaves(), fitted.leaves()
+    changes = [f"{key}: {before[key]} in place of {after[key]}" for key in after if before[key] != after[key]]
+    if changes:
+        more = "; ..." if changes[3:] else ""
+        raise ConfigError(
+            f"{file} is there already, and is not what fits this text ({'; '.join(changes[:3])}{more}); "
+            f"remove it, or train by it with: {invocation.command('train', '--config', file)}"
+        )
 
 
 def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) -> int:
@@ -91,8 +166,12 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
         displays = build_displays(loaded.config.train)
     request = Request(loaded, settings, tell, arguments.resume, arguments.allow_config_change, world)
     with closing(open_runs(request, displays=displays)) as runs:
-        for trainer in runs:
+        for number, trainer in enumerate(runs):
             folder = trainer.run_folder.path
+            if number == 0 and world.size == 1 and arguments.resume is None:
+                # a teacher has the same model
+                whole = loaded.config.model_copy(update={"model": trainer.config.model})
+                tell_expectation(whole, trainer.dataset, settings)
             try:
                 state = trainer.run()
             except Interrupted as stopped:

@@ -1,7 +1,11 @@
 """Load a `Config` from a YAML file and overrides; all problems are reported at once."""
 
 import difflib
+import hashlib
+import itertools
+import json
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from gpt.config.fields import all_filters
 from gpt.config.recipes import find_config
-from gpt.config.sections import SEEDS, Config, CrossCheckError
+from gpt.config.sections import SEEDS, Config, CrossCheckError, is_of_name
 from gpt.config.strict_yaml import MAX_CHARACTERS, Document, YAMLSyntaxError, dump, parse, parse_value
 from gpt.config.suggestions import did_you_mean, section_class
 from gpt.errors import ConfigError
@@ -22,6 +26,10 @@ Finding = tuple[tuple[str, ...], str]
 """The key that a problem is about, and a sentence."""
 TEACHER_SUFFIX = "-teacher"
 """What the name of a teacher's run has after the student's."""
+NAME_BYTES = 200
+"""Most bytes of a name that is made from a text: a file's may have 255 with all that is added to it."""
+_DEVICE = re.compile(r"^(?i:con|prn|aux|nul|(com|lpt)[0-9\u00b9\u00b2\u00b3])(?=\.|$)")
+_ENDING = re.compile(r"(\.[A-Za-z]\w{0,7})?(\.(gz|zst|zip))?$")
 
 
 @dataclass(frozen=True)
@@ -54,9 +62,34 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
     return LoadedConfig(parse_config(text, str(path), overrides), to_name(path.stem), path.parent)
 
 
+def override(key: str, text: str) -> str:
+    """Return the override of a key by a text, which YAML reads as it is, whatever is in it."""
+    return f"{key}={json.dumps(text, ensure_ascii=False)}"
+
+
 def to_name(text: str) -> str:
-    """Return a name for a run, or part of a file's, that is like a text: letters of ASCII, digits, points, - and _."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._") or "run"
+    """Return a name for a run, or part of a file's, that is like a text: see `is_of_name`.
+
+    A long name ends with a hash, and one that Windows reserves for a device gets an underscore.
+    """
+    return _cleaned(text) or "run"
+
+
+def name_of_text(path: str | Path) -> str:
+    """Return a name that is like that of a text: a file without its ending, a folder, or the folder of `*.txt`."""
+    *folders, file = Path(path).absolute().parts
+    return next(filter(None, map(_cleaned, (_ENDING.sub("", file), *reversed(folders)))), "run")
+
+
+def _cleaned(text: str) -> str:
+    """Return the name without a fallback; empty where a text has no letter, digit or emoji."""
+    text = unicodedata.normalize("NFC", text)
+    name = re.sub("-+", "-", "".join(each if is_of_name(each) else "-" for each in text)).strip("-._")
+    name = "".join(itertools.dropwhile(lambda each: not is_of_name(each, first=True), name))
+    if len(name.encode()) > NAME_BYTES:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{name.encode()[: NAME_BYTES - 9].decode(errors='ignore')}-{digest}"
+    return _DEVICE.sub(r"\g<0>_", name)
 
 
 def read_yaml(path: Path, kind: str, example: str) -> str:

@@ -7,6 +7,7 @@ of them at once.
 import math
 import os
 import re
+import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -18,6 +19,7 @@ from pydantic import (
     Field,
     PrivateAttr,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
 
@@ -67,6 +69,28 @@ def _bytes_of(size: Any) -> int | None:
     return round(float(number) * (1024 if binary else 1000) ** "_KMGT".index(prefix.upper()))
 
 
+def is_of_name(character: str, first: bool = False) -> bool:
+    """Return whether a run's name may have a character: a letter or digit of any script, an emoji, a point, - or _.
+
+    Letters come with their combining marks. The first is none of the last three.
+    """
+    category = unicodedata.category(character)
+    return category[0] in "LN" or category == "So" or (not first and (category[0] == "M" or character in "._-"))
+
+
+def _check_name(text: str) -> str:
+    name = unicodedata.normalize("NFC", text)
+    if not all(is_of_name(character, first=at == 0) for at, character in enumerate(name or "-")):
+        raise ValueError("expected letters, digits, points, - and _, of which the first is a letter or digit")
+    return name
+
+
+RunName = Annotated[
+    str,
+    AfterValidator(_check_name),
+    WithJsonSchema({"type": "string", "pattern": r"^[\p{L}\p{N}\p{So}][\p{L}\p{M}\p{N}\p{So}._-]*$"}),
+]
+"""The name of a run folder; the same letters are the same name, however they are composed (NFC)."""
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_check_path)]
 Betas = Annotated[tuple[Fraction, Fraction], BeforeValidator(_list_to_tuple)]
 Strings = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_list_to_tuple)]
@@ -116,9 +140,8 @@ class Section(BaseModel, metaclass=_OneLineErrors):
 class RunConfig(Section):
     """Name, folder and hardware of a run."""
 
-    name: str | None = Field(
+    name: RunName | None = Field(
         None,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
         description="Run folder below `dir`; null: the name of the configuration file.",
     )
     dir: PathText = Field("runs", description="Folder that holds the run folders.")

@@ -1,5 +1,7 @@
 """The text of the files of a corpus as one stream: in pieces as they are read, or in blocks of equal length."""
 
+import glob
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -10,7 +12,7 @@ import numpy as np
 from gpt.config import DataConfig
 from gpt.corpora.source_files import SourceFile
 from gpt.corpora.tables import read_json_lines, read_parquet
-from gpt.corpora.text import characters_in, checked_newlines, decode_pieces, distinct_code_points
+from gpt.corpora.text import NotTextError, characters_in, checked_newlines, decode_pieces, distinct_code_points
 from gpt.corpora.unpacking import open_unpacked
 from gpt.corpora.workers import map_texts
 from gpt.errors import DataError
@@ -110,6 +112,17 @@ class CorpusText:
                             begins = False
         except OSError as error:
             raise DataError(f"cannot read {file.path}: {error.strerror or error}") from None
+        except NotTextError as error:
+            raise NotTextError(f"{error}{self._pattern_without(file.path)}") from None
+
+    def _pattern_without(self, unreadable: Path) -> str:
+        """Return advice to leave a file of a folder out: a pattern for the ending that most of the others have."""
+        folder, endings = Path(self._config.path or ""), Counter(file.path.suffix for file in self.files)
+        del endings[""], endings[unreadable.suffix]
+        if not endings or not folder.is_dir():
+            return ""
+        pattern = Path(glob.escape(str(folder))) / "**" / f"*{endings.most_common(1)[0][0]}"
+        return f"; or leave it out with a glob pattern, for example '{pattern}'"
 
     def _rows(self, rows: Iterator[str], meter: "_Meter") -> Iterator[tuple[str, bool]]:
         for row in rows:

@@ -3,6 +3,7 @@
 import glob
 import os
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from gpt.errors import DataError
 from gpt.progress import Report, silent
 
 TABLES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+GENERATED = {"__pycache__", "node_modules"}
+"""Folders of files that other programs write beside code."""
 PACKED = {".gz": "gzip", ".zst": "zstd", ".zip": "zip"}
 
 
@@ -49,7 +52,7 @@ def find_files(path: Path, report: Report = silent) -> list[SourceFile]:
     """Return the files below a folder, or those that a glob pattern matches, sorted by path.
 
     Links are followed, but for those to a folder that they are in. Files and folders whose names begin with a dot are
-    left out; below a folder they are counted in a line.
+    left out, and below a folder those of `GENERATED`; there they are counted in a line.
 
     Raises:
         DataError: there are none, some are text and others are tables, one cannot be listed, or is a link to nothing
@@ -74,16 +77,21 @@ def find_files(path: Path, report: Report = silent) -> list[SourceFile]:
 
 
 def _below(folder: Path, report: Report) -> list[Path]:
-    found, hidden = [], 0
+    found, left_out = [], Counter[str]()
     for name, folders, files in os.walk(folder, onerror=_refuse, followlinks=True):
-        hidden += sum(each.startswith(".") for each in (*folders, *files))
-        folders[:] = [
-            each for each in folders if not each.startswith(".") and not _leads_back(Path(name, each), folder)
-        ]
-        found += [Path(name, each) for each in files if not each.startswith(".")]
-    if hidden:
-        report(f"{folder}: left out {hidden:,} files and folders whose names begin with a dot")
+        left_out.update(filter(None, map(_rule_against, (*folders, *files))))
+        folders[:] = [each for each in folders if not _rule_against(each) and not _leads_back(Path(name, each), folder)]
+        found += [Path(name, each) for each in files if not _rule_against(each)]
+    if left_out:
+        report(f"{folder}: left out " + ", ".join(f"{rule} ({count:,})" for rule, count in sorted(left_out.items())))
     return _only_files(found)
+
+
+def _rule_against(name: str) -> str | None:
+    """Return what is said of a file or folder that is left out by its name; None: it is not."""
+    if name.startswith("."):
+        return "names that begin with a dot"
+    return name if name in GENERATED else None
 
 
 def _matching(pattern: Path) -> list[Path]:

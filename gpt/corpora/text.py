@@ -23,13 +23,18 @@ _WIDE_MARKS = {
 }
 
 
+class NotTextError(DataError):
+    """A file is not UTF-8."""
+
+
 def decode_pieces(read: Callable[[int], bytes], path: Path, newlines: str) -> Iterator[str]:
     """Yield the text of a stream of UTF-8 in pieces of about a megabyte; a byte order mark is left out.
 
     `newlines` "strict" refuses CRLF, "lf" reads it as LF, "keep" leaves it.
 
     Raises:
-        DataError: the bytes are not UTF-8, or have CRLF line ends with "strict".
+        NotTextError: the bytes are not UTF-8.
+        DataError: they have CRLF line ends, and `newlines` is "strict".
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     done, held = 0, ""  # held: a CR at the end of a piece, whose LF may come with the next
@@ -48,15 +53,16 @@ def _decode(path: Path, decoder: codecs.IncrementalDecoder, data: bytes, done: i
         return decoder.decode(data, final)
     except UnicodeDecodeError as error:
         offset = done + len(data) - len(error.object) + error.start  # the object begins with pending bytes
-        raise DataError(f"{path} is not UTF-8: byte {offset:,} ({error.reason}); save it as UTF-8 text first") from None
+        wrong = f"byte {offset:,} ({error.reason})"
+        raise NotTextError(f"{path} is not UTF-8: {wrong}; save it as UTF-8 text first") from None
 
 
 def _refuse_wide(path: Path, data: bytes) -> None:
     for mark, name in _WIDE_MARKS.items():
         if data.startswith(mark):
-            raise DataError(f"{path} is {name}; save it as UTF-8 first, for example: iconv -f {name} -t UTF-8")
+            raise NotTextError(f"{path} is {name}; save it as UTF-8 first, for example: iconv -f {name} -t UTF-8")
     if b"\0" in data[:4096]:
-        raise DataError(f"{path} has NUL bytes: it is not UTF-8 text (UTF-16, or a binary file)")
+        raise NotTextError(f"{path} has NUL bytes: it is not UTF-8 text (UTF-16, or a binary file)")
 
 
 def checked_newlines(path: Path, text: str, newlines: str) -> str:

@@ -20,6 +20,7 @@ from gpt.training.distillation import require_probabilities_memory
 from gpt.training.finetuning import resolve_init_from, with_architecture
 from gpt.training.fitting import fit_run
 from gpt.training.parallel import check_parallel
+from gpt.training.replacing import find_replaced, keep_aside
 from gpt.training.resume import ResumePoint, check_fits, find_resume_point, warn_of_copy
 from gpt.training.schedule import fit_schedule
 
@@ -71,6 +72,8 @@ class Plan:
 def plan_run(request: Request, notes: Report | None = None) -> Plan:
     """Lock a run folder, and check that its run can begin or continue; nothing is written into it.
 
+    If it can begin, a run of another configuration that is there is kept aside, see `find_replaced`.
+
     Args:
         notes: takes the lines that are of interest only when the run begins; None: those of the request.
 
@@ -93,7 +96,7 @@ def _plan_locked(request: Request, run: RunFolder, notes: Report) -> Plan:
     loaded = replace(request.loaded, config=fit_schedule(request.loaded.config, notes))
     with world.together():
         compute = choose_compute(loaded.config.run, notes, supported_processors(settings.processor)[0], world.launch)
-    point, base = world.rank_zero(lambda: _find_start(loaded, run, request, notes))
+    point, base, replaced = world.rank_zero(lambda: _find_start(loaded, run, request, notes))
     keep_freed_memory()
     # a resumed run has the architecture and tokenizer too, and what it began with may be gone
     origin = None if loaded.config.train.init_from is None else point or base
@@ -111,16 +114,21 @@ def _plan_locked(request: Request, run: RunFolder, notes: Report) -> Plan:
             check_fits(point, config, data, request.allow_config_change)
     plan = Plan(config, run, compute, data, point, base)
     world.rank_zero(plan.require_disk)
+    if replaced:
+        world.rank_zero(lambda: keep_aside(run, replaced, request.resume, request.report))
     return plan
 
 
 def _find_start(
     loaded: LoadedConfig, run: RunFolder, request: Request, notes: Report
-) -> tuple[ResumePoint | None, ResumePoint | None]:
+) -> tuple[ResumePoint | None, ResumePoint | None, list[str]]:
+    """Return the checkpoint to resume from, that to begin with, and in what a run that gives way differs."""
     warn_of_copy(loaded.folder, run, request.resume, notes)
+    continues = request.resume is not None and request.allow_config_change
+    replaced = [] if continues else find_replaced(run, request.resume, loaded.config)
     with announced(request.report, "reading the checkpoint"):
-        point = find_resume_point(run, request.resume, loaded.config, request.report)
-        return point, resolve_init_from(loaded.config, run.path.parent) if point is None else None
+        point = None if replaced else find_resume_point(run, request.resume, loaded.config, request.report)
+        return point, resolve_init_from(loaded.config, run.path.parent) if point is None else None, replaced
 
 
 def _preparation(

@@ -102,7 +102,8 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
     if changes and not allow_config_change:
         raise CheckpointError(
             f"{point.folder} was trained with another configuration: {'; '.join(changes)}. "
-            "Change that back, or pass --allow-config-change"
+            "Change that back, pass --allow-config-change to continue with it, or leave --resume out to begin a new "
+            "run and keep this one aside"
         )
     if not same_tokenizer:
         raise CheckpointError(f"{point.folder} was trained with another tokenizer: its text had other characters")
@@ -138,13 +139,24 @@ def differences(old: Config, new: Config) -> list[str]:
     ]
 
 
+def differences_of_existing(existing: Config, config: Config) -> list[str]:
+    """Return the `differences` from the run in a folder to a configuration that is not resolved yet.
+
+    What only the text or the checkpoint of `train.init_from` tells is taken to be as it was.
+    """
+    model, given = config.model, config.model.model_fields_set
+    if config.train.init_from is not None and config.train.init_from == existing.train.init_from:
+        model = existing.model.model_copy(update={key: getattr(config.model, key) for key in given})
+    size = config.model.vocab_size or existing.model.vocab_size
+    resolved = config.model_copy(update={"model": model.model_copy(update={"vocab_size": size})})
+    return differences(existing, resolved)
+
+
 def _refuse_existing(run: RunFolder, config: Config) -> None:
     existing = run.config()
     if existing is None:
         return
-    size = config.model.vocab_size or existing.model.vocab_size
-    resolved = config.model_copy(update={"model": config.model.model_copy(update={"vocab_size": size})})
-    changes = differences(existing, resolved)
+    changes = differences_of_existing(existing, config)
     what = f"with another configuration ({'; '.join(changes)})" if changes else "with this configuration"
     go_on = "" if changes else 'continue it with --resume auto (in Python resume="auto"), or '
     raise CheckpointError(

@@ -1,5 +1,6 @@
 """A configuration from a text, and a training by it."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,15 +21,15 @@ def _text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(TEXT[1:-1]).write_text(CORPUS * 30, encoding="utf-8")
 
 
-def written(name: str = "Mein-Text.yaml") -> Config:
+def written(name: str = "Mein-Text.v2.yaml") -> Config:
     return load_config(Path(name)).config
 
 
 def test_what_it_writes_trains(run: Call) -> None:
-    assert run(f"make_config {TEXT}").out == f"{invocation.command('train')} --config Mein-Text.yaml\n"
-    assert f"{len(CORPUS) * 30:,} characters" in Path("Mein-Text.yaml").read_text(encoding="utf-8")
-    run("train --config Mein-Text.yaml train.max_steps=2 train.batch_size=2 train.sample_tokens=0")
-    assert Path("runs/Mein-Text/last.json").is_file()
+    assert run(f"make_config {TEXT}").out == f"{invocation.command('train')} --config Mein-Text.v2.yaml\n"
+    assert f"{len(CORPUS) * 30:,} characters" in Path("Mein-Text.v2.yaml").read_text(encoding="utf-8")
+    run("train --config Mein-Text.v2.yaml train.max_steps=2 train.batch_size=2 train.sample_tokens=0")
+    assert Path("runs/Mein-Text.v2/last.json").is_file()
 
 
 def test_the_text_is_found_from_the_folder_of_the_file(run: Call, tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ def test_the_text_is_found_from_the_folder_of_the_file(run: Call, tmp_path: Path
 
 def test_a_name_that_no_run_can_have_becomes_one(run: Call) -> None:
     run(f"make_config {TEXT} train.teacher_share=null --output 'my növel.yaml'")
-    assert load_config(Path("my növel.yaml")).name == "my-n-vel"
+    assert load_config(Path("my növel.yaml")).name == "my-növel"
     assert written("my növel.yaml").train.teacher_share is None
 
 
@@ -50,6 +51,60 @@ def test_overrides_are_written(run: Call, refuse: Callable[..., str]) -> None:
     assert "data.newlines" in refuse(f"make_config {TEXT}")
     run(f"make_config {TEXT} data.newlines=lf model.n_layer=1 data.val_fraction=0.05")
     assert (written().data.newlines, written().model.n_layer, written().data.val_fraction) == ("lf", 1, 0.05)
+
+
+SMALL = "model.n_layer=1 train.batch_size=2 train.teacher_share=null train.sample_tokens=0 train.eval_max_tokens=512"
+
+
+def test_a_text_trains_at_once_for_a_try_and_then_again(run: Call, refuse: Callable[..., str]) -> None:
+    Path("日本.txt").write_text(CORPUS * 30, encoding="utf-8")
+    said = run(f"train 日本.txt {SMALL} train.max_steps=2").err
+    length = len(CORPUS) * 30
+    assert f"日本.yaml: 1 layers of 128, 256 positions, 2 steps of 2 sequences; {length:,} characters, each" in said
+    assert re.search(r"[\d,]+ parameters, [\d.e-]+ TFLOP; about \d+ MiB of memory and \d+ s on this machine\n", said)
+    recipe = Path("日本.yaml").read_text(encoding="utf-8")
+    run("make_config 日本.txt --output same.yaml")
+    assert Path("same.yaml").read_text(encoding="utf-8") == recipe  # without what was for the try
+    run(f"train 日本.txt {SMALL} train.max_steps=3")
+    assert {path.name for path in Path("runs").iterdir()} == {"日本", "日本.1"}
+    run("train 日本.txt --print-config")
+    Path("日本.yaml").write_text(recipe.replace("n_layer: 4", "n_layer: 3"), encoding="utf-8")
+    assert "日本.yaml is there already, and is not what fits this text (model.n_layer: 3 in place of 4)" in refuse(
+        f"train 日本.txt {SMALL}"
+    )
+
+
+def test_a_text_is_read_as_its_overrides_say_which_are_written(run: Call) -> None:
+    Path("crlf.txt").write_bytes((CORPUS * 30).replace("\n", "\r\n").encode())
+    run(f"train crlf.txt {SMALL} train.max_steps=1 data.newlines=lf run.name=other")
+    assert (written("crlf.yaml").data.newlines, written("crlf.yaml").run.name) == ("lf", None)
+    assert Path("runs/other/last.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("gone.txt", "gone.txt: no such file"),
+        (f"{TEXT} model.n_layers=2", "did you mean n_layer?"),
+        (f"{TEXT} data.path=other.txt", "data.path is given twice"),
+        (f"{TEXT} other.txt", "2 texts are given; name their folder, or put a pattern in quotes"),
+        (f"{TEXT} --config mine.yaml", f"--config and the text {TEXT[1:-1]} are given"),
+        ("mine.yaml", "mine.yaml is a configuration, not a text; train by it with: "),
+        ("shakespeare", " train --config shakespeare"),
+        ("train.max_steps", "nothing to train on"),
+        ("train.max_steps --config mine.yaml", "'train.max_steps' is not of the form section.key=value"),
+    ],
+)
+def test_a_mistake_in_place_of_a_text_is_one_line(words: str, message: str, refuse: Callable[..., str]) -> None:
+    Path("mine.yaml").write_text("{}")
+    assert message in refuse(f"train {words}")
+    assert [path.name for path in Path.cwd().glob("*.yaml")] == ["mine.yaml"]
+
+
+def test_a_text_that_is_not_read_once_comes_with_the_steps_that_do(run: Call) -> None:
+    err = run(f"make_config {TEXT} train.max_steps=1 train.batch_size=1 train.teacher_share=null").err
+    tokens = round(len(CORPUS) * 30 * 0.9)
+    assert f"; train.max_steps={-(-tokens // 256)} reads each once, in {-(-tokens // 256)}.0 times the time; tr" in err
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ MISTAKES = [
     ("sample --no-cache --prefill-chunk 3", "--prefill-chunk has no effect with --no-cache"),
     ("sample --speculate nowhere --checkpoint runs/tiny", "nowhere"),
     ("sample --prompt-file 'x\ud819'", r"expected text that can be encoded, got 'x\ud819'"),
-    ("train --print-config", "--config FILE is required"),
+    ("train --print-config", "nothing to train on: give a text, such as my.txt, or --config FILE"),
     ("train --config ''", "expected a value, got an empty string"),
     ("train --config tiny.yaml --resume ''", "expected a value, got an empty string"),
     ("train --config tiny.yaml --max_iters=5", "have no dashes; did you mean train.max_steps?)"),

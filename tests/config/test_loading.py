@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpt.config import Config
-from gpt.config.loading import dump_config, load_config, parse_config
+from gpt.config.loading import NAME_BYTES, dump_config, load_config, name_of_text, override, parse_config
 from gpt.errors import ConfigError
 
 
@@ -72,7 +72,7 @@ def test_an_empty_file_or_section_is_all_defaults(text: str) -> None:
         ("sample", "min_p: 1.1", "sample.min_p: got 1.1, expected less than or equal to 1"),
         ("run", "seed: -1", "run.seed: got -1, expected greater than or equal to 0"),
         ("run", "compile: yes", "run.compile: got 'yes', expected one of auto, true, false"),
-        ("run", "name: ../up", "run.name: got '../up', expected the form ^[A-Za-z0-9]"),
+        ("run", "name: ../up", "run.name: got '../up', expected letters, digits, points, - and _, of which"),
         ("run", "device: gpu", "run.device: got 'gpu', expected the form ^(auto|cpu|cuda"),
         # keys that contradict each other
         ("model", "n_embd: 100", "model.n_embd: 100 is not divisible by n_head 6"),
@@ -231,6 +231,41 @@ def test_a_run_is_named_after_its_file_unless_it_has_a_name(tmp_path: Path) -> N
     assert load_config(path, ["run.name=sonnets"]).name == "sonnets"
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("e\u0301te\u0301.txt", "\u00e9t\u00e9"),  # composed
+        ("日本.txt", "日本"),
+        ("книга.txt.gz", "книга"),
+        ("كتاب قديم.txt", "كتاب-قديم"),
+        ("हिन्दी कविता.txt", "हिन्दी-कविता"),
+        ("🎉.txt", "🎉"),
+        ("👨\u200d👧.txt", "👨-👧"),
+        (".hidden.txt", "hidden"),
+        ("ch.1.txt", "ch.1"),
+        ("Dr. Jekyll & Mr. Hyde.txt", "Dr.-Jekyll-Mr.-Hyde"),
+        ("\u202ea\tb\u0301.txt", "a-b\u0301"),
+        ("\u0301x", "x"),
+        ("CON.1.txt", "CON_.1"),
+        ("nul", "nul_"),
+        ("console.txt", "console"),
+        ("poems/**/*.txt", "poems"),
+        ("poems/.", "poems"),
+        ("/...", "run"),
+    ],
+)
+def test_a_text_of_any_script_gives_a_name_that_a_run_can_have(text: str, name: str) -> None:
+    assert name_of_text(text) == name
+    assert parse_config("", "some.yaml", [override("run.name", name)]).run.name == name
+
+
+def test_long_names_are_cut_at_a_character_and_stay_distinct() -> None:
+    names = {name_of_text(text) for text in ("x" * 300, "x" * 301, "日" * 300, "日" * 301, "e\u0301" * 300)}
+    assert len(names) == 5
+    assert all(150 < len(name.encode()) <= NAME_BYTES for name in names)
+    assert all(Config.model_validate({"run": {"name": name}}).run.name == name for name in names)
+
+
 def test_a_file_that_is_not_there_is_refused_with_the_one_that_was_meant(tmp_path: Path) -> None:
     (tmp_path / "shakespeare.yaml").touch()
     with pytest.raises(ConfigError) as caught:
@@ -269,7 +304,7 @@ def valid_configs(draw: st.DrawFn) -> Config:
     anything, small = st.text(min_size=1, max_size=20), st.floats(0, 1, exclude_max=True)
     path = anything.filter(lambda text: "\0" not in text)
     like_other_types = st.sampled_from(["1e5", "08", "null", "true", "1.0", "0x1F", "1_0"])
-    name = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True) | like_other_types
+    name = st.from_regex(r"[A-Za-z0-9é日][A-Za-z0-9é日._-]{0,9}", fullmatch=True) | like_other_types
     rate = draw(st.floats(1e-300, 1e300))
     sections = {
         "run": {"name": draw(st.none() | name), "dir": draw(path), "compile": draw(st.sampled_from(["auto", True]))},

@@ -21,14 +21,14 @@ def test_suffixes_say_what_a_file_is(name: str, kind: str, packing: str | None) 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name in ("b.txt", "a/z.txt", "a/c.txt.gz", ".git/config", "a/.hidden.txt"):
+    for name in ("b.txt", "a/z.txt", "a/c.txt.gz", ".git/config", "a/.hidden.txt", "a/__pycache__/z.pyc"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
     (tmp_path / "loop").symlink_to(tmp_path)
     return tmp_path
 
 
-def test_a_folder_names_the_files_below_it_but_hidden_ones(folder: Path) -> None:
+def test_a_folder_names_the_files_below_it_but_hidden_and_generated_ones(folder: Path) -> None:
     assert names_several(folder)
     lines: list[str] = []
     assert [file.path.relative_to(folder).as_posix() for file in find_files(folder, lines.append)] == [
@@ -36,7 +36,7 @@ def test_a_folder_names_the_files_below_it_but_hidden_ones(folder: Path) -> None
         "a/z.txt",
         "b.txt",
     ]
-    assert lines == [f"{folder}: left out 2 files and folders whose names begin with a dot"]
+    assert lines == [f"{folder}: left out __pycache__ (1), names that begin with a dot (2)"]
 
 
 def test_links_are_followed_as_a_pattern_does(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Trial:
     @property
     def overrides(self) -> list[str]:
         """The values as overrides of the train command."""
-        return [f"{name}={json.dumps(value)}" for name, value in self.values.items()]
+        return [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in self.values.items()]
 
     @property
     def name(self) -> str:

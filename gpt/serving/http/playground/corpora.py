@@ -1,12 +1,12 @@
 """The texts that a training can learn from: named corpora, files of the data folder, and a text that was pasted."""
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from gpt.config.loading import override
 from gpt.corpora.locating import SHAKESPEARE, pydocs_text
 from gpt.errors import DataError
 from gpt.files import write_atomic
@@ -70,7 +70,7 @@ class Corpora:
         path = dict(self._files()).get(corpus)
         if path is None:
             raise DataError(f"there is no corpus {corpus[:100]!r}; put a text file into {self._folder}, or paste it")
-        return ["data.source=file", f"data.path={json.dumps(str(path))}", "data.url=null", "data.sha256=null"]
+        return ["data.source=file", override("data.path", str(path)), "data.url=null", "data.sha256=null"]
 
     def paste(self, text: str) -> str:
         """Store a text by its hash, so that the same text is the same file, and return its name.

@@ -1,6 +1,5 @@
 """The recipes that a training can start from, and how long each would take on this machine."""
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from gpt.accounting.flops import forward_flops, recomputed_flops, run_flops
+from gpt.accounting.flops import whole_flops
 from gpt.accounting.machine import measure_matmul_rate
 from gpt.accounting.parameters import count_parameters
 from gpt.checkpoint import RunFolder
@@ -93,7 +92,8 @@ class Recipes:
         model, train, tokenizer = config.model, config.train, config.data.tokenizer
         like, pace = self._pace(config)
         if pace is None:
-            flops, rate = whole_flops(config, characters), self._measure(config.run)
+            sized = config.model_copy(update={"model": model.model_copy(update={"vocab_size": VOCABULARY})})
+            flops, rate = whole_flops(sized, characters), self._measure(config.run)
             low, high = (START_SECONDS + flops / (rate * share) for share in reversed(UTILIZATION))
         else:
             low = high = START_SECONDS + pace * (train.max_steps + train.teacher_steps)
@@ -122,21 +122,6 @@ class Recipes:
             if progress is not None and progress[0] >= MIN_STEPS and _work(other) == _work(config):
                 return name, progress[1] / progress[0]
         return None, None
-
-
-def whole_flops(config: Config, characters: int) -> float:
-    """Count the FLOPs of a whole training: its steps, with what they recompute, and its evaluations.
-
-    The evaluations are of what is held out of the corpus.
-    """
-    model, train = config.model.model_copy(update={"vocab_size": VOCABULARY}), config.train
-    steps = run_flops(config.model_copy(update={"model": model}), characters)
-    if train.activation_checkpointing:
-        steps += (train.max_steps + train.teacher_steps) * recomputed_flops(model, train.sequences, model.block_size)
-    evaluations = math.ceil(train.max_steps / train.eval_interval) + train.eval_first
-    tokens = min(characters * config.data.val_fraction, train.eval_max_tokens or math.inf)
-    passes = 1 if config.optim.ema_decay is None else 2  # with and without averaging
-    return steps + passes * evaluations * tokens / model.block_size * forward_flops(model, 1, model.block_size)
 
 
 @lru_cache

@@ -19,6 +19,7 @@ from fastapi import FastAPI, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import HTTPConnection
 
+from gpt.config.sections import RunName
 from gpt.errors import GPTError
 from gpt.serving.http.playground.corpora import TEXT_BYTES, Corpus
 from gpt.serving.http.playground.launcher import BusyError
@@ -46,7 +47,7 @@ class StartRequest(_Body):
     recipe: Annotated[str, Field(max_length=100)]
     corpus: Annotated[str, Field(max_length=1000)] | None = None
     text: str | None = None
-    name: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = None
+    name: Annotated[RunName, Field(max_length=64)] | None = None
 
 
 class NameRequest(_Body):

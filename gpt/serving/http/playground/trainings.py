@@ -1,7 +1,6 @@
 """Trainings from the page: what can be started, what runs, and how to stop it and go on."""
 
 import itertools
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpt import invocation
-from gpt.config.loading import TEACHER_SUFFIX, load_config
+from gpt.config.loading import TEACHER_SUFFIX, load_config, override
 from gpt.errors import ConfigError, DataError
 from gpt.plugins import plugin_options
 from gpt.progress import Report
@@ -143,5 +142,5 @@ class Trainings:
 
 
 def _target(runs: Path, name: str) -> list[str]:
-    """Return the overrides that name a run; as JSON strings, which YAML reads as they are, whatever is in them."""
-    return [f"run.name={json.dumps(name)}", f"run.dir={json.dumps(str(runs))}"]
+    """Return the overrides that name a run."""
+    return [override("run.name", name), override("run.dir", str(runs))]
