@@ -2,4 +2,6 @@
 
 from setuptools import find_namespace_packages, setup
 
-setup(packages=[*find_namespace_packages(include=["gpt", "gpt.*"]), "gpt.recipes"], package_dir={"gpt.recipes": "configs"})
+setup(
+    packages=[*find_namespace_packages(include=["gpt", "gpt.*"]), "gpt.recipes"], package_dir={"gpt.recipes": "configs"}
+)
