@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE = "gpt"
+CORE = "glassgpt"
 PERMISSIVE = {
     *("0BSD", "Apache", "BSD", "BSL", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "CC0-1.0", "CNRI-Python"),
     *("ISC", "ISCL", "MIT", "MIT-CMU", "PSF-2.0", "Zlib", "BSL-1.0", "LLVM-exception", "Unlicense"),
@@ -42,7 +42,7 @@ class Dependency:
 
     Attributes:
         name: in its canonical form.
-        needed_by: extras that need it; `gpt` where the package itself does.
+        needed_by: extras that need it; `glassgpt` where the package itself does.
         installed: its metadata; None where it is not installed.
         is_exact: a package that needs it says which version, as torch does of CUDA's libraries.
     """
@@ -130,7 +130,7 @@ def page() -> str:
     return f"""# Dependencies
 
 What this package and its extras install, in the versions of `constraints.txt` with which it is tested, and under which
-licenses. Those that `gpt` needs are always installed, the others come with an extra, most only with `dev`. A torch with
+licenses. Those of `{CORE}` are always installed, the others come with an extra, most only with `dev`. A torch with
 CUDA brings NVIDIA's libraries, in versions that it pins itself and under licenses of NVIDIA's.
 `make licenses` writes this page from the metadata of what is installed, and `tests/test_dependencies.py` fails where a
 version is not pinned, is another than the pinned one, or has a license that is not permissive and not named here:

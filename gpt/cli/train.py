@@ -177,8 +177,8 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
             except Interrupted as stopped:
                 again = "the same command and --resume auto"
                 if folder.name == loaded.name and world.size == 1:
-                    configuration = ("--config", folder / "config.yaml")
-                    again = invocation.command("train", *configuration, *plugin_options(), "--resume", "auto")
+                    config = folder / "config.yaml"
+                    again = invocation.command("train", "--config", config, *plugin_options(), "--resume", "auto")
                 tell(f"stopped by {stopped} at step {trainer.state.step}, saved in {folder}; continue with: {again}")
                 return stopped.exit_code
     flops = run_flops(trainer.config, len(trainer.dataset.train))
