@@ -120,8 +120,8 @@ bench-check: setup ## fail if a kernel is ten times slower than it should be on 
 cuda: ## measure and test on a GPU, in 40 minutes: make cuda PYTHON=python3 NANOGPT=path/to/checkout [STAGES=] [OUTPUT=]
 	@$(PYTHON) -m benchmarks.cuda $(if $(NANOGPT),--nanogpt "$(NANOGPT)") $(if $(STAGES),--stages "$(STAGES)") $(if $(OUTPUT),--output "$(OUTPUT)")
 
-wheels: setup ## build dist/*.whl with kernels for Linux, macOS and Windows, which need no compiler (installs ziglang)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[compiler]"
+wheels: setup ## build dist/*.whl with kernels for Linux, macOS and Windows, which need no compiler (installs ziglang and what checks them)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r packaging/requirements.txt
 	$(BIN)/python packaging/wheels.py
 
 clean: ## remove build products and caches; runs and data stay

@@ -33,7 +33,7 @@ def replay_wheel(wheel: Path, platform: Platform) -> list[str]:
     problems = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        command = [*ZIG, "-target", platform.target, "-std=c++17", "-O1", SOURCE, "-o", folder / "replay.exe"]
+        command = [*ZIG, "-target", platform.target, "-std=c++17", "-O3", "-s", SOURCE, "-o", folder / "replay.exe"]
         subprocess.run(command, check=True)
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder)
