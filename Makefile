@@ -7,6 +7,7 @@ TORCH ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format web schema docs licenses bench bench-check cuda wheels clean
+.NOTPARALLEL: # two pips at once would break .venv
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
