@@ -7,6 +7,7 @@ TORCH ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format web schema docs licenses bench bench-check cuda wheels clean
+.NOTPARALLEL: # two pips at once would break .venv
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -62,7 +63,7 @@ test-all: setup $(DEV) ## run all tests; what is missing here, such as Chromium,
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 browser: setup $(DEV) ## install Chromium and Firefox, in which the tests open pages (Debian; says what to install elsewhere)
-	@tests/install_browsers.sh $(CURDIR)/$(BIN)/python
+	@tests/install_browsers.sh "$(CURDIR)/$(BIN)/python"
 
 drills: setup $(DEV) ## attack what docs/reliability.md promises, in some 20 minutes: make drills [DRILLS=kill,disk] [COUNT=9] [SELF_TEST=1]
 	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m drills $(if $(DRILLS),--drills $(DRILLS)) $(if $(COUNT),--count $(COUNT)) $(if $(SELF_TEST),--self-test)
