@@ -18,6 +18,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", type=not_empty, metavar="TEXT", help=text)
     values = "values to write, such as data.newlines=lf"
     parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=values)
+    memory = "memory of the device that will train, such as 8GB: the largest micro-batches that fit are written"
+    parser.add_argument("--memory", metavar="SIZE", help=memory)
     parser.add_argument("--output", type=to_path, metavar="FILE", help="default: the text's name with .yaml, here")
 
 
@@ -36,14 +38,19 @@ def main(arguments: argparse.Namespace) -> int:
     path = arguments.text if is_here else str(Path(arguments.text).absolute())
     check_overrides(["data.source=file", "data.path=", *arguments.overrides])
     given = ["data.source=file", f"data.path={json.dumps(path)}", *arguments.overrides]
+    given += [f"run.memory={json.dumps(arguments.memory)}"] * (arguments.memory is not None)
     sections, dataset = fit_recipe(parse_config("", "the recipe", given).data, read_settings(), report)
     length, unit = len(dataset.train) + len(dataset.val), unit_of(dataset)
     config = parse_config(dump(sections), "the recipe", given)
     dataset.check_length(config.model.block_size)
+    if config.run.memory is not None:
+        from gpt.training.fitting import fit_unsized
+
+        config = fit_unsized(config, dataset.tokenizer.vocab_size, report)
     comment = f"# {arguments.text!r}: {length:,} {unit}, {dataset.tokenizer.vocab_size:,} of them distinct.\n"
     write_output(output, (comment + dump_config(config, only_given=True)).encode())
     train = config.train
-    read = (train.max_steps + train.teacher_steps) * train.batch_size * config.model.block_size
+    read = (train.max_steps + train.teacher_steps) * train.sequences * config.model.block_size
     report(f"{length:,} {unit}, each read {read / len(dataset.train):,.1f} times; train with:")
     print(f"python scripts/train.py --config {shlex.quote(str(output))}")
     return 0

@@ -93,6 +93,9 @@ class Recipes:
         like, pace = self._pace(config)
         if pace is None:
             flops, rate = whole_flops(config, characters), self._measure(config.run)
+            if train.activation_checkpointing:
+                step = recomputed_flops(_sized(model), train.sequences, model.block_size)
+                flops += (train.max_steps + train.teacher_steps) * step
             low, high = (START_SECONDS + flops / (rate * share) for share in reversed(UTILIZATION))
         else:
             low = high = START_SECONDS + pace * (train.max_steps + train.teacher_steps)
@@ -124,18 +127,17 @@ class Recipes:
 
 
 def whole_flops(config: Config, characters: int) -> float:
-    """Count the FLOPs of a whole training: its steps, with what they recompute, and its evaluations.
-
-    The evaluations are of what is held out of the corpus.
-    """
-    model, train = config.model.model_copy(update={"vocab_size": VOCABULARY}), config.train
+    """Count the FLOPs of a whole training: its steps, and its evaluations of what is held out of the corpus."""
+    model, train = _sized(config.model), config.train
     steps = run_flops(config.model_copy(update={"model": model}), characters)
-    if train.activation_checkpointing:
-        steps += (train.max_steps + train.teacher_steps) * recomputed_flops(model, train.sequences, model.block_size)
     evaluations = math.ceil(train.max_steps / train.eval_interval) + train.eval_first
     tokens = min(characters * config.data.val_fraction, train.eval_max_tokens or math.inf)
     passes = 1 if config.optim.ema_decay is None else 2  # with and without averaging
     return steps + passes * evaluations * tokens / model.block_size * forward_flops(model, 1, model.block_size)
+
+
+def _sized(model: ModelConfig) -> ModelConfig:
+    return model.model_copy(update={"vocab_size": VOCABULARY})
 
 
 @lru_cache
