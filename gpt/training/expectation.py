@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpt.accounting.flops import training_flops, whole_flops
+from gpt.accounting.flops import run_flops, training_flops, whole_flops
 from gpt.accounting.machine import peak_memory_bytes
 from gpt.accounting.memory_limits import least_moments
 from gpt.accounting.parameters import count_parameters
@@ -33,13 +33,13 @@ class Expectation:
 
     Attributes:
         parameters: of the model.
-        flops: of all steps and evaluations, a teacher's included.
+        flops: of all steps, a teacher's included, as at the end of the training; see `run_flops`.
         nbytes: about the most memory of the process; None where a trial on the CPU says nothing about it.
         seconds: about how long it takes, without samples; None likewise.
     """
 
     parameters: int
-    flops: float
+    flops: int
     nbytes: int | None = None
     seconds: float | None = None
 
@@ -74,7 +74,7 @@ def expect(config: Config, tokens: int, settings: Settings, report: Report = sil
     """
     compute = choose_compute(config.run, silent, supported_processors(settings.processor)[0])
     model, train = config.model, config.train
-    parameters, flops = count_parameters(model).total, whole_flops(config, tokens)
+    parameters, flops = count_parameters(model).total, run_flops(config, round(tokens * (1 - config.data.val_fraction)))
     if compute.device.type != "cpu":  # where blocks are compiled first
         return Expectation(parameters, flops)
     with torch.random.fork_rng(devices=[]):
@@ -85,7 +85,8 @@ def expect(config: Config, tokens: int, settings: Settings, report: Report = sil
     soft_targets = 2 * tokens * (model.vocab_size or 0) if train.teacher_share is not None else 0
     held = 4 * parameters * (2 + least_moments(config.optim.name)) + soft_targets + logits
     nbytes = peak_memory_bytes(compute.device) + held + round(layers * trial.activations)
-    return Expectation(parameters, flops, nbytes, flops * trial.gradients / trial.flops + updates)
+    seconds = whole_flops(config, tokens) * trial.gradients / trial.flops + updates
+    return Expectation(parameters, flops, nbytes, seconds)
 
 
 def describe_seconds(seconds: float) -> str:

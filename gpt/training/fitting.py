@@ -5,7 +5,7 @@ from bisect import bisect_left
 from gpt.accounting.memory import Optimizer, TrainingMemory, training_memory
 from gpt.accounting.memory_limits import require_training_memory
 from gpt.config import Config
-from gpt.device import Compute, available_bytes
+from gpt.device import Compute, available_bytes, choose_compute
 from gpt.errors import DeviceError
 from gpt.model import GPT
 from gpt.progress import Report, announced
@@ -15,7 +15,8 @@ from gpt.training.recomputing import checkpoint_activations
 SHARES = {"cpu": 0.6, "cuda": 0.8, "mps": 0.6}
 """Of the memory of a device, that a predicted peak may take: libraries, scratch and the allocator need the rest.
 
-On a CPU, glibc keeps freed blocks: a process took up to 1.55 times what was predicted. On CUDA nothing was measured.
+On a CPU, glibc keeps freed blocks: a process took up to 1.55 times what was predicted, and several times that where
+PyTorch's blocks, not the native ones, recompute activations. On CUDA nothing was measured.
 """
 LARGEST = 1_000_000
 """Sequences of the largest micro-batch that is tried."""
@@ -55,7 +56,7 @@ def fit_memory(config: Config, limit: int, compute: Compute) -> Config:
             return whole
         if found := bisect_left(smaller, True, key=lambda split: _peak(split, compute) > share * limit):
             return smaller[found - 1]
-    needs, has = (f"{size / 2**30:,.2f} GiB" for size in (_peak(_split(config, 1, True), compute) / share, limit))
+    needs, has = (f"{size / 2**20:,.0f} MiB" for size in (_peak(_split(config, 1, True), compute) / share, limit))
     raise DeviceError(
         f"a training step needs {needs} of memory as predicted, even for one sequence at a time and with activation "
         f"checkpointing, and has {has}; lower model.block_size or the size of the model, or raise run.memory"
@@ -90,9 +91,17 @@ def fit_and_tell(config: Config, compute: Compute) -> tuple[Config, str]:
     checkpointing = " train.activation_checkpointing=true" if train.activation_checkpointing else ""
     unmeasured = "" if compute.device.type == "cpu" else f", which was not measured on {compute.device.type} yet"
     return fitted, (
-        f"run.memory={config.run.memory or 'auto'}, {limit / 2**30:,.2f} GiB: train.batch_size={train.batch_size} "
+        f"run.memory={config.run.memory or 'auto'}, {limit / 2**20:,.0f} MiB: train.batch_size={train.batch_size} "
         f"train.grad_accum_steps={train.grad_accum_steps}{checkpointing} as predicted{unmeasured}"
     )
+
+
+def fit_unsized(config: Config, vocabulary: int, report: Report) -> Config:
+    """Return a configuration whose model has no `vocab_size`, which is `vocabulary`, split to fit into `run.memory`."""
+    model = config.model.model_copy(update={"vocab_size": config.model.vocab_size or vocabulary})
+    fitted, line = fit_and_tell(config.model_copy(update={"model": model}), choose_compute(config.run, report))
+    report(line)
+    return config.model_copy(update={"train": fitted.train})
 
 
 def _split(config: Config, size: int, checkpointing: bool) -> Config:

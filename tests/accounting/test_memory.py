@@ -83,8 +83,8 @@ def test_a_training_step_takes_what_was_predicted(
     model = GPT(config)
     optimizer = building(name)(model)
     stepper = Stepper(model, optimizer, compute, grad_clip=1.0)
-    # so small a batch peaks in the matmuls of Muon; what recomputes keeps states of generators, 5 KB a block
-    batch, length, tolerance = (1, 2, 0.05) if name == "muon" else (BATCH, LENGTH, 0.02 if " " in name else 0.01)
+    # so small a batch peaks in the matmuls of Muon; beside what is recomputed there are states of generators, 5 KB each
+    batch, length, tolerance = (1, 2, 0.05) if name == "muon" else (BATCH, LENGTH, 0.05 if " " in name else 0.01)
     idx = torch.zeros(batch, length, dtype=torch.int64)
     batches = [(idx, idx)] * micro_batches
     while not all(part.state for part in optimizer.optimizers.values()):

@@ -5,11 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from cli.conftest import Call
 from gpt import invocation
 from gpt.config import Config
 from gpt.config.loading import load_config
+from gpt.device import Compute
+from gpt.training.fitting import predict_memory
 from tiny import CORPUS
 
 TEXT = "'Mein Text.v2.txt'"
@@ -107,9 +110,27 @@ def test_a_text_that_is_not_read_once_comes_with_the_steps_that_do(run: Call) ->
     assert f"; train.max_steps={-(-tokens // 256)} reads each once, in {-(-tokens // 256)}.0 times the time; tr" in err
 
 
+def test_what_it_writes_for_a_size_of_memory_is_split_to_fit_and_trains(run: Call) -> None:
+    tiny = "model.n_layer=1 model.n_embd=32 model.n_head=1 train.teacher_share=null run.dtype=float32"
+    assert "run.memory=14MB, 13 MiB: train.batch_size=" in run(f"make_config {TEXT} --memory 14MB {tiny}").err
+    config = written()
+    train, sized = config.train, config.model.model_copy(update={"vocab_size": 65})
+    assert config.run.memory == "14MB"
+    assert config.model.vocab_size is None
+    assert (train.sequences, train.batch_size < 12) == (12, True)
+    cpu = Compute(torch.device("cpu"), torch.float32)
+    peak = predict_memory(config.model_copy(update={"model": sized}), train.batch_size, 256, cpu).peak
+    assert peak < 14e6
+    run(
+        "train --config Mein-Text.yaml run.device=cpu train.max_steps=1 train.sample_tokens=0 train.eval_max_tokens=300"
+    )
+    assert Path("runs/Mein-Text/last.json").is_file()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (f"{TEXT} --memory lots", "run.memory: got 'lots', expected auto, or a size"),
         (f"{TEXT} data.path=other.txt", "data.path"),
         (f"{TEXT} model.n_layers=2", "model.n_layers"),
         (f"{TEXT} model.n_layer=x", "model.n_layer"),
