@@ -42,7 +42,8 @@ def from_tokenizer_json(content: Any) -> Tokenizer:
     except (TypeError, KeyError):
         raise DataError("tokenizer.json does not describe a tokenizer") from None
     for tokenizer in candidates:
-        if to_tokenizer_json(tokenizer) == content:
+        # which adds tokens around a text, none where transformers has saved one of these
+        if to_tokenizer_json(tokenizer) == {**content, "post_processor": None}:
             return tokenizer
     return BPETokenizer(content)
 

@@ -15,9 +15,11 @@ from torch import Tensor
 
 from gpt.config import SamplingParams
 from gpt.data.tokenizers import CharTokenizer
+from gpt.errors import InputError
 from gpt.generation import generate_tokens
 from gpt.interop.hugging_face import check_folder, export_files, import_folder
 from gpt.model import GPT
+from planted_edits import EDITS
 from tiny import sharp_model
 from variants import VARIANTS, keys_of, name_of
 
@@ -97,15 +99,6 @@ def test_texts_are_equal_with_and_without_a_cache_in_padded_batches_and_in_beams
     assert beams[0, 11:].tolist() != expected[1][:20]  # so that beams are reordered
 
 
-@torch.no_grad()
-def test_padding_on_the_right_changes_nothing(tmp_path: Path) -> None:
-    model = sharp_model(**SHAKESPEARE)
-    theirs, idx = load(save(model, tmp_path)), some_ids(1, 9)
-    is_token = torch.tensor([[1] * 9 + [0] * 4])
-    found = theirs(F.pad(idx, (0, 4)), attention_mask=is_token).logits[:, :9]
-    torch.testing.assert_close(found, model(idx), atol=1e-5, rtol=0)
-
-
 def test_what_the_code_does_not_compute_is_refused(tmp_path: Path) -> None:
     theirs, idx = load(save(sharp_model(**SHAKESPEARE), tmp_path)), some_ids(1, 9)
     with pytest.raises(ValueError, match="17 tokens do not fit the window of 16; lower max_new_tokens, or give fewer"):
@@ -121,6 +114,13 @@ def test_what_the_code_does_not_compute_is_refused(tmp_path: Path) -> None:
 def test_the_code_computes_every_variant(variant: tuple[Any, ...], mlp_conv: int | None, tmp_path: Path) -> None:
     model = sharp_model(**keys_of(variant), mlp_conv=mlp_conv)
     assert check_folder(save(model, tmp_path), model) < 1e-6
+
+
+def test_an_edit_of_the_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    EDITS["attention times zero"](monkeypatch)
+    model = sharp_model(**SHAKESPEARE)
+    with pytest.raises(InputError, match="the written file computes other logits than the model"):
+        check_folder(save(model, tmp_path), model)
 
 
 @pytest.mark.slow
