@@ -121,10 +121,9 @@ def test_what_it_writes_for_a_size_of_memory_is_split_to_fit_and_trains(run: Cal
     cpu = Compute(torch.device("cpu"), torch.float32)
     peak = predict_memory(config.model_copy(update={"model": sized}), train.batch_size, 256, cpu).peak
     assert peak < 14e6
-    run(
-        "train --config Mein-Text.yaml run.device=cpu train.max_steps=1 train.sample_tokens=0 train.eval_max_tokens=300"
-    )
-    assert Path("runs/Mein-Text/last.json").is_file()
+    short = "train.max_steps=1 train.sample_tokens=0 train.eval_max_tokens=300"
+    run(f"train --config Mein-Text.v2.yaml run.device=cpu {short}")
+    assert Path("runs/Mein-Text.v2/last.json").is_file()
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from gpt.accounting.flops import training_flops, whole_flops
+from gpt.accounting.flops import run_flops, training_flops, whole_flops
 from gpt.accounting.memory_limits import training_bytes
 from gpt.accounting.parameters import count_parameters
 from gpt.config import Config
@@ -26,14 +27,13 @@ def config_of(*overrides: str) -> Config:
 
 def test_the_time_is_that_of_a_layer_by_flops_and_the_optimizers_by_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count()
-    monkeypatch.setattr(
-        expectation.time, "perf_counter", lambda: next(clock) / 8
-    )  # seconds of a pass, and of an update
+    # seconds of a pass, and of an update
+    monkeypatch.setattr(expectation, "time", SimpleNamespace(perf_counter=lambda: next(clock) / 8))
     config = config_of("train.teacher_share=0.5")
     found, flops = expect(config, 1000, SETTINGS), whole_flops(config, 1000)
     trial = training_flops(config.model.model_copy(update={"n_layer": 1}), 4, 16)
     assert found.seconds == pytest.approx(flops / trial / 8 + 9 * 3 / 8)
-    assert (found.parameters, found.flops) == (count_parameters(config.model).total, flops)
+    assert (found.parameters, found.flops) == (count_parameters(config.model).total, run_flops(config, 900))
     monkeypatch.setattr(expectation, "TRIAL_FLOPS", trial / 2)  # of fewer sequences
     assert expect(config, 1000, SETTINGS).seconds == pytest.approx(2 * flops / trial / 8 + 9 * 3 / 8)
 
