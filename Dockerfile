@@ -16,7 +16,7 @@ FROM packages AS wheel
 RUN apt-get update && apt-get install --yes --no-install-recommends git && rm -rf /var/lib/apt/lists/*
 RUN uv pip install --system --no-cache -c constraints.txt -r pyproject.toml --extra compiler
 COPY . .
-RUN python packaging/wheels.py "linux-$(uname -m)"
+RUN PYTHONPATH=. python packaging/wheels.py "linux-$(uname -m)"
 
 FROM packages
 RUN --mount=type=bind,from=wheel,source=/build/dist,target=/dist uv pip install --system --no-cache --no-deps /dist/*.whl
