@@ -56,7 +56,10 @@ def replay(platform: Platform, folder: Path, library: Path) -> tuple[bool, str]:
     """Run `replay.exe` of a folder with a library and the recording there; return whether all agrees, and its words."""
     command = [*runner(platform), "./replay.exe", library, "recording"]
     environment = {**os.environ, "WINEPREFIX": str(BUILD / "wine"), "WINEDEBUG": "-all"}
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    try:
+        result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    except subprocess.TimeoutExpired:
+        return False, "it has not ended after 10 minutes"
     return result.returncode == 0, result.stdout.strip() or result.stderr.strip()
 
 

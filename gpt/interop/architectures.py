@@ -215,8 +215,10 @@ def architecture_for(config: ModelConfig) -> Architecture:
 
 
 def changes_for(config: ModelConfig) -> str:
-    """Return the options, as KEY=VALUE, with which one of `ARCHITECTURES` would express a model: the fewest."""
+    """Return the options, as KEY=VALUE, with which llama.cpp would run a model: the fewest; empty if it does."""
     changes = [_changes(each, config) for each in ARCHITECTURES]
+    if config.mlp in ("relu", "relu2"):  # which it lacks in its GPT-2
+        changes[0].append("model.mlp=gelu_tanh")
     fewest = min(map(len, changes))
     return " or with ".join(" ".join(each) for each in changes if len(each) == fewest)
 

@@ -48,8 +48,6 @@ def write_gguf(
         raise InputError(f"exporting to GGUF needs the gguf package: {invocation.extra('gguf')}") from None
     require_float32(model)
     config, kind = model.config, _kind_of(model.config)
-    if kind == "gpt2" and config.mlp not in ("gelu", "gelu_tanh"):
-        raise InputError(f"llama.cpp has no {config.mlp} in GPT-2's layout; train with model.mlp=gelu_tanh")
     tokens = gguf_tokens(tokenizer, end_id)
     writer = library.GGUFWriter(path, kind)
     try:
@@ -72,12 +70,13 @@ def write_gguf(
 
 def _kind_of(config: ModelConfig) -> str:
     """Return GGUF's name of the architecture that expresses a model; raise InputError where there is none."""
-    if (kind := ARCHITECTURES.get(architecture_for(config).name)) is None:
+    architecture = architecture_for(config)
+    if changes := changes_for(config):
         raise InputError(
-            f"llama.cpp has no architecture that computes this model; train one with {changes_for(config)}, as "
-            "configs/shakespeare_portable.yaml does, or export it --to hf, onnx or html, which hold every option"
+            f"llama.cpp has no architecture that computes this model; train one with {changes}, as the recipe "
+            "shakespeare_portable does, or export it --to hf, onnx or html, which hold every option"
         )
-    return kind
+    return ARCHITECTURES[architecture.name]
 
 
 def check_gguf(path: Path, model: GPT, weights: str) -> float:

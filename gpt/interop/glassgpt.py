@@ -28,6 +28,7 @@ NAMES = {
 KEYS = (
     *("n_layer", "n_head", "n_kv_head", "n_embd", "block_size", "position", "rope_theta", "norm", "norm_eps"),
     *("mlp", "mlp_width", "mlp_conv", "qk_norm", "bias", "logit_softcap", "dropout", "attention_dropout"),
+    "tie_weights",
 )
 """Keys of `ModelConfig` that config.json has under the same name."""
 
@@ -75,7 +76,7 @@ def read_code() -> dict[str, bytes]:
 def compute_logits(fields: Mapping[str, Any], tensors: Mapping[str, Tensor], idx: Tensor) -> Tensor:
     """Return the logits (T, V) of ids (T,) that a folder's code computes of its config.json and its tensors."""
     weights = {name.removeprefix(GlassGPT.prefix): tensor for name, tensor in tensors.items()}
-    if fields["tie_word_embeddings"]:
+    if fields["tie_weights"]:
         weights["lm_head.weight"] = weights["wte.weight"]
     with meta_device():  # where initial weights cost no time and no random numbers
         decoder = Decoder(SimpleNamespace(**fields)).eval()

@@ -124,7 +124,7 @@ def import_folder(folder: Path) -> tuple[GPT, Tokenizer]:
             raise InputError("its weights are quantized (quantization_config), which is not supported")
         keys = architecture.from_fields(fields)
         tied = fields.get("tie_word_embeddings", architecture.tied_by_default)
-        config = ModelConfig(**keys, vocab_size=fields["vocab_size"], tie_weights=tied)
+        config = ModelConfig(**{"tie_weights": tied, "vocab_size": fields["vocab_size"], **keys})
     with foreign_files(folder / "tokenizer.json"):
         tokenizer = from_tokenizer_json(_read_json(folder / "tokenizer.json"))
     if config.vocab_size is None or tokenizer.vocab_size > config.vocab_size:

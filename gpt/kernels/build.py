@@ -118,7 +118,7 @@ def _share_openmp_of_torch() -> None:
 def _fingerprint(parts: Sequence[str], source: Path) -> str:
     """Return a hash of the parts, the source and every file that it may include."""
     digest = hashlib.sha256("\0".join(parts).encode())
-    for path in [source, *sorted(path for path in SOURCES.rglob("*") if path.is_file())]:
+    for path in [source, *sorted(path for path in SOURCES.rglob("[!.]*") if path.suffix in (".h", ".cpp"))]:
         name = path.relative_to(SOURCES).as_posix() if path.is_relative_to(SOURCES) else path.name
         digest.update(f"{name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -91,7 +91,8 @@ def test_words_that_llama_cpp_does_not_split_are_refused(changes: dict[str, obje
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"mlp": "relu2"}, "llama.cpp has no relu2 in GPT-2's layout"),
+        ({"mlp": "relu2"}, r"train one with model\.mlp=gelu_tanh, as"),
+        ({"mlp": "relu2", "logit_softcap": 3.0}, r"with model\.logit_softcap=null model\.mlp=gelu_tanh, as"),
         ({"logit_softcap": 3.0}, r"train one with model\.logit_softcap=null, as .* or export it --to hf, onnx or html"),
     ],
 )

@@ -1,6 +1,7 @@
 """Folders for transformers that carry their model's code, as transformers loads and runs them."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,6 +74,8 @@ def test_transformers_computes_the_same_and_so_does_what_it_saves(changes: dict[
     loss = F.cross_entropy(expected[:, :-1].flatten(0, 1), idx[:, 1:].flatten())
     torch.testing.assert_close(theirs(idx, labels=idx).loss, loss)
     theirs.save_pretrained(tmp_path / "saved")
+    saved = tmp_path / "saved/config.json"  # version 4 leaves out what is its default, and 5 has another one
+    saved.write_text(re.sub(r'\s*"tie_word_embeddings": true,', "", saved.read_text()))
     torch.testing.assert_close(load(tmp_path / "saved")(idx).logits, theirs(idx).logits, atol=0, rtol=0)
     transformers.AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=True).save_pretrained(tmp_path / "saved")
     for folder in (tmp_path, tmp_path / "saved"):
@@ -99,6 +102,34 @@ def test_texts_are_equal_with_and_without_a_cache_in_padded_batches_and_in_beams
     assert beams[0, 11:].tolist() != expected[1][:20]  # so that beams are reordered
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.1), ("float16", 0.02)])
+@torch.no_grad()
+def test_a_text_in_pieces_and_with_padding_on_its_right_has_the_same_logits(
+    dtype: str, tolerance: float, tmp_path: Path
+) -> None:
+    model = sharp_model(std=0.1, **SHAKESPEARE)
+    theirs, idx = load(save(model, tmp_path)).to(getattr(torch, dtype)), some_ids(1, 12)
+    expected, past, pieces = model(idx), None, []
+    for piece in idx.split([5, 1, 4, 2], dim=1):
+        output = theirs(piece, past_key_values=past)
+        past = output.past_key_values
+        pieces.append(output.logits.float())
+    torch.testing.assert_close(torch.cat(pieces, dim=1), expected, atol=tolerance, rtol=0)
+    padded, is_token = F.pad(idx, (0, 3)), F.pad(torch.ones_like(idx), (0, 3))
+    padded_logits = theirs(padded, attention_mask=is_token).logits.float()
+    torch.testing.assert_close(padded_logits[:, :12], expected, atol=tolerance, rtol=0)
+
+
+def test_a_smaller_model_assists_without_changing_the_text(tmp_path: Path) -> None:
+    model, drafting = sharp_model(block_size=128, **SHAKESPEARE), sharp_model(seed=5, block_size=128)
+    for name in ("model", "drafting"):
+        (tmp_path / name).mkdir()
+    theirs, prompt = load(save(model, tmp_path / "model")), some_ids(1, 4)
+    assistant = load(save(drafting, tmp_path / "drafting"))
+    found = theirs.generate(prompt, assistant_model=assistant, max_new_tokens=40, do_sample=False)
+    assert found[0, 4:].tolist() == greedy(model, prompt[0], 40)
+
+
 def test_what_the_code_does_not_compute_is_refused(tmp_path: Path) -> None:
     theirs, idx = load(save(sharp_model(**SHAKESPEARE), tmp_path)), some_ids(1, 9)
     with pytest.raises(ValueError, match="17 tokens do not fit the window of 16; lower max_new_tokens, or give fewer"):
@@ -107,6 +138,8 @@ def test_what_the_code_does_not_compute_is_refused(tmp_path: Path) -> None:
         theirs.generate(idx, max_new_tokens=2, cache_implementation="static")
     with pytest.raises(ValueError, match=r"attention_mask must be \(1, 9\), not \(1, 8\)"):
         theirs(idx, attention_mask=torch.ones(1, 8))
+    with pytest.raises(ValueError, match="this model has no output_hidden_states"):
+        theirs(idx, output_hidden_states=True)
 
 
 @pytest.mark.parametrize("mlp_conv", [None, 3])

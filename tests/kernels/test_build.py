@@ -116,6 +116,8 @@ def test_a_wheel_brings_its_libraries_until_a_source_is_edited_or_a_compiler_is_
     build.PREBUILT.mkdir()
     CachedLibrary(build.PREBUILT, build.prebuilt_key("room/answer.cpp", GENERIC)).store(library)
     monkeypatch.setattr(build, "find_compiler", lambda: None)
+    (sources / ".DS_Store").touch()  # by macOS, when a folder is looked at
+    (sources / "room/._answer.cpp").touch()
     assert answer(cache) == 42
     (sources / "number.h").write_text("#define NUMBER 7\n", encoding="utf-8")
     with pytest.raises(DeviceError, match=r"no C\+\+ compiler was found"):

@@ -56,6 +56,18 @@ def test_a_forked_process_starts_threads_of_its_own(library: ctypes.CDLL) -> Non
     assert in_a_child(lambda: all_right(library)) == 0
 
 
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux bounds what a process may map")
+def test_a_call_makes_do_with_the_threads_that_can_be_started(library: ctypes.CDLL) -> None:
+    def work() -> bool:
+        import resource
+
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + 2**20, mapped + 2**20))  # less than a stack
+        return library.sum_below(1000, 100, 5) == 499500 and all_right(library)
+
+    assert in_a_child(work) == 0
+
+
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here")
 def test_a_closed_library_stays_where_its_threads_are(library: ctypes.CDLL) -> None:
     def work() -> bool:

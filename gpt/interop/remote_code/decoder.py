@@ -12,11 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+
+def relu2(x: Tensor) -> Tensor:
+    """Return the square of what is positive, otherwise 0."""
+    return F.relu(x).square()
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
-    "relu2": lambda x: F.relu(x).square(),
+    "relu2": relu2,
 }
 
 
@@ -33,7 +39,7 @@ class Decoder(nn.Module):
         self.h = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
         self.ln_f = build_norm(config)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
-        if config.tie_word_embeddings:
+        if config.tie_weights:
             self.lm_head.weight = self.wte.weight
 
     def forward(
@@ -63,12 +69,12 @@ class Decoder(nn.Module):
             raise ValueError(f"{length} tokens do not fit the window of {window}; lower max_new_tokens, or give fewer")
         if attention_mask is not None and attention_mask.shape != (len(idx), length):
             raise ValueError(f"attention_mask must be {(len(idx), length)}, not {tuple(attention_mask.shape)}")
-        mask = torch.ones(length, length, dtype=torch.bool, device=idx.device).tril()[seen:]  # (T, S)
-        positions, kept = torch.arange(seen, length, device=idx.device)[None], None
+        keys = torch.arange(length, device=idx.device)
+        queries = keys[seen:, None]
+        mask, positions, kept = keys <= queries, queries.T, None  # (T, S), (1, T)
         if attention_mask is not None:
             is_token = attention_mask.bool()
-            itself = torch.eye(length, dtype=torch.bool, device=idx.device)[seen:]  # so that every softmax has a key
-            mask = (mask & is_token[:, None] | itself)[:, None]  # (B, 1, T, S)
+            mask = (mask & is_token[:, None] | (keys == queries))[:, None]  # (B, 1, T, S); every softmax has a key
             positions, kept = (is_token.cumsum(1) - 1).clamp(min=0)[:, seen:], is_token[:, seen:, None]
         positions = positions if position_ids is None else position_ids
         x = self.wte(idx)  # (B, T, C)

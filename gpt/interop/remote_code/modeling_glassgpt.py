@@ -13,11 +13,13 @@ class GlassGPTConfig(PretrainedConfig):
     """The fields of config.json; `num_hidden_layers` counts the layers of a cache, those of convolutions included."""
 
     model_type = "glassgpt"
+    use_cache: bool = True
     attribute_map: ClassVar[dict[str, str]] = {
         "hidden_size": "n_embd",
         "num_attention_heads": "n_head",
         "num_key_value_heads": "n_kv_head",
         "max_position_embeddings": "block_size",
+        "tie_word_embeddings": "tie_weights",  # which all versions of transformers save, whatever its default is
     }
 
 
@@ -52,6 +54,11 @@ class GlassGPTForCausalLM(PreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Compute logits, and the loss where there are labels; see `Decoder.forward`."""
+        for name in ("inputs_embeds", "output_hidden_states", "output_attentions"):
+            if not any(kwargs.get(name) is value for value in (None, False)):
+                raise ValueError(f"this model has no {name}")
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         if isinstance(past_key_values, StaticCache):

@@ -5,15 +5,15 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <system_error>
 #include <thread>
-#include <vector>
 #ifdef _WIN32
 // of <windows.h>, where INT8 and other names of ours are types
 extern "C" __declspec(dllimport) int __stdcall GetModuleHandleExA(unsigned long flags, const char* of, void** library);
 #else
 #include <dlfcn.h>
+#include <pthread.h>
 #include <sched.h>
-#include <unistd.h>
 #endif
 
 // Tells the processor that this is a spin loop.
@@ -51,11 +51,9 @@ inline void stay_loaded() {
 #endif
 }
 
-inline int process_number() {
-#ifdef _WIN32
-    return 0;  // it cannot fork
-#else
-    return getpid();
+inline void after_fork(void (*run)()) {
+#ifndef _WIN32  // which cannot fork
+    pthread_atfork(nullptr, nullptr, run);
 #endif
 }
 
@@ -64,7 +62,6 @@ using RunWorker = void (*)(void* data, int index, int count);
 
 // Is never destroyed, and its threads are detached, so that a process ends without waiting for them.
 class Pool {
-    const int process = process_number();
     std::mutex mutex;
     std::condition_variable called;
     std::atomic<uint32_t> calls{0};
@@ -94,13 +91,15 @@ class Pool {
   public:
     Pool() { stay_loaded(); }
 
-    // A process forked from the one with the threads has none of them.
-    bool is_of_this_process() const { return process == process_number(); }
-
-    // Runs all workers of a call at the same time; returns whether it did: not if another call is running.
+    // Runs all workers of a call at the same time, fewer if the system denies threads; returns whether it did: not if
+    // another call is running.
     bool try_run(RunWorker run, void* data, int count) {
         if (busy.test_and_set()) return false;
-        for (; size < count; size++) std::thread(&Pool::serve, this, size, calls.load()).detach();
+        try {
+            for (; size < count; size++) std::thread(&Pool::serve, this, size, calls.load()).detach();
+        } catch (const std::system_error&) {
+            count = size;
+        }
         {
             std::lock_guard<std::mutex> lock(mutex);
             call = {run, data, count};
@@ -115,19 +114,17 @@ class Pool {
     }
 };
 
-// Runs all workers of a call at the same time.
+static std::atomic<Pool*> kept{nullptr};
+
+// Runs all workers of a call at the same time: `count`, or fewer where there are no more threads.
 static void run_workers(RunWorker run, void* data, int count) {
     if (count == 1) return run(data, 0, 1);
-    static std::atomic<Pool*> kept{nullptr};
     Pool* pool = kept;
-    if (!pool || !pool->is_of_this_process()) {
+    if (!pool) {
+        after_fork([] { kept = nullptr; });  // none of its threads is in the new process
         Pool* made = new Pool;
         if (kept.compare_exchange_strong(pool, made)) pool = made;
         else delete made;
     }
-    if (pool->try_run(run, data, count)) return;
-    std::vector<std::thread> others;
-    for (int i = 1; i < count; i++) others.emplace_back(run, data, i, count);
-    run(data, 0, count);
-    for (std::thread& other : others) other.join();
+    if (!pool->try_run(run, data, count)) run(data, 0, 1);  // another call has the cores
 }
