@@ -30,7 +30,7 @@ TEACHER_SUFFIX = "-teacher"
 NAME_BYTES = 200
 """Most bytes of a name that is made from a text: a file's may have 255 with all that is added to it."""
 _DEVICE = re.compile(r"^(?i:con|prn|aux|nul|(com|lpt)[0-9\u00b9\u00b2\u00b3])(?=\.|$)")
-_NOT_READ = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+_NOT_READ = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """Characters that YAML refuses, drops or takes for the end of a line, unless they are escaped."""
 _ENDING = re.compile(r"(\.[A-Za-z]\w{0,7})?(\.(gz|zst|zip))?$")
 

@@ -92,7 +92,7 @@ def _split_as_saved(config: Config, compute: Compute, saved: Config, report: Rep
     with announced(report, "predicting the memory of a training step"):
         if not checkpointing and _peak(kept, compute) > SHARES[compute.device.type] * _limit(config, compute):
             kept = _split(config, saved.train.batch_size, True)
-    report(f"run.memory={config.run.memory}: {_describe(kept)}, the split of the checkpoint, is kept")
+    report(f"run.memory={config.run.memory}: the split of the checkpoint is kept, {_describe(kept)}")
     return kept
 
 

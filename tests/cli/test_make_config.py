@@ -108,7 +108,7 @@ def test_a_mistake_in_place_of_a_text_is_one_line(words: str, message: str, refu
 
 def test_a_text_can_have_the_name_of_an_override(run: Call) -> None:
     Path("a=b.txt").write_text(CORPUS * 30, encoding="utf-8")
-    assert "path: a=b.txt" in run(f"train a=b.txt {SMALL} --print-config data.dir={'d' * 300}").out
+    assert "path: a=b.txt" in run(f"train a=b.txt {SMALL} --print-config train.init_from={'d' * 300}").out
 
 
 def test_a_recipe_can_be_for_another_machine(run: Call) -> None:

@@ -270,7 +270,7 @@ def test_a_folder_is_named_by_its_whole_name(tmp_path: Path, monkeypatch: pytest
     assert [name_of_text(path) for path in ("..", ".", "*.txt")] == ["v1.beta", "sub", "sub"]
 
 
-@pytest.mark.parametrize("text", ["".join(map(chr, range(0x3000))), "\ud800\udc00\udfff", "\ufeff\ufffe\uffff", "🎉"])
+@pytest.mark.parametrize("text", ["".join(map(chr, range(0x3000))), "\ufeff\ufffe\uffff", "🎉"])
 def test_an_override_is_read_as_the_text_that_it_was_made_of(text: str) -> None:
     (value,) = parse_config("", "some.yaml", [f"sample.stop=[{override('', text)[1:]}]"]).sample.stop
     assert value == text

@@ -103,7 +103,7 @@ def test_memory_that_is_given_to_a_resumed_run_keeps_its_split_and_says_so(
         lines: list[str] = []
         resumed = start(tmp_path, "run.memory=auto", resume="auto", report=lines.append)
         kept = f"train.batch_size=4 train.grad_accum_steps=1{added}"
-        assert f"run.memory=auto: {kept}, the split of the checkpoint, is kept" in lines
+        assert f"run.memory=auto: the split of the checkpoint is kept, {kept}" in lines
         assert resumed.config.train.activation_checkpointing == bool(added)
         resumed.run()
 
