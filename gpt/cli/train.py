@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -21,6 +22,7 @@ from gpt.cli.shared_options import (
 from gpt.config import Config
 from gpt.config.loading import LoadedConfig, dump_config, load_config, parse_config, to_name
 from gpt.config.recipes import recipe_names
+from gpt.config.suggestions import section_class
 from gpt.distributed import World, joined
 from gpt.environment import read_launch, read_settings
 from gpt.errors import ConfigError
@@ -94,9 +96,11 @@ def _take_text(arguments: argparse.Namespace) -> str | None:
     Raises:
         ConfigError: there is neither, or both, or several texts, or a configuration in the place of one.
     """
-    texts = [word for word in arguments.overrides if "=" not in word and (Path(word).exists() or not _is_key(word))]
+    # unlike Path.exists, for an override longer than a file's name too
+    there = [word for word in arguments.overrides if os.path.exists(word)]  # noqa: PTH110
+    texts = [word for word in arguments.overrides if word in there or not ("=" in word or _is_key(word))]
     if arguments.config is not None:
-        both = next((word for word in texts if Path(word).exists()), None)
+        both = next(iter(there), None)
         if both is not None:
             raise ConfigError(f"--config and the text {both} are given; leave one of them out")
         return None  # what is no override is refused among them
@@ -115,7 +119,8 @@ def _take_text(arguments: argparse.Namespace) -> str | None:
 
 
 def _is_key(word: str) -> bool:
-    return word.partition(".")[0] in Config.model_fields
+    section, _, key = word.partition(".")
+    return section in Config.model_fields and key in section_class(section).model_fields
 
 
 def _read_text(text: str, arguments: argparse.Namespace) -> LoadedConfig:
@@ -132,6 +137,10 @@ def _read_text(text: str, arguments: argparse.Namespace) -> LoadedConfig:
     if output.exists():
         _check_same(load_config(output).config, fitted, output)
     elif not arguments.print_config:
+        load_torch()
+        from gpt.device import choose_device
+
+        choose_device(config.run.device)  # a training that cannot begin here leaves no file
         write_output(output, content)
     model, train = config.model, config.train
     teacher = f", after a teacher of {train.teacher_steps:,}" if train.teacher_steps else ""
@@ -157,6 +166,7 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
     load_torch()
     from gpt.accounting.flops import run_flops
     from gpt.api.displays import build_displays
+    from gpt.training.fitting import FITTED
     from gpt.training.plan import Request
     from gpt.training.signals import Interrupted
     from gpt.training.stages import open_runs
@@ -169,8 +179,10 @@ def _train(loaded: LoadedConfig, arguments: argparse.Namespace, world: World) ->
         for number, trainer in enumerate(runs):
             folder = trainer.run_folder.path
             if number == 0 and world.size == 1 and arguments.resume is None:
-                # a teacher has the same model
-                whole = loaded.config.model_copy(update={"model": trainer.config.model})
+                # a teacher has the same model, in the same memory
+                split = {key: getattr(trainer.config.train, key) for key in FITTED}
+                train = loaded.config.train.model_copy(update=split)
+                whole = loaded.config.model_copy(update={"model": trainer.config.model, "train": train})
                 tell_expectation(whole, trainer.dataset, settings)
             try:
                 state = trainer.run()

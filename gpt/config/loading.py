@@ -4,6 +4,7 @@ import difflib
 import hashlib
 import itertools
 import json
+import os
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,8 @@ TEACHER_SUFFIX = "-teacher"
 NAME_BYTES = 200
 """Most bytes of a name that is made from a text: a file's may have 255 with all that is added to it."""
 _DEVICE = re.compile(r"^(?i:con|prn|aux|nul|(com|lpt)[0-9\u00b9\u00b2\u00b3])(?=\.|$)")
+_NOT_READ = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+"""Characters that YAML refuses, drops or takes for the end of a line, unless they are escaped."""
 _ENDING = re.compile(r"(\.[A-Za-z]\w{0,7})?(\.(gz|zst|zip))?$")
 
 
@@ -62,9 +65,10 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
     return LoadedConfig(parse_config(text, str(path), overrides), to_name(path.stem), path.parent)
 
 
-def override(key: str, text: str) -> str:
-    """Return the override of a key by a text, which YAML reads as it is, whatever is in it."""
-    return f"{key}={json.dumps(text, ensure_ascii=False)}"
+def override(key: str, value: Any) -> str:
+    """Return the override of a key by a value as JSON has it; YAML reads its text as it is, whatever is in it."""
+    readable = json.dumps(value, ensure_ascii=False)
+    return f"{key}={_NOT_READ.sub(lambda found: json.dumps(found[0])[1:-1], readable)}"
 
 
 def to_name(text: str) -> str:
@@ -77,8 +81,10 @@ def to_name(text: str) -> str:
 
 def name_of_text(path: str | Path) -> str:
     """Return a name that is like that of a text: a file without its ending, a folder, or the folder of `*.txt`."""
-    *folders, file = Path(path).absolute().parts
-    return next(filter(None, map(_cleaned, (_ENDING.sub("", file), *reversed(folders)))), "run")
+    absolute = os.path.abspath(path)  # noqa: PTH100  # without .., which Path.absolute keeps
+    *folders, file = Path(absolute).parts
+    name = file if os.path.isdir(absolute) else _ENDING.sub("", file) or file  # noqa: PTH112  # a pattern can be long
+    return next(filter(None, map(_cleaned, (name, *reversed(folders)))), "run")
 
 
 def _cleaned(text: str) -> str:

@@ -40,6 +40,7 @@ Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d{1,2})?|mps)$"
+SIZE_PATTERN = r"(\d{1,9}(?:\.\d+)?) ?([MGTmgt])([Ii]?)[Bb]?"
 Problem = tuple[str, str]
 """A key of the section, and what is wrong with its value."""
 
@@ -55,18 +56,18 @@ def _check_path(text: str) -> str:
 
 
 def _check_size(value: Any) -> Any:
-    if value is not None and value != "auto" and _bytes_of(value) is None:
+    if value != "auto" and _bytes_of(value) is None:
         raise ValueError("expected auto, or a size such as 8GB or 500MiB")
     return value
 
 
 def _bytes_of(size: Any) -> int | None:
     """Return the bytes of a size such as 8GB (8e9) or 8GiB (8 * 2^30), or None: it is none."""
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?) ?([MGT])(i?)B?", size, re.IGNORECASE) if isinstance(size, str) else None
+    found = re.fullmatch(SIZE_PATTERN, size) if isinstance(size, str) else None
     if found is None:
         return None
     number, prefix, binary = found.groups()
-    return round(float(number) * (1024 if binary else 1000) ** "_KMGT".index(prefix.upper()))
+    return round(float(number) * (1024 if binary else 1000) ** "_KMGT".index(prefix.upper())) or None
 
 
 def is_of_name(character: str, first: bool = False) -> bool:
@@ -88,9 +89,11 @@ def _check_name(text: str) -> str:
 RunName = Annotated[
     str,
     AfterValidator(_check_name),
-    WithJsonSchema({"type": "string", "pattern": r"^[\p{L}\p{N}\p{So}][\p{L}\p{M}\p{N}\p{So}._-]*$"}),
+    # of ASCII it is exact; properties of other characters are spelled differently in each language
+    WithJsonSchema({"type": "string", "pattern": r"^[^\x00-/:-@\[-`{-\x7f][^\x00-,/:-@\[-^`{-\x7f]*$"}),
 ]
 """The name of a run folder; the same letters are the same name, however they are composed (NFC)."""
+Size = Annotated[str, Field(pattern=f"^(auto|{SIZE_PATTERN})$"), BeforeValidator(_check_size)]
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_check_path)]
 Betas = Annotated[tuple[Fraction, Fraction], BeforeValidator(_list_to_tuple)]
 Strings = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_list_to_tuple)]
@@ -167,7 +170,7 @@ class RunConfig(Section):
         description="With several processes (torchrun). ddp: each has the whole model; fsdp: weights, gradients and "
         "optimizer state are sharded among them.",
     )
-    memory: Annotated[str | None, BeforeValidator(_check_size)] = Field(
+    memory: Size | None = Field(
         None,
         description="Memory for a training step. A size such as 8GB, or auto: what is available on the device. "
         "train.batch_size * train.grad_accum_steps sequences are split anew, into the largest micro-batches that are "

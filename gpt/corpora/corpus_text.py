@@ -1,6 +1,7 @@
 """The text of the files of a corpus as one stream: in pieces as they are read, or in blocks of equal length."""
 
 import glob
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -122,7 +123,7 @@ class CorpusText:
         if not endings or not folder.is_dir():
             return ""
         pattern = Path(glob.escape(str(folder))) / "**" / f"*{endings.most_common(1)[0][0]}"
-        return f"; or leave it out with a glob pattern, for example '{pattern}'"
+        return f"; or leave it out with a glob pattern, for example {shlex.quote(str(pattern))}"
 
     def _rows(self, rows: Iterator[str], meter: "_Meter") -> Iterator[tuple[str, bool]]:
         for row in rows:

@@ -34,7 +34,7 @@ class Expectation:
     Attributes:
         parameters: of the model.
         flops: of all steps, a teacher's included, as at the end of the training; see `run_flops`.
-        nbytes: about the most memory of the process; None where a trial on the CPU says nothing about it.
+        nbytes: about the most memory of the process; None where a trial on this CPU says nothing about it.
         seconds: about how long it takes, without samples; None likewise.
     """
 
@@ -72,19 +72,24 @@ def expect(config: Config, tokens: int, settings: Settings, report: Report = sil
         tokens: of the whole corpus.
         report: takes lines of a compilation.
     """
-    compute = choose_compute(config.run, silent, supported_processors(settings.processor)[0])
     model, train = config.model, config.train
     parameters, flops = count_parameters(model).total, run_flops(config, round(tokens * (1 - config.data.val_fraction)))
+    try:
+        compute = choose_compute(config.run, silent, supported_processors(settings.processor)[0])
+    except DeviceError:  # it is for another machine
+        return Expectation(parameters, flops)
     if compute.device.type != "cpu":  # where blocks are compiled first
         return Expectation(parameters, flops)
     with torch.random.fork_rng(devices=[]):
         trial = _try(config, compute, settings, report)
     updates = (train.max_steps + train.teacher_steps) * trial.update * model.n_layer
-    layers = train.batch_size * model.block_size / trial.tokens * model.n_layer
-    logits = 8 * train.batch_size * model.block_size * (model.vocab_size or 0)  # and their gradient
+    batch = train.batch_size * model.block_size
+    whole, inputs = (1, model.n_layer) if train.activation_checkpointing else (model.n_layer, 0)  # that layers keep
+    activations = round(batch * (whole * trial.activations / trial.tokens + inputs * 4 * model.n_embd))
+    logits = 8 * batch * (model.vocab_size or 0)  # and their gradient
     soft_targets = 2 * tokens * (model.vocab_size or 0) if train.teacher_share is not None else 0
     held = 4 * parameters * (2 + least_moments(config.optim.name)) + soft_targets + logits
-    nbytes = peak_memory_bytes(compute.device) + held + round(layers * trial.activations)
+    nbytes = peak_memory_bytes(compute.device) + held + activations
     seconds = whole_flops(config, tokens) * trial.gradients / trial.flops + updates
     return Expectation(parameters, flops, nbytes, seconds)
 

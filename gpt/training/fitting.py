@@ -8,7 +8,7 @@ from gpt.config import Config
 from gpt.device import Compute, available_bytes, choose_compute
 from gpt.errors import DeviceError
 from gpt.model import GPT
-from gpt.progress import Report, announced
+from gpt.progress import Report, announced, silent
 from gpt.training.optimizers import build_optimizer
 from gpt.training.recomputing import checkpoint_activations
 
@@ -18,6 +18,8 @@ SHARES = {"cpu": 0.6, "cuda": 0.8, "mps": 0.6}
 On a CPU, glibc keeps freed blocks: a process took up to 1.55 times what was predicted, and several times that where
 PyTorch's blocks, not the native ones, recompute activations. On CUDA nothing was measured.
 """
+FITTED = ("batch_size", "grad_accum_steps", "activation_checkpointing")
+"""Keys of `train` that are chosen here."""
 LARGEST = 1_000_000
 """Sequences of the largest micro-batch that is tried."""
 
@@ -69,11 +71,11 @@ def fit_run(config: Config, compute: Compute, saved: Config | None, report: Repo
     Raises:
         DeviceError: nothing fits, or the system does not tell how much memory is available.
     """
+    is_split = config.run.memory is not None or (saved is not None and saved.run.memory is not None)
+    if is_split and saved is not None and saved.train.sequences == config.train.sequences:
+        return _split_as_saved(config, compute, saved, report)
     if config.run.memory is None:
         return config
-    if saved is not None and saved.train.sequences == config.train.sequences:
-        checkpointing = config.train.activation_checkpointing or saved.train.activation_checkpointing
-        return _split(config, saved.train.batch_size, checkpointing)
     require_training_memory(_split(config, 1, True), compute)
     with announced(report, "predicting the memory of a training step"):
         fitted, line = fit_and_tell(config, compute)
@@ -81,27 +83,63 @@ def fit_run(config: Config, compute: Compute, saved: Config | None, report: Repo
     return fitted
 
 
+def _split_as_saved(config: Config, compute: Compute, saved: Config, report: Report) -> Config:
+    """Keep the split of a checkpoint, on which dropout depends; checkpointing, which changes no bit, can be added."""
+    checkpointing = config.train.activation_checkpointing or saved.train.activation_checkpointing
+    kept = _split(config, saved.train.batch_size, checkpointing)
+    if config.run.memory is None:
+        return kept.model_copy(update={"run": config.run.model_copy(update={"memory": saved.run.memory})})
+    with announced(report, "predicting the memory of a training step"):
+        if not checkpointing and _peak(kept, compute) > SHARES[compute.device.type] * _limit(config, compute):
+            kept = _split(config, saved.train.batch_size, True)
+    report(f"run.memory={config.run.memory}: the split of the checkpoint is kept, {_describe(kept)}")
+    return kept
+
+
 def fit_and_tell(config: Config, compute: Compute) -> tuple[Config, str]:
     """Fit a configuration into `run.memory`, without which into what is available; return it and a line about it."""
-    limit = config.run.memory_bytes or available_bytes(compute.device)
-    if limit is None:
-        raise DeviceError(f"this system does not tell how much memory {compute.device} has; set run.memory=8GB")
+    limit = _limit(config, compute)
     fitted = fit_memory(config, limit, compute)
-    train = fitted.train
-    checkpointing = " train.activation_checkpointing=true" if train.activation_checkpointing else ""
     unmeasured = "" if compute.device.type == "cpu" else f", which was not measured on {compute.device.type} yet"
     return fitted, (
-        f"run.memory={config.run.memory or 'auto'}, {limit / 2**20:,.0f} MiB: train.batch_size={train.batch_size} "
-        f"train.grad_accum_steps={train.grad_accum_steps}{checkpointing} as predicted{unmeasured}"
+        f"run.memory={config.run.memory or 'auto'}, {limit / 2**20:,.0f} MiB: {_describe(fitted)} as predicted"
+        f"{unmeasured}"
     )
 
 
 def fit_unsized(config: Config, vocabulary: int, report: Report) -> Config:
-    """Return a configuration whose model has no `vocab_size`, which is `vocabulary`, split to fit into `run.memory`."""
+    """Return a configuration whose model has no `vocab_size`, which is `vocabulary`, split to fit into `run.memory`.
+
+    It may be for another machine: where its device is not here, the memory is predicted as that of a CPU.
+
+    Raises:
+        DeviceError: nothing fits, or `run.memory` is `auto` and the device is not here.
+    """
     model = config.model.model_copy(update={"vocab_size": config.model.vocab_size or vocabulary})
-    fitted, line = fit_and_tell(config.model_copy(update={"model": model}), choose_compute(config.run, report))
+    try:
+        compute = choose_compute(config.run, report)
+    except DeviceError:
+        if config.run.memory_bytes is None:
+            raise
+        compute = choose_compute(config.run.model_copy(update={"device": "cpu"}), silent)
+        report(f"{config.run.device} is not on this machine: memory is predicted as on its CPU")
+    fitted, line = fit_and_tell(config.model_copy(update={"model": model}), compute)
     report(line)
     return config.model_copy(update={"train": fitted.train})
+
+
+def _limit(config: Config, compute: Compute) -> int:
+    """Return the bytes that `run.memory` names, or without a size those that are available."""
+    limit = config.run.memory_bytes or available_bytes(compute.device)
+    if limit is None:
+        raise DeviceError(f"this system does not tell how much memory {compute.device} has; set run.memory=8GB")
+    return limit
+
+
+def _describe(config: Config) -> str:
+    train = config.train
+    checkpointing = " train.activation_checkpointing=true" if train.activation_checkpointing else ""
+    return f"train.batch_size={train.batch_size} train.grad_accum_steps={train.grad_accum_steps}{checkpointing}"
 
 
 def _split(config: Config, size: int, checkpointing: bool) -> Config:

@@ -108,7 +108,7 @@ def _plan_locked(request: Request, run: RunFolder, notes: Report) -> Plan:
         config = resolve(loaded, data)
         if config.train.teacher_share is not None:
             require_probabilities_memory(data, config)
-        config = fit_run(config, compute, None if point is None else point.checkpoint.config, notes)
+        config = fit_run(config, compute, None if point is None or world.size > 1 else point.checkpoint.config, notes)
         require_training_memory(config, compute, world.size)
         if point is not None:
             check_fits(point, config, data, request.allow_config_change)

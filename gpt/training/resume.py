@@ -130,7 +130,8 @@ def restore(trainer: Trainer, point: ResumePoint) -> None:
 def differences(old: Config, new: Config) -> list[str]:
     """Return `key: old -> new` for each changed key that affects the training result."""
     before, after = old.leaves(), new.leaves()
-    is_split_anew = new.run.memory is not None and old.train.sequences == new.train.sequences
+    is_split = old.run.memory is not None or new.run.memory is not None
+    is_split_anew = is_split and old.train.sequences == new.train.sequences
     harmless = HARMLESS | ({"train.batch_size", "train.grad_accum_steps"} if is_split_anew else set())
     return [
         f"{key}: {before[key]} -> {after[key]}"

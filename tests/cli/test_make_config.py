@@ -95,6 +95,8 @@ def test_a_text_is_read_as_its_overrides_say_which_are_written(run: Call) -> Non
         ("mine.yaml", "mine.yaml is a configuration, not a text; train by it with: "),
         ("shakespeare", " train --config shakespeare"),
         ("train.max_steps", "nothing to train on"),
+        ("train.txt", "train.txt: no such file"),
+        (f"{TEXT} run.device=cuda:99", "device cuda:99: torch"),
         ("train.max_steps --config mine.yaml", "'train.max_steps' is not of the form section.key=value"),
     ],
 )
@@ -102,6 +104,17 @@ def test_a_mistake_in_place_of_a_text_is_one_line(words: str, message: str, refu
     Path("mine.yaml").write_text("{}")
     assert message in refuse(f"train {words}")
     assert [path.name for path in Path.cwd().glob("*.yaml")] == ["mine.yaml"]
+
+
+def test_a_text_can_have_the_name_of_an_override(run: Call) -> None:
+    Path("a=b.txt").write_text(CORPUS * 30, encoding="utf-8")
+    assert "path: a=b.txt" in run(f"train a=b.txt {SMALL} --print-config train.init_from={'d' * 300}").out
+
+
+def test_a_recipe_can_be_for_another_machine(run: Call) -> None:
+    said = run(f"make_config {TEXT} run.device=cuda:99").err
+    assert re.search(r"parameters, [\d.e-]+ TFLOP\n", said)
+    assert written().run.device == "cuda:99"
 
 
 def test_a_text_that_is_not_read_once_comes_with_the_steps_that_do(run: Call) -> None:

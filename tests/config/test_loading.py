@@ -73,6 +73,7 @@ def test_an_empty_file_or_section_is_all_defaults(text: str) -> None:
         ("run", "seed: -1", "run.seed: got -1, expected greater than or equal to 0"),
         ("run", "compile: yes", "run.compile: got 'yes', expected one of auto, true, false"),
         ("run", "name: ../up", "run.name: got '../up', expected letters, digits, points, - and _, of which"),
+        ("run", "memory: 0GB", "run.memory: got '0GB', expected auto, or a size such as 8GB or 500MiB"),
         ("run", "device: gpu", "run.device: got 'gpu', expected the form ^(auto|cpu|cuda"),
         # keys that contradict each other
         ("model", "n_embd: 100", "model.n_embd: 100 is not divisible by n_head 6"),
@@ -251,12 +252,29 @@ def test_a_run_is_named_after_its_file_unless_it_has_a_name(tmp_path: Path) -> N
         ("console.txt", "console"),
         ("poems/**/*.txt", "poems"),
         ("poems/.", "poems"),
+        ("poems/prose/..", "poems"),
+        ("poems/.bashrc", "bashrc"),
         ("/...", "run"),
     ],
 )
 def test_a_text_of_any_script_gives_a_name_that_a_run_can_have(text: str, name: str) -> None:
     assert name_of_text(text) == name
     assert parse_config("", "some.yaml", [override("run.name", name)]).run.name == name
+
+
+def test_a_folder_is_named_by_its_whole_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("v1.alpha", "v1.beta", "v1.beta/sub"):
+        (tmp_path / name).mkdir()
+    assert [name_of_text(tmp_path / name) for name in ("v1.alpha", "v1.beta")] == ["v1.alpha", "v1.beta"]
+    monkeypatch.chdir(tmp_path / "v1.beta" / "sub")
+    assert [name_of_text(path) for path in ("..", ".", "*.txt")] == ["v1.beta", "sub", "sub"]
+
+
+@pytest.mark.parametrize("text", ["".join(map(chr, range(0x3000))), "\ufeff\ufffe\uffff", "🎉"])
+def test_an_override_is_read_as_the_text_that_it_was_made_of(text: str) -> None:
+    (value,) = parse_config("", "some.yaml", [f"sample.stop=[{override('', text)[1:]}]"]).sample.stop
+    assert value == text
+    assert "🎉" in override("run.name", "🎉")
 
 
 def test_long_names_are_cut_at_a_character_and_stay_distinct() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -310,18 +311,19 @@ def test_a_changed_vocabulary_is_refused_and_one_without_a_hash_is_of_an_old_ver
 
 
 def test_a_folder_of_code_is_prepared_without_what_is_written_beside_it(place: Place) -> None:
+    folder = place.files / "it's mine"
     for name in ("a.py", "b.py", "__pycache__/a.cpython-311.pyc", ".git/index", "logo.png"):
-        (place.files / name).parent.mkdir(exist_ok=True)
-        (place.files / name).write_bytes(b"print(1)\n" * 9 if name.endswith(".py") else b"\x89PNG\xff")
-    (place.files / "c.txt").write_text("print(2)\n")
-    refusal = place.refusal(path=str(place.files))
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_bytes(b"print(1)\n" * 9 if name.endswith(".py") else b"\x89PNG\xff")
+    (folder / "c.txt").write_text("print(2)\n")
+    refusal = place.refusal(path=str(folder))
     assert "logo.png is not UTF-8: byte 0" in refusal
-    pattern = refusal.rpartition("; or leave it out with a glob pattern, for example ")[2].strip("'")
-    assert pattern == f"{place.files}/**/*.py"
+    (pattern,) = shlex.split(refusal.rpartition("; or leave it out with a glob pattern, for example ")[2])
+    assert pattern == f"{folder}/**/*.py"
     expected = place.prepare(path=pattern)
-    (place.files / "logo.png").unlink()
-    (place.files / "c.txt").unlink()
-    assert place.prepare(path=str(place.files)).fingerprint == expected.fingerprint  # the same files
+    (folder / "logo.png").unlink()
+    (folder / "c.txt").unlink()
+    assert place.prepare(path=str(folder)).fingerprint == expected.fingerprint  # the same files
     assert any("left out __pycache__ (1), names that begin with a dot (1)" in line for line in place.reports)
     (place.files / "b.py").write_bytes(b"caf\xe9")  # a text that is damaged
     assert place.refusal(path=str(place.files)).endswith("save it as UTF-8 text first")

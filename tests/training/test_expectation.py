@@ -46,6 +46,24 @@ def test_the_memory_grows_with_the_batch_by_what_is_kept_of_it() -> None:
     assert least[1] - least[0] < large - small < 8 * (least[1] - least[0])
 
 
+def test_checkpointed_layers_keep_only_their_inputs() -> None:
+    config = config_of("train.batch_size=400", "model.n_layer=12")
+    checkpointed = config.model_copy(
+        update={"train": config.train.model_copy(update={"activation_checkpointing": True})}
+    )
+    least = [training_bytes(each, compute()) for each in (config, checkpointed)]
+    kept, recomputed = (expect(each, 1000, SETTINGS).nbytes for each in (config, checkpointed))
+    assert kept is not None
+    assert recomputed is not None
+    assert least[0] - least[1] < kept - recomputed < 8 * (least[0] - least[1])
+
+
+def test_of_a_device_that_is_not_here_only_what_is_counted_is_said() -> None:
+    found = expect(config_of("run.device=cuda:99"), 1000, SETTINGS)
+    assert (found.nbytes, found.seconds) == (None, None)
+    assert found.parameters > 0
+
+
 def compute() -> Compute:
     return Compute(torch.device("cpu"), torch.float32)
 

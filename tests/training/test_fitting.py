@@ -11,7 +11,7 @@ from gpt.config.loading import load_saved_config
 from gpt.device import Compute
 from gpt.errors import ConfigError, DeviceError
 from gpt.training import fitting
-from gpt.training.fitting import SHARES, fit_and_tell, fit_memory
+from gpt.training.fitting import SHARES, fit_and_tell, fit_memory, fit_unsized
 from gpt.training.parallel import check_parallel
 from training.sessions import Start, same, weights
 
@@ -80,6 +80,41 @@ def test_a_run_is_split_once_and_resumed_as_it_was_split(
     assert resumed.config.train == whole.config.train
     resumed.run()
     assert same(weights(resumed.model), learned)
+
+
+def test_a_split_run_goes_on_without_the_memory_that_it_was_split_for(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitting, "available_bytes", lambda device: round(9500 / SHARES["cpu"]))
+    split = start(tmp_path, "run.memory=auto", "train.batch_size=32").run()
+    assert split.step == 6
+    for _ in range(2):  # what it writes can be resumed again
+        resumed = start(tmp_path, "train.batch_size=32", resume="auto")
+        assert (resumed.config.run.memory, resumed.batches.size, resumed.state.step) == ("auto", 8, 6)
+        resumed.run()
+
+
+def test_memory_that_is_given_to_a_resumed_run_keeps_its_split_and_says_so(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(tmp_path).run()
+    for limit, added in ((1 << 40, ""), (4400, " train.activation_checkpointing=true")):
+        monkeypatch.setattr(fitting, "available_bytes", lambda device, limit=limit: limit)
+        lines: list[str] = []
+        resumed = start(tmp_path, "run.memory=auto", resume="auto", report=lines.append)
+        kept = f"train.batch_size=4 train.grad_accum_steps=1{added}"
+        assert f"run.memory=auto: the split of the checkpoint is kept, {kept}" in lines
+        assert resumed.config.train.activation_checkpointing == bool(added)
+        resumed.run()
+
+
+def test_a_recipe_can_be_fitted_for_a_device_that_is_not_here() -> None:
+    lines: list[str] = []
+    absent = config_of(12).model_copy(update={"run": RunConfig(device="cuda:99", memory="8GB")})
+    assert fit_unsized(absent, 65, lines.append).train.batch_size == 12
+    assert lines[0] == "cuda:99 is not on this machine: memory is predicted as on its CPU"
+    with pytest.raises(DeviceError, match=r"^device cuda:99"):
+        fit_unsized(absent.model_copy(update={"run": RunConfig(device="cuda:99", memory="auto")}), 65, lines.append)
 
 
 def test_a_system_that_does_not_tell_its_memory_needs_a_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 SUMMARY = "Predict the memory of training and of generation."
 EXAMPLE = "--published gpt2 --batch 8 --dtype bfloat16"
-FITTED = ("batch_size", "grad_accum_steps", "activation_checkpointing")
 """Keys of `train` that `run.memory` chooses."""
 
 
@@ -73,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _fitted(config: Config, batch: int, compute: "Compute") -> tuple[dict[str, Any] | None, str]:
     """Return what `run.memory` chooses, or would, for sequences of `block_size` tokens, and a line about it."""
-    from gpt.training.fitting import fit_and_tell
+    from gpt.training.fitting import FITTED, fit_and_tell
 
     train = config.train.model_copy(update={"batch_size": batch})
     try:

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from gpt.config import Config
-from gpt.config.loading import at_line, dotted, line_of, listed, parse_document, read_yaml, with_values
+from gpt.config.loading import at_line, dotted, line_of, listed, override, parse_document, read_yaml, with_values
 from gpt.errors import ConfigError
 
 EXAMPLE = "optim: {learning_rate: [1e-3, 3e-3]}"
@@ -36,7 +36,7 @@ class Trial:
     @property
     def overrides(self) -> list[str]:
         """The values as overrides of the train command."""
-        return [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in self.values.items()]
+        return [override(name, value) for name, value in self.values.items()]
 
     @property
     def name(self) -> str:
