@@ -40,15 +40,23 @@ class ResumePoint:
             )
 
 
-def warn_of_copy(folder: Path | None, run: RunFolder, resume: str | None, report: Report) -> None:
-    """Warn if the folder of the configuration is a copy of a run, but names the original, which then continues."""
-    if resume != AUTO or folder is None or not (folder / "last.json").is_file():
+def check_copy(folder: Path | None, run: RunFolder, resume: str | None, changes: list[str], report: Report) -> None:
+    """Warn if the folder of the configuration is a copy of a run, but names the original, which then continues.
+
+    Raises:
+        CheckpointError: the original has `changes` since, so that it would give way to a new run.
+    """
+    if folder is None or not (folder / "last.json").is_file() or folder.resolve() == run.path.resolve():
         return
-    if folder.resolve() != run.path.resolve():
-        report(
-            f"warning: the configuration in {folder} names the run {run.path}, which will continue; "
-            f"to continue the copy, pass run.dir={folder.resolve().parent} run.name={folder.resolve().name}"
+    named = f"the configuration in {folder} names the run {run.path}"
+    remedy = f"to continue the copy, pass run.dir={folder.resolve().parent} run.name={folder.resolve().name}"
+    if changes:
+        raise CheckpointError(
+            f"{named}, which has another one ({'; '.join(changes)}); choose another name with run.name=NAME, or, "
+            f"{remedy} --resume auto"
         )
+    if resume == AUTO:
+        report(f"warning: {named}, which will continue; {remedy}")
 
 
 def find_resume_point(run: RunFolder, resume: str | None, config: Config, report: Report) -> ResumePoint | None:
@@ -103,7 +111,7 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
         raise CheckpointError(
             f"{point.folder} was trained with another configuration: {'; '.join(changes)}. "
             "Change that back, pass --allow-config-change to continue with it, or leave --resume out to begin a new "
-            "run and keep this one aside"
+            "run, which keeps one of its name aside"
         )
     if not same_tokenizer:
         raise CheckpointError(f"{point.folder} was trained with another tokenizer: its text had other characters")
