@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpt import invocation
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint
 from gpt.config import Config
+from gpt.config.loading import override
 from gpt.data.dataset import Dataset
 from gpt.errors import CheckpointError, explained
 from gpt.model.quantized import format_of
+from gpt.plugins import plugin_options
 from gpt.progress import Report
 from gpt.training.trainer import Trainer
 
@@ -49,14 +52,15 @@ def check_copy(folder: Path | None, run: RunFolder, resume: str | None, changes:
     if folder is None or not (folder / "last.json").is_file() or folder.resolve() == run.path.resolve():
         return
     named = f"the configuration in {folder} names the run {run.path}"
-    remedy = f"to continue the copy, pass run.dir={folder.resolve().parent} run.name={folder.resolve().name}"
+    place = override("run.dir", str(folder.resolve().parent)), override("run.name", folder.resolve().name)
+    again = invocation.command("train", "--config", folder / "config.yaml", *plugin_options(), *place, "--resume", AUTO)
     if changes:
         raise CheckpointError(
-            f"{named}, which has another one ({'; '.join(changes)}); choose another name with run.name=NAME, or, "
-            f"{remedy} --resume auto"
+            f"{named}, which has another one ({'; '.join(changes)}); choose another name with run.name=NAME, or "
+            f"continue the copy with: {again}"
         )
     if resume == AUTO:
-        report(f"warning: {named}, which will continue; {remedy}")
+        report(f"warning: {named}, which will continue; continue the copy with: {again}")
 
 
 def find_resume_point(run: RunFolder, resume: str | None, config: Config, report: Report) -> ResumePoint | None:

@@ -252,8 +252,7 @@ def test_a_copy_of_a_run_does_not_replace_the_original(
     assert "names the run runs/tiny, which has another one (train.max_steps: 3 -> 6)" in said
     assert "will continue" not in said
     assert {path.name for path in runs(workplace)} == {"tiny", "tiny.1", "copy"}
-    hint = said.partition("to continue the copy, pass ")[2]
-    assert train.main(["--config", "runs/copy/config.yaml", *hint.split()]) == 0
+    assert train.main(shlex.split(re.search("continue the copy with: .* train (.*)", said)[1])) == 0  # type: ignore[index]
 
 
 def test_a_run_whose_name_is_composed_otherwise_is_not_begun_beside_it(start: Start, tmp_path: Path) -> None:
