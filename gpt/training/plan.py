@@ -126,10 +126,12 @@ def _plan_locked(request: Request, run: RunFolder, notes: Report) -> Plan:
 
 def _require_composed(folder: Path) -> None:
     """Raise CheckpointError where a run has this name in another form of Unicode, as an archive from a Mac may."""
-    if folder.exists() or not folder.parent.is_dir():
+    try:
+        others = [] if folder.exists() else list(folder.parent.iterdir())
+    except OSError:  # there is none yet, or the lock reports it
         return
-    for other in folder.parent.iterdir():
-        if unicodedata.normalize("NFC", other.name) == folder.name:
+    for other in others:
+        if other.name != folder.name and unicodedata.normalize("NFC", other.name) == folder.name:
             raise CheckpointError(
                 f"the name of {other} is not in the form of Unicode (NFC) that runs have; rename it: "
                 f"{shlex.join(['mv', str(other), str(folder)])}"
