@@ -1,7 +1,10 @@
 """Decide all that can refuse a run, once, before its model is built and anything is written."""
 
+import shlex
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gpt.accounting.disk import require_disk
 from gpt.accounting.memory_limits import require_training_memory
@@ -13,15 +16,15 @@ from gpt.data.dataset import Dataset
 from gpt.device import Compute, choose_compute, keep_freed_memory
 from gpt.distributed import World
 from gpt.environment import Settings, expand_home
-from gpt.errors import ConfigError
+from gpt.errors import CheckpointError, ConfigError
 from gpt.processor import supported_processors
 from gpt.progress import Report, announced
 from gpt.training.distillation import require_probabilities_memory
 from gpt.training.finetuning import resolve_init_from, with_architecture
 from gpt.training.fitting import fit_run
 from gpt.training.parallel import check_parallel
-from gpt.training.replacing import find_replaced, keep_aside
-from gpt.training.resume import ResumePoint, check_fits, find_resume_point, warn_of_copy
+from gpt.training.replacing import Replaced, find_replaced
+from gpt.training.resume import ResumePoint, check_copy, check_fits, find_resume_point
 from gpt.training.schedule import fit_schedule
 
 
@@ -34,6 +37,7 @@ class Request:
         allow_config_change: resume even if the configuration differs from the checkpoint's.
         world: the processes that train together; the others take the checkpoint from rank 0.
         dataset: the data; None: it is prepared.
+        replaced: the runs that give way to a teacher's student, and so to the teacher.
     """
 
     loaded: LoadedConfig
@@ -43,6 +47,7 @@ class Request:
     allow_config_change: bool = False
     world: World = World()  # noqa: RUF009  # without state
     dataset: Dataset | None = None
+    replaced: tuple[Replaced, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ class Plan:
         dataset: both splits are long enough.
         point: the checkpoint to resume from, if any; it fits `config` and `dataset`.
         base: the checkpoint of `train.init_from` whose weights a new run begins with, if any.
+        replaced: the runs that are to be kept aside before the run's folder is made.
     """
 
     config: Config
@@ -63,6 +69,7 @@ class Plan:
     dataset: Dataset
     point: ResumePoint | None
     base: ResumePoint | None
+    replaced: tuple[Replaced, ...]
 
     def require_disk(self) -> None:
         """Raise CheckpointError unless there is room for the checkpoints that the run has at a time."""
@@ -70,9 +77,7 @@ class Plan:
 
 
 def plan_run(request: Request, notes: Report | None = None) -> Plan:
-    """Lock a run folder, and check that its run can begin or continue; nothing is written into it.
-
-    If it can begin, a run of another configuration that is there is kept aside, see `find_replaced`.
+    """Lock a run folder, and check that its run can begin or continue; nothing is written or moved.
 
     Args:
         notes: takes the lines that are of interest only when the run begins; None: those of the request.
@@ -83,6 +88,7 @@ def plan_run(request: Request, notes: Report | None = None) -> Plan:
     loaded, world = request.loaded, request.world
     check_parallel(loaded.config, world)
     run = RunFolder(expand_home(loaded.config.run.dir, "run.dir") / loaded.name)
+    _require_composed(run.path)
     try:
         world.rank_zero(run.lock)
         return _plan_locked(request, run, notes or request.report)
@@ -112,23 +118,47 @@ def _plan_locked(request: Request, run: RunFolder, notes: Report) -> Plan:
         require_training_memory(config, compute, world.size)
         if point is not None:
             check_fits(point, config, data, request.allow_config_change)
-    plan = Plan(config, run, compute, data, point, base)
+    own = () if replaced is None else (replaced,)
+    plan = Plan(config, run, compute, data, point, base, (*request.replaced, *own))
     world.rank_zero(plan.require_disk)
-    if replaced:
-        world.rank_zero(lambda: keep_aside(run, replaced, request.resume, request.report))
     return plan
+
+
+def _require_composed(folder: Path) -> None:
+    """Raise CheckpointError where a run has this name in another form of Unicode, as an archive from a Mac may."""
+    try:
+        others = [] if folder.exists() else list(folder.parent.iterdir())
+    except OSError:  # there is none yet, or the lock reports it
+        return
+    for other in others:
+        if other.name != folder.name and unicodedata.normalize("NFC", other.name) == folder.name:
+            raise CheckpointError(
+                f"the name of {other} is not in the form of Unicode (NFC) that runs have; rename it: "
+                f"{shlex.join(['mv', str(other), str(folder)])}"
+            )
 
 
 def _find_start(
     loaded: LoadedConfig, run: RunFolder, request: Request, notes: Report
-) -> tuple[ResumePoint | None, ResumePoint | None, list[str]]:
-    """Return the checkpoint to resume from, that to begin with, and in what a run that gives way differs."""
-    warn_of_copy(loaded.folder, run, request.resume, notes)
-    continues = request.resume is not None and request.allow_config_change
-    replaced = [] if continues else find_replaced(run, request.resume, loaded.config)
+) -> tuple[ResumePoint | None, ResumePoint | None, Replaced | None]:
+    """Return the checkpoint to resume from, that to begin with, and the run that gives way, if there are any."""
+    replaced = None
+    is_free = any(old.teacher == run.path for old in request.replaced)
+    if not is_free and not (request.resume is not None and request.allow_config_change):
+        replaced = find_replaced(run, request.resume, loaded.config)
+    check_copy(loaded.folder, run, request.resume, [] if replaced is None else replaced.changes, notes)
     with announced(request.report, "reading the checkpoint"):
-        point = None if replaced else find_resume_point(run, request.resume, loaded.config, request.report)
-        return point, resolve_init_from(loaded.config, run.path.parent) if point is None else None, replaced
+        if not is_free and replaced is None:
+            point = find_resume_point(run, request.resume, loaded.config, request.report)
+            if point is not None:
+                return point, None, None
+        base = resolve_init_from(loaded.config, run.path.parent)
+    if base is not None and replaced is not None and replaced.holds(base.folder):
+        raise CheckpointError(
+            f"train.init_from begins with {base.folder}, but the new run would take the place of {replaced.folder}; "
+            "choose another name with run.name=NAME"
+        )
+    return None, base, replaced
 
 
 def _preparation(

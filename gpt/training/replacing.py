@@ -3,58 +3,85 @@
 import itertools
 import os
 from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 
+from gpt import invocation
 from gpt.checkpoint import RunFolder, read_state
 from gpt.config import Config, TrainConfig
 from gpt.config.loading import TEACHER_SUFFIX, dump_config
 from gpt.errors import CheckpointError, ConfigError
 from gpt.files import sync_folder, write_atomic
+from gpt.plugins import plugin_options
 from gpt.progress import Report
 from gpt.training.resume import AUTO, differences_of_existing
 from gpt.training.training_state import TrainingState
 
 
-def find_replaced(run: RunFolder, resume: str | None, config: Config) -> list[str]:
-    """Return in what the run in a folder differs from the one that will begin there in its place.
+@dataclass(frozen=True)
+class Replaced:
+    """A run that gives way to one of another configuration.
 
-    The list is empty where there is none, or where it does not give way: a run of the same configuration, one that
-    `auto` could continue since it is not finished, a model that was written by another command, or a link.
+    Attributes:
+        teacher: the folder of its teacher, which goes with it, if it has one.
+        changes: `key: old -> new` for what differs.
+    """
+
+    folder: Path
+    teacher: Path | None
+    changes: list[str]
+
+    def holds(self, checkpoint: Path) -> bool:
+        """Return whether a checkpoint is in a folder that gives way."""
+        return any(each and each.resolve() in checkpoint.resolve().parents for each in (self.folder, self.teacher))
+
+
+def find_replaced(run: RunFolder, resume: str | None, config: Config) -> Replaced | None:
+    """Return the run in a folder if it will give way to the one that begins there.
+
+    None where there is none, or where it stays: a run of the same configuration, one that `auto` could continue since
+    it is not finished, a model that was written by another command, or a link.
     """
     if run.is_checkpoint or run.path.is_symlink() or resume not in (None, AUTO):
-        return []
+        return None
     try:
         existing = run.config()
     except ConfigError:
         if resume is None:
             raise
-        return []  # a resume needs only that of the checkpoint
+        return None  # a resume needs only that of the checkpoint
     if existing is None or (resume == AUTO and not _is_finished(run, existing.train)):
-        return []
-    return differences_of_existing(existing, config)
+        return None
+    changes = differences_of_existing(existing, config)
+    teacher = run.path.with_name(run.path.name + TEACHER_SUFFIX)
+    has_teacher = existing.train.teacher_share is not None and teacher.is_dir()
+    return Replaced(run.path, teacher if has_teacher else None, changes) if changes else None
 
 
-def keep_aside(run: RunFolder, changes: list[str], resume: str | None, report: Report) -> None:
+def keep_aside(old: Replaced, locked: Path, report: Report) -> None:
     """Rename a run `NAME`, which is locked, to a free `NAME.1`, and its teacher to `NAME.1-teacher`.
 
+    Args:
+        locked: the folder of the run that is about to begin, perhaps the teacher's.
+
     Raises:
-        CheckpointError: another process trains one of them, or they cannot be renamed.
+        CheckpointError: another process trains one of them, or they cannot be renamed; they are as they were.
     """
-    teacher = RunFolder(run.path.with_name(run.path.name + TEACHER_SUFFIX))
-    aside, its_teacher = _free_names(run)
-    existing = run.config()
-    assert existing is not None
+    aside = _free_folder(old.folder)
+    moves = [(old.folder, aside)]
+    if old.teacher is not None:  # first: a crash leaves no teacher in the way
+        moves.insert(0, (old.teacher, aside.with_name(aside.name + TEACHER_SUFFIX)))
     with ExitStack() as locks:
-        has_teacher = existing.train.teacher_share is not None and teacher.path.is_dir()
-        for each in (aside, *([teacher] if has_teacher else [])):
-            each.lock()
-            locks.callback(each.unlock)
-        _move(run, aside)
-        if has_teacher:
-            _move(teacher, its_teacher)
-    again = f"; continue that one with run.name={aside.path.name} --resume auto --allow-config-change"
+        for folder in {aside, old.teacher or aside} - {locked}:
+            run = RunFolder(folder)
+            run.lock()
+            locks.callback(run.unlock)
+        _move(moves)
+    again = invocation.command("train", "--config", aside / "config.yaml", *plugin_options(), "--resume", "auto")
+    is_teacher = old.folder.name.endswith(TEACHER_SUFFIX)  # it is of use only beside its student
     report(
-        f"{run.path} had another configuration ({'; '.join(changes)}); that run is kept as {aside.path}, and a new one "
-        f"begins{again if resume == AUTO else ''}"
+        f"{old.folder} had another configuration ({'; '.join(old.changes)}); that run is kept as {aside}, and a new "
+        f"one begins{'' if is_teacher else f'; continue that one with: {again}'}"
     )
 
 
@@ -66,25 +93,37 @@ def _is_finished(run: RunFolder, train: TrainConfig) -> bool:
         return False
 
 
-def _free_names(run: RunFolder) -> tuple[RunFolder, RunFolder]:
-    """Return the folders that a run and its teacher are kept in."""
-    names = (f"{run.path.name}.{number}" for number in itertools.count(1))
-    pairs = ((run.path.with_name(name), run.path.with_name(name + TEACHER_SUFFIX)) for name in names)
-    one, other = next(pair for pair in pairs if not any(os.path.lexists(path) for path in pair))
-    return RunFolder(one), RunFolder(other)
+def _free_folder(folder: Path) -> Path:
+    """Return the folder that a run is kept in, beside which there is none of a teacher either."""
+    names = (f"{folder.name}.{number}" for number in itertools.count(1))
+    return folder.with_name(
+        next(
+            name
+            for name in names
+            if not any(os.path.lexists(folder.with_name(name + suffix)) for suffix in ("", TEACHER_SUFFIX))
+        )
+    )
 
 
-def _move(run: RunFolder, aside: RunFolder) -> None:
-    """Rename a run, in its configuration too, so that it continues under its new name."""
+def _move(moves: list[tuple[Path, Path]]) -> None:
+    """Rename runs, in their configurations too, so that they continue under their new names; or none of them."""
+    configs = [RunFolder(folder).config() for folder, _ in moves]
     try:
-        run.path.rename(aside.path)
-        sync_folder(aside.path.parent)
-        config = aside.config()
-        if config is not None:
-            named = config.run.model_copy(update={"name": aside.path.name})
-            write_atomic(aside.path / "config.yaml", dump_config(config.model_copy(update={"run": named})).encode())
+        with ExitStack() as undo:
+            for folder, aside in moves:
+                folder.rename(aside)
+                undo.callback(aside.rename, folder)
+            sync_folder(moves[0][1].parent)
+            for config, (_, aside) in zip(configs, moves, strict=True):
+                if config is not None:
+                    file = aside / "config.yaml"
+                    undo.callback(write_atomic, file, file.read_bytes())
+                    named = config.run.model_copy(update={"name": aside.name})
+                    write_atomic(file, dump_config(config.model_copy(update={"run": named})).encode())
+            undo.pop_all()
     except OSError as error:
+        folder, aside = moves[-1]
         raise CheckpointError(
-            f"cannot keep {run.path}, a run with another configuration, as {aside.path}: {error.strerror}; "
+            f"cannot keep {folder}, a run with another configuration, as {aside}: {error.strerror}; "
             "choose another name with run.name=NAME"
         ) from None

@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpt import invocation
 from gpt.checkpoint import Checkpoint, RunFolder, find_checkpoint, read_checkpoint
 from gpt.config import Config
+from gpt.config.loading import override
 from gpt.data.dataset import Dataset
 from gpt.errors import CheckpointError, explained
 from gpt.model.quantized import format_of
+from gpt.plugins import plugin_options
 from gpt.progress import Report
 from gpt.training.trainer import Trainer
 
@@ -40,15 +43,24 @@ class ResumePoint:
             )
 
 
-def warn_of_copy(folder: Path | None, run: RunFolder, resume: str | None, report: Report) -> None:
-    """Warn if the folder of the configuration is a copy of a run, but names the original, which then continues."""
-    if resume != AUTO or folder is None or not (folder / "last.json").is_file():
+def check_copy(folder: Path | None, run: RunFolder, resume: str | None, changes: list[str], report: Report) -> None:
+    """Warn if the folder of the configuration is a copy of a run, but names the original, which then continues.
+
+    Raises:
+        CheckpointError: the original has `changes` since, so that it would give way to a new run.
+    """
+    if folder is None or not (folder / "last.json").is_file() or folder.resolve() == run.path.resolve():
         return
-    if folder.resolve() != run.path.resolve():
-        report(
-            f"warning: the configuration in {folder} names the run {run.path}, which will continue; "
-            f"to continue the copy, pass run.dir={folder.resolve().parent} run.name={folder.resolve().name}"
+    named = f"the configuration in {folder} names the run {run.path}"
+    place = override("run.dir", str(folder.resolve().parent)), override("run.name", folder.resolve().name)
+    again = invocation.command("train", "--config", folder / "config.yaml", *plugin_options(), *place, "--resume", AUTO)
+    if changes:
+        raise CheckpointError(
+            f"{named}, which has another one ({'; '.join(changes)}); choose another name with run.name=NAME, or "
+            f"continue the copy with: {again}"
         )
+    if resume == AUTO:
+        report(f"warning: {named}, which will continue; continue the copy with: {again}")
 
 
 def find_resume_point(run: RunFolder, resume: str | None, config: Config, report: Report) -> ResumePoint | None:
@@ -103,7 +115,7 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
         raise CheckpointError(
             f"{point.folder} was trained with another configuration: {'; '.join(changes)}. "
             "Change that back, pass --allow-config-change to continue with it, or leave --resume out to begin a new "
-            "run and keep this one aside"
+            "run, which keeps one of its name aside"
         )
     if not same_tokenizer:
         raise CheckpointError(f"{point.folder} was trained with another tokenizer: its text had other characters")

@@ -36,6 +36,7 @@ from gpt.training.optimizers import build_optimizer
 from gpt.training.parallel import evaluate_together, parallelize, rows_of_process
 from gpt.training.plan import Plan, Request, plan_run
 from gpt.training.recomputing import checkpoint_activations
+from gpt.training.replacing import keep_aside
 from gpt.training.resume import restore
 from gpt.training.saving import CheckpointWriter
 from gpt.training.signals import SignalWatch
@@ -120,7 +121,7 @@ def _build_trainer(plan: Plan, request: Request, callbacks: Sequence[Callback], 
     )
     if plan.point is not None:
         restore(trainer, plan.point)
-    world.rank_zero(lambda: _create_folder(plan))
+    world.rank_zero(lambda: _create_folder(plan, report))
     report(_summary(trainer, plan))
     return trainer
 
@@ -213,9 +214,12 @@ def _build_meter(config: Config, compute: Compute, world: World) -> SpeedMeter:
     )
 
 
-def _create_folder(plan: Plan) -> None:
+def _create_folder(plan: Plan, report: Report) -> None:
     # again: a teacher may have filled the disk since the plan was made
     plan.require_disk()
+    # only now that nothing else refuses the run
+    for old in plan.replaced:
+        keep_aside(old, plan.run.path, report)
     plan.run.create(plan.config)
     if plan.point is not None:
         plan.run.continue_from(plan.point.folder, plan.point.checkpoint.state)

@@ -1,6 +1,6 @@
 """The runs of one training: the student alone, or a teacher and then the student."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -24,7 +24,8 @@ def open_runs(
     """Yield the trainer of each run; each has to be finished before the next is asked for.
 
     With `train.teacher_share` the teacher comes first, unless a resumed training has finished it; callbacks
-    are not called for it. Both runs are planned before either begins; closing the generator unlocks their folders.
+    are not called for it. Both runs are planned before either begins; only then are runs of another configuration
+    kept aside. Closing the generator unlocks the folders.
     """
     for line in options_without_effect(request.loaded.config):
         request.report(line)
@@ -34,7 +35,10 @@ def open_runs(
         plan = plan_run(request, lines.append if has_teacher else request.report)
         locks.callback(plan.run.unlock)
         if has_teacher:
-            yield from _open_teacher(replace(request, dataset=plan.dataset), locks, displays)
+            began = yield from _open_teacher(
+                replace(request, dataset=plan.dataset, replaced=plan.replaced), locks, displays
+            )
+            plan = replace(plan, replaced=() if began else plan.replaced)
         for line in lines:
             request.report(line)
         trainer = carry_out(plan, request, callbacks, displays)
@@ -43,7 +47,8 @@ def open_runs(
         yield trainer
 
 
-def _open_teacher(student: Request, locks: ExitStack, displays: Displays) -> Iterator[Trainer]:
+def _open_teacher(student: Request, locks: ExitStack, displays: Displays) -> Generator[Trainer, None, bool]:
+    """Yield the trainer of the teacher; return whether there is one, which also keeps aside what gives way."""
     loaded = teacher_config(replace(student.loaded, config=fit_schedule(student.loaded.config, silent)))
     request = replace(student, loaded=loaded, resume=None if student.resume is None else AUTO)
     lines: list[str] = []
@@ -52,9 +57,10 @@ def _open_teacher(student: Request, locks: ExitStack, displays: Displays) -> Ite
     train = plan.config.train
     if plan.point is not None and TrainingState.from_dict(plan.point.checkpoint.state).is_over(train):
         plan.run.unlock()
-        return
+        return False
     for line in (f"first its teacher, {train.max_steps:,} steps in the run {loaded.name}", *lines):
         request.report(line)
     trainer = carry_out(plan, request, (), displays)
     del plan
     yield trainer
+    return True

@@ -1,21 +1,28 @@
 """A run whose name a run of another configuration takes is kept aside, and nothing of it is lost."""
 
-import os
+import itertools
+import re
+import shlex
 import shutil
 import signal
+import unicodedata
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpt.checkpoint import RunFolder, read_checkpoint
 from gpt.cli import train
 from gpt.errors import CheckpointError
+from gpt.training import replacing
 from gpt.training.signals import Interrupted
 from gpt.training.trainer import Trainer
 
 from .conftest import Start
 
 SHORT, LONG = "train.max_steps=3", "train.max_steps=6"
+TAUGHT = ["--config", "tiny.yaml", "train.teacher_share=0.5", "train.sample_tokens=0"]
 
 
 def files(run: Path) -> dict[str, bytes]:
@@ -41,7 +48,6 @@ def test_a_run_in_full_begins_anew_and_keeps_the_short_one(
     said = next(line for line in lines if "kept as" in line)
     assert said.startswith(f"{runs / 'run'} had another configuration (train.max_steps: 3 -> 6); ")
     assert f"kept as {runs / 'run.1'}, and a new one begins" in said
-    assert ("run.name=run.1 --resume auto" in said) == (resume == "auto")
     trainer.run()
     assert files(runs / "run.1") == finished
     assert {path.name for path in runs.iterdir()} == {"run", "run.1"}
@@ -101,36 +107,74 @@ def test_a_run_that_another_process_trains_is_not_moved(
     assert files(tmp_path / "runs/run") == finished
 
 
-@pytest.mark.parametrize("failing", ["sync_folder", "write_atomic"])
+@pytest.fixture
+def with_teacher(workplace: Path) -> dict[str, dict[str, bytes]]:
+    """The files of each run after a training of four steps with a teacher."""
+    assert train.main([*TAUGHT, "train.max_steps=4"]) == 0
+    return {path.name: files(path) for path in runs(workplace)}
+
+
+def operations(monkeypatch: pytest.MonkeyPatch, before: Callable[[], None]) -> None:
+    """Call `before` each change that keeping a run aside makes to the disk."""
+    rename, write = Path.rename, replacing.write_atomic
+
+    def renamed(old: Path, new: Path) -> Path:
+        if old.parent.name == "runs":  # no checkpoint's
+            before()
+        return rename(old, new)
+
+    def written(*given: Any) -> None:
+        before()
+        write(*given)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(replacing, "write_atomic", written)
+
+
 def test_a_crash_at_any_point_loses_nothing_and_blocks_nothing(
-    start: Start, tmp_path: Path, finished: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, failing: str
+    workplace: Path, with_teacher: dict[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crash(*_: object) -> None:
-        raise RuntimeError("the power is cut")
+    crashes: list[Path] = []
+
+    def snapshot() -> None:
+        crashes.append(workplace / f"crash{len(crashes)}")
+        shutil.copytree("runs", crashes[-1] / "runs")
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"gpt.training.replacing.{failing}", crash)
-        with pytest.raises(RuntimeError, match="the power is cut"):
-            start(tmp_path, LONG)
-    start(tmp_path, LONG).run()
-    kept = files(tmp_path / "runs/run.1")
-    kept["config.yaml"] = finished["config.yaml"]  # it may have its former name
-    assert kept == finished
+        operations(patch, snapshot)
+        assert train.main(TAUGHT) == 0
+    assert len(crashes) == 4
+    for crash in crashes[1:]:  # before the first, nothing has happened
+        (crash / "corpus.txt").symlink_to(workplace / "corpus.txt")
+        (crash / "tiny.yaml").symlink_to(workplace / "tiny.yaml")
+        monkeypatch.chdir(crash)
+        assert train.main(TAUGHT) == 0
+        kept = {path.name: files(path) for path in runs(crash)}
+        for content in with_teacher.values():  # its configuration may have its former name
+            assert any(without_name(content) == without_name(other) for other in kept.values())
+        assert RunFolder(crash / "runs/tiny").pointed("last").name == "step-000006"  # type: ignore[union-attr]
 
 
-def test_a_disk_that_refuses_the_new_name_is_an_error_of_one_line(
-    start: Start, tmp_path: Path, finished: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("failing", range(4))
+def test_a_disk_that_refuses_a_change_is_an_error_of_one_line_and_leaves_all_as_it_was(
+    workplace: Path,
+    with_teacher: dict[str, dict[str, bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    failing: int,
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
+    count = itertools.count()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", refuse)
-        with pytest.raises(
-            CheckpointError, match=r"^cannot keep .*runs/run, [^\n]*: Permission denied; [^\n]*run.name"
-        ):
-            start(tmp_path, LONG)
-    assert files(tmp_path / "runs/run") == finished
+    def refuse() -> None:
+        if next(count) == failing:
+            raise PermissionError(13, "Permission denied")
+
+    operations(monkeypatch, refuse)
+    capsys.readouterr()
+    assert train.main(TAUGHT) == 2
+    (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert re.fullmatch("error: cannot keep runs.tiny, .*: Permission denied; .*run.name=NAME", error)
+    assert {path.name: files(path) for path in runs(workplace)} == with_teacher
 
 
 @pytest.mark.parametrize("link", [True, False])
@@ -151,18 +195,80 @@ def test_a_link_or_a_model_of_another_command_gives_way_to_nothing(
     assert [path.name for path in run.parent.iterdir()] == ["run"]
 
 
-def test_a_teacher_stays_with_its_student(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["--config", "tiny.yaml", "train.teacher_share=0.5", "train.sample_tokens=0"]
-    assert train.main([*command, "train.max_steps=4"]) == 0
-    assert train.main(command) == 0
+def test_a_teacher_stays_with_its_student(
+    workplace: Path, with_teacher: dict[str, dict[str, bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main(TAUGHT) == 0
     steps = {path.name: read_checkpoint(RunFolder(path).checkpoints()[0]).state["step"] for path in runs(workplace)}
     assert steps == {"tiny": 6, "tiny-teacher": 3, "tiny.1": 4, "tiny.1-teacher": 2}
-    capsys.readouterr()
-    assert train.main(["--config", "runs/tiny.1/config.yaml", "--resume", "auto"]) == 0
+    said = capsys.readouterr().err
+    shutil.rmtree("runs/tiny.1/checkpoints/step-000004")  # as if it had been stopped
+    (workplace / "runs/tiny.1/last.json").unlink()
+    assert train.main(shlex.split(re.search("continue that one with: .* train (.*)", said)[1])) == 0  # type: ignore[index]
     assert "runs/tiny.1-teacher/checkpoints/step-000002 predicts" in capsys.readouterr().err
+    assert RunFolder(workplace / "runs/tiny.1").pointed("last").name == "step-000004"  # type: ignore[union-attr]
     assert train.main(["--config", "tiny.yaml", "--resume", "auto"]) == 0  # without a teacher
     assert len(runs(workplace)) == 5
 
 
-def runs(workplace: Path) -> list[Path]:
-    return sorted((workplace / "runs").iterdir())
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (
+            ["train.init_from=runs/tiny", "train.teacher_share=0.5"],
+            "but the new run would take the place of runs/tiny;",
+        ),
+        (["train.teacher_share=0.5"], "runs/tiny-teacher exists already, with this configuration"),
+        (["train.max_steps=4", "run.kernels=native", "run.compile=true"], "torch does not compile native kernels"),
+    ],
+)
+def test_a_run_that_is_refused_moves_nothing(
+    workplace: Path, capsys: pytest.CaptureFixture[str], options: list[str], reason: str
+) -> None:
+    command = ["--config", "tiny.yaml"]
+    assert train.main([*command, "train.max_steps=6"]) == 0
+    teacher = ["run.name=tiny-teacher", "run.seed=1338", "train.max_steps=3"]
+    assert train.main([*command, *teacher]) == 0
+    before = {path.name: files(path) for path in runs(workplace)}
+    capsys.readouterr()
+    for _ in range(2):
+        assert train.main([*command, *options]) == 2
+        said = capsys.readouterr().err
+        assert reason in said
+        assert "kept as" not in said
+    assert {path.name: files(path) for path in runs(workplace)} == before
+
+
+@pytest.mark.parametrize("resume", [[], ["--resume", "auto"]])
+def test_a_copy_of_a_run_does_not_replace_the_original(
+    workplace: Path, capsys: pytest.CaptureFixture[str], resume: list[str]
+) -> None:
+    assert train.main(["--config", "tiny.yaml"]) == 0
+    shutil.copytree("runs/tiny", "runs/copy")
+    assert train.main(["--config", "tiny.yaml", "train.max_steps=3"]) == 0
+    capsys.readouterr()
+    assert train.main(["--config", "runs/copy/config.yaml", *resume]) == 2
+    said = capsys.readouterr().err
+    assert "names the run runs/tiny, which has another one (train.max_steps: 3 -> 6)" in said
+    assert "will continue" not in said
+    assert {path.name for path in runs(workplace)} == {"tiny", "tiny.1", "copy"}
+    assert train.main(shlex.split(re.search("continue the copy with: .* train (.*)", said)[1])) == 0  # type: ignore[index]
+
+
+def test_a_run_whose_name_is_composed_otherwise_is_not_begun_beside_it(start: Start, tmp_path: Path) -> None:
+    name = "caf\N{LATIN SMALL LETTER E WITH ACUTE}"
+    apart = tmp_path / "runs" / unicodedata.normalize("NFD", name)
+    apart.mkdir(parents=True)
+    if not (apart.parent / name).exists():  # a file system that tells them apart
+        with pytest.raises(CheckpointError, match="rename it: mv"):
+            start(tmp_path, f"run.name={name}", resume="auto")
+    assert list(apart.parent.iterdir()) == [apart]
+
+
+def runs(place: Path) -> list[Path]:
+    return sorted((place / "runs").glob("[!.]*"))  # without locks
+
+
+def without_name(content: dict[str, bytes]) -> dict[str, bytes]:
+    config = re.sub(b"\n  name: .*", b"", content["config.yaml"])
+    return {**content, "config.yaml": config}
