@@ -87,6 +87,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("platforms", nargs="*", default=list(PLATFORMS), help=f"{', '.join(PLATFORMS)}; all by default")
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="folder of the wheels (dist)")
+    parser.add_argument("--unchecked", action="store_true", help="only build, without the tools that check")
     options = parser.parse_args()
     if unknown := set(options.platforms) - set(PLATFORMS):
         parser.error(f"unknown platform {unknown.pop()!r}; expected {', '.join(PLATFORMS)}")
@@ -98,8 +99,7 @@ def main() -> int:
         print(f"{name}:", flush=True)
         wheel = build_wheel(platform, options.output)
         print(f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB in {time.monotonic() - start:.0f} s", flush=True)
-        found = check_wheel(wheel, platform.tag)
-        found += replay_wheel(wheel, platform)
+        found = [] if options.unchecked else [*check_wheel(wheel, platform.tag), *replay_wheel(wheel, platform)]
         problems += [f"{wheel.name}: {problem}" for problem in found]
     for problem in problems:
         print(problem, file=sys.stderr)
