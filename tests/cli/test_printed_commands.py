@@ -67,6 +67,8 @@ def after(words: str, printed: str) -> str:
 def test_from_a_text_to_a_sample_and_an_extra(shell: Shell) -> None:
     train = after("train with:", "train with:" + shell.call("new", f"'my text.txt' {SMALLER}").splitlines()[0])
     sample = after("sample with:", shell.paste(train))
+    assert PROGRAMS[shell.way].format("train") in train
+    assert PROGRAMS[shell.way].format("sample") in sample
     assert "\n" in shell.paste(sample)
     without = "import sys; sys.modules['gguf'] = None; from gpt.__main__ import main; main()"
     said = shell.paste(f"{shlex.quote(sys.executable)} -c {shlex.quote(without)} export --to gguf --output x", code=2)
