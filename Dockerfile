@@ -1,6 +1,7 @@
 # docker build --tag glassgpt .
 # docker run --rm -it --volume "$PWD:/work" --user "$(id -u):$(id -g)" glassgpt train my.txt
 # docker run --rm -it --volume "$PWD:/work" --publish 127.0.0.1:8000:8000 glassgpt serve --host 0.0.0.0
+# On an ARM machine, build and run with --platform linux/amd64: wheels are built on x86-64.
 # Runs, corpora and texts are in the folder that is mounted as /work. --build-arg TORCH=cu130, or another that uv knows
 # as --torch-backend, makes an image for GPUs.
 
@@ -16,7 +17,7 @@ FROM packages AS wheel
 RUN apt-get update && apt-get install --yes --no-install-recommends git && rm -rf /var/lib/apt/lists/*
 RUN uv pip install --system --no-cache -c constraints.txt -r pyproject.toml --extra compiler
 COPY . .
-RUN PYTHONPATH=. python packaging/wheels.py "linux-$(uname -m)"
+RUN PYTHONPATH=. python packaging/wheels.py --unchecked linux-x86_64
 
 FROM packages
 RUN --mount=type=bind,from=wheel,source=/build/dist,target=/dist uv pip install --system --no-cache --no-deps /dist/*.whl

@@ -3,7 +3,7 @@ CONFIG ?= configs/shakespeare.yaml
 PROMPT ?= ROMEO:
 BIN := .venv/bin
 EXTRAS ?=
-TORCH ?=
+TORCH ?= $(shell cat .venv/torch 2> /dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo train sample serve tensorboard test test-all browser drills test-native test-arm lint format web schema docs licenses bench bench-check cuda wheels clean
@@ -30,6 +30,7 @@ PIP = $(BIN)/python -m pip install $$([ -t 1 ] || echo --quiet) --disable-pip-ve
 ifneq ($(TORCH),)
 	$(PIP) uv
 	$(BIN)/uv pip install --python $(BIN)/python --torch-backend $(TORCH) -c constraints.txt torch
+	@echo $(TORCH) > .venv/torch  # for the next time that a pin changes
 else ifeq ($(shell uname),Linux)
 	@$(BIN)/python -c "import torch" 2> /dev/null || echo "On Linux, PyTorch comes with CUDA: 2.8 GB to download, 5 GB on disk. Without a GPU from NVIDIA, press Ctrl-C and add TORCH=cpu: 0.3 GB, 1 GB."
 endif

@@ -1,6 +1,7 @@
 """How this process was called, and the spelling of other commands that follows from it."""
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ DISTRIBUTION = "glassgpt"
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 _SCRIPT_OF = {"new": "make_config"}
 """The scripts that are not called like their command."""
+_IS_WINDOWS = os.name == "nt"
 
 
 def program() -> str:
@@ -30,22 +32,28 @@ def command(name: str, *options: str | Path) -> str:
 def extra(name: str) -> str:
     """Return the command that installs an extra of the package for the Python that runs, quoted for the shell."""
     from importlib.metadata import Distribution
+    from importlib.util import find_spec
 
-    is_installed = any(Distribution.discover(name=DISTRIBUTION))
+    found = Distribution.discover(name=DISTRIBUTION)
+    is_installed = any(each.read_text("RECORD") is not None for each in found)  # not what a build left in a clone
     what = [DISTRIBUTION] if is_installed else ["-e", str(SCRIPTS.parent)]  # a clone that is run as it is
-    return _joined(_python(), "-m", "pip", "install", *what[:-1], f"{what[-1]}[{name}]")
+    python = _python()
+    pip = [python, "-m", "pip", "install"] if find_spec("pip") else ["uv", "pip", "install", "--python", python]
+    return _joined(*pip, *what[:-1], f"{what[-1]}[{name}]")
 
 
 def _program(name: str) -> list[str]:
-    called = Path(sys.argv[0])
+    called, found = Path(sys.argv[0]), shutil.which("gpt")
     script = called.with_name(f"{_SCRIPT_OF.get(name, name.replace('-', '_'))}.py")
-    if called.parent.resolve() == SCRIPTS and script.is_file():
+    if script.is_file() and called.parent.resolve() == SCRIPTS:
         return [_python(), str(script)]
-    found = Path(shutil.which("gpt") or "").absolute().with_suffix("")  # Windows has gpt.exe
-    if called.name == "gpt":
-        return ["gpt" if found == called.absolute() else str(called), name]
+    installed = Path(found).absolute().with_suffix("") if found else None  # Windows has gpt.exe
+    if called.name == "gpt" and installed == called.absolute():
+        return ["gpt", name]
+    if called.name == "gpt" and not _needs_call_operator(str(called)):
+        return [str(called), name]
     is_module = called.name == "__main__.py"
-    if not is_module and found == Path(sys.executable).with_name("gpt"):
+    if not is_module and installed == Path(sys.executable).with_name("gpt"):
         return ["gpt", name]
     return [_python(), "-m", "gpt", name]
 
@@ -53,8 +61,24 @@ def _program(name: str) -> list[str]:
 def _python() -> str:
     """Return this Python as it was typed, if that means it here."""
     typed = shutil.which(sys.orig_argv[0]) if sys.orig_argv else None
-    return sys.orig_argv[0] if typed and Path(typed).absolute() == Path(sys.executable) else sys.executable
+    python = sys.orig_argv[0] if typed and Path(typed).absolute() == Path(sys.executable) else sys.executable
+    return "py" if _needs_call_operator(python) else python
+
+
+def _needs_call_operator(program: str) -> bool:
+    """Return whether PowerShell would take a program for a text, since it must be quoted, and cmd would run it."""
+    return _IS_WINDOWS and _joined(program) != program
 
 
 def _joined(*words: str) -> str:
-    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+    """Quote words for the shell.
+
+    On Windows they are quoted so that cmd and PowerShell agree, but for %, $, ` and quotation marks in a word, which
+    each expands in its own way.
+    """
+    if not _IS_WINDOWS:
+        return shlex.join(words)
+    return " ".join(
+        f'"{word}"' if re.search(r"[&|<>^();,'{}@#]", word) and " " not in word else subprocess.list2cmdline([word])
+        for word in words
+    )

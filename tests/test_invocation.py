@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,10 +61,36 @@ def test_in_another_program(monkeypatch: pytest.MonkeyPatch, installed: Path) ->
 
 
 def test_extras_are_installed_for_the_python_that_runs(monkeypatch: pytest.MonkeyPatch, installed: Path) -> None:
-    monkeypatch.setattr("importlib.metadata.Distribution.discover", lambda name: [name])
+    recorded, left_over = SimpleNamespace(read_text=str), SimpleNamespace(read_text=lambda file: None)
+    monkeypatch.setattr("importlib.metadata.Distribution.discover", lambda name: [left_over, recorded])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     called(monkeypatch, f"{installed}/gpt", f"{installed}/gpt")
     assert invocation.extra("onnx") == f"{installed}/python -m pip install 'glassgpt[onnx]'"
     called(monkeypatch, "scripts/train.py", "python", "scripts/train.py")
     assert invocation.extra("onnx") == "python -m pip install 'glassgpt[onnx]'"
-    monkeypatch.setattr("importlib.metadata.Distribution.discover", lambda name: [])
+    monkeypatch.setattr("importlib.metadata.Distribution.discover", lambda name: [left_over])
     assert invocation.extra("onnx") == f"python -m pip install -e '{ROOT}[onnx]'"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # an environment that uv has made
+    assert invocation.extra("onnx") == f"uv pip install --python python -e '{ROOT}[onnx]'"
+
+
+def test_without_the_program_and_in_a_folder_that_is_deleted(
+    monkeypatch: pytest.MonkeyPatch, installed: Path, tmp_path: Path
+) -> None:
+    (installed / "gpt").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    called(monkeypatch, "-c", "python")
+    monkeypatch.chdir("/")
+    assert invocation.command("sample") == f"{installed}/python -m gpt sample"
+    (tmp_path / "deleted").mkdir()
+    monkeypatch.chdir(tmp_path / "deleted")
+    (tmp_path / "deleted").rmdir()
+    assert invocation.command("sample") == f"{installed}/python -m gpt sample"
+
+
+def test_on_windows_words_are_quoted_as_both_shells_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invocation, "_IS_WINDOWS", True)
+    called(monkeypatch, "other", "other")
+    monkeypatch.setattr(sys, "executable", "C:\\Program Files\\python.exe")
+    assert invocation.command("train", "a&b.yaml", "c d", "e").endswith(' train "a&b.yaml" "c d" e')
+    assert invocation.command("train").startswith("py -m gpt ")

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -126,6 +127,13 @@ def test_no_command_is_spelled_by_hand() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and BY_HAND.search(node.value)
     ]
     assert found == []
+
+
+def test_every_extra_that_a_message_names_is_there() -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = {name for path in FILES for name in re.findall(r"extra\('(\w+)'\)", path.read_text(encoding="utf-8"))}
+    assert len(named) > 3
+    assert named <= project["optional-dependencies"].keys()
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:

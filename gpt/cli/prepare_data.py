@@ -15,7 +15,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 @command(
     "prepare-data",
-    "Download and encode the corpus of a configuration. train.py does this itself if necessary. Started again, it "
+    "Download and encode the corpus of a configuration. Training does this itself if necessary. Started again, it "
     "keeps what is finished.",
     "--config quickstart data.source=file data.path='my/*.jsonl.zst'",
     _add_options,

@@ -22,7 +22,9 @@ def find_recipe(name: str) -> Path:
     """
     known = recipe_names()
     if name not in known:
-        meant = nearest(name, known) or f"; expected a file or one of {', '.join(known)}"
+        file = next((file for file in (f"{name}.yaml", f"{name}.yml") if Path(file).is_file()), None)
+        near = f"; did you mean {file}?" if file else nearest(name, known)
+        meant = near or f"; expected a file or one of {', '.join(known)}"
         raise ConfigError(f"{name!r} is neither a file nor a recipe{meant}")
     return RECIPES / f"{name}.yaml"
 

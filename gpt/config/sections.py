@@ -229,7 +229,7 @@ class DataConfig(Section):
         0.1, gt=0, lt=1, description="Fraction of the text, at its end, held out for validation."
     )
     test_fraction: Fraction = Field(
-        0.0, description="Fraction of the text, after that for validation, held out for evaluate.py --split test."
+        0.0, description="Fraction of the text, after that for validation, held out for `evaluate --split test`."
     )
     shard_tokens: Annotated[int, Field(ge=1, lt=2**40)] | None = Field(
         None,
@@ -440,7 +440,7 @@ class TrainConfig(Section):
         0, description="Evaluations between attention images in TensorBoard; 0: none."
     )
     ngrams: bool = Field(
-        True, description="Keep a table of n-grams in each checkpoint, 0.5 MB, for sample.py --speculate ngram."
+        True, description="Keep a table of n-grams in each checkpoint, 0.5 MB, for `sample --speculate ngram`."
     )
     histograms: bool = Field(False, description="Weight and gradient histograms in TensorBoard at each evaluation.")
 

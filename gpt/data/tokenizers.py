@@ -141,7 +141,7 @@ class CharTokenizer(Tokenizer):
         more = f" and {len(first) - MAX_LISTED} more" if len(first) > MAX_LISTED else ""
         return (
             f"characters outside the vocabulary of {self.vocab_size}: {listed}{more}; "
-            "remove them from the text; sample.py can replace or drop them (--unknown)"
+            "remove them from the text; the command sample can replace or drop them (--unknown)"
         )
 
 

@@ -22,7 +22,7 @@ def test_all_sources_give_the_same_configuration(tmp_path: Path) -> None:
     assert compose_config(None, {"model": ModelConfig(n_layer=2), "betas": (0.8, 0.9)}).config == expected.config
 
 
-def test_keywords_replace_single_values_of_a_find_recipe() -> None:
+def test_keywords_replace_single_values_of_a_recipe() -> None:
     recipe = load_config(find_recipe("shakespeare")).config
     given = {"max_steps": np.int64(7), "model": {"dropout": 0.5}, "name": "mine", "run": {"dir": Path("elsewhere")}}
     loaded = compose_config("shakespeare", given)

@@ -169,7 +169,7 @@ def _generation(generation: "GenerationFlops") -> tuple[Table, dict[str, Any]]:
     positions = generation.naive_positions, generation.cached_positions
     note = (
         "Step i attends to the prompt and i new tokens: without a cache all of them go through the\n"
-        "model, with one only the newest. Step 1 feeds the first new token back; sample.py does not\n"
+        "model, with one only the newest. Step 1 feeds the first new token back; sampling does not\n"
         "feed the last one back and saves that step.\n"
         f"Positions computed: {positions[0]:,} without a cache, {positions[1]:,} with one: "
         f"{positions[0] / positions[1]:,.1f} to 1."

@@ -306,7 +306,7 @@
     <label title="Below 1 makes likely characters more likely; 0 always takes the most likely one.">
       Temperature <input type="number" id="temperature" min="0" max="2" step="any" required>
     </label>
-    <label title="The same seed gives the same text, here and in sample.py.">
+    <label title="The same seed gives the same text, here and by the command sample.">
       Seed <input type="number" id="seed" min="0" max="4294967295" step="1" required>
     </label>
   </div>

@@ -1,7 +1,6 @@
 """Trainings from the page: what can be started, what runs, and how to stop it and go on."""
 
 import itertools
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +63,7 @@ class Trainings:
             state = "ended"
         elif launcher.stopping:
             state = "stopping"
-        command = shlex.join(["python", "-m", *launcher.command[3:]])
+        command = invocation.command("train", *launcher.command[4:])
         return Training(run, state, code, launcher.lines(name), command, state in ("starting", "training"))
 
     def start(self, recipe: str, corpus: str | None, text: str | None, name: str | None) -> str:
