@@ -11,6 +11,7 @@ from cli.conftest import Call
 from gpt.checkpoint import RunFolder, read_checkpoint, write_checkpoint
 from gpt.config import Config
 from gpt.config.loading import parse_config
+from gpt.training import fitting
 
 TRAIN = "train --config tiny.yaml"
 AUTO = f"{TRAIN} --resume auto"
@@ -45,6 +46,17 @@ def test_print_config_and_schema_print_what_would_be_used(workplace: Path, run: 
     assert (printed.optim.learning_rate, printed.model.n_embd) == (3e-4, 16)
     assert not (workplace / "runs").exists()
     assert json.loads(run("train --print-schema").out) == Config.model_json_schema()
+
+
+def test_the_memory_that_is_shown_is_that_of_the_split(
+    workplace: Path, run: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Config] = []
+    monkeypatch.setattr("gpt.training.fitting.fit_memory", lambda *given: fitting._split(given[0], 1, True))
+    monkeypatch.setattr("gpt.cli.train.tell_expectation", lambda config, *given: told.append(config))
+    run(f"{TRAIN} run.name=split run.memory=8GB train.max_steps=1")
+    assert (told[0].train.batch_size, told[0].train.activation_checkpointing) == (1, True)
+    assert told[0].train == config_of(workplace / "runs/split").train
 
 
 LARGE = "error: a training step needs at least "
