@@ -64,7 +64,7 @@ def test_a_text_trains_at_once_for_a_try_and_then_again(run: Call, refuse: Calla
     said = run(f"train 日本.txt {SMALL} train.max_steps=2").err
     length = len(CORPUS) * 30
     assert f"日本.yaml: 1 layers of 128, 256 positions, 2 steps of 2 sequences; {length:,} characters, each" in said
-    assert re.search(r"[\d,]+ parameters, [\d.e-]+ TFLOP; about \d+ MiB of memory and \d+ s on this machine\n", said)
+    assert re.search(r"[\d,]+ parameters, [\d.e-]+ TFLOP; about [\d,]+ MiB of memory and \d+ s on this machine\n", said)
     recipe = Path("日本.yaml").read_text(encoding="utf-8")
     run("make_config 日本.txt --output same.yaml")
     assert Path("same.yaml").read_text(encoding="utf-8") == recipe  # without what was for the try
