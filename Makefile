@@ -38,6 +38,7 @@ endif
 	@touch $@
 
 .venv/with-%: .venv/installed
+	@grep -q '^$* = \[' pyproject.toml || { echo "make: pyproject.toml has no extra $*" >&2; exit 2; }
 	$(PIP) -e ".[$*]"
 	@touch $@
 

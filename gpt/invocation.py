@@ -43,7 +43,7 @@ def extra(name: str) -> str:
 
 
 def _program(name: str) -> list[str]:
-    called, found = Path(sys.argv[0]), shutil.which("gpt")
+    called, found = Path((sys.argv and sys.argv[0]) or "-c"), shutil.which("gpt")  # a prompt has none
     script = called.with_name(f"{_SCRIPT_OF.get(name, name.replace('-', '_'))}.py")
     if script.is_file() and called.parent.resolve() == SCRIPTS:
         return [_python(), str(script)]

@@ -1,6 +1,7 @@
 """The spelling of commands, by how the process was called."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,7 +39,7 @@ def test_by_a_script(monkeypatch: pytest.MonkeyPatch, installed: Path) -> None:
     assert invocation.command("recipes") == "gpt recipes"  # has no script
     monkeypatch.chdir(installed)
     called(monkeypatch, f"{ROOT}/scripts/train.py", "./python", f"{ROOT}/scripts/train.py")
-    assert invocation.command("sample") == f"./python {ROOT}/scripts/sample.py"
+    assert invocation.command("sample") == f"./python {shlex.quote(f'{ROOT}/scripts/sample.py')}"
 
 
 def test_by_the_installed_command(monkeypatch: pytest.MonkeyPatch, installed: Path) -> None:
@@ -53,14 +54,16 @@ def test_by_the_module(monkeypatch: pytest.MonkeyPatch, installed: Path) -> None
     assert invocation.command("sample") == "python -m gpt sample"
 
 
-def test_in_another_program(monkeypatch: pytest.MonkeyPatch, installed: Path) -> None:
-    called(monkeypatch, "/site-packages/ipykernel_launcher.py", "/usr/bin/other", "-m", "ipykernel_launcher")
+@pytest.mark.parametrize("argv", ["/site-packages/ipykernel_launcher.py", ""])  # a notebook; a prompt
+def test_in_another_program(monkeypatch: pytest.MonkeyPatch, installed: Path, argv: str) -> None:
+    called(monkeypatch, argv, "/usr/bin/other", "-m", "ipykernel_launcher")
     assert invocation.command("sample") == "gpt sample"
     (installed / "gpt").unlink()
     assert invocation.command("sample") == f"{installed}/python -m gpt sample"
 
 
 def test_extras_are_installed_for_the_python_that_runs(monkeypatch: pytest.MonkeyPatch, installed: Path) -> None:
+    source = shlex.quote(f"{ROOT}[onnx]")
     recorded, left_over = SimpleNamespace(read_text=str), SimpleNamespace(read_text=lambda file: None)
     monkeypatch.setattr("importlib.metadata.Distribution.discover", lambda name: [left_over, recorded])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
@@ -69,9 +72,9 @@ def test_extras_are_installed_for_the_python_that_runs(monkeypatch: pytest.Monke
     called(monkeypatch, "scripts/train.py", "python", "scripts/train.py")
     assert invocation.extra("onnx") == "python -m pip install 'glassgpt[onnx]'"
     monkeypatch.setattr("importlib.metadata.Distribution.discover", lambda name: [left_over])
-    assert invocation.extra("onnx") == f"python -m pip install -e '{ROOT}[onnx]'"
+    assert invocation.extra("onnx") == f"python -m pip install -e {source}"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # an environment that uv has made
-    assert invocation.extra("onnx") == f"uv pip install --python python -e '{ROOT}[onnx]'"
+    assert invocation.extra("onnx") == f"uv pip install --python python -e {source}"
 
 
 def test_without_the_program_and_in_a_folder_that_is_deleted(

@@ -22,10 +22,10 @@ def _warn_of_shadow() -> None:
     if os.environ.get("LOCAL_RANK", "0") != "0" or sys.stderr is None:
         return
     places = [Path("gpt", "__init__.py"), Path("gpt.py")]  # in the order in which Python looks
-    if any(getattr(finder, "__module__", "").startswith("__editable__") for finder in sys.meta_path):
+    if any(getattr(finder, "__module__", "").startswith("__editable___glassgpt") for finder in sys.meta_path):
         places.append(Path("gpt"))  # the finder of an editable installation comes after any folder
     with suppress(OSError):  # a folder that may not be entered, or a working folder that is deleted
-        found = next(filter(Path.exists, places), None)
+        found = next((path for path in places if (path.is_file() if path.suffix else path.is_dir())), None)
         if found is not None and not Path("gpt", "invocation.py").exists():  # another copy of this package
             name = "gpt.py" if found.name == "gpt.py" else "the folder gpt"
             warning = f"warning: {name} in {Path.cwd()} hides the package from programs here that import gpt; rename it"

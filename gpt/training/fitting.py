@@ -88,11 +88,12 @@ def _split_as_saved(config: Config, compute: Compute, saved: Config, report: Rep
     checkpointing = config.train.activation_checkpointing or saved.train.activation_checkpointing
     kept = _split(config, saved.train.batch_size, checkpointing)
     if config.run.memory is None:
-        return kept.model_copy(update={"run": config.run.model_copy(update={"memory": saved.run.memory})})
-    with announced(report, "predicting the memory of a training step"):
-        if not checkpointing and _peak(kept, compute) > SHARES[compute.device.type] * _limit(config, compute):
-            kept = _split(config, saved.train.batch_size, True)
-    report(f"run.memory={config.run.memory}: the split of the checkpoint is kept, {_describe(kept)}")
+        kept = kept.model_copy(update={"run": config.run.model_copy(update={"memory": saved.run.memory})})
+    elif not checkpointing:
+        with announced(report, "predicting the memory of a training step"):
+            if _peak(kept, compute) > SHARES[compute.device.type] * _limit(config, compute):
+                kept = _split(config, saved.train.batch_size, True)
+    report(f"run.memory={kept.run.memory}: the split of the checkpoint is kept, {_describe(kept)}")
     return kept
 
 

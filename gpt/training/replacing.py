@@ -71,13 +71,13 @@ def keep_aside(old: Replaced, locked: Path, report: Report) -> None:
     moves = [(old.folder, aside)]
     if old.teacher is not None:  # first: a crash leaves no teacher in the way
         moves.insert(0, (old.teacher, aside.with_name(aside.name + TEACHER_SUFFIX)))
+    again = invocation.command("train", "--config", aside / "config.yaml", *plugin_options(), "--resume", "auto")
     with ExitStack() as locks:
         for folder in {aside, old.teacher or aside} - {locked}:
             run = RunFolder(folder)
             run.lock()
             locks.callback(run.unlock)
         _move(moves)
-    again = invocation.command("train", "--config", aside / "config.yaml", *plugin_options(), "--resume", "auto")
     is_teacher = old.folder.name.endswith(TEACHER_SUFFIX)  # it is of use only beside its student
     report(
         f"{old.folder} had another configuration ({'; '.join(old.changes)}); that run is kept as {aside}, and a new "

@@ -60,7 +60,8 @@ def check_copy(folder: Path | None, run: RunFolder, resume: str | None, changes:
             f"continue the copy with: {again}"
         )
     if resume == AUTO:
-        report(f"warning: {named}, which will continue; continue the copy with: {again}")
+        goes_on = "will continue" if (run.path / "last.json").is_file() else "begins anew"
+        report(f"warning: {named}, which {goes_on}; continue the copy with: {again}")
 
 
 def find_resume_point(run: RunFolder, resume: str | None, config: Config, report: Report) -> ResumePoint | None:
@@ -118,9 +119,15 @@ def check_fits(point: ResumePoint, config: Config, dataset: Dataset, allow_confi
             "run, which keeps one of its name aside"
         )
     if not same_tokenizer:
-        raise CheckpointError(f"{point.folder} was trained with another tokenizer: its text had other characters")
+        raise CheckpointError(
+            f"{point.folder} was trained with another tokenizer: its text had other characters; begin a new run with "
+            "another run.name=NAME"
+        )
     if saved.state.get("data") != dataset.fingerprint and not allow_config_change:
-        raise CheckpointError(f"{point.folder} was trained on other data; pass --allow-config-change to continue")
+        raise CheckpointError(
+            f"{point.folder} was trained on other data; pass --allow-config-change to continue, or begin a new "
+            "run with another run.name=NAME"
+        )
 
 
 def restore(trainer: Trainer, point: ResumePoint) -> None:
