@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import setuptools  # noqa: F401 - replaces distutils, which now and then fails where torch's compiler is the first to ask
 import torch
 from hypothesis import settings
 
