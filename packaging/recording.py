@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import Parameter
 
 from gpt.config import ModelConfig, SamplingParams
 from gpt.environment import Settings
@@ -91,8 +90,11 @@ def _live_regions() -> dict[int, tuple[int, int]]:
     """Return the size and kind of all tensors, and arrays and structures of ctypes, by their addresses."""
     regions: dict[int, tuple[int, int]] = {}
     for thing in gc.get_objects():
-        if type(thing) in (Tensor, Parameter) and thing.device.type == "cpu":  # those of other types have no memory
-            region = thing.data_ptr(), (thing.nbytes, KINDS.get(thing.dtype, INTEGERS))
+        if issubclass(type(thing), Tensor) and thing.device.type == "cpu":
+            try:
+                region = thing.data_ptr(), (thing.nbytes, KINDS.get(thing.dtype, INTEGERS))
+            except RuntimeError:  # one of those that have no memory
+                continue
         elif issubclass(type(thing), ctypes.Array | ctypes.Structure):
             region = ctypes.addressof(thing), (ctypes.sizeof(thing), WORDS)
         else:
