@@ -72,6 +72,7 @@ def test_where_it_works_every_block_is_compiled_and_nothing_else_changes(
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+@pytest.mark.skipif(" " in torch.__file__, reason="torch's compiler does not quote the path that torch lies in")
 def test_compiled_blocks_that_recompute_have_the_same_gradients() -> None:
     """Dropout included: the compiler sees what is recomputed."""
 
