@@ -65,7 +65,8 @@ def test_a_second_signal_ends_what_runs_or_is_unfinished_which_is_no_error(train
             client.stream("POST", "/v1/completions", json=ENDLESS) as stream,
         ):
             unfinished.sendall(body)
-            next(stream.iter_lines())
+            lines = stream.iter_lines()  # kept, since a generator that is dropped closes the connection
+            next(lines)
             process.send_signal(signal.SIGINT)
             while client.get("/health").status_code == 200:
                 pass
