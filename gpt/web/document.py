@@ -17,6 +17,8 @@ CONNECTIONS = {PLAYGROUND: " connect-src 'self';"}
 """What a page may ask for, by its content security policy."""
 CODE = {MODEL: " 'wasm-unsafe-eval'"}
 """What it may run beside its script: WebAssembly, which is no code but its own either."""
+STYLES = ("base", "pages", "bars", "attention", "lens", "trace", "write", "curves", "runs", "training", "widths")
+"""Style sheets in the order in which they apply."""
 
 
 def render_document(
@@ -43,14 +45,14 @@ def render_document(
         header=header,
         data=_to_json(data),
         weights=f'<script type="text/plain" id="weights">{weights}</script>\n' if weights else "",
-        style=_read("style.css"),
+        style=_style(),
         script=_read("built", f"{kind}.js"),
     )
 
 
 def content_policy(kind: str) -> str:
     """Return the content security policy that allows a page's own script and style, and no other."""
-    script, style = _hash(_read("built", f"{kind}.js")), _hash(_read("style.css"))
+    script, style = _hash(_read("built", f"{kind}.js")), _hash(_style())
     allowed = f"script-src {script}{CODE.get(kind, '')}; style-src {style};{CONNECTIONS.get(kind, '')} img-src data:"
     return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
 
@@ -67,6 +69,10 @@ def _to_json(content: object) -> str:
 def not_finite() -> InputError:
     """Return the error of a view with values that JSON does not have."""
     return InputError("the model gave values that are not finite; a page cannot show them")
+
+
+def _style() -> str:
+    return "".join(_read("styles", f"{name}.css") for name in STYLES)
 
 
 def _hash(content: str) -> str:
