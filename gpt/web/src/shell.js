@@ -1,11 +1,12 @@
 import { create } from "./dom.js";
 
 /**
- * Opens views by the address's hash in `root`, with links to them in `nav`. Returns `refresh`, which tells the open view
- * that the context has changed. Only the open view is in the document. Each view has
+ * Opens views by the address's hash in `root`, with links to them in `nav`. `#name?key=value` also puts the parameters
+ * into `context.params`, a URLSearchParams, before the view is shown or opened again. Returns `refresh`, which tells the
+ * open view that the context has changed. Only the open view is in the document. Each view has
  * - `name`: of its address, `#name`; no element of the page has it as its id, or else the page would scroll there;
  * - `title`: in the navigation; in lower case, with dashes, it is an address too;
- * - `sentence`: what to look for in it;
+ * - `sentence`: what to look for in it, in two sentences; `more`, where there is any, says the rest, folded;
  * - `show(root, context)`: fills `root`, an element that only this view uses, when the view is first opened. `context`
  *   has `source`, which computes, `models`, the names of all, `model`, that of the chosen one, and `text`, the one
  *   written last. It may return a function, which is called when the view is opened again, and when another model is
@@ -19,14 +20,10 @@ export function startShell(nav, root, views, context) {
   nav.replaceChildren(...links);
 
   function open() {
-    const asked = location.hash.slice(1).toLowerCase();
-    const view =
-      views[
-        Math.max(
-          0,
-          addresses.findIndex((names) => names.includes(asked))
-        )
-      ];
+    const [asked, parameters] = location.hash.slice(1).split(/\?(.*)/s);
+    const found = addresses.findIndex((names) => names.includes(asked.toLowerCase()));
+    const view = views[Math.max(0, found)];
+    context.params = new URLSearchParams(parameters);
     for (const link of links) link.removeAttribute("aria-current");
     links[views.indexOf(view)].setAttribute("aria-current", "page");
     document.body.dataset.view = view.name;
@@ -44,7 +41,9 @@ export function startShell(nav, root, views, context) {
   return open;
 }
 
-function createSection({ name, title, sentence }) {
-  const parts = [create("h1", "", title), create("p", "guide", sentence), create("div", "view-body")];
+function createSection({ name, title, sentence, more = "" }) {
+  const guide = create("p", "guide", sentence);
+  const rest = more ? [create("details", "more", create("summary", "", "More"), create("p", "guide", more))] : [];
+  const parts = [create("h1", "", title), guide, ...rest, create("div", "view-body")];
   return create("section", `view view-${name}`, ...parts);
 }
