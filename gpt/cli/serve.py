@@ -134,7 +134,7 @@ def _trainings(models: "Models") -> "Trainings":
     from gpt.serving.http.playground.trainings import Trainings
 
     runs = Runs(models.runs)
-    recipes = Recipes(CONFIGS if CONFIGS.is_dir() else RECIPES, runs)
+    recipes = Recipes(CONFIGS if any(CONFIGS.glob("*.yaml")) else RECIPES, runs)
     return Trainings(runs, recipes, Corpora(DATA), report)
 
 
