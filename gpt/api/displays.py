@@ -49,11 +49,11 @@ class LiveCurve(Monitor):
         self._sample = ""
 
     def start(self, step: int, evaluated: bool = True) -> None:
-        from IPython.display import HTML, display
-
         self._step = self._first_step = step
-        self._began = self._shown = time.monotonic()
-        self._handle: Any = display(HTML(self.to_html()), display_id=True)
+        self._began = time.monotonic()
+        self._handle: Any = None
+        if step < self._max_steps:  # a run that is finished has nothing to show
+            self._show()
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         if "val/loss" in values:
@@ -73,7 +73,8 @@ class LiveCurve(Monitor):
             self._show()
 
     def close(self) -> None:
-        self._show()
+        if self._handle is not None:
+            self._show()
 
     def to_html(self) -> str:
         """Return a progress bar, the curves, and the newest sample."""
@@ -96,7 +97,10 @@ class LiveCurve(Monitor):
         return f"{tqdm.format_interval(seconds)}{rest}"
 
     def _show(self) -> None:
-        from IPython.display import HTML
+        from IPython.display import HTML, display
 
-        self._shown = time.monotonic()
-        self._handle.update(HTML(self.to_html()))
+        self._shown, picture = time.monotonic(), HTML(self.to_html())
+        if self._handle is None:
+            self._handle = display(picture, display_id=True)
+        else:
+            self._handle.update(picture)

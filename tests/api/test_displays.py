@@ -54,6 +54,13 @@ def test_steps_are_shown_once_a_second(screen: Screen) -> None:
     assert "training loss 3.000" in screen.shown[-1]
 
 
+def test_a_run_that_is_finished_shows_nothing(screen: Screen) -> None:
+    curve = LiveCurve("mine", max_steps=5)
+    curve.start(5)
+    curve.close()
+    assert screen.shown == []
+
+
 def test_an_evaluation_and_the_end_are_shown_at_once(screen: Screen) -> None:
     curve = LiveCurve("mine", max_steps=2)
     curve.start(0)
