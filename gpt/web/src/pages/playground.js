@@ -66,6 +66,7 @@ async function openPlayground() {
   context.model = models.includes(recall("model")) ? recall("model") : models[0];
   await showFacts(context);
   setOptions(parts.model, models, context.model);
+  parts.modelLabel.hidden = false;
   let refresh = () => {};
   parts.model.addEventListener("change", () => {
     context.model = parts.model.value;
@@ -78,7 +79,6 @@ async function openPlayground() {
     context.models = await source.models().catch(() => context.models); // one may have been trained meanwhile
     setOptions(parts.model, context.models, context.model);
   });
-  parts.modelLabel.hidden = false;
 }
 
 /** Chooses a model in the head of the page; one that has come since the page was opened is added. */
@@ -95,7 +95,7 @@ function chooseModel(name) {
  */
 async function showFacts(context) {
   const { model } = context;
-  parts.facts.textContent = `Loading ${model}…`;
+  say(context.facts ? parts.facts : parts.pageStatus, `Loading ${model}…`); // what is shown already does not move
   const answer = await context.source.facts(model).catch((error) => ({ error }));
   if (context.model !== model) return;
   if (!context.text || context.text === context.facts?.example) context.text = answer.example ?? "";

@@ -12,6 +12,7 @@ const TICKS = [
   [1, "0.4%"],
 ];
 const SURPRISING = 0.25;
+const LONG_WORD = 16;
 
 /**
  * A text that is being written, whose tokens show what else was possible. A token has `id`, `label`, `text`,
@@ -31,6 +32,7 @@ export class Passage {
     this.word = "character";
     this.tokens = [];
     this.items = []; // their elements
+    this.unfinished = []; // those of the last word
     this.chosen = null;
     this.logits = null; // of the chosen token, once they were asked for
     const { written, legend } = this.parts;
@@ -62,8 +64,16 @@ export class Passage {
     const { written } = this.parts;
     const isAtEnd = written.scrollTop + written.clientHeight >= written.scrollHeight - 8;
     written.append(...tokens.flatMap((token) => this.addItem(token)));
+    this.hideUnfinished(this.tokens.findLastIndex(({ text }) => /\s$/.test(text)) + 1);
     if (isAtEnd) written.scrollTop = written.scrollHeight;
     if (this.chosen === null) this.pickSurprising(SURPRISING);
+  }
+
+  /** Hides the word that begins at an index, unless it is long: it may yet have to move to the next line. */
+  hideUnfinished(index) {
+    for (const item of this.unfinished) item.classList.remove("unfinished");
+    this.unfinished = this.items.slice(index).slice(-LONG_WORD);
+    for (const item of this.unfinished) item.classList.add("unfinished");
   }
 
   /** Chooses the first of the written tokens that is so unlikely, if there is one: the bars then say something. */
@@ -99,10 +109,13 @@ export class Passage {
     }
   }
 
-  /** Chooses a token where none is, which lets the tab key reach the text. */
+  /** Ends a text: chooses a token where none is, which lets the tab key reach the text. */
   settle() {
+    this.hideUnfinished(Infinity);
     if (this.chosen === null) this.pickSurprising(1);
     if (this.chosen === null && this.items.length) this.pick(this.items.length - 1);
+    const item = this.items[this.chosen];
+    if (item) this.parts.written.scrollTop = item.offsetTop - item.offsetHeight - this.parts.written.offsetTop;
   }
 
   focus(index) {
