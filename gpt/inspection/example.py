@@ -47,7 +47,7 @@ def _excerpt(text: str, model: GPT, tokenizer: Tokenizer) -> str:
     text = text.strip()
     starts = [0, *(match.end() for match in re.finditer(r"\n\s*", text))]
     while most >= LEAST_TOKENS:
-        part = max((_cut(text[start:], most) for start in starts), key=lambda part: sum(map(str.isalpha, part)))
+        part = max((_cut(text[start:], most) for start in starts), key=lambda part: (_letters(part), -len(part)))
         try:
             tokens = len(tokenizer.encode(part))
         except DataError:
@@ -56,6 +56,10 @@ def _excerpt(text: str, model: GPT, tokenizer: Tokenizer) -> str:
             return part if tokens >= LEAST_TOKENS else ""
         most = most * 3 // 4
     return ""
+
+
+def _letters(text: str) -> int:
+    return sum(map(str.isalpha, text))
 
 
 def _cut(text: str, most: int) -> str:

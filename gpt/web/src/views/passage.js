@@ -64,7 +64,7 @@ export class Passage {
     const { written } = this.parts;
     const isAtEnd = written.scrollTop + written.clientHeight >= written.scrollHeight - 8;
     written.append(...tokens.flatMap((token) => this.addItem(token)));
-    this.hideUnfinished(this.tokens.findLastIndex(({ text }) => /\s$/.test(text)) + 1);
+    this.hideUnfinished(this.tokens.findLastIndex(({ text, isPicked }) => isPicked || /\s$/.test(text)) + 1);
     if (isAtEnd) written.scrollTop = written.scrollHeight;
     if (this.chosen === null) this.pickSurprising(SURPRISING);
   }

@@ -73,6 +73,10 @@ export class Writer {
     });
     form.addEventListener("input", ({ target }) => this.follow(target));
     form.addEventListener("change", ({ target }) => target instanceof HTMLSelectElement && this.start(false));
+    const showWrong = () => {
+      settings.open = true;
+    };
+    form.addEventListener("invalid", showWrong, { capture: true });
     stop.addEventListener("click", () => this.stop());
     dice.addEventListener("click", () => {
       seed.value = crypto.getRandomValues(new Uint32Array(1))[0];
@@ -114,7 +118,7 @@ export class Writer {
     this.parts.summary.textContent = `${this.describe(settings)}, seed ${settings.seed}`;
     if (!target) return;
     this.changed?.(this.values());
-    if (this.parts.form.checkValidity()) for (const { passage } of this.panes) passage.follow();
+    if (Object.values(this.fields).every(isValid)) for (const { passage } of this.panes) passage.follow();
   }
 
   /**
@@ -306,10 +310,15 @@ export function startValues({ example, sample: { temperature, ...filters } }) {
   return { prompt, count: 300, seed: 1337, temperature: Math.min(2, temperature), ...Object.fromEntries(named) };
 }
 
+function isValid(field) {
+  return field.validity.valid;
+}
+
 function setIfValid(field, value) {
+  if (field.type === "number" && !(value.trim() && Number.isFinite(Number(value)))) return;
   const before = field.value;
   field.value = value;
-  if (!field.checkValidity()) field.value = before;
+  if (!isValid(field)) field.value = before;
 }
 
 /** A number with a slider. */
