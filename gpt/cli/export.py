@@ -39,7 +39,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="format of the weights: fp16, int8 or float32 in a page (default: fp16), q8_0 or float32 in a GGUF file "
         "(default: float32)",
     )
-    parser.add_argument("--prompt", metavar="TEXT", help="html: prompt that the page starts with (default: the first words of its example)")
+    parser.add_argument(
+        "--prompt", metavar="TEXT", help="html: prompt that the page starts with (default: first words of its example)"
+    )
     parser.add_argument("--output", type=to_path, required=True, metavar="PATH", help="file or folder to write")
     parser.add_argument("--force", action="store_true", help="replace a file that is there; a folder is never replaced")
 

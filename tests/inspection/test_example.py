@@ -12,7 +12,7 @@ from gpt.inspection.example import example_of
 from tiny import sharp_model
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,\né"
-SAMPLE = "\n. . . .\n   a line of words, and another one\nthe best of all lines is\nthis one, with the next.\n, , , , , ,"
+SAMPLE = "\n. . .\n   a line of words, and another one\nthe best of all lines is\nthis one, with the next.\n, , , ,"
 
 
 def example(folder: Path, tokenizer: Tokenizer, block_size: int, **samples: str) -> str:

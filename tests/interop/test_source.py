@@ -147,7 +147,7 @@ def test_a_token_has_its_probability_and_its_alternatives() -> None:
 def test_other_settings_give_a_written_token_the_probabilities_of_the_package() -> None:
     """Of the sampling filters one after another, in their order; a token of another text is not told."""
     model = sharp_model(std=0.1, vocab_size=40)
-    filters = [{"temperature": 0.0}, {"temperature": 0.4}, {"top_k": 3}, {"top_p": 0.4}, {"min_p": 0.3}, {"top_p": 0.01}]
+    filters = [{"temperature": 0.0}, {"temperature": 0.4}, {"top_k": 3}, {"top_p": 0.01}, {"min_p": 0.3}]
     every = [*filters, {"temperature": 1.7, "top_k": 12, "top_p": 0.8, "min_p": 0.1}]
     names = {"temperature": "temperature", "top_k": "topK", "top_p": "topP", "min_p": "minP"}
     code = f"""
@@ -161,7 +161,7 @@ def test_other_settings_give_a_written_token_the_probabilities_of_the_package() 
     assert other is None
     logits = model(IDS[None])[0, -1]
     for settings, probabilities in zip(every, found, strict=True):
-        expected = next_token_probabilities(logits[:23], SamplingParams(**{"top_k": 0, **settings}))
+        expected = next_token_probabilities(logits[:23], SamplingParams(**{"temperature": 1.0, "top_k": 0, **settings}))
         assert probabilities == pytest.approx([*expected.tolist(), *[0] * 17], abs=1e-5), settings
 
 

@@ -112,9 +112,10 @@ def test_bytes_that_begin_a_character_have_no_text_of_their_own(
 
 
 WRONG = [
+    {"alternatives": 5000},
     *({"prompt": prompt} for prompt in (5, "\u0416", [10**6])),
     *({"max_tokens": count} for count in (10**6, -1)),
-    *({"temperature": 3.0}, {"top_p": 0.0}, {"top_k": -1}, {"known": -1}, {"alternatives": 5000}, {"model": "nobody"}, {"stop": ["a"]}),
+    *({"temperature": 3.0}, {"top_p": 0.0}, {"top_k": -1}, {"known": -1}, {"model": "nobody"}, {"stop": ["a"]}),
 ]
 
 
