@@ -7,7 +7,9 @@ import template from "./write.html";
 export const WRITE = {
   name: "write",
   title: "Write",
-  sentence: "The stronger a character's color, the less likely it was. Choose one to see what else was possible there.",
+  sentence:
+    "The stronger the color, the less likely the model took it to be. Choose a place in the text to see what else was " +
+    "possible there.",
   more:
     "Look for the first letters of words, where the model has many choices, and for the letters after them, which are " +
     "almost certain. Each alternative has two bars: its probability by the model, and the one that it is sampled " +
@@ -118,6 +120,7 @@ export class Writer {
     this.parts.summary.textContent = `${this.describe(settings)}, seed ${settings.seed}`;
     if (!target) return;
     this.changed?.(this.values());
+    if (this.address) this.setAddress("");
     if (Object.values(this.fields).every(isValid)) for (const { passage } of this.panes) passage.follow();
   }
 
@@ -134,11 +137,12 @@ export class Writer {
       chooseModel(asked); // which opens it again
       return;
     }
-    this.address = address;
     this.word = word;
     this.parts.unit.textContent = `${word[0].toUpperCase()}${word.slice(1)}s`;
     if (isNew) for (const [name, field] of named) setIfValid(field, params.get(name));
     if (isNew) this.follow(this.parts.prompt);
+    if (isNew) this.address = address;
+    else if (this.address && asked && asked !== model) this.setAddress(""); // another model was chosen
     if (isNew || this.shown !== model) this.start(isNew);
     this.shown = model;
   }
@@ -182,12 +186,17 @@ export class Writer {
     say(status, isCopied ? "The text is copied." : "The browser allows no copying here; select the text.", !isCopied);
   }
 
+  /** Makes parameters those of the page's address: none where it would tell another text. */
+  setAddress(parameters) {
+    this.address = parameters;
+    history.replaceState(null, "", `#write${parameters && "?"}${parameters}`);
+  }
+
   /** Puts what makes this text into the page's address, and copies it. */
   async link() {
     const [{ model, status }] = this.panes;
     const named = { ...this.values(), ...(model() ? { model: model() } : {}) };
-    this.address = new URLSearchParams(named).toString();
-    history.replaceState(null, "", `#write?${this.address}`);
+    this.setAddress(new URLSearchParams(named).toString());
     const isCopied = await copy(location.href);
     say(status, `${isCopied ? "The address is copied" : "Copy the page's address"}; it writes this text again.`);
   }

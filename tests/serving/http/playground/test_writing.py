@@ -190,6 +190,7 @@ def test_a_link_writes_the_same_text_by_the_same_model(open_page: Open, two_mode
     assert written(page) == "It was" + complete(two_models, second, "It was", **settings)
     assert page.run("document.getElementById('top-p').value") == "1"
     write(page, prompt="Was\nit", temperature=0.9)
+    assert page.run("location.hash") == "#write"  # the address would be that of another text
     page.point("document.getElementById('link')", click=True)
     page.wait_for("location.hash.includes('Was')")
     other = open_page(page.run("location.hash").removeprefix("#"))
