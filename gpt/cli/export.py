@@ -39,7 +39,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="format of the weights: fp16, int8 or float32 in a page (default: fp16), q8_0 or float32 in a GGUF file "
         "(default: float32)",
     )
-    parser.add_argument("--prompt", metavar="TEXT", help="html: prompt that the page starts with (default: none)")
+    parser.add_argument(
+        "--prompt", metavar="TEXT", help="html: prompt that the page starts with (default: first words of its example)"
+    )
     parser.add_argument("--output", type=to_path, required=True, metavar="PATH", help="file or folder to write")
     parser.add_argument("--force", action="store_true", help="replace a file that is there; a folder is never replaced")
 
@@ -108,6 +110,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -> Export:
+    from gpt.inspection.example import example_of
     from gpt.interop.coverage import not_applied
     from gpt.interop.html import SAMPLING, render_model_page
     from gpt.interop.page_check import check_page, find_node
@@ -118,7 +121,8 @@ def _write_html(arguments: argparse.Namespace, loaded: "Loaded", staged: Path) -
         f"context of {shape.block_size} tokens; {weights} weights. The model runs in this page; nothing leaves it."
     )
     prompt, name = arguments.prompt or "", _name(loaded)
-    page = render_model_page(loaded.model, loaded.tokenizer, weights, sample, prompt, name, note)
+    of = (loaded.model, loaded.tokenizer, weights, sample, prompt, name, note)
+    page = render_model_page(*of, example=example_of(loaded))
     staged.write_text(page, encoding="utf-8", newline="\n")
     lost = not_applied(sample, SAMPLING)
     if (node := find_node()) is None:

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gpt.accounting.parameters import count_parameters
 from gpt.config import SamplingParams
 from gpt.data.bpe import BPETokenizer
 from gpt.data.token_bytes import byte_symbols
 from gpt.data.tokenizers import Tokenizer
 from gpt.errors import InputError
-from gpt.inspection.views.tokens import labels_of
+from gpt.inspection.views.tokens import kind_of, labels_of
 from gpt.interop.coverage import require_covered
 from gpt.interop.tokenizer_json import merges_of, splits_as_gpt2
 from gpt.interop.verification import TOLERANCE, logits_of, window_of
@@ -32,7 +33,8 @@ NAMES = {
     "mlp": ("gelu", "gelu_tanh", "relu", "relu2", "swiglu"),
 }
 """Values that it computes of the other keys."""
-SAMPLING = ("temperature", "top_k", "top_p", "max_new_tokens")
+FILTERS = ("top_k", "top_p", "min_p")
+SAMPLING = ("temperature", *FILTERS, "max_new_tokens")
 """Keys of `SamplingParams` that the page applies."""
 PROBE_TOKENS = 16
 PROBE_LOGITS = 8
@@ -41,12 +43,21 @@ PROBE_TOLERANCE = 10
 
 
 def render_model_page(
-    model: GPT, tokenizer: Tokenizer, weights: str, params: SamplingParams, prompt: str, title: str, note: str
+    model: GPT,
+    tokenizer: Tokenizer,
+    weights: str,
+    params: SamplingParams,
+    prompt: str,
+    title: str,
+    note: str,
+    example: str = "",
 ) -> str:
     """Return an HTML document in which a reader writes text with the model, without a server or network.
 
     Args:
-        params: temperature, top-k, top-p, seed and length that the page starts with.
+        params: temperature, filters, seed and length that the page starts with.
+        prompt: what it starts to write from; empty: the beginning of the example.
+        example: a text that fits the window, which its views open on; empty: the prompt.
 
     Raises:
         DataError: the prompt has characters outside the vocabulary.
@@ -71,14 +82,15 @@ def render_model_page(
         "tokenizer": page_tokenizer,
         "labels": labels_of(tokenizer, range(model.vocab_size)),
         "probe": _probe(model, rounded, page_tolerance(original, weights)),
-        "start": {
-            "prompt": prompt,
-            "count": params.max_new_tokens,
-            "temperature": params.temperature,
-            "top-k": params.top_k,
-            "top-p": params.top_p,
-            "seed": params.seed,
+        "facts": {
+            "parameters": count_parameters(config).total,
+            **{name: getattr(config, name) for name in ("n_layer", "n_head", "block_size", "vocab_size")},
+            "token": kind_of(tokenizer),
+            "example": example or prompt,
+            "sample": {name: getattr(params, name) for name in ("temperature", *FILTERS)},
         },
+        "filters": {name: SamplingParams.model_json_schema()["properties"][name] for name in FILTERS},
+        "start": {"prompt": prompt, "count": params.max_new_tokens, "seed": params.seed},
     }
     return render_document(MODEL, data, title=title, note=note, weights=base64.b64encode(content).decode())
 

@@ -105,7 +105,7 @@ def test_sampling_that_a_format_does_not_have_is_named(
     load = checkpoint.load_trained
     monkeypatch.setattr(checkpoint, "load_trained", load_with_sampling)
     error = run(f"export --to html {TINY} {tmp_path}/x.html").err
-    assert "x.html samples without sample.min_p=0.1, sample.stop=('x',), which --to html does not have\n" in error
+    assert "x.html samples without sample.stop=('x',), which --to html does not have\n" in error
 
 
 def test_a_folder_for_transformers_is_written(tmp_path: Path, run: Call) -> None:

@@ -11,9 +11,10 @@ from programs import find_node
 
 SOURCES = Path(gpt.__file__).parent / "web" / "src"
 MODULES = {
+    "colors.js": ("colorOf", "paint"),
     "engine/model.js": ("Model",),
     "engine/probe.js": ("findProblem",),
-    "engine/sampling.js": ("Twister", "bitsOf"),
+    "engine/sampling.js": ("Twister", "bitsOf", "probabilitiesOf"),
     "engine/source.js": ("LocalSource",),
     "engine/text.js": ("Text",),
     "engine/tokenizer.js": ("Tokenizer",),

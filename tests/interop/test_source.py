@@ -102,6 +102,7 @@ def greedy(model: GPT, ids: list[int], count: int, edits: Edits) -> tuple[list[i
         ("temperature: 0.9, topK: 4", {"temperature": 0.9, "top_k": 4}),
         ("temperature: 1.3, topP: 0.7", {"temperature": 1.3, "top_p": 0.7}),
         ("temperature: 1, topK: 9, topP: 0.5", {"temperature": 1.0, "top_k": 9, "top_p": 0.5}),
+        ("temperature: 1, topP: 0.9, minP: 0.2", {"temperature": 1.0, "top_p": 0.9, "min_p": 0.2}),
     ],
 )
 def test_it_writes_what_the_package_writes(settings: str, params: dict[str, Any]) -> None:
@@ -140,6 +141,28 @@ def test_a_token_has_its_probability_and_its_alternatives() -> None:
         assert all(label == LABELS[id] for id, label, _ in token["own"])
         assert_same([p for _, _, p in token["own"]], own.topk(10).values.tolist())
         assert_same([p for _, _, p in token["sampled"]], (logit.topk(4).values / 0.5).softmax(-1).tolist())
+
+
+@torch.no_grad()
+def test_other_settings_give_a_written_token_the_probabilities_of_the_package() -> None:
+    """Of the sampling filters one after another, in their order; a token of another text is not told."""
+    model = sharp_model(std=0.1, vocab_size=40)
+    filters = [{"temperature": 0.0}, {"temperature": 0.4}, {"top_k": 3}, {"top_p": 0.01}, {"min_p": 0.3}]
+    every = [*filters, {"temperature": 1.7, "top_k": 12, "top_p": 0.8, "min_p": 0.1}]
+    names = {"temperature": "temperature", "top_k": "topK", "top_p": "topP", "min_p": "minP"}
+    code = f"""
+    await source.write({{ prompt: text, count: 1, seed: 1, temperature: 1 }}, () => {{}});
+    const other = await source.logitsAfter({{ ids: [1] }});
+    const logits = await source.logitsAfter({{ ids: {IDS.tolist()} }});
+    const settings = {json.dumps([{names[key]: value for key, value in each.items()} for each in every])};
+    return [other, settings.map((each) => [...probabilitiesOf(logits, each)])];
+    """
+    other, found = ask(model, code)
+    assert other is None
+    logits = model(IDS[None])[0, -1]
+    for settings, probabilities in zip(every, found, strict=True):
+        expected = next_token_probabilities(logits[:23], SamplingParams(**{"temperature": 1.0, "top_k": 0, **settings}))
+        assert probabilities == pytest.approx([*expected.tolist(), *[0] * 17], abs=1e-5), settings
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

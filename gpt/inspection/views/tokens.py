@@ -1,22 +1,30 @@
 """Tokens for display: short visible labels, and the most likely tokens of a distribution."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
-from gpt.data.tokenizers import Tokenizer
+from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from gpt.errors import InputError
 
 View = dict[str, Any]
 """A view of one text as plain data, shown by tables, pictures, pages and JSON."""
 Alternative = tuple[int, float]
 """A token id and its probability."""
+Kind = Literal["character", "byte", "token"]
+"""What one token is, in a word."""
+KINDS: dict[type[Tokenizer], Kind] = {CharTokenizer: "character", ByteTokenizer: "byte"}
 VISIBLE = {"\n": "⏎", " ": "␣", "\t": "⇥", "\r": "CR"}
 LONGEST = 10
 """Characters of a label in a column of long tokens."""
 PLACEHOLDER = "·"
 """Stands for a label without room or glyph."""
+
+
+def kind_of(tokenizer: Tokenizer) -> Kind:
+    """Return what one of a tokenizer's tokens is."""
+    return KINDS.get(type(tokenizer), "token")
 
 
 def labels_of(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:

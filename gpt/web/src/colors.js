@@ -1,9 +1,11 @@
 import { create } from "./dom.js";
 
-// Even steps of lightness in one family of hues: order survives color blindness and gray printing.
-const RAMP = ["#eaf6fa", "#afdff6", "#79c5f0", "#4ca9e6", "#2f8bd4", "#266db9", "#275196", "#24396e", "#1c2345"].map(
-  (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16))
-);
+// Even steps of lightness in one family of hues, from near the page's background on: order survives color blindness and
+// gray printing, and what is certain is plain text.
+const [LIGHT, DARK] = [
+  ["#eaf6fa", "#afdff6", "#79c5f0", "#4ca9e6", "#2f8bd4", "#266db9", "#275196", "#24396e", "#1c2345"],
+  ["#13161c", "#172c46", "#1a4570", "#1c629c", "#2e80bd", "#4a9fd2", "#75bce1", "#a8d7ea", "#e3edf0"],
+].map((ramp) => ramp.map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16))));
 // Fixed, so that the same color means the same surprise, -log2 of the probability, on every page.
 const MAX_BITS = 8;
 let darkTheme = null;
@@ -26,10 +28,10 @@ export function drawInTheme(root, draw) {
 
 /** Red, green and blue of a share from 0 to 1; 0 is near the page's background in both themes. */
 export function colorOf(share) {
-  const clamped = Math.min(1, Math.max(0, share));
-  const place = (theme().matches ? 1 - clamped : clamped) * (RAMP.length - 1);
-  const below = Math.min(Math.floor(place), RAMP.length - 2);
-  return RAMP[below].map((low, channel) => Math.round(low + (RAMP[below + 1][channel] - low) * (place - below)));
+  const ramp = theme().matches ? DARK : LIGHT;
+  const place = Math.min(1, Math.max(0, share)) * (ramp.length - 1);
+  const below = Math.min(Math.floor(place), ramp.length - 2);
+  return ramp[below].map((low, channel) => Math.round(low + (ramp[below + 1][channel] - low) * (place - below)));
 }
 
 /** Colors an element, with the ink that reads better on it. */

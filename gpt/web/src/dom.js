@@ -58,6 +58,16 @@ export function say(status, message, isWrong = false) {
   status.classList.toggle("wrong", isWrong);
 }
 
+/** Puts a text on the clipboard; returns whether the browser allows that here. */
+export async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 /** Whether a key sends a form from anywhere in it. */
 export function isSubmit(event) {
   return event.key === "Enter" && (event.ctrlKey || event.metaKey);

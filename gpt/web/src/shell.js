@@ -25,7 +25,9 @@ export function startShell(nav, root, views, context) {
     const view = views[Math.max(0, found)];
     context.params = new URLSearchParams(parameters);
     for (const link of links) link.removeAttribute("aria-current");
-    links[views.indexOf(view)].setAttribute("aria-current", "page");
+    const link = links[views.indexOf(view)];
+    link.setAttribute("aria-current", "page");
+    nav.scrollLeft = link.offsetLeft - (nav.clientWidth - link.offsetWidth) / 2; // where it is narrower than its links
     document.body.dataset.view = view.name;
     document.title = `${view.title} · ${title}`;
     const known = opened.get(view);

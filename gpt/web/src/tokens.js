@@ -9,6 +9,12 @@ export function decimals(value) {
   return value > 0 && value < 0.0005 ? "<0.001" : value.toFixed(3);
 }
 
+/** A probability as percent, and no zero for what is merely small. */
+export function percent(probability) {
+  const value = 100 * probability;
+  return value > 0 && value < 0.1 ? "<0.1%" : `${value.toFixed(value < 99.95 ? 1 : 0)}%`;
+}
+
 /** A bar of a share from 0 to 1. */
 export function createBar(className, share) {
   const bar = create("span", className);

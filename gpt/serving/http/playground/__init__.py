@@ -5,7 +5,8 @@ of `ServerSource` there, and an endpoint in a module here, which has a function 
 goes to `Services.executor`.
 """
 
-from typing import Any, Literal
+import asyncio
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
@@ -14,15 +15,13 @@ from pydantic import BaseModel, Field
 from gpt.accounting.parameters import count_parameters
 from gpt.config import SamplingParams
 from gpt.config.fields import all_filters, with_filter_fields
-from gpt.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from gpt.inspection.example import example_of
+from gpt.inspection.views.tokens import Kind, kind_of
 from gpt.serving.http.playground.generate import add_generate
 from gpt.serving.http.playground.inspection import add_inspection
 from gpt.serving.http.playground.runs import Runs, add_runs
 from gpt.serving.http.responses import Services
 from gpt.web.document import PLAYGROUND, content_policy, render_document
-
-Kind = Literal["character", "byte", "token"]
-KINDS: dict[type[Tokenizer], Kind] = {CharTokenizer: "character", ByteTokenizer: "byte"}
 
 
 @with_filter_fields(after="temperature")
@@ -42,6 +41,7 @@ class ModelFacts(BaseModel):
     block_size: int = Field(description="Tokens that it sees at a time.")
     vocab_size: int
     token: Kind = Field(description="What a token is.")
+    example: str = Field(description="A line or so that it has written; it fits its window.")
     sample: SampleFacts
 
 
@@ -84,7 +84,8 @@ def _add_model_info(app: FastAPI, services: Services) -> None:
                 n_head=config.n_head,
                 block_size=config.block_size,
                 vocab_size=loaded.tokenizer.vocab_size,
-                token=KINDS.get(type(loaded.tokenizer), "token"),
+                token=kind_of(loaded.tokenizer),
+                example=await asyncio.get_running_loop().run_in_executor(services.executor, example_of, loaded),
                 sample=SampleFacts.model_validate(sample, from_attributes=True),
             )
 

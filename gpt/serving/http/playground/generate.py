@@ -30,6 +30,7 @@ FIXED: dict[str, Any] = {"n": 1, "stop": [], "repetition_penalty": 1.0, "overflo
 MAX_LOGPROBS = 4096
 """Tokens from which alternatives are found; what a larger vocabulary has beyond them counts as impossible."""
 ALTERNATIVES = 10
+"""Tokens that are listed, where a request does not ask for more."""
 MAX_FED = 64
 """Tokens that are described at a time; until then, each holds the log-probabilities of the whole vocabulary."""
 
@@ -46,6 +47,7 @@ class GenerateRequest(BaseModel):
     temperature: float = Field(1.0, ge=0, le=2, description="0: always the most likely token.")
     seed: Seed = Field(0, description="Same seed, same text.")
     known: int = Field(0, ge=0, description="Tokens at the beginning of the prompt that are not to be described.")
+    alternatives: int = Field(ALTERNATIVES, ge=1, le=MAX_LOGPROBS, description="Most likely tokens in each list.")
 
 
 def add_generate(app: FastAPI, services: Services) -> None:
@@ -59,14 +61,14 @@ def add_generate(app: FastAPI, services: Services) -> None:
         cleanup.enter_context(services.responses.admit())
         served = await cleanup.enter_async_context(services.models.use(body.model))
         model, tokenizer = served.loaded.model, served.loaded.tokenizer
-        request = CompletionRequest(**body.model_dump(exclude={"known"}), **FIXED)
+        request = CompletionRequest(**body.model_dump(exclude={"known", "alternatives"}), **FIXED)
         (prompt,) = read_prompts(request, services.limits, model, tokenizer, served.loaded.config.sample)
         params = prompt.params[0].model_copy(update={"logprobs": min(model.vocab_size, MAX_LOGPROBS)})
-        held = prompt._replace(params=[params.model_copy(update={"logprobs": 2 * ALTERNATIVES})])
+        held = prompt._replace(params=[params.model_copy(update={"logprobs": 2 * body.alternatives})])
         response = services.responses.open(served.engine, len(prompt.ids), held.values, cleanup)
         ids = prompt.ids or fit_prompt([], tokenizer, params, model.config.block_size)
         given = await prompt._replace(ids=ids, params=[params]).score(model, services.executor)
-        details = DetailStream(tokenizer, model.vocab_size, params, len(given), body.known)
+        details = DetailStream(tokenizer, model.vocab_size, params, len(given), body.known, body.alternatives)
         choice = responses.Choice(0, params.seed, details)
         choice.begin(prompt.text, given)
         response.start(choice, prompt.ids, params)
@@ -89,10 +91,19 @@ class DetailStream:
         params: how they were sampled, without a repetition penalty.
         given: tokens at the beginning, which are not sampled.
         known: tokens at the beginning that are not to be described.
+        alternatives: most likely tokens in each list.
     """
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, params: SamplingParams, given: int, known: int) -> None:
-        self._params, self._given, self._known = params, given, known
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        params: SamplingParams,
+        given: int,
+        known: int,
+        alternatives: int = ALTERNATIVES,
+    ) -> None:
+        self._params, self._given, self._known, self._listed = params, given, known, alternatives
         self._text, self._count = TextStream(tokenizer), 0
         self._labels = labels_of(tokenizer, range(vocab_size))
         self._fed: list[SampledToken] = []
@@ -139,7 +150,7 @@ class DetailStream:
             logprobs = _matrix([tokens[row] for row in rows], len(self._labels))
             after = next_token_probabilities(logprobs, self._params)
             for lists, probabilities in ((own, logprobs.exp()), (sampled, after)):
-                for row, best in zip(rows, most_likely(probabilities, ALTERNATIVES), strict=True):
+                for row, best in zip(rows, most_likely(probabilities, self._listed), strict=True):
                     lists[row] = [[index, self._labels[index], _round(p)] for index, p in best if p > 0]
             for row, probabilities in zip(rows, after, strict=True):
                 chances[row] = _round(probabilities[tokens[row].id].item())

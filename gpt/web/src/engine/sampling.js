@@ -34,16 +34,17 @@ export class Twister {
 }
 
 /**
- * Probabilities (V) after temperature, top-k and top-p, in that order; temperature 0 is the most likely token. From id
- * `ids` on they are 0.
+ * Probabilities (V) after temperature, top-k, top-p and min-p, in that order, as gpt/generation/sampling.py has them;
+ * temperature 0 is the most likely token. From id `ids` on they are 0.
  */
-export function probabilitiesOf(logits, { temperature = 1, topK = 0, topP = 1, ids = logits.length } = {}) {
+export function probabilitiesOf(logits, { temperature = 1, topK = 0, topP = 1, minP = 0, ids = logits.length } = {}) {
   const probabilities = Float32Array.from(logits).fill(-Infinity, ids);
   const largest = probabilities.reduce((most, logit) => Math.max(most, logit), -Infinity);
   if (temperature === 0) return probabilities.fill(0).fill(1, logits.indexOf(largest), logits.indexOf(largest) + 1);
   for (let id = 0; id < probabilities.length; id++) probabilities[id] = (probabilities[id] - largest) / temperature;
   if (topK > 0 && topK < probabilities.length) keepTopK(probabilities, topK);
   if (topP < 1) keepTopP(probabilities, topP);
+  if (minP > 0) keepMinP(probabilities, minP);
   softmax(probabilities, probabilities.length);
   return probabilities;
 }
@@ -65,6 +66,16 @@ function keepTopP(logits, p) {
     const before = Math.fround(Math.fround(sum + probabilities[id]) - probabilities[id]); // in float32, as PyTorch does
     sum += probabilities[id];
     if (before >= p && before > 0) logits[id] = -Infinity;
+  }
+}
+
+/** Drops tokens that are less likely than p times the most likely one. */
+function keepMinP(logits, p) {
+  const probabilities = Float32Array.from(logits);
+  softmax(probabilities, probabilities.length);
+  const least = Math.fround(Math.fround(p) * probabilities.reduce((most, value) => Math.max(most, value), 0));
+  for (let id = 0; id < logits.length; id++) {
+    if (probabilities[id] < least) logits[id] = -Infinity;
   }
 }
 
@@ -94,9 +105,10 @@ export function bitsOf(logits, id) {
 }
 
 /** The settings that change the distribution, in a few words. */
-export function describeSampling({ temperature, topK, topP }) {
+export function describeSampling({ temperature, topK, topP, minP }) {
   const parts = [`temperature ${temperature}`];
   if (topK) parts.push(`top-k ${topK}`);
   if (topP < 1) parts.push(`top-p ${topP}`);
+  if (minP > 0) parts.push(`min-p ${minP}`);
   return parts.join(", ");
 }

@@ -83,6 +83,12 @@ export class LocalSource {
     });
   }
 
+  /** Logits (V) from which the token after some of the text was sampled; null where the text is another by now. */
+  async logitsAfter({ ids }) {
+    if (ids.some((id, index) => id !== this.text.ids[index])) return null;
+    return this.text.logits[ids.length]?.slice().fill(-Infinity, this.tokenizer.size) ?? null;
+  }
+
   /** A token of the text, and what could have been there, before and after the sampling settings. */
   tokenAt(index, settings) {
     const id = this.text.ids[index];
@@ -182,7 +188,7 @@ export class LocalSource {
 
   /** How surprised the model is by each character, and what it expected, before and after the sampling settings. */
   surprisal(request) {
-    const settings = { temperature: 1, topK: 0, topP: 1, ...this.sampling, ids: this.tokenizer.size };
+    const settings = { temperature: 1, topK: 0, topP: 1, minP: 0, ...this.sampling, ids: this.tokenizer.size };
     return this.read(request, 2, (ids) => {
       const [bits, before, after] = [[null], [[]], [[]]];
       const possible = (probabilities) => this.mostLikely(probabilities).map(([, ...entry]) => entry);

@@ -6,28 +6,12 @@ import { Tokenizer } from "../engine/tokenizer.js";
 import { decodeBase64 } from "../engine/weights.js";
 import { startShell } from "../shell.js";
 import { readingView } from "../views/reading.js";
-import { WRITE, Writer } from "../views/write.js";
+import { startValues, WRITE, Writer } from "../views/write.js";
 
 // What Node, which has no document, checks a page by.
 export { decodeBase64, findProblem, logitsAfter, Model };
 
 const MAX_TOKENS = 20000;
-const FILTERS = {
-  top_k: {
-    type: "integer",
-    default: 0,
-    minimum: 0,
-    description: "Sample from the k most likely characters only; 0: from all.",
-  },
-  top_p: {
-    type: "number",
-    default: 1,
-    exclusiveMinimum: 0,
-    maximum: 1,
-    description: "Sample from the most likely characters only that together have this probability; 1: from all.",
-  },
-};
-
 /** Opens the page on the model in it. */
 function openPage() {
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -38,15 +22,21 @@ function openPage() {
     main.append(create("output", "status wrong", problem));
     return;
   }
-  const { temperature, "top-k": topK, "top-p": topP, prompt } = data.start;
-  const source = new LocalSource(model, new Tokenizer(data.tokenizer), data.labels, { temperature, topK, topP });
-  const context = { source, models: [""], model: "", text: prompt };
+  const { temperature, top_k: topK, top_p: topP, min_p: minP } = data.facts.sample;
+  const sampling = { temperature, topK, topP, minP };
+  const source = new LocalSource(model, new Tokenizer(data.tokenizer), data.labels, sampling);
+  const context = { source, models: [""], model: "", text: data.facts.example, facts: data.facts };
   const write = (root) => {
     const written = (text) => {
       context.text = text;
     };
-    const start = { ...data.start, most: MAX_TOKENS, filters: FILTERS };
-    new Writer(root, start, source, [{ name: () => context.model }], { written });
+    const { prompt, ...start } = startValues(data.facts);
+    const values = { ...start, ...data.start, prompt: data.start.prompt || prompt };
+    const form = { ...values, most: MAX_TOKENS, filters: data.filters };
+    const writer = new Writer(root, form, source, [{ name: () => "" }], { written });
+    const follow = () => writer.open(context, data.facts.token);
+    follow();
+    return follow;
   };
   const readings = ["attention", "lens", "surprisal"].map((name) => readingView(name, () => model.config.block_size));
   const nav = Object.assign(create("nav"), { id: "views", ariaLabel: "Views" });

@@ -7,9 +7,8 @@ import { ServerSource } from "../playground/server.js";
 import { TRAINING } from "../playground/training.js";
 import { startShell } from "../shell.js";
 import { READINGS, readingView } from "../views/reading.js";
-import { fieldOf, WRITE, Writer } from "../views/write.js";
+import { startValues, WRITE, Writer } from "../views/write.js";
 
-const START = { prompt: "", count: 300, temperature: 0.8, seed: 1337 };
 const UNKNOWN_WINDOW = 64; // characters that are read where a model's facts are not there yet
 
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -31,16 +30,20 @@ const readings = Object.keys(READINGS).map((name) =>
   readingView(name, ({ facts }) => facts?.block_size ?? UNKNOWN_WINDOW)
 );
 
-/** Shows the form of `Writer` with what was in it last, here or in another view. */
+/** Shows the form of `Writer` with what was in it last, here or in another view, and lets it write. */
 function showWriter(root, context, models, events = {}) {
-  const { temperature, ...sample } = context.facts?.sample ?? START;
-  const filters = Object.entries(data.filters).map(([name, { default: off }]) => [fieldOf(name), sample[name] ?? off]);
-  const first = { ...START, temperature: Math.min(2, temperature), ...Object.fromEntries(filters) };
-  const read = () => ({ ...first, ...recall("write", {}) });
+  const off = Object.entries(data.filters).map(([name, { default: value }]) => [name, value]);
+  const unknown = { example: "", token: "character", sample: { temperature: 0.8, ...Object.fromEntries(off) } };
+  const read = () => ({ ...startValues(context.facts ?? unknown), ...recall("write", {}) });
   const start = { ...read(), most: data.mostTokens, filters: data.filters };
   const changed = (values) => remember("write", values);
   const writer = new Writer(root, start, context.source, models, { changed, ...events });
-  return () => writer.fill(read());
+  const follow = () => {
+    writer.fill(read());
+    if (context.facts) writer.open(context, context.facts.token);
+  };
+  follow();
+  return follow;
 }
 
 /** Opens the page: asks for the models, and for the key where the server wants one. */
@@ -62,19 +65,20 @@ async function openPlayground() {
   const { models } = context;
   context.model = models.includes(recall("model")) ? recall("model") : models[0];
   await showFacts(context);
-  const views = [write, comparing(showWriter), ...readings, RUNS, TRAINING];
-  const refresh = startShell(parts.views, parts.view, views, context);
   setOptions(parts.model, models, context.model);
+  parts.modelLabel.hidden = false;
+  let refresh = () => {};
   parts.model.addEventListener("change", () => {
     context.model = parts.model.value;
     remember("model", context.model);
-    showFacts(context).then(refresh); // views read as much as the model can see
+    showFacts(context).then(() => refresh()); // views read as much as the model can see
   });
+  const views = [write, comparing(showWriter), ...readings, RUNS, TRAINING];
+  refresh = startShell(parts.views, parts.view, views, context);
   addEventListener("hashchange", async () => {
     context.models = await source.models().catch(() => context.models); // one may have been trained meanwhile
     setOptions(parts.model, context.models, context.model);
   });
-  parts.modelLabel.hidden = false;
 }
 
 /** Chooses a model in the head of the page; one that has come since the page was opened is added. */
@@ -85,12 +89,16 @@ function chooseModel(name) {
   model.dispatchEvent(new Event("change"));
 }
 
-/** Says what the chosen model is, and keeps it in `context.facts`; null where it cannot be loaded. */
+/**
+ * Says what the chosen model is, and keeps it in `context.facts`; null where it cannot be loaded. The text is the
+ * model's example unless the reader has written one.
+ */
 async function showFacts(context) {
   const { model } = context;
-  parts.facts.textContent = `Loading ${model}…`;
+  say(context.facts ? parts.facts : parts.pageStatus, `Loading ${model}…`); // what is shown already does not move
   const answer = await context.source.facts(model).catch((error) => ({ error }));
   if (context.model !== model) return;
+  if (!context.text || context.text === context.facts?.example) context.text = answer.example ?? "";
   context.facts = answer.error ? null : answer;
   parts.facts.textContent = answer.error ? "" : describeFacts(answer);
   say(parts.pageStatus, answer.error?.message ?? "", Boolean(answer.error));
@@ -100,7 +108,7 @@ function describeFacts({ parameters, n_layer: layers, n_head: heads, block_size:
   const count = (number, name) => `${number.toLocaleString("en")} ${name}${number === 1 ? "" : "s"}`;
   return (
     `${count(parameters, "parameter")} in ${count(layers, "layer")} of ${count(heads, "head")}; ` +
-    `it sees ${count(window, token)} at a time, and knows ${size.toLocaleString("en")} different ones.`
+    `sees ${count(window, token)}, knows ${size.toLocaleString("en")}`
   );
 }
 

@@ -8,8 +8,12 @@ export function comparing(showWriter) {
     name: "compare",
     title: "Compare",
     sentence:
-      "Two models continue one prompt with the same random numbers. Look for where their texts part, at the bar " +
-      "between two characters, and for how much fainter, that is likelier, the better model's characters are.",
+      "Two models continue one prompt with the same random numbers. Look for the bar between two characters where " +
+      "their texts part.",
+    more:
+      "Bits per character say how surprised each model was by what it wrote itself: the texts are different ones, so " +
+      "fewer bits are no better model, and a text that repeats itself has few. Which model predicts a text better is " +
+      "said by Surprisal, where both read the same one, and by the validation loss in Runs.",
     show(root, context) {
       const { models, model } = context;
       const other = models.find((name) => name !== model) ?? model;

@@ -1,3 +1,5 @@
+const MOST_ALTERNATIVES = 4096;
+
 /** Answers what the views ask by asking the server. Its methods throw a ServerError, or an AbortError of a signal. */
 export class ServerSource {
   constructor(key) {
@@ -24,6 +26,20 @@ export class ServerSource {
     const named = Object.fromEntries(Object.entries(request).map(([name, value]) => [snakeCase(name), value]));
     const body = { ...named, max_tokens: count };
     for await (const { tokens } of this.events("/api/generate", body)) onTokens(tokens);
+  }
+
+  /** Logits, up to a constant, from which the token after some ids is sampled; -Infinity for ids that are not told. */
+  async logitsAfter({ model, ids }) {
+    const only = { max_tokens: 1, known: ids.length, alternatives: MOST_ALTERNATIVES, signal: null };
+    const request = { model, prompt: ids, ...only };
+    for await (const { tokens } of this.events("/api/generate", request)) {
+      if (!tokens.length) continue;
+      const [{ sampled }] = tokens; // as the model has them, but for ids without a text
+      const logits = new Float32Array(1 + Math.max(...sampled.map(([id]) => id))).fill(-Infinity);
+      for (const [id, , probability] of sampled) logits[id] = Math.log(probability);
+      return logits;
+    }
+    return null;
   }
 
   runs() {

@@ -1,54 +1,85 @@
 import { drawInTheme, drawLegend, paintBits } from "../colors.js";
 import { create, createButton, fill } from "../dom.js";
-import { createBar, decimals, makeChoosable, quoted } from "../tokens.js";
+import { probabilitiesOf } from "../engine/sampling.js";
+import { createBar, makeChoosable, percent, quoted } from "../tokens.js";
 import template from "./passage.html";
 
 const TICKS = [
-  [0, "1"],
-  [0.25, "0.25"],
-  [0.5, "0.06"],
-  [0.75, "0.016"],
-  [1, "0.004"],
+  [0, "100%"],
+  [0.25, "25%"],
+  [0.5, "6%"],
+  [0.75, "1.6%"],
+  [1, "0.4%"],
 ];
+const SURPRISING = 0.25;
+const LONG_WORD = 16;
 
 /**
  * A text that is being written, whose tokens show what else was possible. A token has `id`, `label`, `text`,
  * `probability` and `chance`, those by the model and of sampling (null where nothing came before it), `own` and
  * `sampled`: the most likely tokens by both, as triples of id, label and probability; `isGiven` is set if it is of the
- * prompt, `isPicked` if a reader chose it. `branch(index, id)` follows a click on an alternative; `settings` are the
- * words for the sampling parameters.
+ * prompt, `isPicked` if a reader chose it. It was sampled with the settings `sampling`, and `word` is what it is.
+ *
+ * `branch(index, id)` follows a click on an alternative. `settings()` are those of the form, and `describe(settings)`
+ * has words for some; where they are not those that the text was sampled with, the bars of the chosen token show them,
+ * where they are all such as `isComputed(settings)` can tell, from `logitsAfter(ids)`, the logits of the next token.
  */
 export class Passage {
-  constructor(root, branch) {
+  constructor(root, events) {
     this.parts = fill(root, template);
-    this.branch = branch;
-    this.settings = "";
+    this.events = events;
+    this.sampling = null;
+    this.word = "character";
     this.tokens = [];
     this.items = []; // their elements
+    this.unfinished = []; // those of the last word
     this.chosen = null;
-    const { title, choice, written, legend } = this.parts;
-    this.idle = [title.textContent, choice.textContent];
+    this.logits = null; // of the chosen token, once they were asked for
+    const { written, legend } = this.parts;
     this.pick = makeChoosable(
       written,
       this.items,
       Infinity,
-      (index) => {
-        this.chosen = index;
-        this.show(index);
-      },
+      (index) => this.choose(index),
       (index) => this.show(index ?? this.chosen)
     );
     drawInTheme(root, () => {
       drawLegend(legend, "probability", TICKS);
       this.items.forEach((_, index) => this.tint(index));
     });
+    this.show(null);
+  }
+
+  get text() {
+    return this.tokens.map(({ text }) => text).join("");
+  }
+
+  choose(index) {
+    this.chosen = index;
+    this.logits = null;
+    this.show(index);
   }
 
   add(tokens) {
     const { written } = this.parts;
     const isAtEnd = written.scrollTop + written.clientHeight >= written.scrollHeight - 8;
     written.append(...tokens.flatMap((token) => this.addItem(token)));
+    this.hideUnfinished(this.tokens.findLastIndex(({ text, isPicked }) => isPicked || /\s$/.test(text)) + 1);
     if (isAtEnd) written.scrollTop = written.scrollHeight;
+    if (this.chosen === null) this.pickSurprising(SURPRISING);
+  }
+
+  /** Hides the word that begins at an index, unless it is long: it may yet have to move to the next line. */
+  hideUnfinished(index) {
+    for (const item of this.unfinished) item.classList.remove("unfinished");
+    this.unfinished = this.items.slice(index).slice(-LONG_WORD);
+    for (const item of this.unfinished) item.classList.add("unfinished");
+  }
+
+  /** Chooses the first of the written tokens that is so unlikely, if there is one: the bars then say something. */
+  pickSurprising(probability) {
+    const index = this.tokens.findIndex((token) => !token.isGiven && (token.probability ?? 1) <= probability);
+    if (index >= 0) this.pick(index);
   }
 
   addItem(token) {
@@ -57,7 +88,7 @@ export class Passage {
     item.classList.toggle("picked", Boolean(token.isPicked));
     item.classList.toggle("unknown", probability === null);
     item.setAttribute("role", "button");
-    item.setAttribute("aria-label", probability === null ? label : `${label}, probability ${decimals(probability)}`);
+    item.setAttribute("aria-label", probability === null ? label : `${label}, ${percent(probability)}`);
     item.tabIndex = -1;
     item.dataset.index = String(this.items.length);
     this.tokens.push(token);
@@ -74,16 +105,17 @@ export class Passage {
     while (written.lastChild && written.lastChild !== items.at(-1)) written.lastChild.remove();
     if (tokens.at(-1)?.text === "\n") written.append("\n");
     if (this.chosen !== null && this.chosen >= length) {
-      this.chosen = null;
-      this.show(null);
+      this.choose(null);
     }
   }
 
-  /** Lets the tab key reach the text. */
+  /** Ends a text: chooses a token where none is, which lets the tab key reach the text. */
   settle() {
-    if (!this.items.length || this.items.some((item) => item.tabIndex === 0)) return;
-    const first = this.tokens.findIndex(({ isGiven }) => !isGiven);
-    this.pick(first < 0 ? this.items.length - 1 : first);
+    this.hideUnfinished(Infinity);
+    if (this.chosen === null) this.pickSurprising(1);
+    if (this.chosen === null && this.items.length) this.pick(this.items.length - 1);
+    const item = this.items[this.chosen];
+    if (item) this.parts.written.scrollTop = item.offsetTop - item.offsetHeight - this.parts.written.offsetTop;
   }
 
   focus(index) {
@@ -103,29 +135,57 @@ export class Passage {
   }
 
   show(index) {
-    const { title, choice, possible, sampling, pairs } = this.parts;
+    const { title, choice, pairs } = this.parts;
     const token = this.tokens[index];
-    possible.hidden = !token?.own.length;
-    title.textContent = token ? `${quoted(token.label)} (${index})` : this.idle[0];
-    choice.textContent = token ? describeChoice(token) : this.idle[1];
-    if (!token) return;
-    sampling.textContent = this.settings;
+    title.textContent = token ? `${quoted(token.label)} · ${this.word} ${index}` : "What else was possible";
+    choice.textContent = token ? describeChoice(token) : "Each choice of the model, as it writes.";
+    if (!token) pairs.replaceChildren();
+    else if (index === this.chosen) this.follow();
+    else this.draw(token, token, this.sampling);
+  }
+
+  /** Draws the alternatives of a token with their probabilities, `chance` and `sampled`, under some settings. */
+  draw(token, { chance, sampled }, settings) {
+    const { sampling, pairs } = this.parts;
+    sampling.textContent = `with ${this.events.describe(settings)}`;
     const entries = [...token.own];
     if (entries.length && entries.every(([id]) => id !== token.id)) {
       entries.push([token.id, token.label, token.probability]); // it came, and is not among the most likely
     }
-    pairs.replaceChildren(...entries.map((entry) => createAlternative(token, entry, (id) => this.branch(index, id))));
+    const branch = (id) => this.events.branch(this.tokens.indexOf(token), id);
+    pairs.replaceChildren(...entries.map((entry) => createAlternative(token, chance, sampled, entry, branch)));
+  }
+
+  /** Draws the chosen token's alternatives under the settings of the form, where they are others by now. */
+  async follow() {
+    const token = this.tokens[this.chosen];
+    if (!token) return;
+    const settings = this.events.settings();
+    const isSampled = this.events.describe(settings) === this.events.describe(this.sampling);
+    const after = isSampled || !token.own.length ? null : await this.probabilitiesUnder(settings);
+    if (token !== this.tokens[this.chosen]) return;
+    const sampled = token.own.map(([id, label]) => [id, label, after?.[id] ?? 0]).filter(([, , chance]) => chance > 0);
+    if (after) this.draw(token, { chance: after[token.id] ?? 0, sampled }, settings);
+    else this.draw(token, token, this.sampling);
+  }
+
+  /** Probabilities of the chosen token's place under settings; null where they cannot be computed. */
+  async probabilitiesUnder(settings) {
+    const ids = this.tokens.slice(0, this.chosen).map(({ id }) => id);
+    this.logits ??= Promise.resolve(this.events.logitsAfter(ids)).catch(() => null);
+    const logits = this.events.isComputed(settings) ? await this.logits : null;
+    return logits && probabilitiesOf(logits, settings);
   }
 }
 
 function describeChoice({ probability, isGiven, isPicked }) {
   if (probability === null) return "There is nothing before it that the model could predict it from.";
   const origin = isGiven ? "; it is part of the prompt" : isPicked ? "; you chose it" : "";
-  return `Its probability was ${decimals(probability)}${origin}.`;
+  return `${percent(probability)} by the model, ${(-Math.log2(probability)).toFixed(1)} bits${origin}.`;
 }
 
 /** An item with two bars, and a name that branches; sampling changes no order, and so has the same most likely ones. */
-function createAlternative({ id: came, chance, own, sampled: kept }, [id, label, probability], branch) {
+function createAlternative({ id: came, own }, chance, kept, [id, label, probability], branch) {
   const [, , sampled] = kept.find(([other]) => other === id) ?? [id, label, id === came ? chance : 0];
   const isKnown = id === came || kept.length < own.length; // as many may be only the beginning of a longer list
   const item = create(
@@ -133,8 +193,8 @@ function createAlternative({ id: came, chance, own, sampled: kept }, [id, label,
     sampled ? "" : "dropped",
     createButton("", label, () => branch(id), `continue with ${label}`),
     create("span", "pair", createBar("own", probability), createBar("fill", sampled)),
-    create("span", "value", decimals(probability)),
-    create("span", "value sampled", sampled ? decimals(sampled) : isKnown ? "never" : "")
+    create("span", "value", percent(probability)),
+    create("span", "value sampled", sampled ? percent(sampled) : isKnown ? "never" : "")
   );
   item.classList.toggle("came", id === came);
   return item;

@@ -1,4 +1,4 @@
-import { camelCase, create, fill, isSubmit, say } from "../dom.js";
+import { camelCase, copy, create, fill, isSubmit, say } from "../dom.js";
 import { markParting } from "./parting.js";
 import { Passage } from "./passage.js";
 import template from "./write.html";
@@ -8,10 +8,24 @@ export const WRITE = {
   name: "write",
   title: "Write",
   sentence:
-    "The stronger a character's color, the less likely it was. Look for the first letters of words, where the model " +
-    "has many choices, and for the letters after them, which are almost certain. Point at a character to see what " +
-    "else was possible there.",
+    "The stronger the color, the less likely the model took it to be. Choose a place in the text to see what else was " +
+    "possible there.",
+  more:
+    "Look for the first letters of words, where the model has many choices, and for the letters after them, which are " +
+    "almost certain. Each alternative has two bars: its probability by the model, and the one that it is sampled " +
+    "with. Move a slider and watch the second: temperature makes likely ones more or less likely, then top-k, top-p " +
+    "and min-p drop unlikely ones, and what is left is scaled to 100%. Choose an alternative to go on from there.",
 };
+const TEMPERATURE = {
+  field: "temperature",
+  type: "number",
+  minimum: 0,
+  maximum: 2,
+  description: "Below 1 makes likely ones more likely; 0 always takes the most likely one.",
+};
+const COMPUTED = ["temperature", "top-k", "top-p", "min-p"]; // what engine/sampling.js knows the effect of
+const MOST_ON_A_SLIDER = 50; // of a number without bounds
+const BEGINNING = /^\s*\S{1,16}(\s\S{1,8}(?=\s))?/;
 
 /**
  * A form, and a text for each of `models`: `name()` is that of the model, and `heading`, where there is one, an element
@@ -21,36 +35,59 @@ export const WRITE = {
  *
  * `source.write({ model, prompt, count, temperature, topK, topP, seed, known, signal }, add)` calls `add(tokens)` with
  * tokens as `Passage` takes them: those of the prompt but for the first `known`, then `count` that are sampled. The
- * prompt is a text, or the ids of one. `source.pace`, where it is there, says what computes.
+ * prompt is a text, or the ids of one. `source.logitsAfter({ model, ids })` returns the logits, up to a
+ * constant, of the token after some ids. `source.pace`, where it is there, says what computes.
  *
- * `changed(values)` follows the form, `written(text)` each text.
+ * `changed(values)` follows the form, `written(text)` each text that the reader asked for.
  */
 export class Writer {
   constructor(root, start, source, models, { changed = null, written = null } = {}) {
     this.parts = fill(root, template);
     this.source = source;
+    this.changed = changed;
     this.written = written;
+    this.word = "character"; // for a token of the model
+    this.shown = null; // the model that the view was opened with
+    this.address = ""; // the parameters that were taken over
     this.filters = Object.entries(start.filters).map(([name, schema]) => ({ ...schema, field: fieldOf(name) }));
-    const { form, seed, panes, stop, another, count } = this.parts;
-    this.fields = { prompt: this.parts.prompt, count, temperature: this.parts.temperature };
-    for (const filter of this.filters) {
-      this.fields[filter.field] = createNumber(filter);
-      seed.parentElement.before(createControl(filter, this.fields[filter.field]));
+    const { form, seed, panes, count, prompt } = this.parts;
+    this.fields = { prompt, count };
+    this.sliders = {};
+    for (const setting of [TEMPERATURE, ...this.filters]) {
+      const { row, input, slider } = createSetting(setting);
+      this.fields[setting.field] = input;
+      this.sliders[setting.field] = slider;
+      seed.parentElement.before(row);
     }
     this.fields.seed = seed;
     this.panes = models.map(({ name, heading = "" }) => new Pane(this, name, heading));
     panes.append(...this.panes.map(({ element }) => element));
+    count.max = start.most;
+    this.fill(start);
+    this.listen(root, form);
+  }
+
+  listen(root, form) {
+    const { stop, dice, seed, copy, link, settings } = this.parts;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.start();
     });
-    form.addEventListener("input", () => changed?.(this.values()));
+    form.addEventListener("input", ({ target }) => this.follow(target));
+    form.addEventListener("change", ({ target }) => target instanceof HTMLSelectElement && this.start(false));
+    const showWrong = () => {
+      settings.open = true;
+    };
+    form.addEventListener("invalid", showWrong, { capture: true });
     stop.addEventListener("click", () => this.stop());
-    another.addEventListener("click", () => {
-      seed.value = (Number(seed.value) + 1) % 2 ** 32;
-      form.dispatchEvent(new Event("input"));
+    dice.addEventListener("click", () => {
+      seed.value = crypto.getRandomValues(new Uint32Array(1))[0];
+      this.follow(seed);
       this.start();
     });
+    copy.addEventListener("click", () => this.copy());
+    link.addEventListener("click", () => this.link());
+    link.hidden = copy.hidden = this.panes.length > 1;
     document.addEventListener("keydown", (event) => {
       if (!root.isConnected) return;
       if (event.key === "Escape") this.stop();
@@ -59,28 +96,72 @@ export class Writer {
         form.requestSubmit();
       }
     });
-    count.max = start.most;
-    this.fill(start);
+    const isWide = matchMedia("(min-width: 56rem)");
+    const unfold = () => {
+      settings.open = isWide.matches;
+    };
+    isWide.addEventListener("change", unfold);
+    unfold();
   }
 
   /** Writes values into the form. */
   fill(values) {
     for (const [name, field] of Object.entries(this.fields)) field.value = values[name];
+    this.follow();
+  }
+
+  /** Follows a field of the form, and those that show what it has. */
+  follow(target = null) {
+    for (const [name, slider] of Object.entries(this.sliders)) {
+      if (target === slider) this.fields[name].value = slider.value;
+      else slider.value = this.fields[name].value;
+    }
+    const settings = this.settings();
+    this.parts.summary.textContent = `${this.describe(settings)}, seed ${settings.seed}`;
+    if (!target) return;
+    this.changed?.(this.values());
+    if (this.address) this.setAddress("");
+    if (Object.values(this.fields).every(isValid)) for (const { passage } of this.panes) passage.follow();
+  }
+
+  /**
+   * Follows the page, see `startShell`: takes over what an address names, but for wrong values, and writes. Without
+   * one, it writes when it is shown first, and when the model is another; `word` is that for a token of the model.
+   */
+  open(context, word) {
+    const { params, model, models, chooseModel } = context;
+    const [asked, address] = [params.get("model"), params.toString()];
+    const named = Object.entries(this.fields).filter(([name]) => params.has(name));
+    const isNew = address !== this.address && named.length > 0;
+    if (isNew && asked && asked !== model && models.includes(asked)) {
+      chooseModel(asked); // which opens it again
+      return;
+    }
+    this.word = word;
+    this.parts.unit.textContent = `${word[0].toUpperCase()}${word.slice(1)}s`;
+    if (isNew) for (const [name, field] of named) setIfValid(field, params.get(name));
+    if (isNew) this.follow(this.parts.prompt);
+    if (isNew) this.address = address;
+    else if (this.address && asked && asked !== model) this.setAddress(""); // another model was chosen
+    if (isNew || this.shown !== model) this.start(isNew);
+    this.shown = model;
   }
 
   values() {
     return Object.fromEntries(Object.entries(this.fields).map(([name, field]) => [name, field.value]));
   }
 
-  /** Starts all texts anew, unless a setting is wrong, which the form shows. */
-  start() {
+  /** The numbers of the form, as a request has them. */
+  settings() {
+    const { prompt, ...numbers } = this.values();
+    return Object.fromEntries(Object.entries(numbers).map(([name, value]) => [camelCase(name), Number(value)]));
+  }
+
+  /** Starts all texts anew, unless a setting is wrong, which the form shows; `isAsked`: by the reader. */
+  start(isAsked = true) {
     this.stop();
     if (!this.parts.form.reportValidity()) return;
-    const { prompt, ...numbers } = this.values();
-    const settings = Object.fromEntries(
-      Object.entries(numbers).map(([name, value]) => [camelCase(name), Number(value)])
-    );
-    for (const pane of this.panes) pane.start(prompt, settings, this.describe(settings));
+    for (const pane of this.panes) pane.start(this.parts.prompt.value, isAsked);
   }
 
   describe(settings) {
@@ -89,13 +170,35 @@ export class Writer {
     return [`temperature ${settings.temperature}`, ...words].join(", ");
   }
 
+  /** Whether the effect of the settings can be computed here: not that of a plugin's filter, unless it is off. */
+  isComputed(settings) {
+    const others = this.filters.filter(({ field }) => !COMPUTED.includes(field));
+    return others.every((filter) => settings[camelCase(filter.field)] === filter.default);
+  }
+
   stop() {
     for (const { running } of this.panes) running?.abort();
   }
 
-  /** Follows a text that grows or has ended. */
-  follow() {
-    this.parts.stop.disabled = this.panes.every(({ running }) => !running);
+  async copy() {
+    const [{ passage, status }] = this.panes;
+    const isCopied = await copy(passage.text);
+    say(status, isCopied ? "The text is copied." : "The browser allows no copying here; select the text.", !isCopied);
+  }
+
+  /** Makes parameters those of the page's address: none where it would tell another text. */
+  setAddress(parameters) {
+    this.address = parameters;
+    history.replaceState(null, "", `#write${parameters && "?"}${parameters}`);
+  }
+
+  /** Puts what makes this text into the page's address, and copies it. */
+  async link() {
+    const [{ model, status }] = this.panes;
+    const named = { ...this.values(), ...(model() ? { model: model() } : {}) };
+    this.setAddress(new URLSearchParams(named).toString());
+    const isCopied = await copy(location.href);
+    say(status, `${isCopied ? "The address is copied" : "Copy the page's address"}; it writes this text again.`);
   }
 }
 
@@ -108,31 +211,41 @@ class Pane {
     this.status = create("output", "status");
     const body = create("div");
     this.element = create("div", "pane", heading, this.status, body);
-    this.passage = new Passage(body, (index, id) => this.branch(index, id));
+    this.passage = new Passage(body, {
+      branch: (index, id) => this.branch(index, id),
+      settings: () => writer.settings(),
+      describe: (settings) => writer.describe(settings),
+      isComputed: (settings) => writer.isComputed(settings),
+      logitsAfter: (ids) => writer.source.logitsAfter({ model: model(), ids }),
+    });
   }
 
-  start(prompt, settings, words) {
-    this.settings = settings;
-    this.passage.settings = words;
+  start(prompt, isAsked) {
+    this.isAsked = isAsked;
     this.passage.truncate(0);
-    this.run(prompt, settings.count, 0);
+    this.passage.word = this.writer.word;
+    this.run(prompt, this.writer.settings(), 0);
   }
 
-  /** Replaces a token, and continues from there; the random numbers of the seed begin anew. */
+  /** Replaces a token, and continues from there with the settings; the random numbers of the seed begin anew. */
   branch(index, id) {
+    if (!this.writer.parts.form.reportValidity()) return;
     this.running?.abort();
+    this.isAsked = true;
     const { tokens } = this.passage;
-    const count = this.settings.count - tokens.slice(0, index + 1).filter(({ isGiven }) => !isGiven).length;
+    const settings = this.writer.settings();
+    const count = settings.count - tokens.slice(0, index + 1).filter(({ isGiven }) => !isGiven).length;
     this.passage.truncate(index);
-    this.run([...tokens.map((token) => token.id), id], Math.max(0, count), index);
+    this.run([...tokens.map((token) => token.id), id], { ...settings, count: Math.max(0, count) }, index);
   }
 
   /** Lets the text grow, and says how that went. */
-  async run(prompt, count, known) {
-    const { source, written } = this.writer;
+  async run(prompt, settings, known) {
+    const { source, written, word } = this.writer;
     const control = new AbortController();
     this.running = control;
-    this.writer.follow();
+    this.passage.sampling = settings;
+    this.writerFollows();
     say(this.status, "Writing…");
     const began = performance.now();
     let added = 0;
@@ -141,18 +254,26 @@ class Pane {
     };
     let fault = null;
     try {
-      const request = { ...this.settings, model: this.model(), prompt, count, known, signal: control.signal };
+      const request = { ...settings, model: this.model(), prompt, known, signal: control.signal };
       await Promise.race([source.write(request, add), untilAborted(control.signal)]);
     } catch (error) {
       if (error.name !== "AbortError") fault = error.message;
     }
     if (this.running !== control) return; // another run has taken its place
     this.running = null;
-    this.writer.follow();
+    this.writerFollows();
     const seconds = (performance.now() - began) / 1000;
-    say(this.status, fault ?? describeRun(added, this.settings.seed, seconds, source.pace ?? ""), fault !== null);
+    const bits = describeBits(this.passage.tokens);
+    const said = `${describeRun(added, word, settings.seed, seconds, source.pace ?? "")}${bits}`;
+    say(this.status, fault ?? said, fault !== null);
     this.passage.settle();
-    written?.(this.passage.tokens.map(({ text }) => text).join(""));
+    if (this.isAsked) written?.(this.passage.text);
+  }
+
+  /** Lets the reader stop what grows. */
+  writerFollows() {
+    const { parts, panes } = this.writer;
+    parts.stop.disabled = panes.every(({ running }) => !running);
   }
 
   /** Adds tokens, the one at `picked` chosen by the reader; returns how many were sampled. */
@@ -168,9 +289,17 @@ class Pane {
   }
 }
 
-function describeRun(count, seed, seconds, computer) {
+function describeRun(count, word, seed, seconds, computer) {
   const pace = seconds > 0 ? `, ${Math.round(count / seconds)} per second${computer}` : "";
-  return `${count} character${count === 1 ? "" : "s"} written with seed ${seed}${pace}.`;
+  return `${count} ${word}${count === 1 ? "" : "s"} written with seed ${seed}${pace}.`;
+}
+
+/** How surprised the model was by what was written, per character, whatever its tokens are. */
+function describeBits(tokens) {
+  const written = tokens.filter(({ isGiven, probability }) => !isGiven && probability > 0);
+  const characters = written.reduce((sum, { text }) => sum + [...text].length, 0);
+  const bits = written.reduce((sum, { probability }) => sum - Math.log2(probability), 0);
+  return characters ? ` ${(bits / characters).toFixed(2)} bits per character.` : "";
 }
 
 /** Throws once a signal is aborted, whatever else still has to notice it. */
@@ -183,16 +312,35 @@ export function fieldOf(filter) {
   return filter.replaceAll("_", "-");
 }
 
-function createNumber({ field, type, minimum, exclusiveMinimum, maximum }) {
-  const input = Object.assign(create("input"), { type: "number", id: field, required: true });
-  input.step = type === "integer" ? "1" : "any";
-  input.min = minimum ?? (exclusiveMinimum === undefined ? "" : exclusiveMinimum + 1e-6);
-  input.max = maximum ?? "";
-  return input;
+/** The values that the form starts with: what the model's configuration has for sampling, and its first words. */
+export function startValues({ example, sample: { temperature, ...filters } }) {
+  const named = Object.entries(filters).map(([name, value]) => [fieldOf(name), value]);
+  const [prompt = ""] = BEGINNING.exec(example) ?? [];
+  return { prompt, count: 300, seed: 1337, temperature: Math.min(2, temperature), ...Object.fromEntries(named) };
 }
 
-function createControl({ field, description = "" }, input) {
-  return Object.assign(create("label", "", `${field[0].toUpperCase()}${field.slice(1)} `, input), {
-    title: description,
-  });
+function isValid(field) {
+  return field.validity.valid;
+}
+
+function setIfValid(field, value) {
+  if (field.type === "number" && !(value.trim() && Number.isFinite(Number(value)))) return;
+  const before = field.value;
+  field.value = value;
+  if (!isValid(field)) field.value = before;
+}
+
+/** A number with a slider. */
+function createSetting({ field, type, minimum, exclusiveMinimum = 0, maximum, description = "" }) {
+  const step = type === "integer" ? 1 : 0.01;
+  const input = Object.assign(create("input"), { type: "number", id: field, required: true });
+  input.step = type === "integer" ? "1" : "any";
+  input.min = minimum ?? exclusiveMinimum + 1e-6;
+  const most = maximum ?? MOST_ON_A_SLIDER;
+  if (most !== MOST_ON_A_SLIDER) input.max = maximum;
+  const slider = Object.assign(create("input"), { type: "range", step, max: most, min: minimum ?? step });
+  const name = `${field[0].toUpperCase()}${field.slice(1)}`;
+  slider.setAttribute("aria-label", `${name}, slider`);
+  const row = create("div", "setting", Object.assign(create("label", "", name), { htmlFor: field }), input, slider);
+  return { row: Object.assign(row, { title: description }), input, slider };
 }

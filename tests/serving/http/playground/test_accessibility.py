@@ -50,8 +50,8 @@ def test_no_view_breaks_a_rule_of_accessibility_or_is_cut_off(
     for view, is_shown in VIEWS.items():
         page.run(f"location.hash = '{view}'")
         page.wait_for(f"document.querySelector('.view-{view}') !== null")
-        if page.run("document.querySelector('form.prompt textarea') !== null"):
-            page.run("document.querySelector('form.prompt textarea').select()")
+        if page.run("document.querySelector('form textarea') !== null"):
+            page.run("document.querySelector('form textarea').select()")
             page.type(CORPUS[:50])
             page.press("Enter", CONTROL)
         page.wait_for(is_shown)

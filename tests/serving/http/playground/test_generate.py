@@ -84,6 +84,13 @@ def test_a_prompt_may_be_token_ids_and_known(server: Served, char_model: CharMod
     assert tokens(server, prompt="It was", max_tokens=0, known=5) == whole[5:6]
 
 
+def test_all_of_a_vocabulary_may_be_listed(server: Served, char_model: CharModel) -> None:
+    size = char_model[0].vocab_size
+    (token,) = tokens(server, prompt="It was", max_tokens=1, known=6, alternatives=size)
+    assert sorted(index for index, _, _ in token["own"]) == list(range(size))
+    assert sum(p for _, _, p in token["own"]) == pytest.approx(1, abs=1e-3)
+
+
 def test_what_lies_before_the_window_has_no_probability(server: Served, char_model: CharModel) -> None:
     window = char_model[0].config.block_size
     found = tokens(server, prompt="It was\n" * 10, max_tokens=2)
@@ -105,6 +112,7 @@ def test_bytes_that_begin_a_character_have_no_text_of_their_own(
 
 
 WRONG = [
+    {"alternatives": 5000},
     *({"prompt": prompt} for prompt in (5, "\u0416", [10**6])),
     *({"max_tokens": count} for count in (10**6, -1)),
     *({"temperature": 3.0}, {"top_p": 0.0}, {"top_k": -1}, {"known": -1}, {"model": "nobody"}, {"stop": ["a"]}),

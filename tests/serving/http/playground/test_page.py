@@ -25,7 +25,9 @@ def test_the_page_asks_nobody_else_and_runs_no_other_script(server: Served) -> N
 
 def test_a_model_is_described(server: Served, byte_server: Served, char_model: CharModel) -> None:
     model, tokenizer = char_model
-    assert server.get("/api/models/second").json() == {
+    described = server.get("/api/models/second").json()
+    assert 1 < len(tokenizer.encode(described.pop("example"))) <= 64
+    assert described == {
         "model": "second",
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "n_layer": 2,

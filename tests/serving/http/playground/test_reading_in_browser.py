@@ -35,6 +35,7 @@ def read(page: Page, view: str, text: str = TEXT) -> None:
 def choose_model(page: Page, name: str) -> None:
     model = "document.getElementById('model')"
     page.run(f"{model}.value = '{name}'; {model}.dispatchEvent(new Event('change'))")
+    page.wait_for("!document.getElementById('facts').textContent.startsWith('Loading')")  # its example is then read
 
 
 def texts_of(page: Page, selector: str) -> list[str]:

@@ -1,6 +1,7 @@
 """The playground's writing views in a browser: by mouse, by keyboard, and side by side."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,12 +89,14 @@ def test_a_model_that_was_trained_meanwhile_can_be_chosen_and_may_have_any_name(
 def test_text_streams_stops_at_once_and_gives_way_to_another(open_page: Open, serve: Serve) -> None:
     with serve() as manual:
         page = open_page(served=manual)
+        manual.engine.wait_for_request()  # it writes when it is opened
         fill(page, prompt="It")
         page.point("document.getElementById('write-button')", click=True)
         manual.engine.wait_for_request()
+        manual.engine.wait_for_cancel()
         page.wait_for("document.querySelectorAll('.written .token.given').length === 2")
         for count in (1, 2, 3):
-            manual.engine.say("a")
+            manual.engine.say("a", request=1)
             page.wait_for(f"document.querySelectorAll('.written .token:not(.given)').length === {count}")
             assert page.run("document.getElementById('stop').disabled") is False
         page.press("Escape")
@@ -102,14 +105,16 @@ def test_text_streams_stops_at_once_and_gives_way_to_another(open_page: Open, se
         assert page.text(".pane .status").startswith("3 characters written with seed 1337")
         page.press("Enter", CONTROL)
         manual.engine.wait_for_request()
-        page.point("document.getElementById('another')", click=True)  # takes the place of the one before
+        page.point("document.getElementById('dice')", click=True)  # takes the place of the one before
         manual.engine.wait_for_request()
         manual.engine.wait_for_cancel()
-        assert manual.engine.cancelled == manual.engine.requests[:2]
-        assert [request.params.seed for request in manual.engine.requests] == [1337, 1337, 1338]
-        manual.engine.say("ab", "length", request=2)
+        assert manual.engine.cancelled == manual.engine.requests[:3]
+        seed = int(page.run("document.getElementById('seed').value"))
+        assert [request.params.seed for request in manual.engine.requests] == [1337, 1337, 1337, seed]
+        assert seed != 1337
+        manual.engine.say("ab", "length", request=3)
         wait_until_written(page)
-        assert page.text(".pane .status").startswith("1 character written with seed 1338")
+        assert page.text(".pane .status").startswith(f"1 character written with seed {seed}")
 
 
 def test_a_character_shows_its_alternatives_and_branches(open_page: Open, two_models: Served) -> None:
@@ -117,10 +122,10 @@ def test_a_character_shows_its_alternatives_and_branches(open_page: Open, two_mo
     page = open_page()
     text = write(page, prompt="It was", count=40, temperature=0.9, top_k=5)
     page.point(ITEM.format(12))
-    assert page.text(".choice-title").endswith(" (12)")
+    assert page.text(".choice-title").endswith(" · character 12")
     assert page.run("document.querySelectorAll('.pairs li').length") == 10
     assert page.run("document.querySelectorAll('.pairs li:not(.dropped)').length") <= 5
-    assert page.text(".sampling") == "temperature 0.9, top-k 5"
+    assert page.text(".sampling") == "with temperature 0.9, top-k 5"
     came = page.run("document.querySelector('.pairs .came').textContent")
     assert came.startswith(text[12].replace(" ", "␣").replace("\n", "⏎"))
     page.point(ITEM.format(12), click=True)
@@ -136,37 +141,126 @@ def test_a_character_shows_its_alternatives_and_branches(open_page: Open, two_mo
     write(page, prompt="It was", count=200, temperature=2, top_k=0)
     tokens = "[...document.querySelectorAll('.written .token')]"
     least = page.run(
-        f"{tokens}.map((item) => Number(item.ariaLabel.split(', probability ')[1]?.replace('<', '') ?? 1))"
+        f"{tokens}.map((item) => Number(item.ariaLabel.match(/([\\d.]+)%$/)?.[1] ?? 100))"
         ".reduce((best, value, index, all) => (value < all[best] ? index : best), 0)"
     )
     page.point(ITEM.format(least), click=True)
     assert page.run("document.querySelectorAll('.pairs li').length") == 11
     assert page.run("document.querySelector('.pairs li:last-child').className") == "came"
     sampled = page.run("[...document.querySelectorAll('.pairs .sampled')].map((value) => value.textContent)")
-    assert 0 < float(sampled[-1].replace("<", "")) <= float(sampled[-2])
+    assert 0 < float(sampled[-1].strip("<%")) <= float(sampled[-2].strip("<%"))
+
+
+def test_it_opens_on_a_text_of_the_model_with_alternatives_and_other_views_on_its_example(
+    open_page: Open, two_models: Served
+) -> None:
+    """Which writes once, and again for another model."""
+    page = open_page()
+    wait_until_written(page)
+    name = two_models.models.first
+    example = two_models.get(f"/api/models/{name}").json()["example"]
+    prompt = page.run("document.getElementById('prompt').value")
+    assert prompt
+    assert example.startswith(prompt)
+    text = prompt + complete(two_models, name, prompt, max_tokens=300, temperature=0.8, seed=1337)
+    assert written(page) == text
+    assert page.run("document.querySelectorAll('.pairs li').length") >= 10
+    page.run("location.hash = '#surprisal'")
+    page.wait_for("document.querySelector('#reading-text') !== null")
+    assert page.run("document.getElementById('reading-text').value") == example
+    page.run("document.querySelector('.written')?.remove(); location.hash = '#write'")
+    page.wait_for("document.querySelector('.view-write') !== null")
+    assert page.text(".pane .status") != "Writing…"
+    assert written(page) == text
+    page.run("document.getElementById('model').focus()")
+    page.press("ArrowDown")
+    page.wait_for("document.querySelector('.pane .status').textContent === 'Writing…'")
+    wait_until_written(page)
+    assert written(page) != text
+
+
+def test_a_link_writes_the_same_text_by_the_same_model(open_page: Open, two_models: Served) -> None:
+    """What is wrong in one is ignored."""
+    second = "second" if two_models.models.first == "first" else "first"
+    address = f"write?prompt=It+was&count=30&temperature=0.5&top-k=7&seed=21&model={second}&top-p=5&min-p=x"
+    page = open_page(address)
+    wait_until_written(page)
+    settings = {"max_tokens": 30, "temperature": 0.5, "top_k": 7, "seed": 21}
+    assert page.run("document.getElementById('model').value") == second
+    assert written(page) == "It was" + complete(two_models, second, "It was", **settings)
+    assert page.run("document.getElementById('top-p').value") == "1"
+    write(page, prompt="Was\nit", temperature=0.9)
+    assert page.run("location.hash") == "#write"  # the address would be that of another text
+    page.point("document.getElementById('link')", click=True)
+    page.wait_for("location.hash.includes('Was')")
+    other = open_page(page.run("location.hash").removeprefix("#"))
+    wait_until_written(other)
+    assert written(other) == written(page)
+
+
+@pytest.mark.parametrize("change", [{"temperature": 0.3}, {"top_k": 3}, {"top_p": 0.4}, {"min_p": 0.2}])
+def test_a_slider_shows_its_effect_on_the_alternatives(
+    open_page: Open, two_models: Served, change: dict[str, float]
+) -> None:
+    page = open_page()
+    wait_until_written(page)
+    ((name, value),) = change.items()
+    slider = f"document.querySelector('#{name.replace('_', '-')} + [type=range]')"
+    place = int(page.run("document.querySelector('.written [aria-current]').dataset.index"))
+    page.run(f"{slider}.value = {value}; {slider}.dispatchEvent(new Event('input', {{ bubbles: true }}))")
+    page.wait_for(f"document.querySelector('.sampling').textContent.includes('{value}')")
+    asked = {"prompt": written(page)[:place], "max_tokens": 1, "temperature": 0.8, **change}
+    with two_models.http() as client:
+        answer = client.post("/api/generate", json={"model": two_models.models.first, **asked}).text
+    events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith("data: {")]
+    token = [token for event in events for token in event["tokens"]][-1]
+    expected = {label: f"{100 * p:.1f}%" for _, label, p in token["sampled"] if p > 0.001}
+    cells = "[...row.children].map((cell) => cell.textContent)"
+    rows = page.run(f"[...document.querySelectorAll('.pairs li')].map((row) => {cells})")
+    assert {label: said for label, _, _, said in rows[:10] if said != "never" and "<" not in said} == expected
+
+
+SHIFTS = (
+    "new Promise((done) => new PerformanceObserver((list) => done(list.getEntries().reduce((sum, entry) => "
+    "sum + entry.value, 0))).observe({ type: 'layout-shift', buffered: true })), "
+    "new Promise((done) => setTimeout(() => done(0), 200))"
+)
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_prompt_text_and_alternatives_are_on_one_screen_and_nothing_moves(open_page: Open, width: int) -> None:
+    page = open_page(width=width, height=800)
+    wait_until_written(page)
+    assert page.run(f"Promise.race([{SHIFTS}])") < 0.02
+    assert page.run("scrollY") == 0
+    tops = "[...document.querySelectorAll('#views a')].map((link) => link.offsetTop)"
+    assert len(set(page.run(tops))) == 1
+    for selector in ("#prompt", ".written", ".pairs li:nth-child(10)"):
+        box = page.run(f"document.querySelector('{selector}').getBoundingClientRect().toJSON()")
+        assert (selector, 0 < box["top"] < box["bottom"] <= 800) == (selector, True)
 
 
 def test_it_is_used_by_keyboard_alone(open_page: Open) -> None:
     page = open_page()
     page.run("document.getElementById('prompt').focus()")
     page.type("It was")
-    for _ in range(7):
-        page.press("Tab")
+    page.press("Tab")
     assert page.run("document.activeElement.id") == "write-button"
     page.press("Enter")
     wait_until_written(page)
-    for _ in range(2):  # Stop is disabled, Next seed is not
+    for _ in range(3):  # Stop is disabled, Copy and Link are not
         page.press("Tab")
     assert page.run("document.activeElement.closest('.written') !== null")
+    place = int(page.run("document.activeElement.dataset.index")) + 2
     page.press("ArrowRight")
     page.press("ArrowRight")
-    assert page.text(".choice-title").endswith("(8)")
+    assert page.text(".choice-title").endswith(f" {place}")
     page.press("Tab")
     assert page.run("document.activeElement.closest('.pairs') !== null")
     page.press("Enter")
     page.wait_for("document.querySelector('.picked') !== null")
     wait_until_written(page)
-    assert page.run("document.activeElement.dataset.index") == "8"
+    assert page.run("document.activeElement.dataset.index") == str(place)
 
 
 def test_two_models_write_side_by_side_with_one_seed(open_page: Open, two_models: Served) -> None:
@@ -181,6 +275,12 @@ def test_two_models_write_side_by_side_with_one_seed(open_page: Open, two_models
     parting = next(index for index, (one, other) in enumerate(zip(left, right, strict=True)) if one != other)
     marked = page.run("[...document.querySelectorAll('.parting')].map((item) => Number(item.dataset.index))")
     assert marked == [parting, parting]
+    for pane, name in enumerate(chosen):
+        settings = {"prompt": "It was", "max_tokens": 60, "temperature": 0.8, "seed": 3, "logprobs": 1}
+        scored = two_models.post(model=name, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, **settings).json()
+        bits = -sum(scored["choices"][0]["logprobs"]["token_logprobs"]) / math.log(2) / 60
+        said = page.text(f".pane:nth-child({pane + 1}) .status")
+        assert float(said.removesuffix(" bits per character.").split()[-1]) == pytest.approx(bits, abs=0.006)
 
 
 @pytest.mark.parametrize(
