@@ -26,7 +26,7 @@ export function percent(probability) {
 
 /** The surprise at what had this probability. */
 export function surprise(probability) {
-  return `${Math.max(0, -Math.log2(probability)).toFixed(2)} bits (${percent(probability)})`;
+  return `${Math.max(0, -Math.log2(probability)).toFixed(2)} bits, a probability of ${percent(probability)}`;
 }
 
 /** A bar of a share from 0 to 1. */

@@ -6,7 +6,7 @@ import { showArcs } from "./arcs.js";
 import template from "./attention.html";
 import { drawDoors, placeIn } from "./doors.js";
 import { Heads } from "./heads.js";
-import { describeKinds, LEAST_LEAD, measureHeads, mostTelling } from "./kinds.js";
+import { describeKinds, LEAST_LEAD, measureHeads, mostTelling, titleOf } from "./kinds.js";
 
 const THUMBNAIL = 96; // pixels of its side, at most
 const LARGEST = 28; // pixels of a cell that is not zoomed
@@ -32,7 +32,8 @@ class AttentionView {
     this.view = view;
     this.labels = view.labels;
     this.size = view.labels.length;
-    this.kinds = describeKinds(unitOf(view));
+    this.unit = unitOf(view);
+    this.kinds = describeKinds(this.unit);
     this.measure(view);
     this.head = this.mostTelling(view);
     this.query = this.size - 1;
@@ -219,7 +220,7 @@ class AttentionView {
     const { matrixTitle, summary, plot, canvas } = this.parts;
     const name = this.heads.nameOf(this.head);
     const { kind } = this.measured[this.head];
-    matrixTitle.textContent = `${name.replace("l", "L")}: ${kind ?? "none of the kinds"}`;
+    matrixTitle.textContent = `${name.replace("l", "L")}: ${kind ? titleOf(kind, this.unit) : "none of the kinds"}`;
     summary.textContent = this.describeHead();
     this.drawMeasures();
     plot.setAttribute("aria-label", `weights of ${name}; the arrow keys move through them`);
@@ -280,7 +281,7 @@ class AttentionView {
       token.classList.toggle("pointed", index === key);
     });
     this.drawArcs(query, row);
-    drawDoors(doors, this.view.doors ?? [], this.query);
+    drawDoors(doors, this.view, this.query);
     arcs.setAttribute("aria-label", `arcs from ${from} to what it attends to`);
   }
 

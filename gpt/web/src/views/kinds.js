@@ -16,6 +16,11 @@ export function describeKinds(unit) {
   };
 }
 
+/** The name of a kind where there is room for all of it. */
+export function titleOf(kind, unit) {
+  return ["previous", "duplicate", "first"].includes(kind) ? `${kind} ${unit}` : kind;
+}
+
 /** For each kind, the keys that every query of a text with these labels would look at; none where it has none. */
 function keysByKind(labels) {
   const places = new Map();

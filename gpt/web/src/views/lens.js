@@ -51,8 +51,8 @@ export function showLens(root, view) {
     parts.readout.textContent =
       came === null
         ? `The text ends here, so there is no next ${unit}.`
-        : `The next ${unit} is ${quoted(came)}: ${surprise(nextProbability[row][position])} here.`;
-    drawDoors(parts.doors, view.doors ?? [], position);
+        : `The next ${unit} is ${quoted(came)}: ${surprise(nextProbability[row][position])}, in this row.`;
+    drawDoors(parts.doors, view, position);
     parts.topTitle.textContent = `The ${entries.length} most likely`;
     drawBars(parts.top, entries, (entry) => (entries[entry][0] === came ? "came" : ""));
     parts.rowByRow.hidden = came === null;

@@ -34,7 +34,7 @@ export function showSurprisal(root, view) {
   function showDetails(index) {
     parts.detailsTitle.textContent = nameOf(labels, index);
     parts.readout.textContent = describe(index);
-    drawDoors(parts.doors, view.doors ?? [], index);
+    drawDoors(parts.doors, view, index);
     for (const [list, entries] of [
       [parts.before, before[index]],
       [parts.after, after[index]],
