@@ -260,7 +260,7 @@ def test_surprisal_shows_the_text_and_the_alternatives(open_page: Browse) -> Non
     assert chosen == ["z"]  # what surprised most
     assert readout == "9.50 bits, a probability of 0.1%. Sampling with these settings never picks it."
     assert before == [["z", "50.0%", "came"], ["q", "25.0%", ""]]
-    assert after == [["q", "100.0%", ""]]
+    assert after == [["q", "100%", ""]]
     assert title == "With temperature 0.8, top-p <0.9>"
     assert found["first"][0] == "'a' at 0"
     assert "nothing to predict it from" in found["first"][1]

@@ -9,8 +9,8 @@ export function describeKinds(unit) {
     previous: `the previous ${unit}`,
     duplicate: `the same ${unit} earlier in the text`,
     induction: `what followed the same ${unit} earlier in the text`,
-    "line start": `the line break before its line and the first ${unit} of the line`,
-    "word start": `the first ${unit} of its word and the one before it, from the third on`,
+    "line start": `the start of its line: the line break before it and its first ${unit}`,
+    "word start": `the start of its word: its first ${unit} and the one before`,
     first: `the first ${unit} of the text, often to do nothing`,
     itself: "itself",
   };
