@@ -110,15 +110,11 @@ export function makeChoosable(container, items, columns, choose, preview = null)
   return pick;
 }
 
-/**
- * Makes items choosable; `show(index)` follows the one under the mouse, or else the chosen one, and `picked(index)`,
- * where there is one, each choice.
- */
-export function makeReadable(container, items, columns, show, picked = null) {
+/** Makes items choosable; `show(index)` follows the one under the mouse, or else the chosen one. */
+export function makeReadable(container, items, columns, show) {
   let chosen = 0;
   const choose = (index) => {
     chosen = index;
-    picked?.(index);
     show(index);
   };
   return makeChoosable(container, items, columns, choose, (index) => show(index ?? chosen));

@@ -173,7 +173,7 @@ def test_attention_shows_every_head_and_the_chosen_row(open_page: Browse) -> Non
     assert [set(name.split()) for name in found["classes"]] == [{"looking", "seen"}, *[{"later"}] * 5]
     assert found["ablation"]  # is hidden: there is nobody to compute it
     assert found["thumbnails"] == 6
-    assert found["start"][:2] == ["Layer 1, head 1: previous token", "From 'z' at 5 to '</script>' at 4: 0.750"]
+    assert found["start"][:2] == ["Layer 1, head 1: previous", "From 'z' at 5 to '</script>' at 4: 0.750"]
     assert found["start"][2].startswith(
         "On average 0.800 of its weight is on the previous token; an even head would have 0.290"
     )

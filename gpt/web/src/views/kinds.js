@@ -1,4 +1,4 @@
-export const LEAST_LEAD = 0.2;
+const LEAST_LEAD = 0.2; // over an even head, below which a head has no name
 const LEAST_QUERIES = 4; // that an average is made of
 const DULL = ["first", "itself"]; // where a head looks that has nothing to do, or does nothing yet
 const [STARTS_IN_WORD, ENDS_IN_WORD] = [/^[\p{L}\p{N}_]/u, /[\p{L}\p{N}_]$/u];
@@ -14,11 +14,6 @@ export function describeKinds(unit) {
     first: `the first ${unit} of the text, often to do nothing`,
     itself: "itself",
   };
-}
-
-/** The name of a kind where there is room for all of it. */
-export function titleOf(kind, unit) {
-  return ["previous", "duplicate", "first"].includes(kind) ? `${kind} ${unit}` : kind;
 }
 
 /** For each kind, the keys that every query of a text with these labels would look at; none where it has none. */
