@@ -202,6 +202,7 @@ class AttentionView {
 
   chooseCell(query, key) {
     Object.assign(this, { query, key, pointed: null });
+    drawDoors(this.parts.doors, this.view, query);
     this.showCell();
     this.matrix.reveal();
   }
@@ -214,7 +215,7 @@ class AttentionView {
   /** Shows the cell under the mouse, or else the chosen one. */
   showCell() {
     const { query, key } = this.pointed ?? this;
-    const { readout, arcs, doors } = this.parts;
+    const { readout, arcs } = this.parts;
     const row = this.heads.row(this.head, query);
     this.matrix.mark({ query, key });
     const [from, to] = [query, key].map((index) => nameOf(this.labels, index));
@@ -227,7 +228,6 @@ class AttentionView {
       token.classList.toggle("pointed", index === key);
     });
     this.drawArcs(query, row);
-    drawDoors(doors, this.view, this.query);
     arcs.setAttribute("aria-label", `arcs from ${from} to what it attends to`);
   }
 }
