@@ -20,6 +20,7 @@ MODULES = {
     "engine/tokenizer.js": ("Tokenizer",),
     "engine/weights.js": ("decodeBase64",),
     "views/heads.js": ("Heads",),
+    "views/kinds.js": ("measureHeads", "mostTelling"),
     "views/parting.js": ("markParting",),
 }
 READER = """

@@ -19,7 +19,7 @@ def render_page(kind: str, view: View, title: str, note: str, framed: bool = Fal
     Args:
         kind: one of `KINDS`.
         view: what `attention_view`, `lens_view`, `surprisal_view` or `trace_view` returned; the one of attention
-            may also have `layer` and `head`, the ones to start with, else 0.
+            may also have `layer` and `head`, the ones to start with, else the page takes the most telling head.
         framed: whether it is shown in a frame that is as high as its content.
 
     Raises:
@@ -55,9 +55,9 @@ def _attention_data(view: View) -> View:
     if not weights.isfinite().all():
         raise not_finite()
     layers, heads = weights.shape[:2]
-    start = {"layer": view.get("layer", 0), "head": view.get("head", 0)}
+    start = {name: view[name] for name in ("layer", "head") if view.get(name) is not None}
     for name, count in (("layer", layers), ("head", heads)):
-        if not 0 <= start[name] < count:
+        if name in start and not 0 <= start[name] < count:
             raise InputError(f"there is no {name} {start[name]}; they go from 0 to {count - 1}")
     return {
         "labels": view["labels"],

@@ -4,6 +4,16 @@ export function quoted(label) {
   return `'${label}'`;
 }
 
+/** A token by its label and its place in the text. */
+export function nameOf(labels, index) {
+  return `${quoted(labels[index])} at ${index}`;
+}
+
+/** What a token of a view is called: as the view says, or by its labels, each of one character or of none to see. */
+export function unitOf({ unit, labels }) {
+  return unit ?? (labels.every((label) => /^(.|CR|U\+[0-9A-F]+)$/u.test(label)) ? "character" : "token");
+}
+
 /** Three decimals, and no zero for what is merely small. */
 export function decimals(value) {
   return value > 0 && value < 0.0005 ? "<0.001" : value.toFixed(3);
@@ -22,6 +32,11 @@ export function createBar(className, share) {
   return bar;
 }
 
+/** The surprise at what had this probability. */
+export function surprise(probability) {
+  return `${Math.max(0, -Math.log2(probability)).toFixed(2)} bits, a probability of ${percent(probability)}`;
+}
+
 /** Fills a list with pairs of a name and a probability; `classOf(index)` is "came", "chosen" or nothing. */
 export function drawBars(list, entries, classOf) {
   const items = entries.map(([name, probability], index) =>
@@ -30,7 +45,7 @@ export function drawBars(list, entries, classOf) {
       classOf(index),
       create("span", "name", name),
       create("span", "bar", createBar("fill", probability)),
-      create("span", "value", decimals(probability))
+      create("span", "value", percent(probability))
     )
   );
   list.replaceChildren(...items);
