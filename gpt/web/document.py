@@ -9,7 +9,7 @@ from string import Template
 
 from gpt.errors import InputError
 
-VIEWS = ("attention", "lens", "surprisal", "trace")
+VIEWS = ("attention", "lens", "surprisal", "trace", "picture")
 """Pages of one view of a text."""
 MODEL, PLAYGROUND = "model", "playground"
 """A model that a browser runs, and the page of the server."""
@@ -17,7 +17,7 @@ CONNECTIONS = {PLAYGROUND: " connect-src 'self';"}
 """What a page may ask for, by its content security policy."""
 CODE = {MODEL: " 'wasm-unsafe-eval'"}
 """What it may run beside its script: WebAssembly, which is no code but its own either."""
-STYLES = ("base", "pages", "bars", "attention", "lens", "trace", "write", "curves", "runs", "training", "widths")
+STYLES = ("base", "pages", "bars", "attention", "lens", "trace", "picture", "write", "curves", "runs", "training", "widths")
 """Style sheets in the order in which they apply."""
 
 
