@@ -48,7 +48,9 @@ function openPage() {
     const start = { ...data.start, most: MAX_TOKENS, filters: FILTERS };
     new Writer(root, start, source, [{ name: () => context.model }], { written });
   };
-  const readings = ["attention", "lens", "surprisal"].map((name) => readingView(name, () => model.config.block_size));
+  const readings = ["picture", "attention", "lens", "surprisal"].map((name) =>
+    readingView(name, () => model.config.block_size)
+  );
   const nav = Object.assign(create("nav"), { id: "views", ariaLabel: "Views" });
   const root = Object.assign(create("div"), { id: "view" });
   main.append(create("div", "shell", nav), root);

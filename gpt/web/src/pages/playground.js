@@ -27,7 +27,7 @@ const write = {
     return showWriter(root, context, [{ name: () => context.model }], { written });
   },
 };
-const readings = Object.keys(READINGS).map((name) =>
+const [picture, ...readings] = Object.keys(READINGS).map((name) =>
   readingView(name, ({ facts }) => facts?.block_size ?? UNKNOWN_WINDOW)
 );
 
@@ -62,7 +62,7 @@ async function openPlayground() {
   const { models } = context;
   context.model = models.includes(recall("model")) ? recall("model") : models[0];
   await showFacts(context);
-  const views = [write, comparing(showWriter), ...readings, RUNS, TRAINING];
+  const views = [write, picture, comparing(showWriter), ...readings, RUNS, TRAINING];
   const refresh = startShell(parts.views, parts.view, views, context);
   setOptions(parts.model, models, context.model);
   parts.model.addEventListener("change", () => {

@@ -3,6 +3,8 @@ import attention from "./attention.html";
 import { showAttention } from "./attention.js";
 import lens from "./lens.html";
 import { showLens } from "./lens.js";
+import picture from "./picture.html";
+import { showPicture } from "./picture.js";
 import template from "./reading.html";
 import surprisal from "./surprisal.html";
 import { showSurprisal } from "./surprisal.js";
@@ -11,6 +13,7 @@ import { showTrace } from "./trace.js";
 
 /** The views of a text: `show(root, view)` and the least and most tokens that they are for. */
 export const READINGS = {
+  picture: { title: "Model", least: 1, most: 128, show: showPicture, guide: picture },
   attention: { title: "Attention", least: 1, most: 128, show: showAttention, guide: attention },
   lens: { title: "Logit lens", least: 1, most: 128, show: showLens, guide: lens },
   surprisal: { title: "Surprisal", least: 2, most: 1024, show: showSurprisal, guide: surprisal },
@@ -43,6 +46,10 @@ class Reading {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.read();
+    });
+    this.parts.body.addEventListener("read", ({ detail: text }) => {
+      this.parts.readingText.value = text; // a view goes on by itself
+      form.requestSubmit();
     });
     form.addEventListener("keydown", (event) => isSubmit(event) && form.requestSubmit());
     this.follow();

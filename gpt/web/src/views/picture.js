@@ -1,0 +1,252 @@
+import { drawInTheme, paint } from "../colors.js";
+import { create, createButton, fill, keyIn, within } from "../dom.js";
+import { drawBars, makeChoosable, quoted } from "../tokens.js";
+import template from "./picture.html";
+import { drawArcs, drawStrip } from "./picture_drawing.js";
+import { Numbers } from "./picture_numbers.js";
+import { describeParts, percent } from "./picture_parts.js";
+
+const OPEN_HEADS = 36; // of all layers together: more are folded but for the first block
+const SWIPE = 40; // pixels
+const TAIL = 14; // tokens before the one that comes next
+const TITLES = {
+  attention: "this head in Attention",
+  lens: "this row in Logit lens",
+  trace: "this operation in Shapes",
+};
+
+/**
+ * Draws a model as one picture; `doors` are the other views that can be opened, `unit` is the word for a token. Returns
+ * a function that chooses the token of an address. Where it has a `source`, the model can go on by itself.
+ * @param {any} source
+ */
+export function showPicture(root, view, source = null) {
+  const picture = new Picture(root, view, source);
+  return (params) => picture.open(params);
+}
+
+class Picture {
+  constructor(root, view, source) {
+    this.root = root;
+    this.view = view;
+    this.source = source;
+    this.doors = [...(view.doors ?? []), ...(source?.trace ? ["trace"] : [])];
+    this.numbers = new Numbers(view);
+    this.token = this.numbers.size - 1;
+    this.shown = []; // parts with their elements
+    this.parts = fill(root, template);
+    this.build();
+    this.pickToken = makeChoosable(this.parts.line, this.tokens, Infinity, (token) => this.chooseToken(token));
+    const items = this.shown.map(({ item }) => item);
+    const choose = (index) => {
+      this.chosen = index;
+      const block = items[index].closest("details");
+      if (block) block.open = true;
+      this.explain(index);
+    };
+    const pickPart = makeChoosable(this.parts.flow, items, 1, choose, (index) => this.explain(index ?? this.chosen));
+    this.listen();
+    this.watchStages();
+    this.pickToken(this.token);
+    pickPart(0);
+    drawInTheme(root, () => this.draw());
+  }
+
+  /** Chooses the token that an address names. */
+  open(params) {
+    const token = Number(params.get("token") ?? this.token);
+    if (Number.isInteger(token) && token in this.tokens) this.pickToken(token);
+  }
+
+  build() {
+    const { before, blocks, after } = describeParts(this.numbers, this.view.unit ?? "token");
+    const { line, flow } = this.parts;
+    this.tokens = this.view.labels.map((label) => Object.assign(create("span", "token", label), { role: "button" }));
+    line.append(...this.tokens);
+    this.isFolded = blocks.length * this.numbers.config.n_head > OPEN_HEADS;
+    this.bars = create("ol", "bars");
+    this.tail = create("span", "tail");
+    this.next = create("span", "guess");
+    this.goOn = createButton("", "", () => this.follow());
+    this.stages = [
+      this.createStage(0, "text", ...before.map((part) => this.createRow(part))),
+      ...blocks.map((block, layer) => this.createBlock(block, layer)),
+      this.createStage(
+        blocks.length,
+        "logits",
+        ...after.map((part) => this.createRow(part)),
+        this.bars,
+        this.createEnd()
+      ),
+    ];
+    flow.append(...this.stages);
+  }
+
+  createStage(row, name, ...children) {
+    const stage = create("section", "stage-of", ...children);
+    Object.assign(stage.dataset, { row, name });
+    stage.setAttribute("aria-label", name);
+    return stage;
+  }
+
+  createBlock({ parameters, branches, middle, stream }, layer) {
+    const [attention, mlp] = branches.map((parts) => {
+      const heads = create("span", "head-tiles", ...parts.filter(isHead).map((part) => this.createHead(part)));
+      const rows = parts.filter((part) => !isHead(part)).map((part) => [part, this.createRow(part)]);
+      const items = rows.flatMap(([{ kind }, row]) => (kind === "attention" ? [row, heads] : [row]));
+      return create("div", "branch", ...items);
+    });
+    const summary = create("summary", "", create("b", "", `Block ${layer}`), create("span", "note", parameters));
+    const block = create("details", "block", summary, attention, this.createRow(middle), mlp);
+    block.open = !this.isFolded || layer === 0;
+    return this.createStage(layer, `block ${layer}`, block, this.createRow(stream));
+  }
+
+  /** A row of the picture: a button with name and shape, what is drawn, and figures. */
+  createRow(part) {
+    const value = create("span", "value");
+    const guess = part.guess ? create("span", "guess") : null;
+    const drawn = part.vector ? create("canvas", "strip") : create("span", "middle", part.middle ?? "");
+    const row = createButton(`part ${part.kind}`, "", () => {});
+    row.append(
+      create("span", "node"),
+      create("span", "name", part.name, create("span", "note", part.shape)),
+      drawn,
+      create("span", "figures", guess ?? value, create("span", "note", ...(guess ? [value] : [part.note])))
+    );
+    this.shown.push({ part, item: row, value, guess, drawn });
+    return row;
+  }
+
+  createHead(part) {
+    const [value, drawn] = [create("span", "note"), create("canvas", "arcs-of-head")];
+    const tile = createButton("head", "", () => {});
+    tile.append(create("span", "name", part.name), drawn, value);
+    this.shown.push({ part, item: tile, value, drawn });
+    return tile;
+  }
+
+  createEnd() {
+    const sentence = create("p", "next-line", this.tail, this.next);
+    return create("div", "picture-end", sentence, create("p", "actions", this.goOn));
+  }
+
+  /** Arrow keys and swipes choose another token wherever the reader is. */
+  listen() {
+    const { flow } = this.parts;
+    const move = (by) => this.pickToken(within(this.token + by, this.tokens.length - 1));
+    const keys = { ArrowLeft: -1, ArrowRight: 1 };
+    flow.addEventListener(
+      "keydown",
+      (event) => {
+        const by = keyIn(keys, event);
+        if (!by) return;
+        event.preventDefault();
+        event.stopPropagation();
+        move(by);
+      },
+      { capture: true }
+    );
+    let from = null;
+    flow.addEventListener("touchstart", ({ touches: [touch] }) => (from = touch), { passive: true });
+    flow.addEventListener("touchend", ({ changedTouches: [to] }) => {
+      const [across, down] = [to.clientX - from.clientX, to.clientY - from.clientY];
+      if (Math.abs(across) > SWIPE && Math.abs(across) > 2 * Math.abs(down)) move(across < 0 ? 1 : -1);
+    });
+    for (const block of flow.querySelectorAll("details")) block.addEventListener("toggle", () => this.draw());
+  }
+
+  /** Says in the head what the model would expect where the reader has scrolled to. */
+  watchStages() {
+    const line = { rootMargin: "-45% 0px -55% 0px" };
+    const observer = new IntersectionObserver((entries) => {
+      for (const { isIntersecting, target } of entries) if (isIntersecting) this.showStage(target);
+    }, line);
+    for (const stage of this.stages) observer.observe(stage);
+    this.stage = this.stages[0];
+  }
+
+  showStage(stage) {
+    this.stage = stage;
+    const { row, name } = stage.dataset;
+    this.parts.stage.textContent = name;
+    showGuess(this.parts.guess, this.view.lens[row][this.token]);
+  }
+
+  chooseToken(token) {
+    this.token = token;
+    const { line } = this.parts;
+    this.tokens.forEach((item, index) => item.classList.toggle("later", index > token));
+    const item = this.tokens[token];
+    line.scrollLeft = item.offsetLeft - (line.clientWidth - item.offsetWidth) / 2;
+    this.draw();
+    if (this.chosen !== undefined) this.explain(this.chosen);
+  }
+
+  draw() {
+    const { token, numbers } = this;
+    for (const { part, item, value, guess, drawn } of this.shown) {
+      const block = item.closest("details");
+      if (block && !block.open) continue;
+      value.textContent = part.value(token);
+      if (part.vector) drawStrip(drawn, part.vector(token));
+      if (part.weights) drawArcs(drawn, part.weights(token), numbers.size);
+      if (guess) showGuess(guess, part.guess(token));
+    }
+    this.showStage(this.stage);
+    this.drawEnd();
+  }
+
+  drawEnd() {
+    const { labels, top } = this.view;
+    const [first] = top[this.token];
+    const came = labels[this.token + 1];
+    drawBars(this.bars, top[this.token], (index) => (top[this.token][index][0] === came ? "came" : ""));
+    this.tail.textContent = labels.slice(Math.max(0, this.token + 1 - TAIL), this.token + 1).join("");
+    showGuess(this.next, first);
+    this.goOn.textContent = came === undefined ? `Write ${quoted(first[0])} and go on` : `Go on with ${quoted(came)}`;
+    this.goOn.hidden = came === undefined && !this.source;
+  }
+
+  explain(index) {
+    const { part, item } = this.shown[index];
+    const { title, about, door } = this.parts;
+    const block = item.closest(".stage-of").dataset.name;
+    title.textContent = `${part.name}${part.kind === "head" || item.closest("details") ? `, ${block}` : ""}`;
+    about.textContent = part.about(this.token);
+    const [view, query] = part.door(this.token) ?? [];
+    door.style.visibility = this.doors.includes(view) ? "visible" : "hidden";
+    if (this.doors.includes(view)) door.href = `#${view}?${new URLSearchParams(query)}`;
+    door.textContent = `Open ${TITLES[view] ?? ""}`;
+    const weights = part.weights?.(this.token) ?? [];
+    this.tokens.forEach((token, key) => {
+      if (key < weights.length) paint(token, Math.sqrt(weights[key]));
+      else token.style.backgroundColor = token.style.color = "";
+    });
+  }
+
+  /** Goes on with the token that comes, or with the one that the model expects most, which it writes. */
+  async follow() {
+    const { source, view, token } = this;
+    this.root.scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+    if (token + 1 < this.tokens.length) {
+      this.pickToken(token + 1);
+      return;
+    }
+    let written = "";
+    const greedy = { model: view.model, prompt: view.text, count: 1, temperature: 0, seed: 0 };
+    await source.write(greedy, (tokens) => (written += tokens.map(({ text }) => text).join("")));
+    this.root.dispatchEvent(new CustomEvent("read", { detail: written, bubbles: true }));
+  }
+}
+
+function isHead({ kind }) {
+  return kind === "head";
+}
+
+/** A token as a tile in the color of its probability. */
+function showGuess(element, [label, probability]) {
+  const tile = create("span", "tile", label);
+  paint(tile, probability);
+  element.replaceChildren(tile, percent(probability));
+}
