@@ -44,11 +44,12 @@ class Picture {
       if (block) block.open = true;
       this.explain(index);
     };
-    const pickPart = makeChoosable(this.parts.flow, items, 1, choose, (index) => this.explain(index ?? this.chosen));
+    this.pickPart = makeChoosable(this.parts.flow, items, 1, choose, (index) => this.explain(index ?? this.chosen));
     this.listen();
-    this.watchStages();
+    this.stage = this.stages[0];
     this.pickToken(this.token);
-    pickPart(0);
+    this.pickPart(0);
+    this.watchParts();
     drawInTheme(root, () => this.draw());
   }
 
@@ -89,17 +90,30 @@ class Picture {
     return stage;
   }
 
-  createBlock({ parameters, branches, middle, stream }, layer) {
-    const [attention, mlp] = branches.map((parts) => {
-      const heads = create("span", "head-tiles", ...parts.filter(isHead).map((part) => this.createHead(part)));
-      const rows = parts.filter((part) => !isHead(part)).map((part) => [part, this.createRow(part)]);
-      const items = rows.flatMap(([{ kind }, row]) => (kind === "attention" ? [row, heads] : [row]));
-      return create("div", "branch", ...items);
-    });
+  createBlock({ parameters, attention, middle, mlp, stream }, layer) {
     const summary = create("summary", "", create("b", "", `Block ${layer}`), create("span", "note", parameters));
-    const block = create("details", "block", summary, attention, this.createRow(middle), mlp);
+    const block = create(
+      "details",
+      "block",
+      summary,
+      this.createBranch(attention),
+      this.createRow(middle),
+      this.createBranch(mlp)
+    );
     block.open = !this.isFolded || layer === 0;
     return this.createStage(layer, `block ${layer}`, block, this.createRow(stream));
+  }
+
+  /** A way out of the stream and back, with the heads as tiles below attention. */
+  createBranch(parts) {
+    const tiles = create("div", "head-tiles");
+    const branch = create("div", "branch");
+    for (const part of parts) {
+      if (part.kind === "head") tiles.append(this.createHead(part));
+      else branch.append(this.createRow(part));
+      if (part.kind === "attention") branch.append(tiles);
+    }
+    return branch;
   }
 
   /** A row of the picture: a button with name and shape, what is drawn, and figures. */
@@ -124,6 +138,11 @@ class Picture {
     tile.append(create("span", "name", part.name), drawn, value);
     this.shown.push({ part, item: tile, value, drawn });
     return tile;
+  }
+
+  createCell(index) {
+    const { labels, ids } = this.view;
+    return create("span", index === this.token ? "id chosen" : "id", labels[index], create("span", "note", ids[index]));
   }
 
   createEnd() {
@@ -156,20 +175,28 @@ class Picture {
     for (const block of flow.querySelectorAll("details")) block.addEventListener("toggle", () => this.draw());
   }
 
-  /** Says in the head what the model would expect where the reader has scrolled to. */
-  watchStages() {
-    const line = { rootMargin: "-45% 0px -55% 0px" };
-    const observer = new IntersectionObserver((entries) => {
-      for (const { isIntersecting, target } of entries) if (isIntersecting) this.showStage(target);
-    }, line);
-    for (const stage of this.stages) observer.observe(stage);
-    this.stage = this.stages[0];
+  /** Tells the story while the page scrolls: explains the part that passes a line across the window. */
+  watchParts() {
+    let tells = true;
+    const { flow } = this.parts;
+    for (const event of ["wheel", "touchmove"])
+      this.parts.picture.addEventListener(event, () => (tells = true), { passive: true });
+    for (const event of ["keydown", "click"]) flow.addEventListener(event, () => (tells = false));
+    const places = new Map(this.shown.map(({ item }, index) => [item, index]));
+    const pass = (entries) => {
+      const there = entries.find(({ isIntersecting }) => isIntersecting);
+      if (!there) return;
+      this.showStage(there.target.closest(".stage-of"));
+      if (tells) this.pickPart(places.get(there.target), true);
+    };
+    const observer = new IntersectionObserver(pass, { rootMargin: "-45% 0px -55% 0px" });
+    for (const item of places.keys()) observer.observe(item);
   }
 
   showStage(stage) {
     this.stage = stage;
     const { row, name } = stage.dataset;
-    this.parts.stage.textContent = name;
+    this.parts.stage.textContent = `${name}, so far`;
     showGuess(this.parts.guess, this.view.lens[row][this.token]);
   }
 
@@ -191,6 +218,7 @@ class Picture {
       value.textContent = part.value(token);
       if (part.vector) drawStrip(drawn, part.vector(token));
       if (part.weights) drawArcs(drawn, part.weights(token), numbers.size);
+      if (part.tokens) drawn.replaceChildren(...part.tokens(token).map((index) => this.createCell(index)));
       if (guess) showGuess(guess, part.guess(token));
     }
     this.showStage(this.stage);
@@ -238,10 +266,6 @@ class Picture {
     await source.write(greedy, (tokens) => (written += tokens.map(({ text }) => text).join("")));
     this.root.dispatchEvent(new CustomEvent("read", { detail: written, bubbles: true }));
   }
-}
-
-function isHead({ kind }) {
-  return kind === "head";
 }
 
 /** A token as a tile in the color of its probability. */

@@ -5,6 +5,7 @@ const NORMS = {
   layernorm: ["LayerNorm", "layer_norm"],
   rmsnorm: ["RMSNorm", "rms_norm"],
 };
+const CELLS = 8; // tokens with their ids
 const ACTIVATIONS = { gelu: "GELU", gelu_tanh: "GELU", relu: "ReLU", relu2: "squared ReLU", swiglu: "SwiGLU" };
 
 /** Three significant digits. */
@@ -21,8 +22,8 @@ function many(count, word) {
 }
 
 /**
- * The parts of a model in the order in which it computes: `before` the blocks, `blocks`, each with its `inside` and the
- * `stream` that leaves it, and `after` them. A part has
+ * The parts of a model in the order in which it computes: `before` the blocks, `blocks`, each with the branches `attention`
+ * and `mlp`, the stream in the `middle` and the `stream` that leaves it, and `after` them. A part has
  * - `kind`, `name` and `shape`, and `note`, its parameters or what else does not change;
  * - `value(token)`, a short figure, and `about(token)`, two sentences;
  * - `vector(token)` where there is one to draw, `guess(token)`, the lens's candidate, or `weights(token)` of a head;
@@ -45,6 +46,7 @@ export function describeParts(numbers, unit) {
     shape: all,
     note: `of ${many(vocabulary, "id")}`,
     value: (token) => `id ${ids[token]}`,
+    tokens: (token) => Array.from({ length: Math.min(token + 1, CELLS) }, (_, back) => token - back).reverse(),
     about: (token) =>
       `The model does not see letters: ${named(token)} is number ${ids[token]} of ${vocabulary.toLocaleString("en")}. ` +
       `It has read ${many(token, unit)} before it, and has room for ${config.block_size.toLocaleString("en")}.`,
@@ -53,6 +55,8 @@ export function describeParts(numbers, unit) {
 
   function describeEmbedding(part) {
     const isPosition = parts[part] === "position";
+    const isSum = numbers.addedFirst > 1; // else the stream begins as this vector, and is drawn as the next part
+    const vector = (token) => numbers.vector(part, token);
     const trained = numbers.shapes(isPosition ? "wpe" : "wte").length > 0;
     const tokens = (token) =>
       `Row ${ids[token]} of a table of ${vocabulary.toLocaleString("en")} × ${width} trained numbers: what ` +
@@ -65,10 +69,13 @@ export function describeParts(numbers, unit) {
       name: isPosition ? "position" : "embedding",
       shape: stream,
       note: trained ? parameters(isPosition ? "wpe" : "wte") : "not trained",
-      value: (token) => `length ${length(numbers.vector(part, token))}`,
-      vector: (token) => numbers.vector(part, token),
-      about: (token) =>
-        `${(isPosition ? places : tokens)(token)} Its length is ${length(numbers.vector(part, token))}.`,
+      ...(isSum
+        ? { value: (token) => `length ${length(vector(token))}`, vector }
+        : {
+            value: (token) => `row ${ids[token]}`,
+            middle: `a table of ${vocabulary.toLocaleString("en")} × ${width}`,
+          }),
+      about: (token) => `${(isPosition ? places : tokens)(token)} Its length is ${length(vector(token))}.`,
       door: traced(isPosition ? "wpe.add" : "wte.embedding"),
     };
   }
@@ -123,7 +130,7 @@ export function describeParts(numbers, unit) {
     return {
       kind: "attention",
       name: "attention",
-      shape: `H ${heads} × ${all} × ${all}`,
+      shape: `H ${heads} × ${all} × S ${numbers.size}`,
       middle: `${many(heads, "head")} of ${headDim} numbers${shared}`,
       note: parameters("h.0.attn"),
       value: (token) => `${many(token + 1, "key")}`,
@@ -220,19 +227,17 @@ export function describeParts(numbers, unit) {
     const module = `h.${layer}`;
     return {
       parameters: parameters("h.0."),
-      branches: [
-        [
-          describeNorm(2 * layer, part, `${module}.ln_1`, "Attention"),
-          describeAttention(layer),
-          ...Array.from({ length: heads }, (_, head) => describeHead(layer, head)),
-          describeAddition(part, layer, "attention adds", "What the heads found", "attn.c_proj.linear"),
-        ],
-        [
-          describeNorm(2 * layer + 1, part + 1, `${module}.ln_2`, "The MLP"),
-          ...(config.mlp_conv ? [describeConvolution(layer)] : []),
-          describeMlp(layer),
-          describeAddition(part + 1, layer, "MLP adds", "The MLP's output", knownMlp && "mlp.c_proj.linear"),
-        ],
+      attention: [
+        describeNorm(2 * layer, part, `${module}.ln_1`, "Attention"),
+        describeAttention(layer),
+        ...Array.from({ length: heads }, (_, head) => describeHead(layer, head)),
+        describeAddition(part, layer, "attention adds", "What the heads found", "attn.c_proj.linear"),
+      ],
+      mlp: [
+        describeNorm(2 * layer + 1, part + 1, `${module}.ln_2`, "The MLP"),
+        ...(config.mlp_conv ? [describeConvolution(layer)] : []),
+        describeMlp(layer),
+        describeAddition(part + 1, layer, "MLP adds", "The MLP's output", knownMlp && "mlp.c_proj.linear"),
       ],
       middle: describeStream(part + 1, null, "stream"),
       stream: describeStream(part + 2, layer + 1, `after block ${layer}`),
