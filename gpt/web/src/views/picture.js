@@ -2,7 +2,7 @@ import { drawInTheme, paint } from "../colors.js";
 import { create, createButton, fill, keyIn, within } from "../dom.js";
 import { drawBars, makeChoosable, quoted } from "../tokens.js";
 import template from "./picture.html";
-import { drawArcs, drawStrip } from "./picture_drawing.js";
+import { drawArcs, drawStrip, mixInks } from "./picture_drawing.js";
 import { Numbers } from "./picture_numbers.js";
 import { describeParts, percent } from "./picture_parts.js";
 
@@ -212,12 +212,13 @@ class Picture {
 
   draw() {
     const { token, numbers } = this;
+    const inks = mixInks();
     for (const { part, item, value, guess, drawn } of this.shown) {
       const block = item.closest("details");
       if (block && !block.open) continue;
       value.textContent = part.value(token);
-      if (part.vector) drawStrip(drawn, part.vector(token));
-      if (part.weights) drawArcs(drawn, part.weights(token), numbers.size);
+      if (part.vector) drawStrip(drawn, part.vector(token), inks);
+      if (part.weights) drawArcs(drawn, part.weights(token), numbers.size, inks);
       if (part.tokens) drawn.replaceChildren(...part.tokens(token).map((index) => this.createCell(index)));
       if (guess) showGuess(guess, part.guess(token));
     }

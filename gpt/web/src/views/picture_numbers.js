@@ -12,6 +12,7 @@ export class Numbers {
     this.width = config.n_embd;
     this.heads = new Heads({ labels, layers: config.n_layer, heads: config.n_head, weights });
     this.added = typeof added === "string" ? unpack(added, scales) : added;
+    this.summed = { token: null, streams: [] }; // streams of the token that was asked for last
     this.addedFirst = parts.indexOf("attn"); // vectors that the blocks begin with
   }
 
@@ -23,12 +24,13 @@ export class Numbers {
 
   /** The residual stream of a token after so many parts: their sum. */
   stream(parts, token) {
-    const sum = new Float32Array(this.width);
-    for (let part = 0; part < parts; part++) {
-      const vector = this.vector(part, token);
-      for (let index = 0; index < sum.length; index++) sum[index] += vector[index];
+    if (this.summed.token !== token) this.summed = { token, streams: [new Float32Array(this.width)] };
+    const { streams } = this.summed;
+    while (streams.length <= parts) {
+      const vector = this.vector(streams.length - 1, token);
+      streams.push(streams.at(-1).map((value, index) => value + vector[index]));
     }
-    return sum;
+    return streams[parts];
   }
 
   lengthOfStream(parts, token) {
