@@ -183,20 +183,22 @@ class Picture {
       this.parts.picture.addEventListener(event, () => (tells = true), { passive: true });
     for (const event of ["keydown", "click"]) flow.addEventListener(event, () => (tells = false));
     const places = new Map(this.shown.map(({ item }, index) => [item, index]));
+    places.set(this.bars, this.shown.length - 1);
     const pass = (entries) => {
-      const there = entries.find(({ isIntersecting }) => isIntersecting);
-      if (!there) return;
-      this.showStage(there.target.closest(".stage-of"));
-      if (tells) this.pickPart(places.get(there.target), true);
+      const there = entries.filter(({ isIntersecting }) => isIntersecting).map(({ target }) => target);
+      const stage = there.find((target) => this.stages.includes(target));
+      const part = there.find((target) => places.has(target));
+      if (stage) this.showStage(stage);
+      if (part && tells) this.pickPart(places.get(part));
     };
     const observer = new IntersectionObserver(pass, { rootMargin: "-45% 0px -55% 0px" });
-    for (const item of places.keys()) observer.observe(item);
+    for (const element of [...this.stages, ...places.keys()]) observer.observe(element);
   }
 
   showStage(stage) {
     this.stage = stage;
     const { row, name } = stage.dataset;
-    this.parts.stage.textContent = `${name}, so far`;
+    this.parts.stage.textContent = stage === this.stages.at(-1) ? name : `${name}, so far`;
     showGuess(this.parts.guess, this.view.lens[row][this.token]);
   }
 

@@ -13,6 +13,7 @@ from gpt.inspection.views.attention import attention_view, without_heads
 from gpt.inspection.views.continuation import continuation_view
 from gpt.inspection.views.lens import lens_view
 from gpt.inspection.views.operations import trace_view
+from gpt.inspection.views.picture import picture_view
 from gpt.inspection.views.surprisal import surprisal_view
 from gpt.inspection.views.tokens import View
 from gpt.model import GPT
@@ -22,7 +23,7 @@ from http_server import CharModel, ManualEngine, Serve, Served, assert_is_error,
 from patience import PATIENCE
 
 TEXT = "It was the best"
-NAMES = ("attention", "lens", "surprisal", "trace", "continue")
+NAMES = ("attention", "lens", "surprisal", "trace", "picture", "continue")
 HEADS = [[1, 2], [0, 0], [1, 2]]
 every_view = pytest.mark.parametrize("name", NAMES)
 
@@ -39,6 +40,7 @@ def expected(name: str, model: GPT, tokenizer: CharTokenizer, ablate: list[list[
         "lens": lambda: lens_view(model, tokenizer, idx, 10, edits),
         "surprisal": lambda: surprisal_view(model, tokenizer, idx, SamplingParams(temperature=0.8), 10, edits),
         "trace": lambda: trace_view(model, tokenizer, idx),
+        "picture": lambda: picture_view(model, tokenizer, idx, edits),
         "continue": lambda: continuation_view(model, tokenizer, idx, 5, edits),
     }[name]()
     return page_data(name, view)
