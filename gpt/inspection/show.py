@@ -22,7 +22,12 @@ from gpt.model import GPT
 
 
 def attention(
-    model: GPT, tokenizer: Tokenizer, text: TextOrIds, layer: int = 0, head: int = 0, edits: Edits | None = None
+    model: GPT,
+    tokenizer: Tokenizer,
+    text: TextOrIds,
+    layer: int | None = None,
+    head: int | None = None,
+    edits: Edits | None = None,
 ) -> Page:
     """Show where every head attends in a text.
 
@@ -30,8 +35,8 @@ def attention(
         model: in eval mode.
         tokenizer: the model's own.
         text: or its ids (T,); at least one token, at most `block_size`.
-        layer: of the head that is shown first, counted from 0.
-        head: that head, counted from 0.
+        layer: of the head that is shown first, counted from 0; None: that of the most telling head.
+        head: that head, counted from 0; None: the most telling one.
         edits: see `run_with_cache`.
 
     Raises:

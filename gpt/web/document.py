@@ -17,7 +17,10 @@ CONNECTIONS = {PLAYGROUND: " connect-src 'self';"}
 """What a page may ask for, by its content security policy."""
 CODE = {MODEL: " 'wasm-unsafe-eval'"}
 """What it may run beside its script: WebAssembly, which is no code but its own either."""
-STYLES = ("base", "pages", "bars", "attention", "lens", "trace", "picture", "write", "curves", "runs", "training", "widths")
+STYLES = (
+    *("base", "pages", "bars", "attention", "lens", "trace", "readings", "picture"),
+    *("write", "curves", "runs", "training", "widths"),
+)
 """Style sheets in the order in which they apply."""
 
 

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     source = str(loaded.folder)
     with announced(report, f"computing the attention weights of {len(idx)} tokens"):
         view = attention_view(loaded.model, loaded.tokenizer, idx, edits, round(arguments.memory_limit * GIB))
-    page = {**view, "layer": layer or 0, "head": head or 0}
+    page = {**view, "layer": layer, "head": head}
     if write_outputs(
         arguments, "attention", page, "Attention", source, lambda draw: draw.attention_picture(view, layer, head)
     ):

@@ -19,7 +19,8 @@ def render_page(kind: str, view: View, title: str, note: str, framed: bool = Fal
     Args:
         kind: one of `KINDS`.
         view: what `attention_view`, `lens_view`, `surprisal_view`, `trace_view` or `picture_view` returned; the one
-            of attention may also have `layer` and `head`, the ones to start with, else 0.
+            of attention may also have `layer` and `head`, the ones to start with, else the page takes the most telling
+            head.
         framed: whether it is shown in a frame that is as high as its content.
 
     Raises:
@@ -64,9 +65,9 @@ def _attention_data(view: View) -> View:
     if not weights.isfinite().all():
         raise not_finite()
     layers, heads = weights.shape[:2]
-    start = {"layer": view.get("layer", 0), "head": view.get("head", 0)}
+    start = {"layer": view.get("layer"), "head": view.get("head")}
     for name, count in (("layer", layers), ("head", heads)):
-        if not 0 <= start[name] < count:
+        if start[name] is not None and not 0 <= start[name] < count:
             raise InputError(f"there is no {name} {start[name]}; they go from 0 to {count - 1}")
     return {
         "labels": view["labels"],

@@ -1,10 +1,12 @@
 import { create } from "./dom.js";
 
 // Even steps of lightness in one family of hues: order survives color blindness and gray printing.
-const RAMP = ["#eaf6fa", "#afdff6", "#79c5f0", "#4ca9e6", "#2f8bd4", "#266db9", "#275196", "#24396e", "#1c2345"].map(
+const LIGHT = ["#eaf6fa", "#afdff6", "#79c5f0", "#4ca9e6", "#2f8bd4", "#266db9", "#275196", "#24396e", "#1c2345"].map(
   (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16))
 );
 const NEGATIVE = [208, 84, 24]; // the ink of the lowest signed value; the highest is that of the ramp
+// From near the page's background again, or else a text with little in it would be a block of blue.
+const DARK = [[24, 29, 42], ...LIGHT.slice(0, -1).reverse()];
 // Fixed, so that the same color means the same surprise, -log2 of the probability, on every page.
 const MAX_BITS = 8;
 let darkTheme = null;
@@ -27,10 +29,10 @@ export function drawInTheme(root, draw) {
 
 /** Red, green and blue of a share from 0 to 1; 0 is near the page's background in both themes. */
 export function colorOf(share) {
-  const clamped = Math.min(1, Math.max(0, share));
-  const place = (theme().matches ? 1 - clamped : clamped) * (RAMP.length - 1);
-  const below = Math.min(Math.floor(place), RAMP.length - 2);
-  return RAMP[below].map((low, channel) => Math.round(low + (RAMP[below + 1][channel] - low) * (place - below)));
+  const ramp = theme().matches ? DARK : LIGHT;
+  const place = Math.min(1, Math.max(0, share)) * (ramp.length - 1);
+  const below = Math.min(Math.floor(place), ramp.length - 2);
+  return ramp[below].map((low, channel) => Math.round(low + (ramp[below + 1][channel] - low) * (place - below)));
 }
 
 /** Red, green and blue of a value from -1 to 1; 0 is near the page's background. */

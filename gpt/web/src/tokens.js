@@ -4,9 +4,29 @@ export function quoted(label) {
   return `'${label}'`;
 }
 
+/** A token by its label and its place in the text. */
+export function nameOf(labels, index) {
+  return `${quoted(labels[index])} at ${index}`;
+}
+
+/** What a token of a view is called: as the view says, or by its labels, each of one character or of none to see. */
+export function unitOf({ unit, labels }) {
+  return unit ?? (labels.every((label) => /^(.|CR|U\+[0-9A-F]+)$/u.test(label)) ? "character" : "token");
+}
+
 /** Three decimals, and no zero for what is merely small. */
 export function decimals(value) {
   return value > 0 && value < 0.0005 ? "<0.001" : value.toFixed(3);
+}
+
+/** A probability in percent, and no zero for what is merely small. */
+export function percent(probability) {
+  return probability > 0 && probability < 0.0005 ? "<0.1%" : `${(100 * probability).toFixed(1)}%`;
+}
+
+/** The surprise at what had this probability. */
+export function surprise(probability) {
+  return `${Math.max(0, -Math.log2(probability)).toFixed(2)} bits, a probability of ${percent(probability)}`;
 }
 
 /** A bar of a share from 0 to 1. */
@@ -24,7 +44,7 @@ export function drawBars(list, entries, classOf) {
       classOf(index),
       create("span", "name", name),
       create("span", "bar", createBar("fill", probability)),
-      create("span", "value", decimals(probability))
+      create("span", "value", percent(probability))
     )
   );
   list.replaceChildren(...items);
@@ -89,11 +109,15 @@ export function makeChoosable(container, items, columns, choose, preview = null)
   return pick;
 }
 
-/** Makes items choosable; `show(index)` follows the one under the mouse, or else the chosen one. */
-export function makeReadable(container, items, columns, show) {
+/**
+ * Makes items choosable; `show(index)` follows the one under the mouse, or else the chosen one, and `picked(index)`,
+ * where there is one, each choice.
+ */
+export function makeReadable(container, items, columns, show, picked = null) {
   let chosen = 0;
   const choose = (index) => {
     chosen = index;
+    picked?.(index);
     show(index);
   };
   return makeChoosable(container, items, columns, choose, (index) => show(index ?? chosen));

@@ -1,6 +1,6 @@
 import { drawBitsLegend, paintBits } from "../colors.js";
 import { createButton, fill, say } from "../dom.js";
-import { writeText } from "../tokens.js";
+import { unitOf, writeText } from "../tokens.js";
 import template from "./ablation.html";
 
 const CONTINUED = 48; // tokens that the model writes after the text
@@ -67,7 +67,8 @@ export function showAblation(root, view, source, { marked, changed }) {
   function draw() {
     parts.effects.hidden = left === null;
     if (left === null) return;
-    parts.effect.textContent = left.mean === null ? "" : describeEffect(left.mean, whole.mean, heads.length);
+    parts.effect.textContent =
+      left.mean === null ? "" : describeEffect(left.mean, whole.mean, heads.length, unitOf(view));
     const parting = left.written.findIndex((label, index) => label !== whole.written[index]);
     drawText(parts.withAll, whole, parting);
     drawText(parts.without, left, parting);
@@ -88,8 +89,8 @@ export function showAblation(root, view, source, { marked, changed }) {
   return { toggle, draw };
 }
 
-function describeEffect(left, whole, count) {
+function describeEffect(left, whole, count, unit) {
   const change = `${left < whole ? "−" : "+"}${Math.abs(left - whole).toFixed(3)}`;
-  const without = `${left.toFixed(3)} bits per token without ${count === 1 ? "it" : "them"}`;
+  const without = `${left.toFixed(3)} bits per ${unit} without ${count === 1 ? "it" : "them"}`;
   return `${without}, ${whole.toFixed(3)} with all heads (${change}).`;
 }

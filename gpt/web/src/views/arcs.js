@@ -1,7 +1,7 @@
-import { createIn, within } from "../dom.js";
-import { decimals, quoted } from "../tokens.js";
+import { createIn, markMore, within } from "../dom.js";
+import { decimals, nameOf } from "../tokens.js";
 
-const CELL = 15; // pixels of a token
+const [NARROWEST, WIDEST] = [9, 15]; // pixels of a token
 const FAINTEST = 0.01; // a weight below it has no arc
 const HIGHEST = 150; // pixels of the longest arc
 
@@ -11,19 +11,22 @@ const HIGHEST = 150; // pixels of the longest arc
  */
 export function showArcs(svg, labels, choose) {
   const size = labels.length;
-  const top = within((size * CELL) / 2 - 20, HIGHEST - 20) + 32;
-  const middle = (index) => (index + 0.5) * CELL;
+  const cell = Math.max(NARROWEST, within(Math.floor((svg.parentElement.clientWidth - 8) / size), WIDEST));
+  const top = within((size * cell) / 2 - 20, HIGHEST - 20) + 32;
+  const middle = (index) => (index + 0.5) * cell;
   const arcs = createIn(svg, "g");
   const texts = labels.map((label, index) => {
     const title = createIn(svg, "title", {}, label);
     const place = { x: middle(index), y: top + 16, "data-index": index };
     return createIn(svg, "text", place, [...label].length > 1 ? "·" : label, title);
   });
-  svg.setAttribute("width", size * CELL);
+  svg.style.fontSize = `${Math.min(14, cell * 1.1)}px`;
+  svg.setAttribute("width", size * cell);
   svg.setAttribute("height", top + 24);
   svg.replaceChildren(arcs, ...texts);
+  markMore(svg.parentElement);
   svg.addEventListener("click", (event) => {
-    choose(within(Math.floor((event.clientX - svg.getBoundingClientRect().left) / CELL), size - 1));
+    choose(within(Math.floor((event.clientX - svg.getBoundingClientRect().left) / cell), size - 1));
   });
 
   function createArc(query, key, weight) {
@@ -34,7 +37,7 @@ export function showArcs(svg, labels, choose) {
         ? `M ${from - 3} ${top} a 5 7 0 1 1 6 0`
         : `M ${from} ${top} C ${from} ${peak}, ${to} ${peak}, ${to} ${top}`;
     const strength = { "stroke-width": 1 + 5 * weight, opacity: 0.2 + 0.8 * weight };
-    const title = createIn(svg, "title", {}, `${quoted(labels[key])} (${key}): ${decimals(weight)}`);
+    const title = createIn(svg, "title", {}, `${nameOf(labels, key)}: ${decimals(weight)}`);
     return createIn(svg, "path", { d: path, "data-key": key, ...strength }, title);
   }
 

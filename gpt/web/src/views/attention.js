@@ -1,32 +1,47 @@
 import { colorOf, drawInTheme, drawLegend, paint, unpaint } from "../colors.js";
 import { create, createButton, fill, keyIn, within } from "../dom.js";
-import { decimals, makeChoosable, quoted, writeText } from "../tokens.js";
+import { decimals, makeChoosable, nameOf, unitOf, writeText } from "../tokens.js";
 import { showAblation } from "./ablation.js";
 import { showArcs } from "./arcs.js";
 import template from "./attention.html";
+import { drawDoors, placeIn } from "./doors.js";
 import { Heads } from "./heads.js";
+import { describeKinds, LEAST_LEAD, measureHeads, mostTelling, titleOf } from "./kinds.js";
 
 const THUMBNAIL = 96; // pixels of its side, at most
+const LARGEST = 28; // pixels of a cell that is not zoomed
+const LABELLED = 9; // pixels of a cell from which a letter fits it
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
-/** The attention of `view`; heads can be ablated where it has the `text` and `model` that `source` is to be asked about. */
+/**
+ * The attention of `view`; heads can be ablated where it has the `text` and `model` that `source` is to be asked about.
+ * Returns `choose(params)`, which chooses the `layer`, `head` and `token` of an address.
+ */
 export function showAttention(root, view, source = null) {
-  new AttentionView(root, view, source);
+  const shown = new AttentionView(root, view, source);
+  return (params) => shown.chooseNamed(params);
 }
 
-/** `view` has `labels` (T), `layers`, `heads`, the `layer` and `head` to start with, and `weights` as of `Heads`. */
+/**
+ * `view` has `labels` (T), `layers`, `heads`, and `weights` as of `Heads`; where it has a `layer` and a `head`, it opens
+ * on that head, else on the most telling one.
+ */
 class AttentionView {
   constructor(root, view, source) {
     this.parts = fill(root, template);
+    this.view = view;
     this.labels = view.labels;
     this.size = view.labels.length;
-    this.head = (view.layer ?? 0) * view.heads + (view.head ?? 0);
+    this.unit = unitOf(view);
+    this.kinds = describeKinds(this.unit);
+    this.measure(view);
+    this.head = this.mostTelling(view);
     this.query = this.size - 1;
     this.key = 0;
     this.pointed = null; // the query and key under the mouse
-    this.heads = new Heads(view);
+    this.isZoomed = false;
     root.style.setProperty("--size", this.size);
-    const { text, arcs, queries, keys, box } = this.parts;
+    const { text, arcs, queries, keys } = this.parts;
     this.ticks = [queries, keys].map((axis) => this.labels.map((label) => this.addTick(axis, label)));
     this.tokens = writeText(text, this.labels);
     this.thumbnails = this.addThumbnails(view);
@@ -44,10 +59,33 @@ class AttentionView {
       (key) => this.point(key === null ? null : { query: this.query, key })
     );
     this.listen();
-    this.setCellSize(Math.min(28, Math.max(4, Math.floor((box.clientWidth - 48) / this.size)))); // all of it in sight
+    this.fit();
+    new ResizeObserver(() => this.fit()).observe(this.parts.place);
     drawInTheme(root, () => this.draw());
     this.chooseHead(this.head);
     this.chooseQuery(this.query);
+  }
+
+  measure(view) {
+    this.heads = new Heads(view);
+    this.measured = measureHeads(this.heads, this.labels);
+  }
+
+  /** The most telling head, of one layer, or of one place in each, where these are given. */
+  mostTelling({ layer, head }) {
+    const isMeant = (given, own) => (given ?? own) === own;
+    const all = Array.from({ length: this.heads.count }, (_, index) => index);
+    const among = all.filter(
+      (index) => isMeant(layer, Math.floor(index / this.view.heads)) && isMeant(head, index % this.view.heads)
+    );
+    return mostTelling(this.measured, among);
+  }
+
+  chooseNamed(params) {
+    const [layer, head] = ["layer", "head"].map((name) => placeIn(params, name, this.view[`${name}s`] - 1));
+    const token = placeIn(params, "token", this.size - 1);
+    if (layer !== null || head !== null) this.chooseHead(this.mostTelling({ layer, head }));
+    if (token !== null) this.chooseQuery(token);
   }
 
   addTick(axis, label) {
@@ -60,10 +98,9 @@ class AttentionView {
     const grid = this.parts.heads;
     grid.style.setProperty("--heads", heads);
     grid.append(create("span"), ...Array.from({ length: heads }, (_, head) => create("span", "", head)));
-    const buttons = Array.from({ length: layers * heads }, (_, head) =>
-      createButton("thumbnail", create("canvas"), null, this.heads.nameOf(head))
-    );
+    const buttons = Array.from({ length: layers * heads }, () => createButton("thumbnail", create("canvas"), null));
     buttons.forEach((button, head) => {
+      button.append(create("span", "kind"));
       if (head % heads === 0) grid.append(create("span", "", head / heads));
       grid.append(button);
     });
@@ -76,7 +113,7 @@ class AttentionView {
     const ablation = showAblation(section, view, source, {
       marked: (ablated) => this.markAblated(ablated.map(([layer, head]) => layer * view.heads + head)),
       changed: (changed) => {
-        this.heads = new Heads(changed);
+        this.measure(changed);
         this.draw();
       },
     });
@@ -87,12 +124,20 @@ class AttentionView {
   }
 
   markAblated(ablated) {
-    this.thumbnails.forEach((button, head) => {
-      const isAblated = ablated.includes(head);
-      button.classList.toggle("ablated-head", isAblated);
-      button.setAttribute("aria-label", this.heads.nameOf(head) + (isAblated ? ", ablated" : ""));
-    });
+    this.thumbnails.forEach((button, head) => button.classList.toggle("ablated-head", ablated.includes(head)));
+    this.nameHeads();
     this.showWhetherAblated();
+  }
+
+  nameHeads() {
+    this.thumbnails.forEach((button, head) => {
+      const { kind } = this.measured[head];
+      const isAblated = button.classList.contains("ablated-head");
+      const words = [this.heads.nameOf(head), isAblated ? "ablated" : (kind ?? "none of the kinds")];
+      button.lastChild.textContent = isAblated ? "ablated" : (kind ?? "–");
+      button.setAttribute("aria-label", words.join(", "));
+      button.title = kind ? `looks at ${this.kinds[kind]}` : "looks at no such place in particular";
+    });
   }
 
   showWhetherAblated() {
@@ -101,14 +146,19 @@ class AttentionView {
 
   listen() {
     const { plot, zoom, stretch } = this.parts;
-    plot.addEventListener("pointermove", (event) => {
-      if (event.pointerType === "mouse") this.point(this.cellAt(event));
-    });
-    plot.addEventListener("pointerleave", () => this.point(null));
-    plot.addEventListener("click", (event) => {
+    const chooseAt = (event) => {
       const { query, key } = this.cellAt(event);
       this.chooseQuery(query, key);
+    };
+    plot.addEventListener("pointerdown", (event) => {
+      if (event.isPrimary) plot.setPointerCapture(event.pointerId);
     });
+    plot.addEventListener("pointermove", (event) => {
+      if (plot.hasPointerCapture(event.pointerId)) chooseAt(event);
+      else if (event.pointerType === "mouse") this.point(this.cellAt(event));
+    });
+    plot.addEventListener("pointerleave", () => this.point(null));
+    plot.addEventListener("click", chooseAt);
     plot.addEventListener("keydown", (event) => {
       const step = keyIn(STEPS, event);
       if (!step) return;
@@ -116,6 +166,7 @@ class AttentionView {
       this.chooseQuery(within(this.query + step[0], this.size - 1), within(this.key + step[1], this.size - 1));
     });
     zoom.addEventListener("input", () => {
+      this.isZoomed = true;
       this.setCellSize(Number(zoom.value));
       this.reveal();
     });
@@ -131,6 +182,7 @@ class AttentionView {
     const step = Math.ceil(this.size / THUMBNAIL);
     const inks = this.inks();
     this.thumbnails.forEach((button, head) => this.drawHead(button.firstChild, head, step, inks));
+    this.nameHeads();
     const ticks = this.parts.stretch.checked ? [0, 0.02, 0.1, 0.25, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1];
     drawLegend(
       this.parts.legend,
@@ -166,17 +218,36 @@ class AttentionView {
 
   drawChosenHead() {
     const { matrixTitle, summary, plot, canvas } = this.parts;
-    const { itself, previous, first, distance, entropy } = this.heads.summarize(this.head);
     const name = this.heads.nameOf(this.head);
-    matrixTitle.textContent = name.replace("l", "L");
-    summary.textContent =
-      `Average weight on the previous token ${decimals(previous)}, on itself ${decimals(itself)}, ` +
-      `on the first ${decimals(first)}; it looks back ${distance.toFixed(1)} positions, ` +
-      `with an entropy of ${entropy.toFixed(1)} bits.`;
+    const { kind } = this.measured[this.head];
+    matrixTitle.textContent = `${name.replace("l", "L")}: ${kind ? titleOf(kind, this.unit) : "none of the kinds"}`;
+    summary.textContent = this.describeHead();
+    this.drawMeasures();
     plot.setAttribute("aria-label", `weights of ${name}; the arrow keys move through them`);
     this.drawHead(canvas, this.head, 1, this.inks());
     this.showWhetherAblated();
     this.showCell();
+  }
+
+  describeHead() {
+    const { measures, kind } = this.measured[this.head];
+    const { distance, entropy } = this.heads.summarize(this.head);
+    const rest = `It looks back ${distance.toFixed(1)} positions, with an entropy of ${entropy.toFixed(1)} bits.`;
+    if (!kind) return `It looks at no such place in particular. ${rest}`;
+    const { weight, even } = measures.find(({ name }) => name === kind);
+    const share = `${decimals(weight)} of its weight is on ${this.kinds[kind]}`;
+    return `On average ${share}; an even head would have ${decimals(even)} there. ${rest}`;
+  }
+
+  drawMeasures() {
+    const { measures } = this.measured[this.head];
+    const rows = measures.map(({ name, weight, even, lead }) => {
+      const cells = [weight, even, lead].map((value) => create("td", "", value.toFixed(3)));
+      const head = Object.assign(create("th", "", name), { scope: "row" });
+      return create("tr", "", head, create("td", "", this.kinds[name]), ...cells);
+    });
+    this.parts.measures.replaceChildren(...rows);
+    this.parts.least.textContent = LEAST_LEAD;
   }
 
   chooseCell(query, key) {
@@ -193,15 +264,15 @@ class AttentionView {
   /** Shows the cell under the mouse, or else the chosen one. */
   showCell() {
     const { query, key } = this.pointed ?? this;
-    const { plot, readout, arcs } = this.parts;
+    const { matrix, readout, arcs, doors } = this.parts;
     const row = this.heads.row(this.head, query);
-    plot.style.setProperty("--query", query);
-    plot.style.setProperty("--key", key);
+    matrix.style.setProperty("--query", query);
+    matrix.style.setProperty("--key", key);
     this.ticks.forEach((ticks, axis) => {
       ticks.forEach((tick, index) => tick.classList.toggle("on", index === [query, key][axis]));
     });
-    const [from, to] = [query, key].map((index) => `${quoted(this.labels[index])} (${index})`);
-    readout.textContent = `from ${from} to ${to}: ${key > query ? "hidden, it comes later" : decimals(row[key])}`;
+    const [from, to] = [query, key].map((index) => nameOf(this.labels, index));
+    readout.textContent = `From ${from} to ${to}: ${key > query ? "hidden, it comes later" : decimals(row[key])}`;
     this.tokens.forEach((token, index) => {
       if (index <= query) paint(token, this.shareOf(row[index]));
       else unpaint(token);
@@ -210,6 +281,7 @@ class AttentionView {
       token.classList.toggle("pointed", index === key);
     });
     this.drawArcs(query, row);
+    drawDoors(doors, this.view, this.query);
     arcs.setAttribute("aria-label", `arcs from ${from} to what it attends to`);
   }
 
@@ -224,10 +296,20 @@ class AttentionView {
     box.scrollTop += Math.min(0, mark.top - top) + Math.max(0, mark.bottom - bottom);
   }
 
+  /** Makes all of the matrix fit its place, unless the reader has chosen another size. */
+  fit() {
+    const { place, box, queries, keys } = this.parts;
+    if (this.isZoomed) return;
+    const width = place.clientWidth - queries.offsetWidth - 2;
+    const height = Number.parseFloat(getComputedStyle(box).maxHeight) - keys.offsetHeight - 2;
+    const cell = within(Math.min(width, height) / this.size, LARGEST);
+    this.setCellSize(cell < LABELLED ? Math.max(2, cell) : Math.floor(cell));
+  }
+
   setCellSize(pixels) {
     const { matrix, zoom } = this.parts;
     matrix.style.setProperty("--cell", `${pixels}px`);
-    matrix.classList.toggle("unlabelled", pixels < 9);
+    matrix.classList.toggle("unlabelled", pixels < LABELLED);
     zoom.value = pixels;
   }
 

@@ -1,26 +1,44 @@
 import { drawInTheme, drawLegend, paint } from "../colors.js";
-import { create, fill } from "../dom.js";
-import { decimals, drawBars, makeReadable, quoted } from "../tokens.js";
+import { create, fill, markMore } from "../dom.js";
+import {
+  drawBars,
+  makeChoosable,
+  makeReadable,
+  nameOf,
+  percent,
+  quoted,
+  surprise,
+  unitOf,
+  writeText,
+} from "../tokens.js";
+import { drawDoors, placeIn } from "./doors.js";
 import template from "./lens.html";
 
-/** The logit lens: a row for each of `rows`, a column for each of `labels`; `next` are the tokens that come. */
-export function showLens(root, { labels, rows, top: candidates, next, next_probability: nextProbability }) {
+/**
+ * The logit lens: a row for each of `rows`, a column for each of `labels`; `next` are the tokens that come. Opens at the
+ * end of the text. Returns `choose(params)`, which chooses the `row` and `token` of an address.
+ */
+export function showLens(root, view) {
+  const { labels, rows, top: candidates, next, next_probability: nextProbability } = view;
   const parts = fill(root, template);
   const size = labels.length;
+  const unit = unitOf(view);
+  const tokens = writeText(parts.text, labels);
   const cells = rows.map((_, row) => labels.map((_, position) => createCell(row, position)));
+  let chosen = size * rows.length - 1;
 
   function createCell(row, position) {
     const [label, probability] = candidates[row][position][0];
     const came = label === next[position];
     const cell = create("td", came ? "cell came" : "cell", label);
     cell.setAttribute("role", "gridcell");
-    cell.setAttribute("aria-label", `${label}, ${decimals(probability)}${came ? ", the actual next token" : ""}`);
+    cell.setAttribute("aria-label", `${label}, ${percent(probability)}${came ? `, the ${unit} that came` : ""}`);
     return cell;
   }
 
   function draw() {
-    const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => [share, String(share)]);
-    drawLegend(parts.legend, "probability of the top candidate", ticks);
+    const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => [share, `${100 * share}%`]);
+    drawLegend(parts.legend, "probability of the most likely", ticks);
     cells.forEach((line, row) => line.forEach((cell, position) => paint(cell, candidates[row][position][0][1])));
   }
 
@@ -28,11 +46,13 @@ export function showLens(root, { labels, rows, top: candidates, next, next_proba
     const [row, position] = [Math.floor(index / size), index % size];
     const came = next[position];
     const entries = candidates[row][position];
-    parts.detailsTitle.textContent = `${rows[row]}, after ${quoted(labels[position])} (${position})`;
+    tokens.forEach((token, place) => token.classList.toggle("looking", place === position));
+    parts.detailsTitle.textContent = `${rows[row]}, after ${nameOf(labels, position)}`;
     parts.readout.textContent =
       came === null
-        ? "The text ends here, so there is no next token."
-        : `The next token is ${quoted(came)}; here its probability is ${decimals(nextProbability[row][position])}.`;
+        ? `The text ends here, so there is no next ${unit}.`
+        : `The next ${unit} is ${quoted(came)}: ${surprise(nextProbability[row][position])}, in this row.`;
+    drawDoors(parts.doors, view, position);
     parts.topTitle.textContent = `The ${entries.length} most likely`;
     drawBars(parts.top, entries, (entry) => (entries[entry][0] === came ? "came" : ""));
     parts.rowByRow.hidden = came === null;
@@ -40,6 +60,13 @@ export function showLens(root, { labels, rows, top: candidates, next, next_proba
     parts.rowsTitle.textContent = `Probability of ${quoted(came)}, row by row`;
     const byRow = rows.map((name, entry) => [name, nextProbability[entry][position]]);
     drawBars(parts.rows, byRow, (entry) => (entry === row ? "chosen" : ""));
+  }
+
+  /** Chooses a cell, and scrolls the table, never the page, until its column stands in the middle. */
+  function choose(row, position) {
+    pickCell(row * size + position);
+    const cell = cells[row][position];
+    parts.lensBox.scrollLeft = cell.offsetLeft - (parts.lensBox.clientWidth - cell.offsetWidth) / 2;
   }
 
   const heads = labels.map((label, position) => {
@@ -50,11 +77,22 @@ export function showLens(root, { labels, rows, top: candidates, next, next_proba
   parts.lensTable.append(
     create("thead", "", createRow("text", heads)),
     create("tbody", "", ...rows.map((name, row) => createRow(name, cells[row]))),
-    create("tfoot", "", createRow("actual next", came))
+    create("tfoot", "", createRow("came next", came))
   );
-  const choose = makeReadable(parts.lensTable, cells.flat(), size, showDetails);
+  const pickToken = makeChoosable(parts.text, tokens, size, (position, isChosen = false) => {
+    if (!isChosen) choose(Math.floor(chosen / size), position);
+  });
+  const pickCell = makeReadable(parts.lensTable, cells.flat(), size, showDetails, (index) => {
+    chosen = index;
+    pickToken(index % size, true);
+  });
   drawInTheme(root, draw);
-  choose(size * (rows.length - 1));
+  markMore(parts.lensBox);
+  choose(rows.length - 1, Math.max(0, size - 2)); // the last one that something comes after
+  return (params) => {
+    const [row, token] = [placeIn(params, "row", rows.length - 1), placeIn(params, "token", size - 1)];
+    if (row !== null || token !== null) choose(row ?? Math.floor(chosen / size), token ?? chosen % size);
+  };
 }
 
 /** A row of a table under a name. */

@@ -11,14 +11,18 @@ import { showSurprisal } from "./surprisal.js";
 import trace from "./trace.html";
 import { showTrace } from "./trace.js";
 
-/** The views of a text: `show(root, view)` and the least and most tokens that they are for. */
+/**
+ * The views of a text: the least and most tokens that they are for, and `show(root, view, source)`, which returns
+ * `choose(params)`: it chooses what an address names. `example` is the most characters that are read unasked.
+ */
 export const READINGS = {
   picture: { title: "Model", least: 1, most: 128, show: showPicture, guide: picture },
   attention: { title: "Attention", least: 1, most: 128, show: showAttention, guide: attention },
   lens: { title: "Logit lens", least: 1, most: 128, show: showLens, guide: lens },
   surprisal: { title: "Surprisal", least: 2, most: 1024, show: showSurprisal, guide: surprisal },
-  trace: { title: "Shapes", least: 1, most: 128, show: showTrace, guide: trace },
+  trace: { title: "Shapes", least: 1, most: 128, example: 32, show: showTrace, guide: trace },
 };
+const DOORS = ["attention", "lens", "surprisal"]; // views whose addresses may name a token
 
 /** A view for the shell that reads a text; `windowOf(context)` is the most characters that the model takes. */
 export function readingView(name, windowOf) {
@@ -27,24 +31,27 @@ export function readingView(name, windowOf) {
     const reading = new Reading(root, name, context, windowOf);
     return () => reading.follow();
   };
-  const words = new DOMParser().parseFromString(guide, "text/html").querySelector(".guide").textContent;
-  return { name, title, sentence: words.trim().replace(/\s+/g, " "), show };
+  const guides = new DOMParser().parseFromString(guide, "text/html").querySelectorAll(".guide");
+  const [sentence, more] = [...guides].map(({ textContent: words }) => words.trim().replace(/\s+/g, " "));
+  return { name, title, sentence, more, show };
 }
 
 /** A field for a text, and what the model that is chosen makes of it: at first of the text that was written last. */
 class Reading {
   constructor(root, name, context, windowOf) {
+    this.name = name;
     this.reading = READINGS[name];
     this.parts = fill(root, template);
-    this.ask = (request) => context.source[name](request);
     this.context = context;
-    this.window = () => Math.min(this.reading.most, windowOf(context));
+    this.window = (other = name) => Math.min(READINGS[other].most, windowOf(context));
     this.running = null;
     this.last = null; // the text written last
     this.reader = null; // the model that has read
-    const { form } = this.parts;
+    this.choose = (/** @type {URLSearchParams} */ _params) => {};
+    const { form, readingText } = this.parts;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
+      this.last = context.text = readingText.value;
       this.read();
     });
     this.parts.body.addEventListener("read", ({ detail: text }) => {
@@ -57,33 +64,54 @@ class Reading {
 
   /** Reads the text written last where that has changed, and the same one with another model. */
   follow() {
-    const { text, model } = this.context;
+    const { text, model, params } = this.context;
     const field = this.parts.readingText;
     const isSame = text === this.last;
-    if (isSame && model === this.reader) return;
+    if (isSame && model === this.reader) {
+      this.choose(params);
+      return;
+    }
     this.last = text;
-    if (!isSame) field.value = [...text].slice(-this.window()).join("");
-    if ([...field.value].length >= this.reading.least) this.read();
+    if (!isSame) field.value = endOf(text, this.reading.example ?? this.window());
+    if ([...field.value].length >= this.reading.least) this.read(params);
   }
 
-  /** Reads what the field has; of a text longer than the window only the end. */
-  async read() {
+  /** Reads what the field has, of a text longer than the window only the end, and chooses what an address names. */
+  async read(params = new URLSearchParams()) {
     const { readingText, status, body } = this.parts;
     this.running?.abort();
     this.running = new AbortController();
     const { signal } = this.running;
-    this.reader = this.context.model;
+    const { source, model, facts } = this.context;
+    this.reader = model;
     const most = this.window();
     const characters = [...readingText.value];
-    const request = { model: this.reader, text: characters.slice(-most).join("") };
+    const text = characters.slice(-most).join("");
     say(status, "Reading…");
     try {
-      const answer = await this.ask({ ...request, signal });
+      const answer = await source[this.name]({ model, text, signal });
       if (signal.aborted) return;
       say(status, characters.length > most ? `Only the last ${most} of ${characters.length} characters are read.` : "");
-      this.reading.show(body, { ...answer, ...request }, this.context.source);
+      const view = { ...answer, model, text, unit: facts?.token, doors: this.doorsOf(text) };
+      this.choose = this.reading.show(body, view, source);
+      this.choose(params);
     } catch (error) {
       if (!signal.aborted) say(status, error.message, true);
     }
   }
+
+  /** The other views that read the very same text, token by token. */
+  doorsOf(text) {
+    const isSame = (other) => endOf(this.context.text, this.window(other)) === text;
+    return DOORS.filter((other) => other !== this.name && this.context.source[other] && isSame(other));
+  }
+}
+
+/** The last characters of a text, at most so many, from the start of a word where there is one. */
+function endOf(text, most) {
+  const characters = [...text];
+  if (characters.length <= most) return text;
+  const end = characters.slice(-most).join("");
+  const isCut = /\S/.test(characters.at(-most - 1));
+  return (isCut && end.replace(/^\S+\s+/, "")) || end;
 }

@@ -1,10 +1,16 @@
 import { drawBitsLegend, drawInTheme, paintBits } from "../colors.js";
 import { fill } from "../dom.js";
-import { decimals, drawBars, makeReadable, quoted, writeText } from "../tokens.js";
+import { drawBars, makeReadable, nameOf, surprise, unitOf, writeText } from "../tokens.js";
+import { drawDoors, placeIn } from "./doors.js";
 import template from "./surprisal.html";
 
-/** A text with the `bits` of each token, and what was most likely `before` and `after` the sampling `settings`. */
-export function showSurprisal(root, { labels, bits, before, after, mean_bits: mean, settings }) {
+/**
+ * A text with the `bits` of each token, and what was most likely `before` and `after` the sampling `settings`. Opens on
+ * what surprised most. Returns `choose(params)`, which chooses the `token` of an address.
+ */
+export function showSurprisal(root, view) {
+  const { labels, bits, before, after, mean_bits: mean, settings } = view;
+  const unit = unitOf(view);
   const parts = fill(root, template);
   const tokens = writeText(parts.text, labels);
 
@@ -20,14 +26,15 @@ export function showSurprisal(root, { labels, bits, before, after, mean_bits: me
   }
 
   function describe(index) {
-    if (bits[index] === null) return "This is the first token: there is nothing to predict it from.";
+    if (bits[index] === null) return `This is the first ${unit}: there is nothing to predict it from.`;
     const rest = isNeverPicked(index) ? " Sampling with these settings never picks it." : "";
-    return `${bits[index].toFixed(2)} bits; its probability was ${decimals(2 ** -bits[index])}.${rest}`;
+    return `${surprise(2 ** -bits[index])}.${rest}`;
   }
 
   function showDetails(index) {
-    parts.detailsTitle.textContent = `${quoted(labels[index])} (${index})`;
+    parts.detailsTitle.textContent = nameOf(labels, index);
     parts.readout.textContent = describe(index);
+    drawDoors(parts.doors, view, index);
     for (const [list, entries] of [
       [parts.before, before[index]],
       [parts.after, after[index]],
@@ -41,8 +48,13 @@ export function showSurprisal(root, { labels, bits, before, after, mean_bits: me
     token.setAttribute("aria-label", labels[index] + (bits[index] === null ? "" : `, ${bits[index].toFixed(1)} bits`));
   });
   parts.mean.textContent = mean.toFixed(3);
+  parts.unit.textContent = unit;
   parts.afterTitle.textContent = `With ${settings}`;
   const choose = makeReadable(parts.text, tokens, labels.length, showDetails);
   drawInTheme(root, draw);
-  choose(Math.min(1, labels.length - 1));
+  choose(bits.indexOf(Math.max(...bits)));
+  return (params) => {
+    const token = placeIn(params, "token", labels.length - 1);
+    if (token !== null) choose(token);
+  };
 }

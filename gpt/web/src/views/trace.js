@@ -16,7 +16,10 @@ const AXES = {
   V: "different tokens",
 };
 
-/** The `operations` of a forward pass, as gpt/inspection/views has them. */
+/**
+ * The `operations` of a forward pass, as gpt/inspection/views has them. Opens on attention weights. Returns
+ * `choose(params)`, which chooses the `operation` of an address by its name.
+ */
 export function showTrace(root, { operations }) {
   const parts = fill(root, template);
   const items = operations.map(createItem);
@@ -57,14 +60,18 @@ export function showTrace(root, { operations }) {
     parts.list.append(item);
   });
   const pick = makeChoosable(parts.list, items, 1, choose);
-  pick(
-    Math.max(
-      0,
-      operations.findIndex(({ about }) => about.startsWith("attention weights"))
-    )
-  );
-  parts.list.scrollTop = items[chosen].offsetTop - parts.list.offsetTop - parts.list.clientHeight / 2;
+
+  function pickFirst(isMeant) {
+    const number = operations.findIndex(isMeant);
+    if (number < 0) return;
+    pick(number);
+    parts.list.scrollTop = items[number].offsetTop - parts.list.offsetTop - parts.list.clientHeight / 2;
+  }
+
+  pick(0);
+  pickFirst(({ about }) => about.startsWith("attention weights"));
   drawInTheme(root, () => drawHeat(parts, operations[chosen]));
+  return (params) => pickFirst(({ name }) => name === params.get("operation"));
 }
 
 /** Operations that are in no block stand before the blocks, or after them. */
