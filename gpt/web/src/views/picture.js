@@ -1,6 +1,6 @@
 import { drawInTheme, paint } from "../colors.js";
 import { create, createButton, fill, keyIn, within } from "../dom.js";
-import { drawBars, makeChoosable, quoted } from "../tokens.js";
+import { drawBars, makeChoosable, quoted, unitOf } from "../tokens.js";
 import template from "./picture.html";
 import { drawArcs, drawStrip, mixInks } from "./picture_drawing.js";
 import { Numbers } from "./picture_numbers.js";
@@ -60,7 +60,7 @@ class Picture {
   }
 
   build() {
-    const { before, blocks, after } = describeParts(this.numbers, this.view.unit ?? "token");
+    const { before, blocks, after } = describeParts(this.numbers, unitOf(this.view));
     const { line, flow } = this.parts;
     this.tokens = this.view.labels.map((label) => Object.assign(create("span", "token", label), { role: "button" }));
     line.append(...this.tokens);
