@@ -76,5 +76,7 @@ def sizes_of(config: ModelConfig) -> View:
 def _parameters(config: ModelConfig) -> list[tuple[str, list[int]]]:
     tensors = count_parameters(config).tensors
     return [
-        (tensor.name, list(tensor.shape)) for tensor in tensors if tensor.name.startswith("h.0.") or tensor.name[:2] != "h."
+        (tensor.name, list(tensor.shape))
+        for tensor in tensors
+        if tensor.name.startswith("h.0.") or tensor.name[:2] != "h."
     ]

@@ -53,7 +53,9 @@ def test_the_parameters_are_all_that_the_model_has(variant: dict[str, object]) -
 
 def test_a_head_can_be_left_out_and_the_stream_cannot_be_edited() -> None:
     model = sharp_model()
-    whole, without = (picture_view(model, CHARS, IDS, {"blocks.0.attn.hook_z": zero(1)} if edit else None) for edit in (0, 1))
+    whole, without = (
+        picture_view(model, CHARS, IDS, {"blocks.0.attn.hook_z": zero(1)} if edit else None) for edit in (0, 1)
+    )
     assert torch.equal(whole["added"][:2], without["added"][:2])
     assert not torch.allclose(whole["added"][2], without["added"][2])
     with pytest.raises(InputError, match="this model cannot be shown: this model computes something else than a sum"):

@@ -177,7 +177,7 @@ class Picture {
 
   /** Tells the story while the page scrolls: explains the part that passes a line across the window. */
   watchParts() {
-    let tells = true;
+    let [tells, isFirst] = [true, true];
     const { flow } = this.parts;
     for (const event of ["wheel", "touchmove"])
       this.parts.picture.addEventListener(event, () => (tells = true), { passive: true });
@@ -185,6 +185,10 @@ class Picture {
     const places = new Map(this.shown.map(({ item }, index) => [item, index]));
     places.set(this.bars, this.shown.length - 1);
     const pass = (entries) => {
+      if (isFirst) {
+        isFirst = false; // nobody has scrolled yet
+        return;
+      }
       const there = entries.filter(({ isIntersecting }) => isIntersecting).map(({ target }) => target);
       const stage = there.find((target) => this.stages.includes(target));
       const part = there.find((target) => places.has(target));
