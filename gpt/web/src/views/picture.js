@@ -55,8 +55,8 @@ class Picture {
 
   /** Chooses the token that an address names. */
   open(params) {
-    const token = Number(params.get("token") ?? this.token);
-    if (Number.isInteger(token) && token in this.tokens) this.pickToken(token);
+    const token = params.get("token");
+    if (/^\d+$/.test(token) && Number(token) in this.tokens) this.pickToken(Number(token));
   }
 
   build() {

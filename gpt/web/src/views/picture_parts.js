@@ -145,9 +145,9 @@ export function describeParts(numbers, unit) {
     const group = heads / kvHeads;
     const first = head - (head % group);
     const looks = (token) =>
-      numbers.strongest(layer, head, token).map(([key, weight]) => {
-        const back = token - key;
-        return `${percent(weight)} to ${named(key)}, ${back ? `${back} back` : "itself"}`;
+      numbers.strongest(layer, head, token).map(([key, weight], index) => {
+        const share = `${percent(weight)}${index ? "" : " of its weight"}`;
+        return `${share} on ${named(key)}, ${key < token ? `${token - key} back` : "itself"}`;
       });
     return {
       kind: "head",
@@ -159,7 +159,7 @@ export function describeParts(numbers, unit) {
           .join("  "),
       weights: (token) => numbers.weightsOf(layer, head, token),
       about: (token) =>
-        `Head ${head} of block ${layer} gives of its weight ${looks(token).join("; ")}. ` +
+        `Head ${head} of block ${layer} puts ${looks(token).join(", and ")}. ` +
         (group > 1
           ? `It shares keys and values with the other heads of ${first} to ${first + group - 1}.`
           : "The thicker an arc, the more weight is on where it ends."),
