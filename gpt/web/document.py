@@ -18,8 +18,19 @@ CONNECTIONS = {PLAYGROUND: " connect-src 'self';"}
 CODE = {MODEL: " 'wasm-unsafe-eval'"}
 """What it may run beside its script: WebAssembly, which is no code but its own either."""
 STYLES = (
-    *("base", "pages", "bars", "attention", "lens", "trace", "readings", "picture"),
-    *("write", "curves", "runs", "training", "widths"),
+    "base",
+    "pages",
+    "bars",
+    "attention",
+    "lens",
+    "trace",
+    "readings",
+    "picture",
+    "write",
+    "curves",
+    "runs",
+    "training",
+    "widths",
 )
 """Style sheets in the order in which they apply."""
 

@@ -21,6 +21,7 @@ MODULES = {
     "views/heads.js": ("Heads",),
     "views/picture_numbers.js": ("Numbers",),
     "views/picture_parts.js": ("describeParts",),
+    "views/kinds.js": ("measureHeads", "mostTelling"),
     "views/parting.js": ("markParting",),
 }
 READER = """

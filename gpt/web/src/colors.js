@@ -1,12 +1,12 @@
 import { create } from "./dom.js";
 
-// Even steps of lightness in one family of hues: order survives color blindness and gray printing.
-const LIGHT = ["#eaf6fa", "#afdff6", "#79c5f0", "#4ca9e6", "#2f8bd4", "#266db9", "#275196", "#24396e", "#1c2345"].map(
-  (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16))
-);
+// Even steps of lightness in one family of hues, from near the page's background on: order survives color blindness and
+// gray printing, and what is certain is plain text.
+const [LIGHT, DARK] = [
+  ["#eaf6fa", "#afdff6", "#79c5f0", "#4ca9e6", "#2f8bd4", "#266db9", "#275196", "#24396e", "#1c2345"],
+  ["#13161c", "#172c46", "#1a4570", "#1c629c", "#2e80bd", "#4a9fd2", "#75bce1", "#a8d7ea", "#e3edf0"],
+].map((ramp) => ramp.map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16))));
 const NEGATIVE = [208, 84, 24]; // the ink of the lowest signed value; the highest is that of the ramp
-// From near the page's background again, or else a text with little in it would be a block of blue.
-const DARK = [[24, 29, 42], ...LIGHT.slice(0, -1).reverse()];
 // Fixed, so that the same color means the same surprise, -log2 of the probability, on every page.
 const MAX_BITS = 8;
 let darkTheme = null;

@@ -19,14 +19,10 @@ export function decimals(value) {
   return value > 0 && value < 0.0005 ? "<0.001" : value.toFixed(3);
 }
 
-/** A probability in percent, and no zero for what is merely small. */
+/** A probability as percent, and no zero for what is merely small. */
 export function percent(probability) {
-  return probability > 0 && probability < 0.0005 ? "<0.1%" : `${(100 * probability).toFixed(1)}%`;
-}
-
-/** The surprise at what had this probability. */
-export function surprise(probability) {
-  return `${Math.max(0, -Math.log2(probability)).toFixed(2)} bits, a probability of ${percent(probability)}`;
+  const value = 100 * probability;
+  return value > 0 && value < 0.1 ? "<0.1%" : `${value.toFixed(value < 99.95 ? 1 : 0)}%`;
 }
 
 /** A bar of a share from 0 to 1. */
@@ -34,6 +30,11 @@ export function createBar(className, share) {
   const bar = create("span", className);
   bar.style.width = `${100 * share}%`;
   return bar;
+}
+
+/** The surprise at what had this probability. */
+export function surprise(probability) {
+  return `${Math.max(0, -Math.log2(probability)).toFixed(2)} bits, a probability of ${percent(probability)}`;
 }
 
 /** Fills a list with pairs of a name and a probability; `classOf(index)` is "came", "chosen" or nothing. */
@@ -109,15 +110,11 @@ export function makeChoosable(container, items, columns, choose, preview = null)
   return pick;
 }
 
-/**
- * Makes items choosable; `show(index)` follows the one under the mouse, or else the chosen one, and `picked(index)`,
- * where there is one, each choice.
- */
-export function makeReadable(container, items, columns, show, picked = null) {
+/** Makes items choosable; `show(index)` follows the one under the mouse, or else the chosen one. */
+export function makeReadable(container, items, columns, show) {
   let chosen = 0;
   const choose = (index) => {
     chosen = index;
-    picked?.(index);
     show(index);
   };
   return makeChoosable(container, items, columns, choose, (index) => show(index ?? chosen));

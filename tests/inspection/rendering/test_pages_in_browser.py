@@ -21,7 +21,7 @@ def attention() -> View:
     before[:, 0] += 0.25
     before[0, 0] = 1.0
     weights[1, 1] = before
-    return {"labels": LABELS, "weights": weights, "layer": 1, "head": 1}
+    return {"labels": LABELS, "weights": weights}
 
 
 def lens() -> View:
@@ -101,6 +101,8 @@ const entries = (id) => [...document.getElementById(id).children].map((item) => 
 """
 
 
+PLACES = [(5, 20), (15, 60), (27, 100)]
+"""Columns and rows that a finger goes over."""
 Browse = Callable[..., View]
 
 
@@ -127,6 +129,8 @@ def test_attention_shows_every_head_and_the_chosen_row(open_page: Browse) -> Non
     found.thumbnail = inks(document.querySelectorAll(".thumbnail canvas")[4], [4, 5])[0];
     found.legend = getComputedStyle(document.querySelector(".legend-bar")).backgroundImage;
     found.thumbnails = document.querySelectorAll(".thumbnail").length;
+    const names = [...document.querySelectorAll(".thumbnail")].map((button) => button.textContent);
+    found.names = [names.slice(0, 3), names.slice(3)];
     const arcs = () => [...document.querySelectorAll("#arcs path")].map((arc) => [
       Number(arc.dataset.key), Number(arc.getAttribute("opacity")), Number(arc.getAttribute("stroke-width")),
       arc.querySelector("title").textContent,
@@ -162,15 +166,18 @@ def test_attention_shows_every_head_and_the_chosen_row(open_page: Browse) -> Non
     """
     found = open_page("attention", actions)
     assert found["last"] == [
-        [0, pytest.approx(0.4, abs=1e-4), pytest.approx(2.25, abs=1e-3), "'a' (0): 0.250"],
-        [4, pytest.approx(0.8, abs=1e-4), pytest.approx(4.75, abs=1e-3), "'</script>' (4): 0.750"],
+        [0, pytest.approx(0.4, abs=1e-4), pytest.approx(2.25, abs=1e-3), "'a' at 0: 0.250"],
+        [4, pytest.approx(0.8, abs=1e-4), pytest.approx(4.75, abs=1e-3), "'</script>' at 4: 0.750"],
     ]
-    assert found["first"] == [[0, 1, 6, "'a' (0): 1.000"]]
+    assert found["first"] == [[0, 1, 6, "'a' at 0: 1.000"]]
     assert [set(name.split()) for name in found["classes"]] == [{"looking", "seen"}, *[{"later"}] * 5]
     assert found["ablation"]  # is hidden: there is nobody to compute it
     assert found["thumbnails"] == 6
-    assert found["start"][:2] == ["Layer 1, head 1", "from 'z' (5) to '</script>' (4): 0.750"]
-    assert "previous token 0.800" in found["start"][2]
+    assert found["start"][:2] == ["Layer 1, head 1: previous", "From 'z' at 5 to '</script>' at 4: 0.750"]
+    assert found["start"][2].startswith(
+        "On average 0.800 of its weight is on the previous token; an even head would have 0.290"
+    )
+    assert found["names"] == [["itself"] * 3, ["itself", "previous", "itself"]]
     strong, weak, hidden, nothing = found["pixels"]
     assert hidden == [0, 0, 0, 0]
     assert strong[3] == weak[3] == nothing[3] == 255
@@ -179,15 +186,15 @@ def test_attention_shows_every_head_and_the_chosen_row(open_page: Browse) -> Non
     lowest = ", ".join(map(str, nothing[:3]))
     assert found["legend"].startswith(f"linear-gradient(to right, rgb({lowest})")
     readout, classes = found["clicked"]
-    assert readout == "from '⏎' (3) to '<b>' (2): 0.750"
+    assert readout == "From '⏎' at 3 to '<b>' at 2: 0.750"
     assert classes == ["token", "token", "token pointed", "token looking", "token later", "token later"]
-    assert found["hovered"] == "from '⏎' (3) to 'a' (0): 0.250"
-    assert found["moved"] == "from '</script>' (4) to '⏎' (3): 0.750"
-    assert found["pointed"] == "from '<b>' (2) to '</script>' (4): hidden, it comes later"
+    assert found["hovered"] == "From '⏎' at 3 to 'a' at 0: 0.250"
+    assert found["moved"] == "From '</script>' at 4 to '⏎' at 3: 0.750"
+    assert found["pointed"] == "From '<b>' at 2 to '</script>' at 4: hidden, it comes later"
     assert found["still"]
-    assert found["kept"] == "from '<b>' (2) to 'a' (0): 0.250"
-    assert found["keys"] == "from '⏎' (3) to '<b>' (2): 0.750"
-    assert found["head"] == ["Layer 0, head 2", "from '⏎' (3) to '<b>' (2): 0.000"]
+    assert found["kept"] == "From '<b>' at 2 to 'a' at 0: 0.250"
+    assert found["keys"] == "From '⏎' at 3 to '<b>' at 2: 0.750"
+    assert found["head"] == ["Layer 0, head 2: itself", "From '⏎' at 3 to '<b>' at 2: 0.000"]
 
 
 def test_lens_shows_its_table_and_the_candidates(open_page: Browse) -> None:
@@ -213,17 +220,17 @@ def test_lens_shows_its_table_and_the_candidates(open_page: Browse) -> None:
         ["embeddings", *["z"] * SIZE],
         ["block 0", *["a"] * SIZE],
         ["block 1", "q", *right[1:], "q"],
-        ["actual next", *right, ""],
+        ["came next", *right, ""],
     ]
     assert [sum(line) for line in found["came"]] == [0, 1, 0, SIZE - 2, 0]
     assert found["cells"] == 3 * SIZE
     title, readout, top, rows = found["clicked"]
-    assert title == "block 1, after '␣' (1)"
-    assert readout == "The next token is '<b>'; here its probability is 0.500."
-    assert top == [["<b>", "0.500", "came"], ["q2", "0.125", ""]]
-    assert rows == [["embeddings", "0.250", ""], ["block 0", "0.375", ""], ["block 1", "0.500", "chosen"]]
-    assert found["moved"] == "block 0, after 'a' (0)"
-    assert found["last"] == ["embeddings, after 'z' (5)", "The text ends here, so there is no next token.", False]
+    assert title == "block 1, after '␣' at 1"
+    assert readout == "The next token is '<b>': 1.00 bits, a probability of 50.0%, in this row."
+    assert top == [["<b>", "50.0%", "came"], ["q2", "12.5%", ""]]
+    assert rows == [["embeddings", "25.0%", ""], ["block 0", "37.5%", ""], ["block 1", "50.0%", "chosen"]]
+    assert found["moved"] == "block 0, after 'a' at 0"
+    assert found["last"] == ["embeddings, after 'z' at 5", "The text ends here, so there is no next token.", False]
     assert found["left"] == found["moved"]
 
 
@@ -238,7 +245,9 @@ def test_surprisal_shows_the_text_and_the_alternatives(open_page: Browse) -> Non
     found.first = [read("details-title"), read("readout"), entries("before")];
     tokens[5].click();
     press("ArrowRight");
-    found.last = [read("details-title"), read("readout"), entries("after")];
+    found.last = [read("details-title"), read("readout")];
+    press("ArrowLeft");
+    found.before = [read("details-title"), read("readout"), entries("before"), entries("after")];
     press("Home");
     found.home = current();
     """
@@ -248,18 +257,19 @@ def test_surprisal_shows_the_text_and_the_alternatives(open_page: Browse) -> Non
     assert len(set(found["colors"])) == SIZE
     assert found["mean"] == "3.900"
     chosen, readout, before, after, title = found["start"]
-    assert chosen == ["␣"]
-    assert readout == "1.00 bits; its probability was 0.500."
-    assert before == [["␣", "0.500", "came"], ["q", "0.250", ""]]
-    assert after == [["␣", "0.625", "came"], ["q", "0.375", ""]]
+    assert chosen == ["z"]  # what surprised most
+    assert readout == "9.50 bits, a probability of 0.1%. Sampling with these settings never picks it."
+    assert before == [["z", "50.0%", "came"], ["q", "25.0%", ""]]
+    assert after == [["q", "100%", ""]]
     assert title == "With temperature 0.8, top-p <0.9>"
-    assert found["first"][0] == "'a' (0)"
+    assert found["first"][0] == "'a' at 0"
     assert "nothing to predict it from" in found["first"][1]
     assert found["first"][2] == []
-    title, readout, after = found["last"]
-    assert title == "'z' (5)"
-    assert readout == "9.50 bits; its probability was 0.001. Sampling with these settings never picks it."
-    assert after == [["q", "1.000", ""]]
+    assert found["last"] == ["'z' at 5", readout]
+    title, readout, before, after = found["before"]
+    assert (title, readout) == ("'</script>' at 4", "4.00 bits, a probability of 6.3%.")
+    assert before == [["</script>", "50.0%", "came"], ["q", "25.0%", ""]]
+    assert after == [["</script>", "62.5%", "came"], ["q", "37.5%", ""]]
     assert found["home"] == ["a"]
 
 
@@ -306,10 +316,43 @@ def test_a_trace_shows_what_an_operation_reads_and_makes(open_page: Browse) -> N
 def test_one_token_has_a_page(open_page: Browse) -> None:
     read = 'found.said = read("readout");'
     one: View = {"labels": ["a"], "weights": torch.ones(1, 1, 1, 1)}
-    assert open_page("attention", read, one)["said"] == "from 'a' (0) to 'a' (0): 1.000"
+    assert open_page("attention", read, one)["said"] == "From 'a' at 0 to 'a' at 0: 1.000"
     one |= {"rows": ["x"], "top": [[[("b", 1.0)]]], "next": [None], "next_probability": [[None]]}
     del one["weights"]
-    assert open_page("lens", read, one)["said"] == "The text ends here, so there is no next token."
+    assert open_page("lens", read, one)["said"] == "The text ends here, so there is no next character."
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_a_matrix_of_128_characters_fits_and_follows_a_finger(
+    width: int, tmp_path: Path, visit: Callable[..., Page]
+) -> None:
+    """Its letters are those around the cell under the finger, which drags the choice and not the page."""
+    letters = "abcdefgh" * 16
+    weights = torch.rand(1, 2, 128, 128).tril()
+    view: View = {"labels": list(letters), "weights": weights / weights.sum(-1, keepdim=True)}
+    (tmp_path / "page.html").write_text(render_page("attention", view, "A title", ""), encoding="utf-8")
+    page = visit((tmp_path / "page.html").as_uri(), width=width, height=800)
+    page.run("document.getElementById('box').scrollIntoView()")
+    box = "(({ scrollWidth, clientWidth, scrollHeight, clientHeight }) => "
+    fits = "[scrollWidth <= clientWidth, scrollHeight <= clientHeight, clientHeight < innerHeight])"
+    assert page.run(f"{box}{fits}(document.getElementById('box'))") == [True] * 3
+    plot = "document.getElementById('plot').getBoundingClientRect()"
+    left, top, side, scrolled = page.run(f"(({{ left, top, width }}) => [left, top, width, scrollY])({plot})")
+    at = [{"x": left + (column + 0.5) * side / 128, "y": top + (row + 0.5) * side / 128} for column, row in PLACES]
+    page.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
+    page.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": at[:1]})
+    for place in at[1:]:
+        page.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [place]})
+    page.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    page.wait_for("document.getElementById('readout').textContent.startsWith(\"From 'e' at 100 to 'd' at 27\")")
+    assert page.run("scrollY") == scrolled
+    mark, letter = (
+        page.run(
+            f"(({{ left, right }}) => (left + right) / 2)(document.querySelector('{part}').getBoundingClientRect())"
+        )
+        for part in (".cell-mark", "#keys .on")
+    )
+    assert letter == pytest.approx(mark, abs=1)
 
 
 @pytest.mark.parametrize("kind", VIEWS)

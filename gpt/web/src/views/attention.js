@@ -6,7 +6,7 @@ import { showArcs } from "./arcs.js";
 import template from "./attention.html";
 import { drawDoors, placeIn } from "./doors.js";
 import { Heads } from "./heads.js";
-import { describeKinds, LEAST_LEAD, measureHeads, mostTelling, titleOf } from "./kinds.js";
+import { describeKinds, measureHeads, mostTelling } from "./kinds.js";
 
 const THUMBNAIL = 96; // pixels of its side, at most
 const LARGEST = 28; // pixels of a cell that is not zoomed
@@ -32,8 +32,7 @@ class AttentionView {
     this.view = view;
     this.labels = view.labels;
     this.size = view.labels.length;
-    this.unit = unitOf(view);
-    this.kinds = describeKinds(this.unit);
+    this.kinds = describeKinds(unitOf(view));
     this.measure(view);
     this.head = this.mostTelling(view);
     this.query = this.size - 1;
@@ -220,9 +219,8 @@ class AttentionView {
     const { matrixTitle, summary, plot, canvas } = this.parts;
     const name = this.heads.nameOf(this.head);
     const { kind } = this.measured[this.head];
-    matrixTitle.textContent = `${name.replace("l", "L")}: ${kind ? titleOf(kind, this.unit) : "none of the kinds"}`;
+    matrixTitle.textContent = `${name.replace("l", "L")}: ${kind ?? "none of the kinds"}`;
     summary.textContent = this.describeHead();
-    this.drawMeasures();
     plot.setAttribute("aria-label", `weights of ${name}; the arrow keys move through them`);
     this.drawHead(canvas, this.head, 1, this.inks());
     this.showWhetherAblated();
@@ -237,17 +235,6 @@ class AttentionView {
     const { weight, even } = measures.find(({ name }) => name === kind);
     const share = `${decimals(weight)} of its weight is on ${this.kinds[kind]}`;
     return `On average ${share}; an even head would have ${decimals(even)} there. ${rest}`;
-  }
-
-  drawMeasures() {
-    const { measures } = this.measured[this.head];
-    const rows = measures.map(({ name, weight, even, lead }) => {
-      const cells = [weight, even, lead].map((value) => create("td", "", value.toFixed(3)));
-      const head = Object.assign(create("th", "", name), { scope: "row" });
-      return create("tr", "", head, create("td", "", this.kinds[name]), ...cells);
-    });
-    this.parts.measures.replaceChildren(...rows);
-    this.parts.least.textContent = LEAST_LEAD;
   }
 
   chooseCell(query, key) {

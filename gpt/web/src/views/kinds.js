@@ -1,4 +1,4 @@
-export const LEAST_LEAD = 0.2;
+const LEAST_LEAD = 0.2; // over an even head, below which a head has no name
 const LEAST_QUERIES = 4; // that an average is made of
 const DULL = ["first", "itself"]; // where a head looks that has nothing to do, or does nothing yet
 const [STARTS_IN_WORD, ENDS_IN_WORD] = [/^[\p{L}\p{N}_]/u, /[\p{L}\p{N}_]$/u];
@@ -9,16 +9,11 @@ export function describeKinds(unit) {
     previous: `the previous ${unit}`,
     duplicate: `the same ${unit} earlier in the text`,
     induction: `what followed the same ${unit} earlier in the text`,
-    "line start": `the line break before its line and the first ${unit} of the line`,
-    "word start": `the first ${unit} of its word and the one before it, from the third on`,
+    "line start": `the start of its line: the line break before it and its first ${unit}`,
+    "word start": `the start of its word: its first ${unit} and the one before`,
     first: `the first ${unit} of the text, often to do nothing`,
     itself: "itself",
   };
-}
-
-/** The name of a kind where there is room for all of it. */
-export function titleOf(kind, unit) {
-  return ["previous", "duplicate", "first"].includes(kind) ? `${kind} ${unit}` : kind;
 }
 
 /** For each kind, the keys that every query of a text with these labels would look at; none where it has none. */

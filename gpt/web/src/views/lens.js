@@ -1,16 +1,6 @@
 import { drawInTheme, drawLegend, paint } from "../colors.js";
 import { create, fill, markMore } from "../dom.js";
-import {
-  drawBars,
-  makeChoosable,
-  makeReadable,
-  nameOf,
-  percent,
-  quoted,
-  surprise,
-  unitOf,
-  writeText,
-} from "../tokens.js";
+import { drawBars, makeReadable, nameOf, percent, quoted, surprise, unitOf, writeText } from "../tokens.js";
 import { drawDoors, placeIn } from "./doors.js";
 import template from "./lens.html";
 
@@ -23,9 +13,8 @@ export function showLens(root, view) {
   const parts = fill(root, template);
   const size = labels.length;
   const unit = unitOf(view);
-  const tokens = writeText(parts.text, labels);
+  const tokens = writeText(parts.text, labels, null);
   const cells = rows.map((_, row) => labels.map((_, position) => createCell(row, position)));
-  let chosen = size * rows.length - 1;
 
   function createCell(row, position) {
     const [label, probability] = candidates[row][position][0];
@@ -79,19 +68,17 @@ export function showLens(root, view) {
     create("tbody", "", ...rows.map((name, row) => createRow(name, cells[row]))),
     create("tfoot", "", createRow("came next", came))
   );
-  const pickToken = makeChoosable(parts.text, tokens, size, (position, isChosen = false) => {
-    if (!isChosen) choose(Math.floor(chosen / size), position);
-  });
-  const pickCell = makeReadable(parts.lensTable, cells.flat(), size, showDetails, (index) => {
-    chosen = index;
-    pickToken(index % size, true);
+  const pickCell = makeReadable(parts.lensTable, cells.flat(), size, showDetails);
+  parts.text.addEventListener("click", ({ target }) => {
+    if (tokens.includes(target)) choose(rows.length - 1, tokens.indexOf(target));
   });
   drawInTheme(root, draw);
   markMore(parts.lensBox);
-  choose(rows.length - 1, Math.max(0, size - 2)); // the last one that something comes after
+  const end = Math.max(0, size - 2); // the last place that something comes after
+  choose(rows.length - 1, end);
   return (params) => {
     const [row, token] = [placeIn(params, "row", rows.length - 1), placeIn(params, "token", size - 1)];
-    if (row !== null || token !== null) choose(row ?? Math.floor(chosen / size), token ?? chosen % size);
+    if (row !== null || token !== null) choose(row ?? rows.length - 1, token ?? end);
   };
 }
 

@@ -52,7 +52,7 @@ def test_heads_are_ablated_by_keyboard_and_by_mouse(open_page: Open, char_model:
     page = open_page("attention")
     read(page, "attention")
     done = "document.querySelector('.ablation .status').textContent === ''"
-    page.run("document.querySelector('.thumbnail[tabindex=\"0\"]').focus()")
+    page.point("document.querySelectorAll('#heads .thumbnail')[0]", click=True)
     page.press("x")
     page.wait_for(f"!document.querySelector('.effects').hidden && {done}")
     assert page.run("document.getElementById('ablate').checked")
@@ -63,7 +63,9 @@ def test_heads_are_ablated_by_keyboard_and_by_mouse(open_page: Open, char_model:
     edits = without_heads([(0, 0), (1, 1)])
     whole, left = (surprisal(model, ids, edits=given).mean_bits for given in ({}, edits))
     change = f"{left - whole:+.3f}".replace("-", "\N{MINUS SIGN}")
-    assert page.text(".effect") == (f"{left:.3f} bits per token without them, {whole:.3f} with all heads ({change}).")
+    assert page.text(".effect") == (
+        f"{left:.3f} bits per character without them, {whole:.3f} with all heads ({change})."
+    )
     for part, given in (("with-all", {}), ("without", edits)):
         written = continuation_view(model, tokenizer, ids, 48, given)["labels"]
         assert texts_of(page, f".{part} .continued") == written
@@ -132,3 +134,31 @@ def test_of_a_long_text_the_end_is_read(open_page: Open) -> None:
     read(page, "lens", TEXT * 3)
     assert page.text(".view .status") == "Only the last 64 of 72 characters are read."
     assert page.run("document.querySelectorAll('#lens-table thead th').length") == 65
+
+
+def test_an_address_chooses_what_it_names_and_views_lead_to_each_other(open_page: Open) -> None:
+    """Another view opens with the text that was read last; what an address has of wrong names is ignored."""
+    page = open_page("attention")
+    read(page, "attention")
+    named = {
+        "lens?token=5&row=1": ("#details-title", "block 0, after 's' at 5"),
+        "lens?token=99&row=x": ("#details-title", "block 0, after 's' at 5"),
+        "surprisal?token=6": ("#details-title", "'␣' at 6"),
+        "trace?operation=h.1.attn.core.softmax": (".operation-title", "h.1.attn.core.softmax"),
+        "attention?layer=1&head=2": ("#matrix-title", "Layer 1, head 2"),
+    }
+    for address, (part, shown) in named.items():
+        page.run(f"location.hash = '{address}'")
+        page.wait_for(f"document.querySelector('{part}')?.textContent.startsWith({json.dumps(shown)})")
+    page.run("document.querySelectorAll('.view-attention .text .token')[9].click()")
+    page.point("document.querySelector('.doors a[href^=\"#lens\"]')", click=True)
+    page.wait_for("document.getElementById('details-title')?.textContent === \"block 0, after 'e' at 9\"")
+
+
+def test_a_view_opens_with_the_end_of_a_long_text_from_the_start_of_a_word(open_page: Open) -> None:
+    page = open_page("surprisal")
+    page.wait_for("document.getElementById('facts').textContent.includes('sees')")
+    read(page, "surprisal", "rooms " * 12 + "best")
+    page.run("location.hash = 'lens'")
+    page.wait_for("document.querySelectorAll('.view-lens #lens-table').length === 1")
+    assert page.run("document.querySelector('.view-lens textarea').value") == "rooms " * 10 + "best"
