@@ -8,7 +8,7 @@ import { describeParts, percent } from "./picture_parts.js";
 
 const OPEN_HEADS = 36; // of all layers together: more are folded but for the first block
 const SWIPE = 40; // pixels
-const TAIL = 14; // tokens before the one that comes next
+const TAIL = 14; // characters before what comes next
 const TITLES = {
   attention: "this head in Attention",
   lens: "this row in Logit lens",
@@ -195,7 +195,8 @@ class Picture {
       if (stage) this.showStage(stage);
       if (part && tells) this.pickPart(places.get(part));
     };
-    const observer = new IntersectionObserver(pass, { rootMargin: "-45% 0px -55% 0px" });
+    const root = getComputedStyle(flow).overflowY === "auto" ? flow : null; // a frame has no window of its own
+    const observer = new IntersectionObserver(pass, { root, rootMargin: "-45% 0px -55% 0px" });
     for (const element of [...this.stages, ...places.keys()]) observer.observe(element);
   }
 
@@ -237,7 +238,8 @@ class Picture {
     const [first] = top[this.token];
     const came = labels[this.token + 1];
     drawBars(this.bars, top[this.token], (index) => (top[this.token][index][0] === came ? "came" : ""));
-    this.tail.textContent = labels.slice(Math.max(0, this.token + 1 - TAIL), this.token + 1).join("");
+    const read = labels.slice(0, this.token + 1).join("");
+    this.tail.textContent = [...read].slice(-TAIL).join("");
     showGuess(this.next, first);
     this.goOn.textContent = came === undefined ? `Write ${quoted(first[0])} and go on` : `Go on with ${quoted(came)}`;
     this.goOn.hidden = came === undefined && !this.source;
@@ -250,6 +252,7 @@ class Picture {
     title.textContent = `${part.name}${part.kind === "head" || item.closest("details") ? `, ${block}` : ""}`;
     about.textContent = part.about(this.token);
     const [view, query] = part.door(this.token) ?? [];
+    door.hidden = !this.doors.length;
     door.style.visibility = this.doors.includes(view) ? "visible" : "hidden";
     if (this.doors.includes(view)) door.href = `#${view}?${new URLSearchParams(query)}`;
     door.textContent = `Open ${TITLES[view] ?? ""}`;
@@ -264,6 +267,7 @@ class Picture {
   async follow() {
     const { source, view, token } = this;
     this.root.scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+    this.parts.flow.scrollTop = 0;
     if (token + 1 < this.tokens.length) {
       this.pickToken(token + 1);
       return;
