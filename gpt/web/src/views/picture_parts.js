@@ -124,7 +124,7 @@ export function describeParts(numbers, unit) {
   }
 
   function describeAttention(layer) {
-    const shared = kvHeads < heads ? `, keys and values for ${many(kvHeads, "group")} of them` : "";
+    const shared = kvHeads < heads ? `, ${many(kvHeads, "set")} of keys and values` : "";
     const before = [config.qk_norm && "normalized", config.position === "rope" && "rotated by their places"];
     const prepared = before.filter(Boolean).join(" and ");
     return {
