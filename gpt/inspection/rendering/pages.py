@@ -65,9 +65,9 @@ def _attention_data(view: View) -> View:
     if not weights.isfinite().all():
         raise not_finite()
     layers, heads = weights.shape[:2]
-    start = {"layer": view.get("layer"), "head": view.get("head")}
+    start = {name: view[name] for name in ("layer", "head") if view.get(name) is not None}
     for name, count in (("layer", layers), ("head", heads)):
-        if start[name] is not None and not 0 <= start[name] < count:
+        if name in start and not 0 <= start[name] < count:
             raise InputError(f"there is no {name} {start[name]}; they go from 0 to {count - 1}")
     return {
         "labels": view["labels"],

@@ -1,5 +1,5 @@
 import { colorOf, drawInTheme, drawLegend, paint, unpaint } from "../colors.js";
-import { create, createButton, fill, keyIn, within } from "../dom.js";
+import { create, createButton, fill } from "../dom.js";
 import { decimals, makeChoosable, nameOf, unitOf, writeText } from "../tokens.js";
 import { showAblation } from "./ablation.js";
 import { showArcs } from "./arcs.js";
@@ -7,11 +7,9 @@ import template from "./attention.html";
 import { drawDoors, placeIn } from "./doors.js";
 import { Heads } from "./heads.js";
 import { describeKinds, measureHeads, mostTelling } from "./kinds.js";
+import { Matrix } from "./matrix.js";
 
 const THUMBNAIL = 96; // pixels of its side, at most
-const LARGEST = 28; // pixels of a cell that is not zoomed
-const LABELLED = 9; // pixels of a cell from which a letter fits it
-const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 /**
  * The attention of `view`; heads can be ablated where it has the `text` and `model` that `source` is to be asked about.
@@ -38,10 +36,8 @@ class AttentionView {
     this.query = this.size - 1;
     this.key = 0;
     this.pointed = null; // the query and key under the mouse
-    this.isZoomed = false;
     root.style.setProperty("--size", this.size);
-    const { text, arcs, queries, keys } = this.parts;
-    this.ticks = [queries, keys].map((axis) => this.labels.map((label) => this.addTick(axis, label)));
+    const { text, arcs, stretch } = this.parts;
     this.tokens = writeText(text, this.labels);
     this.thumbnails = this.addThumbnails(view);
     this.drawArcs = showArcs(arcs, this.labels, (query) => this.chooseQuery(query));
@@ -57,9 +53,11 @@ class AttentionView {
       (query, key = this.heads.strongestKey(this.head, query)) => this.chooseCell(query, key),
       (key) => this.point(key === null ? null : { query: this.query, key })
     );
-    this.listen();
-    this.fit();
-    new ResizeObserver(() => this.fit()).observe(this.parts.place);
+    this.matrix = new Matrix(this.parts, this.labels, {
+      point: (cell) => this.point(cell),
+      choose: (query, key) => this.chooseQuery(query, key),
+    });
+    stretch.addEventListener("change", () => this.draw());
     drawInTheme(root, () => this.draw());
     this.chooseHead(this.head);
     this.chooseQuery(this.query);
@@ -85,12 +83,6 @@ class AttentionView {
     const token = placeIn(params, "token", this.size - 1);
     if (layer !== null || head !== null) this.chooseHead(this.mostTelling({ layer, head }));
     if (token !== null) this.chooseQuery(token);
-  }
-
-  addTick(axis, label) {
-    const tick = create("span", label.length > 1 ? "long" : "", label);
-    axis.append(tick);
-    return tick;
   }
 
   addThumbnails({ layers, heads }) {
@@ -141,35 +133,6 @@ class AttentionView {
 
   showWhetherAblated() {
     this.parts.ablate.checked = this.thumbnails[this.head].classList.contains("ablated-head");
-  }
-
-  listen() {
-    const { plot, zoom, stretch } = this.parts;
-    const chooseAt = (event) => {
-      const { query, key } = this.cellAt(event);
-      this.chooseQuery(query, key);
-    };
-    plot.addEventListener("pointerdown", (event) => {
-      if (event.isPrimary) plot.setPointerCapture(event.pointerId);
-    });
-    plot.addEventListener("pointermove", (event) => {
-      if (plot.hasPointerCapture(event.pointerId)) chooseAt(event);
-      else if (event.pointerType === "mouse") this.point(this.cellAt(event));
-    });
-    plot.addEventListener("pointerleave", () => this.point(null));
-    plot.addEventListener("click", chooseAt);
-    plot.addEventListener("keydown", (event) => {
-      const step = keyIn(STEPS, event);
-      if (!step) return;
-      event.preventDefault();
-      this.chooseQuery(within(this.query + step[0], this.size - 1), within(this.key + step[1], this.size - 1));
-    });
-    zoom.addEventListener("input", () => {
-      this.isZoomed = true;
-      this.setCellSize(Number(zoom.value));
-      this.reveal();
-    });
-    stretch.addEventListener("change", () => this.draw());
   }
 
   shareOf(weight) {
@@ -240,7 +203,7 @@ class AttentionView {
   chooseCell(query, key) {
     Object.assign(this, { query, key, pointed: null });
     this.showCell();
-    this.reveal();
+    this.matrix.reveal();
   }
 
   point(cell) {
@@ -251,13 +214,9 @@ class AttentionView {
   /** Shows the cell under the mouse, or else the chosen one. */
   showCell() {
     const { query, key } = this.pointed ?? this;
-    const { matrix, readout, arcs, doors } = this.parts;
+    const { readout, arcs, doors } = this.parts;
     const row = this.heads.row(this.head, query);
-    matrix.style.setProperty("--query", query);
-    matrix.style.setProperty("--key", key);
-    this.ticks.forEach((ticks, axis) => {
-      ticks.forEach((tick, index) => tick.classList.toggle("on", index === [query, key][axis]));
-    });
+    this.matrix.mark({ query, key });
     const [from, to] = [query, key].map((index) => nameOf(this.labels, index));
     readout.textContent = `From ${from} to ${to}: ${key > query ? "hidden, it comes later" : decimals(row[key])}`;
     this.tokens.forEach((token, index) => {
@@ -270,39 +229,5 @@ class AttentionView {
     this.drawArcs(query, row);
     drawDoors(doors, this.view, this.query);
     arcs.setAttribute("aria-label", `arcs from ${from} to what it attends to`);
-  }
-
-  /** Scrolls the matrix, and never the page, until the chosen cell is in sight. */
-  reveal() {
-    const { plot, box, queries, keys } = this.parts;
-    const mark = plot.querySelector(".cell-mark").getBoundingClientRect();
-    const frame = box.getBoundingClientRect();
-    const [left, top] = [frame.left + queries.offsetWidth, frame.top + keys.offsetHeight];
-    const [right, bottom] = [frame.left + box.clientWidth, frame.top + box.clientHeight];
-    box.scrollLeft += Math.min(0, mark.left - left) + Math.max(0, mark.right - right);
-    box.scrollTop += Math.min(0, mark.top - top) + Math.max(0, mark.bottom - bottom);
-  }
-
-  /** Makes all of the matrix fit its place, unless the reader has chosen another size. */
-  fit() {
-    const { place, box, queries, keys } = this.parts;
-    if (this.isZoomed) return;
-    const width = place.clientWidth - queries.offsetWidth - 2;
-    const height = Number.parseFloat(getComputedStyle(box).maxHeight) - keys.offsetHeight - 2;
-    const cell = within(Math.min(width, height) / this.size, LARGEST);
-    this.setCellSize(cell < LABELLED ? Math.max(2, cell) : Math.floor(cell));
-  }
-
-  setCellSize(pixels) {
-    const { matrix, zoom } = this.parts;
-    matrix.style.setProperty("--cell", `${pixels}px`);
-    matrix.classList.toggle("unlabelled", pixels < LABELLED);
-    zoom.value = pixels;
-  }
-
-  cellAt(event) {
-    const { left, top, width, height } = this.parts.plot.getBoundingClientRect();
-    const along = (offset, length) => within(Math.floor((offset / length) * this.size), this.size - 1);
-    return { query: along(event.clientY - top, height), key: along(event.clientX - left, width) };
   }
 }
