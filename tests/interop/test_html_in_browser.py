@@ -130,7 +130,7 @@ def test_a_view_follows_what_is_written_and_keeps_what_was_typed(open_page: Open
     assert page.text(".status") == ""
     for key in ("Tab", "Tab", "ArrowRight"):  # by the button to the tokens
         page.press(key)
-    assert page.text("#details-title").endswith("(2)")
+    assert page.text("#details-title").endswith(" at 2")
     open_view(page, "write")
     open_view(page, "surprisal")
     assert page.run("document.getElementById('reading-text').value") == "tea"
